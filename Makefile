@@ -31,6 +31,8 @@ PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --d
 ROWS ?=
 # SCENARIOS="s02 s15": scenarios of `make judge` (all by default; about six minutes).
 SCENARIOS ?=
+# VERSIONS="4.1 4.3": versions of Spark of `make test-spark-matrix` (all by default).
+VERSIONS ?=
 # RUNS=n: number of kills of `make kill-loop` (200 by default).
 RUNS ?=
 # ROUNDS=n: number of rounds of `make chaos` (20 by default).
@@ -93,6 +95,10 @@ hooks: setup ## have Git check format, lint, types, imports and subjects at each
 .PHONY: test-matrix
 test-matrix: setup ## the core's tests on every Python found, and without the extras
 	@sh tools/test-matrix.sh $(STRICT)
+
+.PHONY: test-spark-matrix
+test-spark-matrix: setup ## the source's Spark tests on Spark 4.0 to 4.3 (VERSIONS="4.1 4.3"); writes a page of the reference
+	@$(PY) tools/spark_matrix.py $(if $(filter 1 yes true,$(STRICT)),--strict) $(VERSIONS)
 
 .PHONY: demo
 demo: setup ## flights of 2013 through a node into two Spark tables, with a kill in the middle (ROWS=n)

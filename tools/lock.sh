@@ -20,6 +20,10 @@ resolve build.lock --group build
 resolve dev.lock pyproject.toml --extra demo --group dev
 # The core without Spark, for the other interpreters of `make test-matrix`.
 resolve matrix.lock pyproject.toml --extra arrow --extra tls --group test
+# The versions of Spark that .venv does not have, for `make test-spark-matrix`.
+for spark in 4.0 4.1 4.3; do
+    resolve spark-$spark.lock pyproject.toml requirements/spark-$spark.in --extra spark --extra tls --group test
+done
 resolve docs.lock --group docs
 resolve java.lock requirements/java.in
 # No dependencies: the package wants an old pandas, and only its data files are read.

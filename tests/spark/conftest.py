@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    from pyspark import __version__ as version
+
+    from dcpstream.spark.jars import CONNECTORS, TableFormat
     from dcpstream.spark.session import build_session
 
+    known: tuple[TableFormat, ...] = ("delta", "iceberg")
+    tables = tuple(one for one in known if (one, version.rpartition(".")[0]) in CONNECTORS)
     # py4j leaves its sockets to the garbage collector.
     warnings.filterwarnings("ignore", category=ResourceWarning)
     # Tests end before the slow compiler pays off: it takes two fifths of the CPU of a short session.
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables="delta", settings=quick)
+    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables=tables, settings=quick)
     yield session
     session.stop()
 

@@ -31,8 +31,8 @@ TASK_FAILURES = 4
 """Failures of a task until its query fails, as on a cluster. With the master `local[N]` it would be one, and a task
 that must go back because a node lost changes could not be repeated."""
 
-Tables = TableFormat | Literal["auto"] | None
-"""The table format of a session; "auto" is Delta if it can be had."""
+Tables = TableFormat | tuple[TableFormat, ...] | Literal["auto"] | None
+"""The table formats of a session; "auto" is Delta if it can be had."""
 
 _logger = logging.getLogger(__name__)
 
@@ -97,9 +97,10 @@ def session_settings(
     which in a virtual environment that is not activated has no dcpstream. And it provides a Java runtime.
 
     Args:
-        tables: the table format that the session can write besides Spark's own: "delta", "iceberg" (in the catalog
-            `iceberg`), or None. "auto" is Delta where a connector is published for the installed Spark and its jars can
-            be had; otherwise none, with a line in the log. Jars that are missing are fetched (`dcpstream.spark.jars`).
+        tables: the table formats that the session can write besides Spark's own: "delta", "iceberg" (in the catalog
+            `iceberg`), a tuple of both, or None. "auto" is Delta where a connector is published for the installed Spark
+            and its jars can be had; otherwise none, with a line in the log. Jars that are missing are fetched
+            (`dcpstream.spark.jars`).
         cores: of the machine or of the job, default those of this machine.
         is_local: the session runs on this machine, with checkpoints on a local disk.
         warehouse: a directory for tables without a path, see `warehouse_settings`.
@@ -127,24 +128,26 @@ def use_this_python() -> None:
 def _table_settings(tables: Tables, warehouse: str) -> dict[str, str]:
     import pyspark
 
-    if tables is None:
-        return {}
     if tables == "auto":
         try:
-            wanted = jars.connector("delta", pyspark.__version__)
+            jars.connector("delta", pyspark.__version__)
         except ConfigError:
             _logger.info("no connector of Delta is published for Spark %s", pyspark.__version__)
             return {}
         try:
-            files = jars.resolve(wanted)
+            return _table_settings("delta", warehouse)
         except JarsUnavailable as error:
             _logger.warning("this Spark session cannot write Delta tables: %s", error)
             return {}
-        tables = "delta"
-    else:
-        files = jars.resolve(jars.connector(tables, pyspark.__version__))
-    settings = {"spark.jars": ",".join(str(file) for file in files), **TABLE_SETTINGS[tables]}
-    if tables == "iceberg":
+    formats: tuple[TableFormat, ...] = (tables,) if isinstance(tables, str) else tuple(tables or ())
+    if not formats:
+        return {}
+    files = jars.resolve(jar for one in formats for jar in jars.connector(one, pyspark.__version__))
+    settings = {"spark.jars": ",".join(str(file) for file in files)}
+    for one in formats:
+        settings |= TABLE_SETTINGS[one]
+    settings["spark.sql.extensions"] = ",".join(TABLE_SETTINGS[one]["spark.sql.extensions"] for one in formats)
+    if "iceberg" in formats:
         settings["spark.sql.catalog.iceberg.warehouse"] = f"{warehouse}/iceberg"
     return settings
 
@@ -190,7 +193,7 @@ def build_session(
         settings: further settings, which win over ours.
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
-        tables: the table format that the session can write, see `session_settings`.
+        tables: the table formats that the session can write, see `session_settings`.
         warehouse: a directory for tables without a path, see `warehouse_settings`.
 
     Raises:

@@ -9,7 +9,7 @@ batch within the limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.schema import spark_schema
 from dcpstream.spark.spool import Spool, batch_name
+from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,10 +81,12 @@ class DcpDataSource(DataSource):
         """The format's name."""
         return "dcp"
 
+    @plain_errors()
     def schema(self) -> StructType:
         """The chosen columns."""
         return spark_schema(self._options.columns, self._options.value_format)
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader."""
         self._require_own(schema)
@@ -121,6 +124,7 @@ class DcpBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """Plan the batch: tasks of one node each."""
         coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
@@ -133,7 +137,7 @@ class DcpBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return _rows(self._options, partition)
+        return given_to_spark(_rows(self._options, partition))
 
 
 class _StreamReaderBase(DataSourceStreamReader):
@@ -144,10 +148,12 @@ class _StreamReaderBase(DataSourceStreamReader):
         self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
         self._spool = None if options.spool_directory is None else Spool(options.spool_directory)
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """A constant, because Spark may ask several times, also after a restart, and logs only the ends of batches."""
         return self._coordinator.start_marker()
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets."""
         ranges = self._coordinator.ranges(start, end)
@@ -164,7 +170,7 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
-        return _rows(self._options, partition)
+        return given_to_spark(_rows(self._options, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the files of a batch that is done; without a spool do nothing, the bucket keeps its history anyway."""
@@ -174,6 +180,7 @@ class _StreamReaderBase(DataSourceStreamReader):
     def stop(self) -> None:
         """Close the driver's connections."""
         self._coordinator.close()
+        leave_if_spark_is_gone()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the options, because the coordinator holds sockets."""
@@ -199,6 +206,7 @@ class PlainStreamReader(_StreamReaderBase):
             self._end = marker
         return marker
 
+    @plain_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name, before 4.2
         """The end of the next batch."""
         if self._end is None:
@@ -223,15 +231,18 @@ if HAS_ADMISSION_CONTROL:
             """MaxOffsetsPerTrigger in seqnos, which is an upper limit of rows; `latestOffset` adds the other limits."""
             return ReadMaxRows(self._options.max_offsets_per_trigger)
 
+        @plain_errors()
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
             """The end of the next batch; `start` itself if there is nothing new."""
             return self._coordinator.next_offset(start, _limits(limit, self._options))
 
+        @plain_errors()
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
             """The lag, which the progress shows as `latestOffset`; see `dcpstream.spark.lag`."""
             report = self._coordinator.report()
             return None if report is None else report.to_json()
 
+        @plain_errors()
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Keep the current high seqnos as the end of the run."""
             self._coordinator.freeze_target()
@@ -257,12 +268,11 @@ if HAS_ADMISSION_CONTROL:
         return limits
 
 
-def _rows(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _rows(options: SourceOptions, partition: InputPartition) -> Generator[pa.RecordBatch, None, None]:
     # Spark reads a batch without partitions as one with the partition None.
-    if not isinstance(partition, DcpPartition):
-        return iter(())
-    rows = coalesced(read_partition(options, partition), options.max_batch_rows)
-    return rows if partition.spool is None else partition.spool.replayed(rows)
+    if isinstance(partition, DcpPartition):
+        rows = coalesced(read_partition(options, partition), options.max_batch_rows)
+        yield from rows if partition.spool is None else partition.spool.replayed(rows)
 
 
 def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: SourceOffset) -> list[DcpPartition]:

@@ -112,6 +112,14 @@ def test_iceberg_is_a_catalog_in_the_warehouse(environ: Path, monkeypatch: pytes
     assert Path(settings["spark.jars"]).name == "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 
 
+def test_a_session_may_write_several_formats(environ: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_spark("4.1.4", monkeypatch)
+    settings = session_settings(tables=("delta", "iceberg"))
+    assert len(settings["spark.jars"].split(",")) == 3
+    assert [name.split(".")[1] for name in settings["spark.sql.extensions"].split(",")] == ["delta", "apache"]
+    assert {"spark.sql.catalog.spark_catalog", "spark.sql.catalog.iceberg"} <= settings.keys()
+
+
 def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
     lasting = warehouse_settings(tmp_path)
     assert lasting["spark.sql.catalogImplementation"] == "hive"

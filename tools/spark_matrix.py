@@ -1,0 +1,151 @@
+"""Run the tests marked `every_spark` on each supported version of Spark, and write docs/reference/spark-versions.md.
+
+    python tools/spark_matrix.py [--strict] [VERSION...]
+
+The version of .venv runs there. Each other one gets an environment of its own under .cache, made from its lock file.
+The page is written only by a run over all versions. With `--strict`, a version whose environment cannot be made is an
+error; otherwise it is named at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools.wrap_markdown import wrapped  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
+OWN = "4.2"
+"""The version of Spark in .venv."""
+VERSIONS = ("4.0", "4.1", OWN, "4.3")
+INTRODUCTION = """# Versions of Spark
+
+<!-- Written by tools/spark_matrix.py (make test-spark-matrix); do not edit. -->
+
+The source runs on each of these versions. Every test below ran on each of them, against a node of the same machine. A
+dash stands for a feature that this version of Spark lacks; the reason is below the table. [Decision
+18](../decisions/0018-the-spark-that-is-locked.md) says why Spark {own} is the one that the project itself uses.
+
+"""
+
+
+@dataclass
+class Outcome:
+    """The results of one version: test → "yes", "**no**" or "-", and the reasons of the dashes."""
+
+    version: str
+    results: dict[str, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test failed, or none ran."""
+        return "**no**" in self.results.values() or not self.results
+
+
+def main() -> int:
+    """Test the versions on the command line, or all; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=", ".join(VERSIONS))
+    given = parser.parse_args()
+    versions = given.versions or list(VERSIONS)
+    if unknown := set(versions) - set(VERSIONS):
+        parser.error(f"no such version: {', '.join(sorted(unknown))}; there are {', '.join(VERSIONS)}")
+    outcomes, missing = [], []
+    for series in versions:
+        python = environment(series)
+        if python is None:
+            missing.append(series)
+            continue
+        outcomes.append(run_tests(series, python))
+    table = table_of(outcomes)
+    print(table)
+    if outcomes and not missing and tuple(versions) == VERSIONS:
+        PAGE.write_text(wrapped(INTRODUCTION.format(own=OWN) + table), encoding="utf-8")
+    if missing:
+        print(f"no environment: {', '.join(missing)}")
+    failed = [outcome.version for outcome in outcomes if outcome.failed]
+    print(f"versions: {len(outcomes)} tested, {len(failed)} failed, {len(missing)} without environment")
+    return 1 if failed or (given.strict and missing) else 0
+
+
+def environment(series: str) -> Path | None:
+    """The interpreter with that version of Spark; its environment is made if it is not there or older than its lock."""
+    if series == OWN:
+        return Path(sys.executable)
+    lock = ROOT / "requirements" / f"spark-{series}.lock"
+    directory = ROOT / ".cache" / f"spark-{series}"
+    python, stamp = directory / "bin" / "python", directory / ".installed"
+    if stamp.exists() and stamp.stat().st_mtime > lock.stat().st_mtime:
+        return python
+    say(f"environment of Spark {series} in {directory.relative_to(ROOT)} (about 900 MB)")
+    steps = [[sys.executable, "-m", "venv", "--clear", str(directory)]]
+    steps += [
+        ["sh", "tools/install-locked.sh", str(python), f"requirements/{name}.lock"]
+        for name in ("build", f"spark-{series}")
+    ]
+    if any(subprocess.run(step, cwd=ROOT, check=False).returncode for step in steps):
+        return None
+    stamp.touch()
+    return python
+
+
+def run_tests(series: str, python: Path) -> Outcome:
+    """Run the tests of one version with its interpreter."""
+    say(f"Spark {series}")
+    report = ROOT / ".cache" / f"spark-{series}.xml"
+    report.unlink(missing_ok=True)
+    paths = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'examples' / 'demo'}"
+    # The session starts Spark's workers with this Python.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
+    command += ["-m", "every_spark", f"--junitxml={report}", "tests/spark"]
+    subprocess.run(command, cwd=ROOT, env={**environ, "PYTHONPATH": paths}, check=False)
+    version = subprocess.run(
+        [str(python), "-c", "import pyspark; print(pyspark.__version__)"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return outcome_of(version, report)
+
+
+def outcome_of(version: str, report: Path) -> Outcome:
+    """Read what pytest has written about its tests."""
+    outcome = Outcome(version)
+    if not report.exists():
+        return outcome
+    for case in ET.parse(report).getroot().iter("testcase"):
+        name = (case.get("name") or "").removeprefix("test_").replace("_", " ")
+        skipped = case.find("skipped")
+        if skipped is not None:
+            outcome.results[name] = "-"
+            outcome.reasons.append(f"{name}: {skipped.get('message')}")
+        else:
+            failed = case.find("failure") is not None or case.find("error") is not None
+            outcome.results[name] = "**no**" if failed else "yes"
+    return outcome
+
+
+def table_of(outcomes: list[Outcome]) -> str:
+    """A table in Markdown: a test a row, a version a column; then the reasons of the dashes."""
+    lines = [f"| test | {' | '.join(outcome.version for outcome in outcomes)} |", "| --- " * (len(outcomes) + 1) + "|"]
+    names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.results))
+    lines += [f"| {name} | {' | '.join(one.results.get(name, '') for one in outcomes)} |" for name in names]
+    reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
+    return "\n".join([*lines, "", *(f"- {reason}" for reason in reasons)]).rstrip() + "\n"
+
+
+def say(text: str) -> None:
+    """Print a heading."""
+    print(f"\033[1m== {text}\033[0m", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
