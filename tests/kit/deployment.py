@@ -1,0 +1,115 @@
+"""Spark as it is deployed: a standalone cluster of processes, and a Python that has only what was sent to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from dcpstream.spark.java import ensure_java
+from tests.kit.waiting import wait_until
+from tools.patience import patient
+
+ROOT = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def code_archive(directory: Path) -> Path:
+    """The package as a zip for `--py-files`, with the module that lets Spark find the format."""
+    archive = directory / "dcpstream.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted((ROOT / "src").rglob("*.py")):
+            file.write(path, path.relative_to(ROOT / "src"))
+    return archive
+
+
+def add_package(python: Path, archive: Path) -> None:
+    """Add the package to an interpreter of `bare_python`."""
+    packages = next((python.parents[1] / "lib").glob("*/site-packages"))
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(packages)
+
+
+def bare_python(directory: Path) -> Path:
+    """An interpreter with the packages of this one, but without dcpstream, as on a worker of a cluster.
+
+    The site-packages are on its path by a file in its own: their links, such as the one of an editable dcpstream, do
+    not count.
+    """
+    home = directory / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (home / "lib" / version / "site-packages" / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    return home / "bin" / "python"
+
+
+def note_starts(python: Path, notes: Path) -> None:
+    """From now on, each process of this Python adds a line to `notes`: its environment's directory and its command."""
+    packages = next((python.parents[1] / "lib").glob("*/site-packages"))
+    line = f"import sys; open({str(notes)!r}, 'a').write(f'{{sys.prefix}} {{sys.orig_argv}}\\n')\n"
+    (packages / "note_starts.pth").write_text(line)
+
+
+def environment(python: Path, **more: str) -> dict[str, str]:
+    """Of a process of Spark that runs this Python and knows nothing of this project."""
+    ensure_java()
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **more}
+
+
+@contextmanager
+def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Iterator[str]:
+    """A master and workers of one core each; gives the master's address."""
+    environ = environment(python, SPARK_LOCAL_IP="127.0.0.1", SPARK_DAEMON_MEMORY="256m", SPARK_NO_DAEMONIZE="1")
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = directory / f"{name}.log"
+        command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
+        with log.open("wb") as out:
+            processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=environ, cwd=directory))
+        return log
+
+    def awaited(log: Path, pattern: str) -> str:
+        wait_until(lambda: re.search(pattern, log.read_text(errors="replace")) is not None, f"{log.name}: no {pattern}")
+        match = re.search(pattern, log.read_text(errors="replace"))
+        assert match is not None
+        return match[1]
+
+    try:
+        place = "org.apache.spark.deploy"
+        web = ["--webui-port", "0"]
+        log = start("master", f"{place}.master.Master", "--host", "127.0.0.1", "--port", "0", *web)
+        master = awaited(log, r"Starting Spark master at (spark://\S+)")
+        size = ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1"]
+        logs = [
+            start(
+                f"worker{n}", f"{place}.worker.Worker", *size, *web, "--work-dir", str(directory / f"work{n}"), master
+            )
+            for n in range(workers)
+        ]
+        for log in logs:
+            awaited(log, "(Successfully registered)")
+        yield master
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(patient(30))
+
+
+def run_job(command: list[str], environ: dict[str, str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program of Spark to its end; its output is in the failure if it fails."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, cwd=directory, timeout=patient(300), check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done
