@@ -98,6 +98,7 @@ class DcpDataSource(DataSource):
         self._options.require_no_end()
         return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a DataFrame; see `dcpstream.spark.write_options` for its options."""
         # Loaded when used, because most workers only read.
@@ -105,6 +106,7 @@ class DcpDataSource(DataSource):
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A writer of a streaming query with the features of this version of Spark."""
         from dcpstream.spark.writing import stream_writer

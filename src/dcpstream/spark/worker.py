@@ -50,7 +50,12 @@ def plain_errors() -> Iterator[None]:
 
 def given_to_spark(items: Generator[Item, Any, Any]) -> Generator[Item, None, None]:
     """The items, with plain errors and without a word when Spark wants no more of them."""
+    # Before the first item is asked for, because Spark may leave earlier than that.
     _end_quietly_when_spark_leaves()
+    return _with_plain_errors(items)
+
+
+def _with_plain_errors(items: Generator[Item, Any, Any]) -> Generator[Item, None, None]:
     with plain_errors(), contextlib.closing(items):
         yield from items
 

@@ -31,6 +31,7 @@ from dcpstream.runtime import SystemRandom
 from dcpstream.spark import pool
 from dcpstream.spark.documents import DocumentColumns, Reject, op_name
 from dcpstream.spark.rejects import RejectsFile, describe, place
+from dcpstream.spark.worker import plain_errors
 from dcpstream.spark.write_options import WriteOptions
 from dcpstream.wire import Status
 from dcpstream.wire.codes import code_name
@@ -122,6 +123,7 @@ class RowWriter:
         self._columns = columns
         self._run = run
 
+    @plain_errors()
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriteCounts:
         """Write all rows of a task.
 
@@ -218,6 +220,7 @@ class RowWriter:
             options.max_in_flight_bytes,
         )
 
+    @plain_errors()
     def report(self, messages: Sequence[WriterCommitMessage | None], what: str) -> WriteCounts:
         """Add up the tasks' counts, log them, and put them beside the refused rows."""
         total = WriteCounts.total(messages)
