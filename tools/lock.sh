@@ -20,8 +20,8 @@ resolve build.lock --group build
 resolve dev.lock pyproject.toml --extra demo --group dev
 # The core without Spark, for the other interpreters of `make test-matrix`.
 resolve matrix.lock pyproject.toml --extra arrow --extra tls --group test
-# The versions of Spark that .venv does not have, for `make test-spark-matrix`.
-for spark in 4.0 4.1 4.3; do
+# The supported versions of Spark, with Spark Connect, for `make test-spark-matrix`.
+for spark in 4.0 4.1 4.2 4.3; do
     resolve spark-$spark.lock pyproject.toml requirements/spark-$spark.in --extra spark --extra tls --group test
 done
 resolve docs.lock --group docs

@@ -2,7 +2,8 @@
 
     python tools/spark_matrix.py [--strict] [VERSION...]
 
-The version of .venv runs there. Each other one gets an environment of its own under .cache, made from its lock file.
+Each version gets an environment of its own under .cache, made from its lock file. It has Spark Connect, too, which needs
+packages that .venv does without.
 The page is written only by a run over all versions. With `--strict`, a version whose environment cannot be made is an
 error; otherwise it is named at the end.
 """
@@ -10,6 +11,7 @@ error; otherwise it is named at the end.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
@@ -23,16 +25,14 @@ sys.path.insert(0, str(ROOT))
 from tools.wrap_markdown import wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
-OWN = "4.2"
-"""The version of Spark in .venv."""
-VERSIONS = ("4.0", "4.1", OWN, "4.3")
+VERSIONS = ("4.0", "4.1", "4.2", "4.3")
 INTRODUCTION = """# Versions of Spark
 
 <!-- Written by tools/spark_matrix.py (make test-spark-matrix); do not edit. -->
 
 The source runs on each of these versions. Every test below ran on each of them, against a node of the same machine. A
 dash stands for a feature that this version of Spark lacks; the reason is below the table. [Decision
-18](../decisions/0018-the-spark-that-is-locked.md) says why Spark {own} is the one that the project itself uses.
+18](../decisions/0018-the-spark-that-is-locked.md) says which of them the project itself uses, and why.
 
 """
 
@@ -70,7 +70,7 @@ def main() -> int:
     table = table_of(outcomes)
     print(table)
     if outcomes and not missing and tuple(versions) == VERSIONS:
-        PAGE.write_text(wrapped(INTRODUCTION.format(own=OWN) + table), encoding="utf-8")
+        PAGE.write_text(wrapped(INTRODUCTION + table), encoding="utf-8")
     if missing:
         print(f"no environment: {', '.join(missing)}")
     failed = [outcome.version for outcome in outcomes if outcome.failed]
@@ -79,13 +79,12 @@ def main() -> int:
 
 
 def environment(series: str) -> Path | None:
-    """The interpreter with that version of Spark; its environment is made if it is not there or older than its lock."""
-    if series == OWN:
-        return Path(sys.executable)
+    """The interpreter with that version of Spark; its environment is made unless it is there with the same lock."""
     lock = ROOT / "requirements" / f"spark-{series}.lock"
     directory = ROOT / ".cache" / f"spark-{series}"
     python, stamp = directory / "bin" / "python", directory / ".installed"
-    if stamp.exists() and stamp.stat().st_mtime > lock.stat().st_mtime:
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
         return python
     say(f"environment of Spark {series} in {directory.relative_to(ROOT)} (about 900 MB)")
     steps = [[sys.executable, "-m", "venv", "--clear", str(directory)]]
@@ -95,7 +94,7 @@ def environment(series: str) -> Path | None:
     ]
     if any(subprocess.run(step, cwd=ROOT, check=False).returncode for step in steps):
         return None
-    stamp.touch()
+    stamp.write_text(digest, encoding="ascii")
     return python
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -156,9 +157,10 @@ spark.stop()
 
 def require_connect() -> None:
     if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("pandas") is None:
-        pytest.skip("Spark Connect needs the packages of pyspark[connect]")
+        pytest.skip("Spark Connect needs the packages of pyspark[connect]; make test-spark-matrix has them")
 
 
+@pytest.mark.every_spark
 def test_over_spark_connect(filled: Bucket, tmp_path: Path) -> None:
     require_connect()
     (tmp_path / "job.py").write_text(CONNECT)
@@ -193,7 +195,10 @@ libraries:
 """
 
 
+@pytest.mark.every_spark
 def test_in_a_declarative_pipeline(filled: Bucket, tmp_path: Path) -> None:
+    if not (SPARK_HOME / "bin" / "spark-pipelines").exists():
+        pytest.skip("Spark has declarative pipelines since 4.1")
     require_connect()
     (tmp_path / "tables.py").write_text(TABLES.format(options=filled.options))
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(storage=(tmp_path / "storage").as_uri()))
@@ -203,3 +208,44 @@ def test_in_a_declarative_pipeline(filled: Bucket, tmp_path: Path) -> None:
     run_job(command, environ, tmp_path)
     files = list((tmp_path / "warehouse").rglob("documents/**/*.parquet"))
     assert ds.dataset(files, format="parquet").count_rows() == DOCUMENTS
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m")
+if sys.argv[2] == "with settings":
+    from dcpstream.spark import session_settings
+
+    builder = builder.config(map=session_settings(tables=None))
+spark = builder.getOrCreate()
+access = {"connectionString": sys.argv[1], "username": "Administrator", "password": "password", "bucket": "default"}
+try:
+    print("batch", spark.read.format("dcp").options(**access).load().count())
+except Exception as error:
+    print("error", str(error).partition("Traceback")[0])
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "printed"), [("with settings", f"batch {DOCUMENTS}"), ("plain", "[DATA_SOURCE_NOT_FOUND]")]
+)
+def test_in_an_environment_that_is_not_activated(filled: Bucket, tmp_path: Path, how: str, printed: str) -> None:
+    """Spark starts the `python3` of PATH for its workers, here one without packages, unless it is told another."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    (tmp_path / "job.py").write_text(PLAIN)
+    known = environment(Path(sys.executable))
+    environ = {name: value for name, value in known.items() if not name.startswith("PYSPARK_")}
+    environ["PATH"] = f"{bare / 'bin'}:{environ['PATH']}"
+    out = run_job([str(with_code(tmp_path)), "job.py", filled.node.connection_string, how], environ, tmp_path)
+    assert printed in out.stdout
+
+
+def with_code(directory: Path) -> Path:
+    """An interpreter with all packages and dcpstream, in an environment that is not on PATH."""
+    python = bare_python(directory)
+    add_package(python, code_archive(directory))
+    return python
