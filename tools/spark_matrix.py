@@ -2,8 +2,8 @@
 
     python tools/spark_matrix.py [--strict] [VERSION...]
 
-Each version gets an environment of its own under .cache, made from its lock file. It has Spark Connect, too, which needs
-packages that .venv does without.
+Each version gets an environment of its own under .cache, made from its lock file. It has Spark Connect, too, for which
+.venv lacks packages.
 The page is written only by a run over all versions. With `--strict`, a version whose environment cannot be made is an
 error; otherwise it is named at the end.
 """

@@ -111,5 +111,11 @@ def run_job(command: list[str], environ: dict[str, str], directory: Path) -> sub
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ, cwd=directory, timeout=patient(300), check=False
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{_told(done.stderr)[-4000:]}"
     return done
+
+
+def _told(log: str) -> str:
+    """Lines that are neither notes of Spark nor frames of the JVM."""
+    lines = [line for line in log.splitlines() if " INFO " not in line and not line.startswith("\tat ")]
+    return "\n".join(lines)

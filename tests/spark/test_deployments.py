@@ -33,6 +33,7 @@ import os, signal, sys, time
 from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 connection_string, out, mark = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
@@ -40,23 +41,21 @@ access = {"connectionString": connection_string, "username": "Administrator", "p
 options = {**access, "bucket": "default", "numPartitions": "4", "columns": "key,vbucket,seqno"}
 print("batch", spark.read.format("dcp").options(**options).load().select("key").distinct().count())
 
-def trouble(batches):
+def trouble(key):
     # The first attempt of one task never ends; the first of another ends its executor, in the middle of its rows.
     task = TaskContext.get()
-    for n, batch in enumerate(batches):
-        yield batch
-        first = task.attemptNumber() == 0
-        if mark == "slow" and task.partitionId() == 0 and first:
-            time.sleep(3600)
-        if mark != "slow" and task.partitionId() == 1 and not os.path.exists(mark):
-            Path(mark).touch()
-            daemon = os.getppid()
-            jvm = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
-            os.kill(jvm, signal.SIGKILL)
+    if mark == "slow" and task.partitionId() == 0 and task.attemptNumber() == 0:
+        time.sleep(3600)
+    if mark != "slow" and task.partitionId() == 1 and not os.path.exists(mark):
+        Path(mark).touch()
+        daemon = os.getppid()
+        jvm = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(jvm, signal.SIGKILL)
+    return True
 
 stream = spark.readStream.format("dcp").options(**options, startingOffsets="earliest").load()
 query = (
-    stream.mapInArrow(trouble, stream.schema)
+    stream.where(udf(trouble, "boolean", useArrow=False)("key"))
     .writeStream.format("parquet").option("path", f"{out}/rows").option("checkpointLocation", f"{out}/checkpoint")
     .trigger(availableNow=True).start()
 )
@@ -73,6 +72,7 @@ def submit(bucket: Bucket, directory: Path, python: Path, master: str, mark: str
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
         "spark.eventLog.dir": directory.as_uri(),
         "spark.speculation": str(mark == "slow").lower(),
         "spark.speculation.quantile": "0.5",
@@ -104,8 +104,10 @@ def filled(bucket: Bucket) -> Bucket:
 
 def test_on_a_cluster_with_py_files_a_copy_of_a_slow_task_adds_no_row(filled: Bucket, tmp_path: Path) -> None:
     python = bare_python(tmp_path)
+    code_archive(tmp_path)
     with standalone_cluster(tmp_path, python) as master:
-        out = submit(filled, tmp_path, python, master, "slow", "--py-files", str(code_archive(tmp_path)))
+        arguments = ["--py-files", "dcpstream.zip", "--conf", "spark.executorEnv.PYTHONPATH=dcpstream.zip"]
+        out = submit(filled, tmp_path, python, master, "slow", *arguments, PYTHONPATH="dcpstream.zip")
     assert f"batch {DOCUMENTS}" in out
     assert_exact(tmp_path)
     logs = "".join(log.read_text() for log in tmp_path.glob("eventlog*/events*"))

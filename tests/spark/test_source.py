@@ -1,4 +1,4 @@
-"""The data source in Spark itself: found, read, refused."""
+"""The data source in Spark itself: found, read, refused. What holds on every version is in `test_every_version`."""
 
 from __future__ import annotations
 
@@ -16,43 +16,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_a_batch_is_found_without_registration_and_read(spark: SparkSession, bucket: Bucket) -> None:
-    bucket.set_many("k", 300, '{"n": 1}')
-    bucket.delete("k0", "k1")
-    frame = spark.read.format("dcp").options(**bucket.options, valueFormat="string").load()
-    counts = {row["_change_type"]: row["count"] for row in frame.groupBy("_change_type").count().collect()}
-    assert counts == {"insert": 298, "delete": 2}
-    row = frame.where("key = 'k7'").selectExpr("get_json_object(value, '$.n') n", "collection", "op").collect()[0]
-    assert (row["n"], row["collection"], row["op"]) == ("1", "_default", "mutation")
-
-
 def test_an_empty_bucket_gives_no_rows(spark: SparkSession, bucket: Bucket) -> None:
     assert spark.read.format("dcp").options(**bucket.options).load().count() == 0
-
-
-def test_a_stream_follows_and_a_restart_goes_on(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
-    def run() -> int:
-        stream = spark.readStream.format("dcp").options(
-            **bucket.options, startingOffsets="earliest", maxOffsetsPerTrigger="40", columns="key,vbucket,seqno"
-        )
-        query = (
-            stream.load()
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return sum(progress.numInputRows for progress in query.recentProgress)
-
-    bucket.set_many("k", 100, "1")
-    assert run() == 100
-    bucket.set_many("k", 30, "2")
-    assert run() == 30
-    rows = spark.read.parquet(str(tmp_path / "out"))
-    assert rows.count() == rows.select("vbucket", "seqno").distinct().count() == 130
-    assert run() == 0
 
 
 def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
