@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -14,7 +14,10 @@ from deltalake import DeltaTable
 import dcpstream
 from dcpstream.client.kv.client import KvClient
 from dcpstream.pipelines import Pipeline
-from dcpstream.spark.source import DcpDataSource, DcpStreamReader
+from dcpstream.spark.source import DcpDataSource
+
+if TYPE_CHECKING:
+    from dcpstream.spark.source import DcpStreamReader
 
 VBUCKETS = 16
 
@@ -117,6 +120,8 @@ class Stream:
     def __init__(self, node: dcpstream.Node, **options: str) -> None:
         source = DcpDataSource(access(node, startingOffsets="earliest", **options))
         reader = source.streamReader(source.schema())
+        from dcpstream.spark.source import DcpStreamReader  # since Spark 4.2
+
         assert isinstance(reader, DcpStreamReader)
         self.reader = reader
         self.running.append(reader)
