@@ -572,9 +572,13 @@ class StreamReader:
     def _caught_up(self, vbucket: Vbucket, catch_up: CatchUp, now: float) -> None:
         """The node accepted the position, or the missing part of the new collections was read up to it."""
         if catch_up.is_allowed:
-            vbucket.offset = vbucket.offset.with_collections(
-                (*(vbucket.offset.collections or ()), *catch_up.collections)
-            )
+            assert vbucket.stream is not None
+            at, reached = vbucket.offset, vbucket.stream.tracker.reached_offset
+            # The rows of the new collections are deduplicated up to the end of their snapshot. If that is lost, what it
+            # superseded comes only from 0.
+            end = None if at.snapshot_end is None else max(at.snapshot_end, reached.request_bounds()[2])
+            at = replace(at, snapshot_start=0, snapshot_end=end)
+            vbucket.offset = at.with_collections((*(at.collections or ()), *catch_up.collections))
             vbucket.catch_up = None
             vbucket.released = vbucket.offset
             self._output.put(EventGroup((), {vbucket.range.vbid: vbucket.offset}))

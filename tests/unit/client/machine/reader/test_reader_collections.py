@@ -158,6 +158,24 @@ def test_a_new_collection_is_read_up_to_the_position_and_a_cut_goes_on_there() -
     assert found.offsets[0].collections == (FLIGHTS, FLEET)
 
 
+def test_the_position_after_catching_up_has_the_snapshot_of_what_was_read() -> None:
+    """What the new collection lacks at the position was superseded up to 9: if that is lost, only 0 brings it back."""
+
+    def answer(frame: Frame, ids: list[str], start: int) -> bytes:
+        end = struct.unpack_from(">Q", frame.extras, 16)[0]
+        if ids == ["8", "9"]:
+            return accepted(frame.opaque) + (stream_end(frame.opaque) if end == 6 else b"")
+        rows = mutation(frame.opaque, 2) + mutation(frame.opaque, 9)
+        return accepted(frame.opaque) + marker(frame.opaque, start, 9) + rows
+
+    bucket = Bucket(manifest(2, flights=8, fleet=9), answer)
+    found = world(bucket, at(6).with_collections([FLIGHTS]), 20)
+    found.run(lambda: found.offsets[0].collections == (FLIGHTS, FLEET) if 0 in found.offsets else False)
+    assert found.seqnos() == [2]
+    after = found.offsets[0]
+    assert (after.seqno, after.snapshot_start, after.snapshot_end) == (6, 0, 9)
+
+
 def test_a_refused_catching_up_begins_the_vbucket_anew() -> None:
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         end = struct.unpack_from(">Q", frame.extras, 16)[0]
