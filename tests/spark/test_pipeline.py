@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
 from dcpstream.pipelines import BatchReport, Pipeline
 from dcpstream.pipelines.delta_rs import DeltaRsEngine
-from tests.kit.spark import Bucket, changes_of, current_of
+from tests.kit.spark import Bucket, changes_of, current_of, table_rows
+from tests.kit.tables import live_of, state_of
 from tools.patience import patient
 
 if TYPE_CHECKING:
@@ -137,7 +139,9 @@ def test_a_death_between_the_two_tables(
 def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path: Path, is_running: bool) -> None:
     reports: list[BatchReport] = []
     pipeline = make(spark, bucket, tmp_path, on_batch=reports.append)
-    bucket.set_many("k", 60, "1")
+    bucket.set_many("k", 60, "0")
+    pipeline.run()
+    bucket.set_many("k", 10, "1")
     pipeline.run()
     bucket.stop_flushing()
     bucket.set_many("k", 30, "lost")
@@ -157,6 +161,7 @@ def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path
         pipeline.stop()
     progress = pipeline.run()
     assert progress.rollbacks > 0
+    assert progress.rows - (60 + 10 + 70) <= 10 + 45, "the first batch is not read again"
     everything = [f"{kind}{n}" for kind in ("k", "lost", "new") for n in range(60)]
     expected = bucket.documents(everything)
     assert len(expected) == 100
@@ -168,6 +173,58 @@ def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path
     )
     rolled_back = {rollback.vbucket for report in reports for rollback in report.rollbacks}
     assert len(rolled_back) == progress.rollbacks
+
+
+def test_two_pipelines_whose_directories_have_one_name(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_many("k", 10, "1")
+    pipelines = [make(spark, bucket, tmp_path / part) for part in "ab"]
+    written = [threading.Event(), threading.Event()]
+    for pipeline, is_written in zip(pipelines, written, strict=True):
+        pipeline._on_batch = lambda report, event=is_written: event.set()
+        pipeline.start(trigger=None)
+    assert all(event.wait(patient(60)) for event in written)
+    assert all(pipeline.is_running for pipeline in pipelines)
+    for pipeline in pipelines:
+        pipeline.stop()
+        assert len(current_of(pipeline)) == 10
+
+
+def test_collections_that_end_and_documents_that_are_no_text(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    bucket.node.set_collections("default", {"s": ["old", "kept"]})
+    values = {"a": b"\xff\x00\x01", "b": b"\\xff\x00\x01", "c": b"", "d": bytes(range(256))}
+
+    def write(collection: str, documents: dict[str, bytes]) -> None:
+        with KvClient(
+            bucket.node.connection_string,
+            username="Administrator",
+            password="password",
+            bucket="default",
+            collection=f"s.{collection}",
+        ) as kv:
+            kv.set_many(documents.items())
+
+    def documents() -> dict[tuple[str, str], bytes]:
+        rows = table_rows(pipeline, "current")
+        assert live_of(pipeline) == state_of(rows)
+        return {(row["collection"], row["key"]): row["value"] for row in rows}
+
+    pipeline = make(spark, bucket, tmp_path)
+    write("old", values)
+    write("kept", values)
+    pipeline.run(until="now")
+    kept = {("kept", key): value for key, value in values.items()}
+    assert documents() == {**kept, **{("old", key): value for key, value in values.items()}}
+    bucket.node.set_collections("default", {"s": ["kept"]})
+    pipeline.run(until="now")
+    assert documents() == kept
+    bucket.node.set_collections("default", {"s": ["kept", "old"]})
+    write("old", {"a": b"again"})
+    pipeline.run(until="now")
+    assert documents() == {**kept, ("old", "a"): b"again"}
+    ops = {row["op"] for row in table_rows(pipeline, "changes") if row["key"] is None}
+    assert {"collection_dropped", "collection_created"} <= ops
 
 
 def test_tables_and_checkpoint_belong_together(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
