@@ -198,6 +198,10 @@ STORIES: dict[str, list[list[Row]]] = {
 }
 
 
+DEATHS_MAX = 60
+"""More than any story has writes: a batch has three, and a process that dies does at least one."""
+
+
 class Play:
     """A pipeline that applies batches, and what must come of it.
 
@@ -232,8 +236,7 @@ class Play:
                 self.pipeline.apply_batch(APP, batch_id, frame)
                 break
             except Died:
-                self.deaths += 1
-                self.pipeline = self._start()
+                self._die()
         self.expected.apply(batch_id, rows)
 
     def fold(self) -> None:
@@ -242,8 +245,12 @@ class Play:
                 self.pipeline.fold()
                 return
             except Died:
-                self.deaths += 1
-                self.pipeline = self._start()
+                self._die()
+
+    def _die(self) -> None:
+        self.deaths += 1
+        assert self.deaths <= DEATHS_MAX, "every process begins with the same write"
+        self.pipeline = self._start()
 
 
 @pytest.mark.parametrize("writes", [None, 1], ids=["alive", "dying"])
@@ -259,6 +266,10 @@ def test_the_tables_are_exact_after_every_batch(
         assert_exact(bench, play.pipeline, play.expected, is_folded=is_folded)
     play.fold()
     assert_exact(bench, play.pipeline, play.expected, is_folded=True)
+    engine = bench.engine()
+    assert engine.folded(APP) == engine.last_batch(APP) == len(STORIES[story]) - 1
+    assert engine.tail_rows(engine.folded(APP)) == 0
+    assert engine.current_rows() == len(play.expected.current)
     assert (play.deaths > 0) == (writes is not None)
 
 
