@@ -177,10 +177,12 @@ def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path
 
 def test_two_pipelines_whose_directories_have_one_name(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("k", 10, "1")
-    pipelines = [make(spark, bucket, tmp_path / part) for part in "ab"]
     written = [threading.Event(), threading.Event()]
-    for pipeline, is_written in zip(pipelines, written, strict=True):
-        pipeline._on_batch = lambda report, event=is_written: event.set()
+    pipelines = [
+        make(spark, bucket, tmp_path / part, on_batch=lambda report, event=event: event.set())
+        for part, event in zip("ab", written, strict=True)
+    ]
+    for pipeline in pipelines:
         pipeline.start(trigger=None)
     assert all(event.wait(patient(60)) for event in written)
     assert all(pipeline.is_running for pipeline in pipelines)
