@@ -148,6 +148,7 @@ class Coordinator:
         self._planned: SourceOffset | None = None
         self._sizes = SizeEstimate()
         self._last_batch_at: float | None = None
+        self._missing_since: float | None = None
         self._parsed: deque[tuple[Any, SourceOffset]] = deque(maxlen=PARSED_OFFSETS)
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
@@ -281,7 +282,15 @@ class Coordinator:
         assert self._target is not None
         begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
         self._target = end_seqnos(self._options.ending_offsets, self._target, begin)
-        return start, self._patiently(lambda: self._plan(start, None))
+        target = self._target
+
+        def plan() -> SourceOffset:
+            end = self._plan(start, None)
+            reached = {vbid for vbid, entry in end.vbuckets.items() if entry.at.seqno >= target.get(vbid, 0)}
+            require_all(dict.fromkeys(reached), len(end.vbuckets))
+            return end
+
+        return start, self._patiently(plan)
 
     def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:
         """The ranges between two offsets from Spark's log.
@@ -522,8 +531,10 @@ class Coordinator:
         if last is None or last[1] != version or now - last[0] >= FULL_OBSERVATION_INTERVAL_S:
             observed = self._cluster.observe(None)
             self._observed_all = (now, version)
+            self._note_missing(observed)
             return observed
         high_seqnos = self._cluster.high_seqnos()
+        self._note_missing(high_seqnos)
         interesting = [
             vbid
             for vbid, entry in start.vbuckets.items()
@@ -595,6 +606,19 @@ class Coordinator:
             else:
                 self._away_since = None
                 return answer
+
+    def _note_missing(self, known: Mapping[int, object]) -> None:
+        """Raise if some vbuckets have had no active node for too long; the others go on until then."""
+        now = self._clock.monotonic()
+        try:
+            require_all(known, self._cluster.map.vbucket_count)
+            self._missing_since = None
+        except ConnectionLost as error:
+            if self._missing_since is None:
+                self._missing_since = now
+                _log.warning("the other vbuckets are read on: %s", error)
+            if now - self._missing_since >= self._options.idle_timeout_s:
+                raise
 
     def _note_away(self, error: ConnectionLost) -> None:
         """Raise the error if the cluster has been away for too long."""

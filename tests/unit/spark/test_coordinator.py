@@ -313,3 +313,61 @@ def test_small_batches_have_the_least_number_of_tasks() -> None:
     assert (
         len(setup.coordinator.tasks_of(setup.coordinator.ranges(setup.coordinator.start_marker(), setup.first()))) == 2
     )
+
+
+class PartlyAway(FakeCluster):
+    """A cluster whose vbucket 1 has no active node."""
+
+    is_away = True
+
+    def high_seqnos(self) -> dict[int, int]:
+        return self._without(super().high_seqnos())
+
+    def observe(self, vbids: Any = None) -> Any:
+        return self._without(super().observe(vbids))
+
+    def _without(self, found: dict[int, Any]) -> dict[int, Any]:
+        return {vbid: value for vbid, value in found.items() if vbid != 1 or not self.is_away}
+
+
+def test_other_vbuckets_are_read_on_while_one_is_away() -> None:
+    setup = Setup(idleTimeout="10")
+    away_cluster = PartlyAway(2)
+    setup.cluster = away_cluster
+    for vbid in (0, 1):
+        away_cluster.write(vbid, "k", 1)
+    setup.coordinator = setup.another()
+    end = setup.first()
+    assert seqnos(end) == [1, 0]
+    away_cluster.write(0, "k", 2)
+    setup.clock.now += 9
+    then = setup.coordinator.next_offset(end, None)
+    assert seqnos(then) == [2, 0]
+    away_cluster.is_away = False
+    assert seqnos(setup.coordinator.next_offset(then, None)) == [2, 1]
+    away_cluster.is_away = True
+    setup.coordinator.next_offset(then, None)
+    setup.clock.now += 10
+    assert setup.coordinator.next_offset(then, None) is then, "it will end after idleTimeout"
+    setup.clock.now += 10
+    with pytest.raises(ConnectionLost, match="1 of 2 vbuckets"):
+        setup.coordinator.next_offset(then, None)
+
+
+def test_a_batch_read_leaves_no_vbucket_out() -> None:
+    """A node that goes away between two questions must not make the read shorter."""
+    setup = Setup(idleTimeout="0.5")
+
+    class Leaves(PartlyAway):
+        def high_seqnos(self) -> dict[int, int]:
+            return FakeCluster.high_seqnos(self)
+
+        def observe(self, vbids: Any = None) -> Any:
+            setup.clock.now += 1
+            return super().observe(vbids)
+
+    setup.cluster = Leaves(2)
+    for vbid in (0, 1):
+        setup.cluster.write(vbid, "k", 1)
+    with pytest.raises(ConnectionLost, match="1 of 2 vbuckets"):
+        setup.another().batch()

@@ -58,6 +58,13 @@ from dcpstream.wire.messages.kv import GetCollectionsManifest
 IDLE_TIMEOUT_S = 60.0
 """Seconds that a bounded read may wait without any progress before it raises."""
 
+ABSENCE_S = 2.0
+"""Seconds that questions wait for a node without a connection, once all others are answered: what it has active is left
+out then, so that one node that is down does not hold up the reading of the others."""
+
+KNOWN_ABSENCE_S = 0.2
+"""The same while a node was away at the last question, too: long enough for a connection to it to come up."""
+
 
 class Cluster:
     """A bucket of a cluster, for bounded reads and for questions about positions.
@@ -100,6 +107,7 @@ class Cluster:
         self._name = name
         self._was_reached = False
         self._observer = Observer()
+        self._is_complete = True
         self._control = self._new_control()
         self._control_sockets: Sockets | None = None
         self._data: dict[DcpSettings, tuple[Nodes, Sockets]] = {}
@@ -310,7 +318,8 @@ class Cluster:
         if self._control_sockets is None:
             self._control_sockets = Sockets(self._options.tls)
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
-        machine = Questions(questions, self._control, self._random, deadline)
+        absence_s = ABSENCE_S if self._is_complete else KNOWN_ABSENCE_S
+        machine = Questions(questions, self._control, self._random, deadline, absence_s)
         try:
             while (limit_s := machine.proceed(self._clock.monotonic())) is not None:
                 turn(machine, self._control, self._control_sockets, self._clock, limit_s)
@@ -320,6 +329,7 @@ class Cluster:
             self.close()
             raise
         self._was_reached = True
+        self._is_complete = machine.is_complete
         return machine
 
     def _new_control(self) -> Nodes:

@@ -76,12 +76,23 @@ class Questions:
         nodes: the connections.
         random: for pauses.
         deadline: seconds of the monotonic clock at which waiting ends.
+        absence_s: seconds after which questions to nodes without a connection stay unanswered, once the others are
+            answered. None = until the deadline.
     """
 
-    def __init__(self, questions: Iterable[Question], nodes: Nodes, random: Random, deadline: float) -> None:
+    def __init__(
+        self,
+        questions: Iterable[Question],
+        nodes: Nodes,
+        random: Random,
+        deadline: float,
+        absence_s: float | None = None,
+    ) -> None:
         self._nodes = nodes
         self._random = random
         self._deadline = deadline
+        self._absence_s = absence_s
+        self._only_absent_since: float | None = None
         self._by_opaque: dict[tuple[NodeConnection, int], Question] = {}
         self._unsent = list(questions)
         self._error: DcpstreamError | None = None
@@ -98,8 +109,34 @@ class Questions:
             self._unsent = [item for item in self._unsent if item.due > now or not self._send(item, now)]
         if self._error is not None:
             raise self._error
+        deadline = min(self._deadline, self._absence_deadline(now))
         is_done = not self._unsent and not self._by_opaque
-        return None if is_done or now >= self._deadline else self._deadline - now
+        return None if is_done or now >= deadline else deadline - now
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every question was answered."""
+        return not self._unsent and not self._by_opaque
+
+    def _absence_deadline(self, now: float) -> float:
+        """When to stop waiting for nodes without a connection, if all that is left waits for such nodes."""
+        found = self._nodes.map
+        others = self._nodes.any_ready()
+        if self._absence_s is None or found is None or others is None or self._by_opaque:
+            self._only_absent_since = None
+            return float("inf")
+        if not all(self._is_for_absent(question, found, now) for question in self._unsent):
+            self._only_absent_since = None
+            return float("inf")
+        if self._only_absent_since is None:
+            self._only_absent_since = now
+        return self._only_absent_since + self._absence_s
+
+    def _is_for_absent(self, question: Question, found: VbucketMap, now: float) -> bool:
+        node = self._node_of(question, found)
+        if node is None:
+            return question.vbid is not None  # the vbucket has no active node
+        return self._nodes.ready(node, now) is None
 
     def no_answer(self, what: str) -> ConnectTimeout:
         """The error for something that no node answered in time."""
