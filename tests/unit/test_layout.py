@@ -39,6 +39,7 @@ EXCEPTIONS = {
         "client/machine/reader/test_reader_collections.py",
         "node/engine/handlers/test_quiet.py",
         "node/engine/test_compression.py",
+        "spark/test_pushdown.py",
         "node/engine/test_damage.py",
         "node/engine/test_manifest_steps.py",
         "node/engine/test_walks.py",

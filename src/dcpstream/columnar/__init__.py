@@ -3,7 +3,8 @@
 `scan` finds the whole frames in a receive buffer (`boundaries`) and gathers their headers (`headers`) into a
 `FrameIndex`. `decode_wire` makes columns of the data messages, a `WireChunk`. `to_changes` gives them the names and
 types of a table of changes (`changes`, `schema`), with inflated values (`values`), attributes (`xattrs`) and text
-(`text`). `decode_messages` yields the same chunk message by message, in plain Python.
+(`text`). `filtering` selects rows before that. `decode_messages` yields the same chunk message by message, in plain
+Python. `documents` makes typed columns of JSON values.
 
 Needs pyarrow (the extra `arrow`). Knows no sockets and no streams: the opaque of a row names its stream, and control
 frames are returned to the caller.
@@ -11,21 +12,26 @@ frames are returned to the caller.
 
 from dcpstream.columnar.changes import ChangeContext, ControlRow, control_rows, rollback_row, to_changes
 from dcpstream.columnar.chunk import WIRE_SCHEMA, DecodeOptions, WireChunk
+from dcpstream.columnar.filtering import FILTER_COLUMNS, Comparison, RowFilter
 from dcpstream.columnar.frame_index import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.columnar.messages import decode_messages
 from dcpstream.columnar.rows import decode_wire
-from dcpstream.columnar.schema import CHANGE_SCHEMA, Missing, ValueFormat, change_schema
+from dcpstream.columnar.schema import CHANGE_SCHEMA, FULL_SCHEMA, Missing, ValueFormat, change_schema
 from dcpstream.columnar.text import escape, unescape
 
 __all__ = [
     "CHANGE_SCHEMA",
+    "FILTER_COLUMNS",
+    "FULL_SCHEMA",
     "MAX_BUFFER_BYTES",
     "WIRE_SCHEMA",
     "ChangeContext",
+    "Comparison",
     "ControlRow",
     "DecodeOptions",
     "FrameIndex",
     "Missing",
+    "RowFilter",
     "ValueFormat",
     "WireChunk",
     "change_schema",

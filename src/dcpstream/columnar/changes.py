@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dcpstream.columnar.chunk import WireChunk, arrow_of
-from dcpstream.columnar.schema import COLUMNS, TIMESTAMP, change_schema
-from dcpstream.columnar.text import chosen, repeated, strings_of
+from dcpstream.columnar.schema import COLUMNS, TIMESTAMP, VALUE_TEXT, change_schema
+from dcpstream.columnar.text import chosen, exact_strings_of, repeated, strings_of
 from dcpstream.columnar.values import inflate, split_sections, with_nulls
 from dcpstream.columnar.xattrs import xattr_maps
 from dcpstream.errors import FieldError
@@ -111,6 +111,7 @@ def to_changes(
     - `value`: the document, inflated and without xattrs. Null for a deletion or expiration that left no body; empty for
       an empty document. As "string", a value that is not UTF-8 is escaped like a key, so that every reader can use
       the text column and nothing is lost. Use "binary" for binary documents.
+    - `value_text`: the value as text, null where its bytes are not UTF-8; only if it is named in `columns`.
     - `_change_type`: insert (revision 1), update_postimage, delete.
     - `_commit_version`: long, the seqno. `_commit_timestamp`: time of the write, from the CAS; null for CAS 0.
     - `op`: mutation, deletion, expiration.
@@ -124,7 +125,7 @@ def to_changes(
         chunk: rows of `decode_wire`, or a `slice` or `select` of them.
         context: names and branches.
         value_format: "binary" or "string".
-        columns: the columns to build; all if None.
+        columns: the columns to build; those of CHANGE_SCHEMA if None.
         missing: the other columns: "null" fills them with nulls, "drop" leaves them out.
 
     Raises:
@@ -143,6 +144,11 @@ def to_changes(
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def change_column(chunk: WireChunk, name: str, context: ChangeContext) -> pa.Array:
+    """One column of the rows of a chunk as changes; as in `to_changes` with the value format "binary"."""
+    return _Columns(chunk, context, "binary").column(name)
 
 
 class _Columns:
@@ -164,11 +170,17 @@ class _Columns:
         return strings_of(self._chunk.key)
 
     def value(self) -> pa.Array:
+        return strings_of(self._bodies()) if self._value_format == "string" else self._bodies()
+
+    def value_text(self) -> pa.StringArray:
+        return exact_strings_of(self._bodies())
+
+    def _bodies(self) -> pa.BinaryArray:
         bodies, _, _ = self._split()
         if self._any_gone:
             lengths = np.diff(np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset :][: len(bodies) + 1])
             bodies = with_nulls(bodies, self._gone & (lengths == 0))
-        return strings_of(bodies) if self._value_format == "string" else bodies
+        return bodies
 
     def xattrs(self) -> pa.MapArray:
         _, sections, rows = self._split()
@@ -249,6 +261,7 @@ class _Columns:
 _BUILDERS: dict[str, Callable[[_Columns], pa.Array]] = {
     "key": _Columns.key,
     "value": _Columns.value,
+    VALUE_TEXT: _Columns.value_text,
     "_change_type": _Columns.change_type,
     "_commit_version": _Columns.seqno,
     "_commit_timestamp": _Columns.commit_timestamp,
@@ -348,6 +361,7 @@ def control_rows(
         signed = int(np.uint64(row.seqno).astype(np.int64))
         fields: dict[str, Any] = {
             "value": text.encode() if value_format == "binary" else text,
+            VALUE_TEXT: text,
             "_commit_version": signed,
             "_commit_timestamp": int(time * _MICROS),
             "op": row.op.value,

@@ -44,6 +44,13 @@ CHANGE_SCHEMA = pa.schema(
 
 COLUMNS: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
 
+VALUE_TEXT = "value_text"
+"""A column that is built only when it is named: the value as text, null if its bytes are not UTF-8. It stands behind
+`value`. In all rows it would double the bytes of a batch."""
+
+FULL_SCHEMA = CHANGE_SCHEMA.insert(CHANGE_SCHEMA.get_field_index("value") + 1, pa.field(VALUE_TEXT, pa.string()))
+"""CHANGE_SCHEMA and the columns that must be named."""
+
 
 def change_schema(
     value_format: str = "binary", columns: Iterable[str] | None = None, missing: str = "drop"
@@ -52,10 +59,10 @@ def change_schema(
 
     Args:
         value_format: "binary" or "string", the type of `value`.
-        columns: the columns to build, in any order; all if None.
-        missing: "drop" leaves the others out, "null" keeps all columns in the schema.
+        columns: the columns to build, names of FULL_SCHEMA in any order; those of CHANGE_SCHEMA if None.
+        missing: "drop" leaves the others out, "null" keeps all columns of CHANGE_SCHEMA in the schema.
 
-    Returns: fields in the order of CHANGE_SCHEMA.
+    Returns: fields in the order of FULL_SCHEMA.
 
     Raises:
         ConfigError: an unknown format or column.
@@ -65,12 +72,12 @@ def change_schema(
     if missing not in {"null", "drop"}:
         raise ConfigError("missing", missing, "null or drop")
     wanted = set(COLUMNS) if columns is None else set(columns)
-    unknown = sorted(wanted.difference(COLUMNS))
+    unknown = sorted(wanted.difference(FULL_SCHEMA.names))
     if unknown:
-        raise ConfigError("columns", ", ".join(unknown), "some of " + ", ".join(COLUMNS))
-    schema = CHANGE_SCHEMA
+        raise ConfigError("columns", ", ".join(unknown), "some of " + ", ".join(FULL_SCHEMA.names))
+    schema = FULL_SCHEMA if VALUE_TEXT in wanted else CHANGE_SCHEMA
     if value_format == "string":
         schema = schema.set(schema.get_field_index("value"), pa.field("value", pa.string()))
-    if missing == "drop" and len(wanted) < len(COLUMNS):
+    if missing == "drop" and len(wanted) < len(schema):
         schema = pa.schema([field for field in schema if field.name in wanted])
     return schema

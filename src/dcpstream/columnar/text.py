@@ -55,6 +55,21 @@ def strings_of(values: pa.BinaryArray) -> pa.StringArray:
         return pa.array([None if data is None else escape(data) for data in values.to_pylist()], pa.string())
 
 
+def exact_strings_of(values: pa.BinaryArray) -> pa.StringArray:
+    """The values as strings, null where the bytes are not UTF-8. Valid UTF-8 is not copied."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if data is None else _decoded(data) for data in values.to_pylist()], pa.string())
+
+
+def _decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def repeated(text: str | None, count: int) -> pa.StringArray:
     """`count` times the same text. Short texts are cached, for columns with one text in all rows of all batches."""
     if text is None:

@@ -212,7 +212,8 @@ class Coordinator:
             high_seqnos = self._cluster.high_seqnos()
         except ConnectionLost:
             return None
-        return Lag.between({vbid: entry.at for vbid, entry in self._planned.vbuckets.items()}, high_seqnos)
+        planned = {vbid: entry.at for vbid, entry in self._planned.vbuckets.items()}
+        return Lag.between(self._wanted(planned), self._wanted(high_seqnos))
 
     def next_offset(self, data: Any, limit: Limits | int | None) -> dict[str, Any]:
         """The end of the next batch.
@@ -271,8 +272,11 @@ class Coordinator:
         end = replace(end, bucket_uuid=self._cluster.map.uuid or None)
         return end.based_on(self._patiently(self.resolve_start)).to_json()
 
-    def batch(self) -> tuple[SourceOffset, SourceOffset]:
+    def batch(self, limit: int | None = None) -> tuple[SourceOffset, SourceOffset]:
         """Start and end of a batch read, by startingOffsets and endingOffsets.
+
+        Args:
+            limit: largest number of seqnos; None = all.
 
         Raises:
             ConnectionLost: a vbucket has no active node for as long as idleTimeout says.
@@ -282,12 +286,13 @@ class Coordinator:
         assert self._target is not None
         begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
         self._target = end_seqnos(self._options.ending_offsets, self._target, begin)
-        target = self._target
+        target = self._wanted(self._target)
 
         def plan() -> SourceOffset:
-            end = self._plan(start, None)
-            reached = {vbid for vbid, entry in end.vbuckets.items() if entry.at.seqno >= target.get(vbid, 0)}
-            require_all(dict.fromkeys(reached), len(end.vbuckets))
+            end = self._plan(start, limit)
+            if limit is None:
+                reached = {vbid for vbid, entry in end.vbuckets.items() if entry.at.seqno >= target.get(vbid, 0)}
+                require_all(dict.fromkeys(reached), len(end.vbuckets))
             return end
 
         return start, self._patiently(plan)
@@ -328,7 +333,9 @@ class Coordinator:
     ) -> list[PlannedRange]:
         """The ranges between two offsets; see `planner.planned_ranges`."""
         keeps_start = has_next_plan and self._options.rewind_to != "zero"
-        return planner.planned_ranges(start, end, keeps_start=keeps_start, is_first=is_first, is_replayed=is_replayed)
+        ranges = planner.planned_ranges(start, end, keeps_start=keeps_start, is_first=is_first, is_replayed=is_replayed)
+        wanted = self._wanted({planned.range.vbid: planned for planned in ranges})
+        return list(wanted.values())
 
     def tasks_of(self, ranges: list[PlannedRange]) -> list[tuple[str, tuple[PlannedRange, ...]]]:
         """The ranges as (node, ranges) of each task."""
@@ -376,7 +383,7 @@ class Coordinator:
             start = replace(start, bucket_uuid=cluster_map.uuid)
         if start.collections != self._options.collections:
             start = self._with_filter(start)
-        observed = self._observe_interesting(start)
+        observed = self._wanted(self._observe_interesting(start))
         if not observed:
             return logged
         if may_be_flushed(start, observed) and (cause := flushed(start, self._cluster.observe(None))) is not None:
@@ -427,7 +434,7 @@ class Coordinator:
         """The bytes of the rows of these ranges."""
         items = self._cluster.read_ranges(
             ranges,
-            value_format=self._options.value_format,
+            value_format="string" if self._options.value_format == "string" else "binary",
             columns=self._options.columns,
             collections=self._selection,
             buffer_bytes=SAMPLE_WINDOW_BYTES,
@@ -459,7 +466,7 @@ class Coordinator:
         start = replace(start, bucket_uuid=cluster_map.uuid or None)
         end = planner.plan_end_offset(
             start,
-            self._cluster.observe(None),
+            self._wanted(self._cluster.observe(None)),
             {},
             limit=limit.seqnos if isinstance(limit, Limits) else limit,
             target=self._target,
@@ -518,6 +525,13 @@ class Coordinator:
         found = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
         found.update(manifest.named_collections())
         return tuple(sorted(found)[-MAX_NAMES:])
+
+    def _wanted(self, by_vbucket: dict[int, T]) -> dict[int, T]:
+        """Those of the vbuckets that can have rows which the option `where` lets through; the others do not move."""
+        wanted = self._options.wanted_vbuckets
+        if wanted is None:
+            return by_vbucket
+        return {vbid: value for vbid, value in by_vbucket.items() if vbid in wanted}
 
     def _observe_interesting(self, start: SourceOffset) -> dict[int, BranchState]:
         """Observations of the vbuckets that may have changed.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from dcpstream.client.blocking.cluster import IDLE_TIMEOUT_S
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
@@ -25,9 +25,10 @@ from dcpstream.client.settings.options import (
     access,
 )
 from dcpstream.client.settings.tls import TlsOptions
-from dcpstream.columnar import CHANGE_SCHEMA
+from dcpstream.columnar import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.errors import ConfigError
 from dcpstream.spark.position_text import split_entries
+from dcpstream.spark.where import one_collection, parse_where
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
@@ -43,6 +44,16 @@ MAX_TRIGGER_DELAY_S = 900.0
 
 MAX_PARTITIONS = 1024
 """A vbucket is never split, so more partitions than vbuckets would be empty."""
+
+
+SAMPLE_SIZE = 1_000
+"""Default number of changes from which the fields of documents are inferred: rare fields appear, and it takes well
+under a second."""
+
+CORRUPT_COLUMN = "_corrupt_record"
+"""Spark's own default for its JSON source."""
+
+Mode: TypeAlias = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +86,15 @@ class SourceOptions:
         min_offsets_per_trigger: seqnos below which a micro-batch waits, for `max_trigger_delay_s` at most.
         min_partitions: least number of tasks of a batch, as far as there are vbuckets to read.
         num_partitions: largest number of tasks of a batch, None = cores of the driver.
-        value_format: "binary" or "string".
-        columns: of `CHANGE_SCHEMA`, in this order.
+        value_format: "binary", "string" or "variant".
+        columns: of `FULL_SCHEMA`, in this order.
+        meta_prefix: stands before the names of the source's columns in the schema, so that fields of documents may have
+            the same names.
+        row_filter: the rows to read; None for all.
+        mode: what to do about a document that does not fit the schema.
+        corrupt_column: name of the column that holds such a document, if the schema has it.
+        infer_schema: whether the fields of documents are found in a sample.
+        sample_size: changes of that sample.
         on_rollback: the reaction to a rollback of history that was read.
         on_bucket_reset: the reaction to a bucket that was flushed, or created again.
         fail_on_data_loss: the default of the options about lost history; None = true.
@@ -107,8 +125,14 @@ class SourceOptions:
     max_trigger_delay_s: float = MAX_TRIGGER_DELAY_S
     min_partitions: int = 1
     num_partitions: int | None = None
-    value_format: Literal["binary", "string"] = "binary"
-    columns: tuple[str, ...] = tuple(CHANGE_SCHEMA.names)
+    value_format: Literal["binary", "string", "variant"] = "binary"
+    columns: tuple[str, ...] | None = None
+    meta_prefix: str = ""
+    row_filter: RowFilter | None = None
+    mode: Mode = "PERMISSIVE"
+    corrupt_column: str = CORRUPT_COLUMN
+    infer_schema: bool = False
+    sample_size: int = SAMPLE_SIZE
     on_rollback: Literal["fail", "rewindAndMark"] = "fail"
     rewind_to: RewindTo = "recorded"
     on_bucket_reset: Literal["fail", "rebuild"] = "fail"
@@ -147,9 +171,27 @@ class SourceOptions:
             if option.is_required and option.attribute not in values:
                 raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
         _default_for_data_loss(values)
+        row_filter = values.get("row_filter")
+        if row_filter is not None and "collections" not in values and (path := one_collection(row_filter)) is not None:
+            # The node leaves out the others.
+            values["collections"] = (path,)
         result = cls(**values)
         result._check_access()
         return result
+
+    @property
+    def meta_columns(self) -> tuple[str, ...]:
+        """The source's columns of a schema that the user does not give."""
+        if self.columns is not None:
+            return self.columns
+        return tuple(name for name in CHANGE_SCHEMA.names if name != "value" or not self.infer_schema)
+
+    @property
+    def wanted_vbuckets(self) -> frozenset[int] | None:
+        """The vbuckets that can have rows which the filter lets through; None for all."""
+        if self.row_filter is None or "vbucket" not in self.row_filter.columns:
+            return None
+        return self.row_filter.vbuckets(MAX_PARTITIONS)
 
     @property
     def effective_purge_gap(self) -> OnPurgeGap | None:
@@ -322,8 +364,18 @@ def _collections(name: str, text: str) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
+def _where(name: str, text: str) -> RowFilter:
+    return parse_where(text)
+
+
+def _prefix(name: str, text: str) -> str:
+    if text and not text.isidentifier():
+        raise ConfigError(name, text, "letters, digits and underscores, like _dcp_")
+    return text
+
+
 def _columns(name: str, text: str) -> tuple[str, ...]:
-    known = {column.lower(): column for column in CHANGE_SCHEMA.names}
+    known = {column.lower(): column for column in FULL_SCHEMA.names}
     columns = [known.get(column.lower(), "") for column in _names(text)]
     if "" in columns or len(set(columns)) != len(columns):
         raise ConfigError(name, text, f"different names out of {', '.join(known.values())}, separated by commas")
@@ -479,8 +531,56 @@ OPTIONS = (
     Option(
         "numPartitions", "num_partitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at most", "driver's cores"
     ),
-    Option("valueFormat", "value_format", _choice("binary", "string"), "type of the column value", "binary"),
-    Option("columns", "columns", _columns, "columns to build, separated by commas", "all"),
+    Option(
+        "valueFormat",
+        "value_format",
+        _choice("binary", "string", "variant"),
+        "type of the column value; `string` escapes bytes that are not UTF-8, so only `binary` is exact",
+        "binary",
+    ),
+    Option(
+        "columns",
+        "columns",
+        _columns,
+        "columns to build, separated by commas",
+        "all but `value_text`; with inferSchema all but `value` and `value_text`",
+    ),
+    Option(
+        "where",
+        "row_filter",
+        _where,
+        "rows to read: comparisons joined by AND, see [Filters](#filters)",
+        "all",
+    ),
+    Option(
+        "metaPrefix",
+        "meta_prefix",
+        _prefix,
+        "put before the names of the source's columns, so that fields of documents may have the same names",
+        "none",
+    ),
+    Option(
+        "mode",
+        "mode",
+        _choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        "with fields of documents as columns: how to treat a document that does not fit, as in Spark's JSON source",
+        "PERMISSIVE",
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        "corrupt_column",
+        _text,
+        "column of the schema that holds a document that does not fit: STRING, or BINARY for its exact bytes",
+        CORRUPT_COLUMN,
+    ),
+    Option(
+        "inferSchema",
+        "infer_schema",
+        _flag,
+        "true: add the fields of documents as columns, with the types found in a sample",
+        "false",
+    ),
+    Option("sampleSize", "sample_size", _integer(1, 1_000_000), "changes in that sample", f"{SAMPLE_SIZE}"),
     Option(
         "onRollback",
         "on_rollback",

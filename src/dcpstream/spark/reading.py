@@ -25,6 +25,7 @@ from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
+from dcpstream.columnar import RowFilter
 from dcpstream.errors import BucketReset, RollbackRequired
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
@@ -33,7 +34,7 @@ from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_m
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
-from dcpstream.spark.schema import arrow_schema, conform
+from dcpstream.spark.schema import Layout, default_schema
 from dcpstream.spark.spool import SpoolFile
 
 WINDOW_BYTES_PER_SEQNO = 64
@@ -85,6 +86,7 @@ def read_partition(
     options: SourceOptions,
     partition: DcpPartition,
     *,
+    layout: Layout | None = None,
     connect: Callable[[SourceOptions], Cluster] = open_cluster,
     clock: Clock | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -92,15 +94,24 @@ def read_partition(
 
     Per vbucket in seqno order, after a control row if there was a rollback.
 
+    Args:
+        options: of the query.
+        partition: the task.
+        layout: the declared schema; by default the source's own.
+        connect: makes the cluster.
+        clock: for the times of control rows.
+
     Raises:
         BucketReset: the bucket is another one than that of the plan, and onBucketReset is fail.
+        FieldError: a document does not fit the schema, and mode is FAILFAST.
         HistoryPurged: deletions were purged before they were read, and purgeGap is fail.
         RollbackRequired: a node requires a rollback, and onRollback is fail or rows were already read.
         ConnectionLost: a node stays away for longer than idleTimeout.
     """
     pool.freeze_garbage_collector()
-    schema = arrow_schema(options.columns, options.value_format)
+    layout = layout or Layout(default_schema(options), options)
     clock = clock or SystemClock()
+    controls = _ControlRows(layout, options.row_filter, clock)
     for planned in partition.ranges:
         if planned.rolled_back_from is not None:
             start = planned.range.start
@@ -112,28 +123,27 @@ def read_partition(
                 new_vbuuid=planned.new_vbuuid,
                 resumed_at=start,
             )
-            yield conform(rollback_batch(event, options.value_format, options.columns, clock.time_ns()), schema)
+            yield from controls.of_rollback(event)
     for is_refill in (True, False):
         members = [planned for planned in partition.ranges if planned.seqnos > 0 and planned.is_refill is is_refill]
         if members:
-            yield from _read_members(options, members, schema, connect, clock, partition.bucket_uuid)
+            yield from _read_members(options, members, layout, controls, connect, partition.bucket_uuid)
 
 
 def _read_members(
     options: SourceOptions,
     members: Sequence[PlannedRange],
-    schema: pa.Schema,
+    layout: Layout,
+    controls: _ControlRows,
     connect: Callable[[SourceOptions], Cluster],
-    clock: Clock,
     bucket_uuid: str,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ranges that are read with one selection of collections."""
     ranges = [planned.range for planned in members]
     seqnos = sum(planned.seqnos for planned in members)
     selection = fixed_selection(options, members)
-    items = _read(
-        options, selection, ranges, window_bytes(seqnos, options.flow_control_buffer_bytes), connect, bucket_uuid
-    )
+    window = window_bytes(seqnos, options.flow_control_buffer_bytes)
+    items = _read(options, layout, selection, ranges, window, connect, bucket_uuid)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
@@ -141,11 +151,33 @@ def _read_members(
                 if item.from_seqno == item.to_seqno:
                     raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
                 raise _refused(item.vbid, item.to_seqno, ranges)
-            yield conform(rollback_batch(item, options.value_format, options.columns, clock.time_ns()), schema)
+            yield from controls.of_rollback(item)
         elif isinstance(item, ManifestEvent):
-            yield conform(manifest_batch([item], options.value_format, options.columns, clock.time_ns()), schema)
-        elif item.record_batch.num_rows:
-            yield conform(item.record_batch, schema)
+            yield from controls.of_manifest(item)
+        elif item.record_batch.num_rows and (batch := layout.batch(item.record_batch)).num_rows:
+            yield batch
+
+
+class _ControlRows:
+    """Control rows in the declared schema, if the filter keeps them."""
+
+    def __init__(self, layout: Layout, row_filter: RowFilter | None, clock: Clock) -> None:
+        self._layout = layout
+        self._filter = row_filter
+        self._clock = clock
+        self._columns = layout.columns if row_filter is None else (*layout.columns, *row_filter.columns)
+
+    def of_rollback(self, event: RollbackEvent) -> Iterator[pa.RecordBatch]:
+        yield from self._shown(rollback_batch(event, self._layout.value_format, self._columns, self._clock.time_ns()))
+
+    def of_manifest(self, event: ManifestEvent) -> Iterator[pa.RecordBatch]:
+        yield from self._shown(manifest_batch([event], self._layout.value_format, self._columns, self._clock.time_ns()))
+
+    def _shown(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self._filter is not None:
+            batch = self._filter.control_rows(batch)
+        if batch.num_rows:
+            yield self._layout.batch(batch)
 
 
 def fixed_selection(options: SourceOptions, members: Sequence[PlannedRange]) -> Selection | FixedSelection:
@@ -197,6 +229,7 @@ def repeat_message(vbid: int, seqno: int) -> str:
 
 def _read(
     options: SourceOptions,
+    layout: Layout,
     selection: Selection | FixedSelection,
     ranges: list[VbucketRange],
     window: int,
@@ -206,8 +239,10 @@ def _read(
     with pool.borrowed(options, connect) as cluster:
         yield from cluster.read_ranges(
             ranges,
-            value_format=options.value_format,
-            columns=options.columns,
+            value_format=layout.value_format,
+            columns=layout.columns,
+            missing="drop",
+            row_filter=options.row_filter,
             collections=selection,
             buffer_bytes=window,
             max_batch_rows=options.max_batch_rows,

@@ -9,7 +9,8 @@ batch within the limits.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,20 +25,27 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dcpstream.errors import ConfigError
+from dcpstream.columnar import Comparison, RowFilter
+from dcpstream.spark import catalog
 from dcpstream.spark.admission import Limits
 from dcpstream.spark.coalescing import coalesced
 from dcpstream.spark.coordinator import Coordinator
+from dcpstream.spark.inference import inferred_schema
 from dcpstream.spark.offsets import SourceOffset, is_start_marker
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition
-from dcpstream.spark.schema import spark_schema
+from dcpstream.spark.schema import Layout, default_schema
 from dcpstream.spark.spool import Spool, batch_name
+from dcpstream.spark.where import pushed_comparison
 from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter  # since Spark 4.1
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The module of Spark's worker that pushes filters."""
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -62,7 +70,8 @@ class DcpDataSource(DataSource):
                                      bucket="default").load()
     ```
 
-    Options: see `dcpstream.spark.options.OPTIONS`. Columns: see `dcpstream.columnar.CHANGE_SCHEMA`.
+    Options: see `dcpstream.spark.options.OPTIONS`. Columns: see `dcpstream.columnar.FULL_SCHEMA`. A schema of the
+    user's may name them in any order, and fields of the JSON documents beside them.
 
     Raises:
         ConfigError: an option is missing, unknown, or has an invalid value.
@@ -70,11 +79,12 @@ class DcpDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        self._given = catalog.given_options(options)
 
     @cached_property
     def _options(self) -> SourceOptions:
         # Checked when a reader is made: a writer has other options.
-        return SourceOptions.parse(self.options)
+        return SourceOptions.parse(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -83,20 +93,25 @@ class DcpDataSource(DataSource):
 
     @plain_errors()
     def schema(self) -> StructType:
-        """The chosen columns."""
-        return spark_schema(self._options.columns, self._options.value_format)
+        """The schema if the user gives none."""
+        options = self._options
+        schema = inferred_schema(options) if options.infer_schema else default_schema(options)
+        Layout(schema, options)
+        return catalog.with_options(schema, self._given) if catalog.is_definition(self.options) else schema
 
     @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader."""
-        self._require_own(schema)
-        return DcpBatchReader(self._options)
+        options = self._options_for(schema)
+        reader = PushdownReader if is_pushdown_enabled() else DcpBatchReader
+        return reader(options, Layout(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream reader with the features of this version of Spark."""
-        self._require_own(schema)
-        self._options.require_no_end()
-        return DcpStreamReader(self._options) if HAS_ADMISSION_CONTROL else PlainStreamReader(self._options)
+        options = self._options_for(schema)
+        options.require_no_end()
+        reader = DcpStreamReader if HAS_ADMISSION_CONTROL else PlainStreamReader
+        return reader(options, Layout(schema, options))
 
     @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -113,18 +128,28 @@ class DcpDataSource(DataSource):
 
         return stream_writer(self.options, schema)
 
-    def _require_own(self, schema: StructType) -> None:
-        if schema != self.schema():
-            raise ConfigError(
-                "schema", schema.simpleString(), "the source's own schema; choose columns with the option columns"
-            )
+    def _options_for(self, schema: StructType) -> SourceOptions:
+        if catalog.has_access(self._given):
+            return self._options
+        # A table of a catalog has no options, or those of a query's WITH: the others come with its schema.
+        return SourceOptions.parse(catalog.options_of_table(schema, self._given))
+
+
+def is_pushdown_enabled() -> bool:
+    """Whether Spark pushes filters to the reader that this process makes.
+
+    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is false, and does not tell
+    a source that setting. Only the worker that pushes filters has this module.
+    """
+    return PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
 
 
 class DcpBatchReader(DataSourceReader):
     """Reads from startingOffsets to endingOffsets once."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:
         self._options = options
+        self._layout = layout or Layout(default_schema(options), options)
 
     @plain_errors()
     def partitions(self) -> list[InputPartition]:
@@ -139,14 +164,33 @@ class DcpBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return given_to_spark(_rows(self._options, partition))
+        return given_to_spark(_rows(self._options, self._layout, partition))
+
+
+class PushdownReader(DcpBatchReader):
+    """A batch reader that applies filters itself."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that compare columns of the source; returns the others, which Spark applies."""
+        left: list[Filter] = []
+        taken: list[Comparison] = []
+        for one in filters:
+            comparison = pushed_comparison(one, self._layout.sources)
+            if comparison is None:
+                left.append(one)
+            else:
+                taken.append(comparison)
+        row_filter = self._options.row_filter or RowFilter()
+        self._options = replace(self._options, row_filter=replace(row_filter, exact=tuple(taken)))
+        return left
 
 
 class _StreamReaderBase(DataSourceStreamReader):
     """The common part of both stream readers: everything except `latestOffset`."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:
         self._options = options
+        self._layout = layout or Layout(default_schema(options), options)
         self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
         self._spool = None if options.spool_directory is None else Spool(options.spool_directory)
 
@@ -168,11 +212,13 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def _rows_text(self) -> str:
         """All options that decide about the rows between two offsets."""
-        return repr((self._options.columns, self._options.value_format, self._options.collections))
+        options = self._options
+        schema = str(self._layout.arrow)
+        return repr((schema, options.value_format, options.collections, options.row_filter, options.mode))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
-        return given_to_spark(_rows(self._options, partition))
+        return given_to_spark(_rows(self._options, self._layout, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the files of a batch that is done; without a spool do nothing, the bucket keeps its history anyway."""
@@ -186,7 +232,7 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the options, because the coordinator holds sockets."""
-        return type(self), (self._options,)
+        return type(self), (self._options, self._layout)
 
 
 class PlainStreamReader(_StreamReaderBase):
@@ -197,8 +243,8 @@ class PlainStreamReader(_StreamReaderBase):
     has not been seen, the end is planned without limits, with bounds that are valid for every start.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:
+        super().__init__(options, layout)
         self._end: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -270,10 +316,10 @@ if HAS_ADMISSION_CONTROL:
         return limits
 
 
-def _rows(options: SourceOptions, partition: InputPartition) -> Generator[pa.RecordBatch, None, None]:
+def _rows(options: SourceOptions, layout: Layout, partition: InputPartition) -> Generator[pa.RecordBatch, None, None]:
     # Spark reads a batch without partitions as one with the partition None.
     if isinstance(partition, DcpPartition):
-        rows = coalesced(read_partition(options, partition), options.max_batch_rows)
+        rows = coalesced(read_partition(options, partition, layout=layout), options.max_batch_rows)
         yield from rows if partition.spool is None else partition.spool.replayed(rows)
 
 
@@ -282,4 +328,4 @@ def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: Sourc
     return [DcpPartition(node, members, uuid) for node, members in coordinator.tasks_of(ranges)]
 
 
-__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader"]
+__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader", "PushdownReader"]

@@ -14,7 +14,7 @@ NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "passwor
 
 def test_defaults() -> None:
     options = SourceOptions.parse(NEEDED)
-    assert options.columns == tuple(CHANGE_SCHEMA.names)
+    assert options.meta_columns == tuple(CHANGE_SCHEMA.names)
     assert options.collections is None
     assert options.starting_offsets is None
     assert options.ending_offsets.kind == "latest"

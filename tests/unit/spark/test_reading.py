@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import dcpstream
 from dcpstream.client.machine.values import ReadBatch, VbucketRange
@@ -22,7 +23,7 @@ from dcpstream.spark.offsets import positions_of
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
-from dcpstream.spark.schema import arrow_schema, conform, spark_schema
+from dcpstream.spark.schema import arrow_schema, conform
 from dcpstream.spark.source import DcpBatchReader, DcpDataSource, PlainStreamReader
 from tests.kit.spark import Stream, access, kv_of, rows_of
 from tests.kit.spark_model import FakeCluster
@@ -312,10 +313,32 @@ def test_a_wrong_password_a_wrong_bucket_and_nobody(node: dcpstream.Node) -> Non
         DcpBatchReader(SourceOptions.parse(options)).partitions()
 
 
-def test_the_schema_is_the_sources_own(node: dcpstream.Node) -> None:
-    source = DcpDataSource(access(node))
-    with pytest.raises(ConfigError, match="columns"):
-        source.reader(spark_schema(("key",), "binary"))
+def test_a_schema_of_the_users_is_checked_before_a_connection_is_opened(node: dcpstream.Node) -> None:
+    source = DcpDataSource(access(node, connectionString="couchbase://127.0.0.1:1"))
+    with pytest.raises(ConfigError, match="key STRING, a column of the source"):
+        source.reader(StructType([StructField("key", LongType())]))
+
+
+def test_only_the_columns_of_the_users_schema_are_built(node: dcpstream.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that nobody asked for costs nothing: not even nulls are made."""
+    from dcpstream.columnar import changes
+
+    built: set[str] = set()
+    original = changes._Columns.column
+
+    def column(self: changes._Columns, name: str) -> Any:
+        built.add(name)
+        return original(self, name)
+
+    monkeypatch.setattr(changes._Columns, "column", column)
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b'{"n":%d}' % n) for n in range(50))
+    schema = StructType([StructField("seqno", LongType()), StructField("key", StringType())])
+    reader = DcpDataSource(access(node)).reader(schema)
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert {tuple(batch.schema.names) for batch in batches} == {("seqno", "key")}
+    assert {row["key"] for row in rows_of(iter(batches))} == {f"k{n}" for n in range(50)}
+    assert built == {"key", "seqno"}
 
 
 def test_connections_are_kept_between_tasks_and_closed_after_a_failure(node: dcpstream.Node) -> None:

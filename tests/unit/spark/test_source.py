@@ -12,7 +12,6 @@ import dcpstream
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
-from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.source import DcpDataSource, DcpStreamReader
 from tests.kit.spark import Stream, access
 
@@ -154,13 +153,7 @@ def test_a_batch_read_tells_control_rows(node: dcpstream.Node) -> None:
     orders = fill(node, "shop.orders")
     source = DcpDataSource(access(node, collections="shop"))
     reader = source.reader(source.schema())
-    rows = [
-        row
-        for partition in reader.partitions()
-        if isinstance(partition, DcpPartition)
-        for batch in read_partition(source._options, partition)
-        for row in batch.to_pylist()
-    ]
+    rows = [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
     created = [row for row in rows if row["op"] == "collection_created"]
     assert sorted((row["vbucket"], row["collection"]) for row in created) == [
         (vbid, name) for vbid in ALL for name in ("orders", "returns")

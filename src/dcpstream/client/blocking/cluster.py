@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dcpstream.client.blocking.loop import drive, turn
 from dcpstream.client.blocking.sockets import Sockets
@@ -54,6 +55,9 @@ from dcpstream.errors import ConfigError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetCollectionsManifest
+
+if TYPE_CHECKING:
+    from dcpstream.columnar import Missing, RowFilter
 
 IDLE_TIMEOUT_S = 60.0
 """Seconds that a bounded read may wait without any progress before it raises."""
@@ -205,6 +209,8 @@ class Cluster:
         purge_gap: OnPurgeGap | None = None,
         rewind_to: RewindTo = "recorded",
         bucket_uuid: str = "",
+        row_filter: RowFilter | None = None,
+        missing: Missing = "null",
     ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
         """Read ranges of several vbuckets and finish when each is done.
 
@@ -218,7 +224,7 @@ class Cluster:
 
         Args:
             ranges: at most one per vbucket; a range whose start is at its end is done at once.
-            columns: names of CHANGE_SCHEMA to build, None for all; the others are filled with null.
+            columns: names of FULL_SCHEMA to build, None for those of CHANGE_SCHEMA.
             collections: as in the constructor; None = those of the constructor.
             buffer_bytes: flow-control window of each connection; memory is bounded by it.
             max_batch_rows: rows of a RecordBatch at most.
@@ -227,6 +233,8 @@ class Cluster:
             purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
             rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
             bucket_uuid: the uuid that the bucket must have; empty for any.
+            row_filter: leaves out rows before their values are built; events are not filtered.
+            missing: "null" fills the other columns of CHANGE_SCHEMA with nulls, "drop" leaves them out.
 
         Raises:
             BucketReset: the bucket has another uuid, or gets another one during the read.
@@ -237,7 +245,7 @@ class Cluster:
         check_buffer_bytes(buffer_bytes)
         if max_batch_rows < 1:
             raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
-        converter = ArrowConverter(value_format, columns, max_batch_rows)
+        converter = ArrowConverter(value_format, columns, max_batch_rows, row_filter=row_filter, missing=missing)
         gap = check_purge_gap(purge_gap, can_rewind=True)
         to_zero = check_rewind_to(rewind_to)
 
@@ -259,7 +267,8 @@ class Cluster:
 
         # A position on a branch, or an end that was planned on one, is from a bucket that was there.
         is_known = any(one.planned_vbuuid for one in ranges)
-        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, columns), is_known, bucket_uuid)
+        needed = columns if columns is None or row_filter is None else (*columns, *row_filter.columns)
+        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, needed), is_known, bucket_uuid)
 
     def _read(
         self, make_reader: Callable[[Nodes], StreamReader], settings: DcpSettings, is_known: bool, bucket_uuid: str

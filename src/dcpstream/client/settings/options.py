@@ -37,7 +37,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
 for a connection, and of the bytes that are read in vain when a read ends inside a snapshot."""
 
-_VALUE_COLUMNS = frozenset(("value", "xattrs", "datatype"))
+_VALUE_COLUMNS = frozenset(("value", "value_text", "xattrs", "datatype"))
 
 
 @dataclass(frozen=True, slots=True)

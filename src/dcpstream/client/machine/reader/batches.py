@@ -12,9 +12,11 @@ from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.model import StreamOffset
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
-    from dcpstream.columnar import WireChunk
+    from dcpstream.columnar import Missing, RowFilter, WireChunk
 
 ValueFormat = Literal["binary", "string"]
 
@@ -24,14 +26,24 @@ class ArrowConverter:
 
     Args:
         value_format: "binary", or "string" for values that are text.
-        columns: the columns to build, None for all; the others are null.
+        columns: the columns to build, None for those of CHANGE_SCHEMA.
         max_batch_rows: rows of a batch at most.
+        row_filter: selects rows before they are built; None for all.
+        missing: "null" fills the other columns with nulls, "drop" leaves them out.
 
     Raises:
         ConfigError: numpy or pyarrow is missing.
     """
 
-    def __init__(self, value_format: ValueFormat, columns: Sequence[str] | None, max_batch_rows: int) -> None:
+    def __init__(
+        self,
+        value_format: ValueFormat,
+        columns: Sequence[str] | None,
+        max_batch_rows: int,
+        *,
+        row_filter: RowFilter | None = None,
+        missing: Missing = "null",
+    ) -> None:
         columnar = require_columnar()
         self._to_changes = columnar.to_changes
         self._new_context = columnar.ChangeContext
@@ -40,6 +52,8 @@ class ArrowConverter:
         self._value_format = value_format
         self._columns = columns
         self._max_batch_rows = max_batch_rows
+        self._filter = row_filter
+        self._missing = missing
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
@@ -52,12 +66,38 @@ class ArrowConverter:
         if source is None or source[0] is not names or source[1] is not vbuuids:
             self._context = self._new_context(collection_names=names, vbuuids=vbuuids)
             self._context_source = (names, vbuuids)
-        batch = self._to_changes(chunk, context=self._context, value_format=self._value_format, columns=self._columns)
-        if len(chunk) <= self._max_batch_rows:
+        rows_before: npt.NDArray[np.int64] | None = None
+        count = len(chunk)
+        if self._filter is not None:
+            stays = self._filter.rows(chunk, self._context)
+            if not stays.all():
+                rows_before = _counted(stays)
+                chunk = chunk.select(stays)
+        batch = self._to_changes(
+            chunk,
+            context=self._context,
+            value_format=self._value_format,
+            columns=self._columns,
+            missing=self._missing,
+        )
+        if count <= self._max_batch_rows:
             yield batch, event.offsets
             return
         for first, stop, offsets in event.pieces(self._max_batch_rows):
-            yield batch.slice(first, stop - first), offsets
+            if rows_before is None:
+                yield batch.slice(first, stop - first), offsets
+            else:
+                begin = int(rows_before[first])
+                yield batch.slice(begin, int(rows_before[stop]) - begin), offsets
+
+
+def _counted(stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """int64[rows + 1], how many of the rows before each row stay."""
+    import numpy as np
+
+    counts = np.zeros(len(stays) + 1, np.int64)
+    np.cumsum(stays, out=counts[1:])
+    return counts
 
 
 def _kept(chunk: WireChunk, keep: Sequence[tuple[int, int]]) -> WireChunk:
