@@ -99,17 +99,32 @@ def test_binary_and_text_documents_can_be_told_apart(spark: SparkSession, bucket
     ]
 
 
+def options_of(bucket: Bucket) -> str:
+    return ", ".join(f"{name} '{value}'" for name, value in bucket.options.items())
+
+
 @pytest.fixture
-def tables(spark: SparkSession, bucket: Bucket) -> Iterator[str]:
-    options = ", ".join(f"{name} '{value}'" for name, value in bucket.options.items())
-    yield options
-    for name in ("dcp_view", "dcp_shown"):
-        spark.sql(f"DROP VIEW IF EXISTS {name}")
+def builtin(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with Spark's own catalog: with another one, Spark reads no table of a Python source."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    yield session
+    session.sql("DROP VIEW IF EXISTS dcp_view")
     for name in ("dcp_table", "dcp_listed"):
-        spark.sql(f"DROP TABLE IF EXISTS {name}")
+        session.sql(f"DROP TABLE IF EXISTS {name}")
 
 
-def test_tables_and_views(spark: SparkSession, bucket: Bucket, tables: str) -> None:
+def test_a_temporary_view(spark: SparkSession, bucket: Bucket) -> None:
+    bucket.set_many("k", 20, '{"n": 1}')
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW dcp_shown USING dcp OPTIONS ({options_of(bucket)})")
+    assert spark.table("dcp_shown").where("key LIKE 'k1%'").count() == 11
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW dcp_shown (n INT) USING dcp OPTIONS ({options_of(bucket)})")
+    assert spark.sql("SELECT sum(n) FROM dcp_shown").collect()[0][0] == 20
+    spark.sql("DROP VIEW dcp_shown")
+
+
+def test_tables_and_views(builtin: SparkSession, bucket: Bucket) -> None:
+    spark, tables = builtin, options_of(bucket)
     bucket.set_many("k", 20, '{"n": 1}')
     spark.sql(f"CREATE TABLE dcp_table USING dcp OPTIONS ({tables}, columns 'seqno,key,value_text')")
     assert spark.table("dcp_table").columns == ["seqno", "key", "value_text"]
@@ -117,13 +132,10 @@ def test_tables_and_views(spark: SparkSession, bucket: Bucket, tables: str) -> N
     spark.sql("CREATE VIEW dcp_view AS SELECT key, get_json_object(value_text, '$.n') n FROM dcp_table")
     assert spark.sql("SELECT count(DISTINCT key), max(n) FROM dcp_view").collect()[0][:] == (20, "1")
     assert spark.sql("SELECT key FROM dcp_table WITH (where = 'key = ''k7''')").collect()[0][0] == "k7"
-    spark.sql(f"CREATE TEMPORARY VIEW dcp_shown USING dcp OPTIONS ({tables})")
-    assert spark.table("dcp_shown").count() == 20
 
 
-def test_a_table_with_a_list_of_columns_takes_its_options_from_the_query(
-    spark: SparkSession, bucket: Bucket, tables: str
-) -> None:
+def test_a_table_with_a_list_of_columns_takes_its_options_from_the_query(builtin: SparkSession, bucket: Bucket) -> None:
+    spark, tables = builtin, options_of(bucket)
     bucket.set_many("k", 20, '{"n": 1}')
     spark.sql(f"CREATE TABLE dcp_listed (n INT, key STRING) USING dcp OPTIONS ({tables})")
     with pytest.raises(Exception, match="only if CREATE TABLE has no list of columns"):
