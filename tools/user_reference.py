@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 import click  # noqa: E402
 
 from dcpstream.cli.app import cli  # noqa: E402
-from dcpstream.columnar import CHANGE_SCHEMA  # noqa: E402
+from dcpstream.columnar import FULL_SCHEMA  # noqa: E402
 from dcpstream.model import Op  # noqa: E402
 from dcpstream.spark.options import OPTIONS  # noqa: E402
 from dcpstream.spark.write_options import CONNECTION_OPTIONS, WRITE_OPTIONS  # noqa: E402
@@ -46,7 +46,8 @@ Names are not case-sensitive. An unknown option or an invalid value is refused b
 COLUMNS_INTRODUCTION = """
 ## Columns
 
-All columns are nullable. The option `columns` selects some of them, in the given order.
+All columns are nullable. The option `columns` selects some of them, in the given order. So does a schema of the
+user, which may also name [fields of the documents](#fields-of-documents). Only the chosen columns are built.
 
 | column | type | holds |
 | --- | --- | --- |
@@ -54,6 +55,7 @@ All columns are nullable. The option `columns` selects some of them, in the give
 COLUMNS = {
     "key": "the document's key",
     "value": "the body, inflated and without xattrs; null for a deletion without a body",
+    "value_text": "the body as text, null if it is not UTF-8; only if it is named in `columns` or in the schema",
     "_change_type": "`insert`, `update_postimage` or `delete`; null for a control row",
     "_commit_version": "the seqno",
     "_commit_timestamp": "time of the change, from the CAS",
@@ -70,6 +72,83 @@ COLUMNS = {
     "expiry": "expiration time; for a deletion, the time of deletion; null for none",
     "xattrs": "extended attributes, name to JSON text",
 }
+VALUES = """
+### Exact values
+
+`value` is BINARY and holds the document byte by byte. `value_text` is the same document as STRING where its bytes are
+UTF-8, and null where they are not, so the two columns tell binary documents and texts apart.
+
+With `valueFormat` = `string`, `value` is a STRING in which bytes that are not UTF-8 are escaped (`\\xff`). A text
+document that holds the four characters `\\xff` looks the same, so such a column is not exact.
+
+With `valueFormat` = `variant`, `value` is a VARIANT, null for a document that is no JSON. Of two
+fields of the same name in one object the last one counts.
+"""
+FIELDS = """
+## Fields of documents
+
+In a schema of the user's, a column with the name of a column of the source is that column and must have its type. Every
+other column is a field of the JSON documents, with the value that `from_json` of Spark gives it:
+
+<!-- not run -->
+```python
+people = spark.read.format("dcp").options(**access).schema("key STRING, seqno BIGINT, name STRING, age INT").load()
+```
+
+If documents have fields with names of the source's columns, `metaPrefix` = `_dcp_` calls those `_dcp_key`, `_dcp_seqno`
+and so on; `key` is then the field. Deletions and control rows have null in all fields.
+
+Types are BOOLEAN, the whole numbers, FLOAT, DOUBLE, DECIMAL, STRING, BINARY (base64), DATE, TIMESTAMP, TIMESTAMP_NTZ,
+STRUCT, ARRAY, and MAP with STRING keys. A field of another type than its column is null, and the document is malformed;
+so is a document that is no JSON object. `mode` says what happens to malformed documents:
+
+| `mode` | malformed documents |
+| --- | --- |
+| `PERMISSIVE` | stay; the column `columnNameOfCorruptRecord`, if the schema has it, holds them |
+| `DROPMALFORMED` | are left out; deletions and control rows stay |
+| `FAILFAST` | end the query with an error that names the first one |
+
+Differences from `from_json` with its default options:
+
+- A document that is an array is malformed. `from_json` takes its first element.
+- Names and texts stand in double quotes only. `from_json` also accepts single quotes.
+- `_corrupt_record` also holds documents that are not UTF-8, escaped as STRING or exactly as BINARY.
+- A STRING column that gets an object or an array holds it as compact JSON. `from_json` keeps its white space.
+- A timestamp without a zone is UTC, and zones have no names but `Z`, `UTC` and `GMT`. `from_json` takes the zone of the
+  session.
+- A document may be nested 500 levels deep.
+
+With `inferSchema` = `true` the source reads `sampleSize` changes when the DataFrame is made and adds the fields that it
+finds to the columns of `columns`, as Spark's JSON source does. A streaming query should name its schema, because a
+later sample may find other fields.
+"""
+FILTERS = """
+## Filters
+
+The option `where` selects rows before their values are built, in batches and streams. It holds comparisons joined by
+AND:
+
+| written | true if |
+| --- | --- |
+| `vbucket = 3`, also `!=` `<>` `<` `<=` `>` `>=` | the column compares so |
+| `vbucket in (1, 2)`, `collection not in ('a', 'b')` | the column is, or is not, one of the values |
+| `key startswith 'user:'` | the text begins so |
+| `expiry is null`, `key is not null` | the column has no value, or has one |
+
+All columns of the source can be compared, except `value`, `value_text` and `xattrs`, with their names without
+`metaPrefix`. Texts stand in single quotes, and a quote in a text is written twice. Timestamps are texts in ISO 8601. A
+comparison with null is not true.
+
+- A comparison of `vbucket` leaves out whole vbuckets: they are not read, and a stream does not move them. A later query
+  on the same checkpoint without the comparison reads them from there.
+- `scope = 's' and collection = 'c'` is the same as `collections` = `s.c`: the node sends nothing else.
+- [Control rows](#control-rows) stay, whichever key or seqno is asked for, because a table needs them. Only comparisons
+  of `vbucket` and `op` leave them out, and those of `scope` and `collection` where the row has a value.
+
+With the setting `spark.sql.python.filterPushdown.enabled` = `true`, Spark 4.1 and newer pass the comparisons in the
+`WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. Spark
+pushes no filters of a stream: use `where` there.
+"""
 CONTROL_ROWS = """
 ## Control rows
 
@@ -163,9 +242,9 @@ def spark_page() -> str:
         f"| `{option.name}` | {option.meaning} | {'required' if option.is_required else option.default} |"
         for option in OPTIONS
     ]
-    columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in CHANGE_SCHEMA]
+    columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in FULL_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"
-    text += "\nWith `valueFormat` = `string`, `value` is a string.\n" + _control_rows() + COLLECTIONS + ROLLBACK
+    text += VALUES + FIELDS + FILTERS + _control_rows() + COLLECTIONS + ROLLBACK
     connection = ", ".join(f"`{option.name}`" for option in OPTIONS if option.name in CONNECTION_OPTIONS)
     writer = [f"| `{option.name}` | {option.meaning} | {option.default} |" for option in WRITE_OPTIONS]
     return text + WRITER_INTRODUCTION.format(connection=connection) + "\n".join(writer) + "\n"
