@@ -62,6 +62,9 @@ Until: TypeAlias = Literal["stopped", "available", "now"]
 _OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "binary"}
 _FIXED = {"rewindto": "recorded", "columns": "all columns"}
 
+_FILTERED = frozenset(("key", "vbucket", "scope", "collection"))
+"""Columns that a pipeline's `where` may compare: they are the same in all changes of a document."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -142,7 +145,7 @@ class Pipeline:
         given = {name.lower() for name in options}
         defaults = {name: value for name, value in _OPTIONS.items() if name.lower() not in given}
         self._options = {**defaults, **options, "rewindTo": "recorded"}
-        value_format = SourceOptions.parse(self._options).value_format
+        value_format = _value_format(SourceOptions.parse(self._options))
         self._spark = spark
         self.path = str(local_directory(path) or path)
         self.checkpoint = child(self.path, "checkpoint")
@@ -442,3 +445,26 @@ class Pipeline:
 
 def _app_of(query_id: str | None) -> str:
     return f"dcpstream:{query_id}"
+
+
+def _value_format(source: SourceOptions) -> Literal["binary", "string"]:
+    """The form of the tables' values.
+
+    Raises:
+        ConfigError: the source would leave out, or not name, what the tables need.
+    """
+    if source.value_format == "variant":
+        raise ConfigError(
+            "valueFormat", "variant", "binary or string; use parse_json(CAST(value AS STRING)) in queries"
+        )
+    if source.infer_schema:
+        raise ConfigError("inferSchema", "true", "nothing: a pipeline's tables hold whole documents")
+    if source.meta_prefix:
+        raise ConfigError("metaPrefix", source.meta_prefix, "nothing: the tables' columns have the source's names")
+    compared = source.row_filter.columns if source.row_filter is not None else frozenset()
+    if not compared <= _FILTERED:
+        others = ", ".join(sorted(compared - _FILTERED))
+        raise ConfigError(
+            "where", others, f"comparisons of {', '.join(sorted(_FILTERED))}: the tables need all changes"
+        )
+    return source.value_format

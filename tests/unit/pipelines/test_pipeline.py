@@ -120,6 +120,21 @@ def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
         Pipeline(None, tmp_path, {name: NEEDED[name] for name in NEEDED if name != "bucket"})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("valueFormat", "variant", "binary or string"),
+        ("inferSchema", "true", "whole documents"),
+        ("metaPrefix", "_dcp_", "the source's names"),
+        ("where", "op = 'mutation' and key startswith 'a'", "where='op' .*key, scope, vbucket: the tables need all"),
+    ],
+)
+def test_it_refuses_to_leave_out_what_tables_need(tmp_path: Path, option: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Pipeline(None, tmp_path, {**NEEDED, option: value}, engine="delta-rs")  # type: ignore[arg-type]
+    Pipeline(None, tmp_path, {**NEEDED, "where": "key startswith 'a'"}, engine="delta-rs")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("path", ["s3://bucket/tables", "s3a:/bucket/tables", "hdfs://host/x", "abfss://c@a/x"])
 def test_delta_rs_refuses_what_is_not_local(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
