@@ -38,7 +38,7 @@ from pyspark.sql.functions import udf
 connection_string, out, mark = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 access = {"connectionString": connection_string, "username": "Administrator", "password": "password"}
-options = {**access, "bucket": "default", "numPartitions": "4", "columns": "key,vbucket,seqno"}
+options = {**access, "bucket": "default", "numPartitions": "4", "minPartitions": "4", "columns": "key,vbucket,seqno"}
 print("batch", spark.read.format("dcp").options(**options).load().select("key").distinct().count())
 
 def trouble(key):
