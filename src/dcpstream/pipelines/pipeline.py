@@ -35,6 +35,7 @@ from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark.options import SourceOptions
+from dcpstream.spark.session import cluster_partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +213,11 @@ class Pipeline:
         self._require_whole()
         self.engine.create()
         self._held = None
-        stream = self._spark.readStream.format("dcp").options(**self._options).load()
+        tasks = cluster_partitions(self._spark)
+        partitions = {} if tasks is None else {"numPartitions": str(tasks)}
+        if any(name.lower() == "numpartitions" for name in self._options):
+            partitions = {}
+        stream = self._spark.readStream.format("dcp").options(**partitions, **self._options).load()
         writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
             writer = writer.trigger(availableNow=True)

@@ -20,6 +20,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.spark import jars
 from dcpstream.spark.jars import JarsUnavailable, TableFormat
 from dcpstream.spark.java import ensure_java
+from dcpstream.spark.options import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,22 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
         # The default manager starts a `chmod` process for every file that it writes.
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _checkpoint_manager()
     return settings
+
+
+def cluster_partitions(spark: SparkSession) -> int | None:
+    """A number of tasks for the option `numPartitions`: the cores of the session's cluster, as Spark counts them.
+
+    The source cannot ask for it itself, because its Python processes have no SparkContext.
+
+    Returns: None for a session of Spark Connect, whose client does not know the cluster.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        cores = int(spark.sparkContext.defaultParallelism)
+    except (PySparkException, AttributeError):
+        return None
+    return max(1, min(cores, MAX_PARTITIONS))
 
 
 def local_master(cores: int) -> str:

@@ -4,12 +4,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.spark.jars import CONNECTORS, JarsUnavailable
-from dcpstream.spark.session import local_master, recommended_settings, session_settings, warehouse_settings
+from dcpstream.spark.session import (
+    cluster_partitions,
+    local_master,
+    recommended_settings,
+    session_settings,
+    warehouse_settings,
+)
 from tools.patience import patient
 
 
@@ -127,3 +135,14 @@ def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
     temporary = Path(warehouse_settings(None)["spark.sql.warehouse.dir"])
     assert temporary.is_dir()
     assert Path.cwd() not in temporary.parents
+
+
+@pytest.mark.parametrize(("cores", "tasks"), [(1, 1), (12, 12), (5_000, 1024)])
+def test_tasks_follow_the_cores_of_the_cluster(cores: int, tasks: int) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
+    assert cluster_partitions(session) == tasks
+
+
+def test_a_session_of_spark_connect_does_not_know_its_cluster() -> None:
+    session: Any = SimpleNamespace()
+    assert cluster_partitions(session) is None
