@@ -31,6 +31,7 @@ SINKS = ("delta-rs", "delta", "parquet")
 """The table engines, and the sink of Spark's own that only appends."""
 
 ROOT = Path(__file__).parent.parent
+TASK_WORKER = "pyspark.daemon pyspark.worker"
 _MARK = "\x01"
 """Begins a line of the protocol; Spark writes to the same stream."""
 _KILL_TIMEOUT_S = 60.0
@@ -177,12 +178,13 @@ def plant_death(pipeline: Pipeline, moment: str, nth: int) -> None:
 
 
 def python_workers(host: Host) -> list[psutil.Process]:
-    """The Python processes of Spark's tasks and of its sources."""
+    """The Python processes that run tasks: a daemon of Spark has forked them."""
     found = []
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(host.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children():
+                parent = child.parent()
+                if parent is not None and all(TASK_WORKER in " ".join(one.cmdline()) for one in (child, parent)):
                     found.append(child)
     return found
 

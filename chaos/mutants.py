@@ -205,7 +205,7 @@ def _last_of_each(codes, seqnos):
     ),
     Mutant(
         "a fold forgets the deletions of the tail",
-        "dcpstream.pipelines.delta_rs",
+        "dcpstream.pipelines.effect",
         """
 _true_effective = _effective
 
@@ -218,7 +218,7 @@ def _effective(rows, is_forced):
     ),
     Mutant(
         "documents that a rollback touched are not restored",
-        "dcpstream.pipelines.delta_rs",
+        "dcpstream.pipelines.effect",
         """
 _true_plan_fold = plan_fold
 
@@ -252,15 +252,9 @@ _Pipeline._require_next = lambda self, held, batch_id: None
         "live shows the documents of the tail beside their older versions",
         "dcpstream.pipelines.delta_rs",
         """
-def _live(self, after):
-    upto = self._newest_batch(after)
-    current = self.current.rows(CURRENT_COLUMNS)
-    if upto is None:
-        return current
-    source, _ = self._effect(after, upto, {})
-    return pa.concat_tables([current, source.filter(pc.invert(source.column(_IS_REMOVED))).select(CURRENT_COLUMNS)])
-
-DeltaRsEngine.live = _live
+def merged(current, source):
+    is_there = pc.invert(source.column("_is_removed"))
+    return pa.concat_tables([current, source.filter(is_there).select(CURRENT_COLUMNS)])
 """,
         ("delta-rs",),
         {"purge": 1},
@@ -299,7 +293,11 @@ def is_caught(mutant: Mutant, rounds: int, *, plain: bool) -> bool:
     with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        plant(mutant, source)
+        try:
+            plant(mutant, source)
+        except Misfit as error:
+            print(f"DOES NOT FIT: {error}", flush=True)
+            return False
         environment = {"PYTHONPATH": os.pathsep.join((str(source), str(ROOT), os.environ.get("PYTHONPATH", "")))}
         if plain:
             # The loop that plays Spark runs in the process of the rounds, so these get a process of their own.

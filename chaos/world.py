@@ -170,7 +170,9 @@ class World:
 
     def _tell_map(self) -> None:
         """All nodes that run know the map from now on, and push it."""
-        self._rev += 10
+        # Nodes count up by themselves, too, for example when a vbucket changes its role.
+        known = (self.members[number].node.engine for number in self.alive)
+        self._rev = max(self._rev, *(engine.config.rev for engine in known if engine is not None)) + 10
         for number in self.alive:
             node = self.members[number].node
 
