@@ -53,6 +53,7 @@ GOALS = (
     Goal("spark_read.256.two.jvm.of_parquet", "spark", "the same, two columns", 1.3, True),
     Goal("spark_read.256.python_us", "spark", "Python of a Spark read, 256 B, a row", 1.5, True, "us"),
     Goal("spark_stream.floor_ms", "spark", "micro-batch of ten rows", 80, True, "ms"),
+    Goal("planning_cpu_ms", "planning", "planning of a batch at 1,024 vbuckets", 50, at_most=True, unit="CPU ms"),
     Goal("ingest.per_op.of_scan", "ingest", "ingest op by op, of the bare boundary loop"),
     Goal("over_socket.insert.1.of_bare", "over_socket", "SET of new keys over a socket one by one, of a bare server's"),
     Goal("over_socket.insert.50.of_bare", "over_socket", "the same, 50 in a pipeline"),
@@ -84,5 +85,5 @@ GOALS = (
     ),
 )
 
-PARTS = ("decode", "store", "growth", "latency", "ingest", "over_socket", "send", "client", "spark", "load")
+PARTS = ("decode", "store", "growth", "latency", "ingest", "over_socket", "send", "client", "spark", "planning", "load")
 """Modules of this package that have `run(quick)`, in the order in which they run."""
