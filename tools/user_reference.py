@@ -178,6 +178,10 @@ OPS = {
     ),
     Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
     Op.SCOPE_CREATED: ("the scope begins", "nothing"),
+    Op.SNAPSHOT: (
+        "a batch has read the vbucket up to `seqno`; only with `snapshotMarks` in `include`",
+        "nothing",
+    ),
     Op.SCOPE_DROPPED: ("the scope is deleted, after a row for each of its collections", "nothing"),
 }
 COLLECTIONS = """

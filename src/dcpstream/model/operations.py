@@ -29,6 +29,9 @@ class Op(StrEnum):
     SCOPE_DROPPED = "scope_dropped"
     """The scope is deleted, after a row for each of its collections."""
 
+    SNAPSHOT = "snapshot"
+    """A mark: a reader has all rows of the vbucket up to here; the mark says whether they are a whole snapshot."""
+
     @property
     def is_control(self) -> bool:
         """Whether the row is a control row, not a change of a document."""

@@ -34,6 +34,7 @@ from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.runtime import Clock, SystemClock
+from dcpstream.spark.including import NEEDED_BY_TABLES
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.session import cluster_partitions
 
@@ -466,6 +467,10 @@ def _value_format(source: SourceOptions) -> Literal["binary", "string"]:
         raise ConfigError("inferSchema", "true", "nothing: a pipeline's tables hold whole documents")
     if source.meta_prefix:
         raise ConfigError("metaPrefix", source.meta_prefix, "nothing: the tables' columns have the source's names")
+    if not source.include >= NEEDED_BY_TABLES:
+        raise ConfigError("include", ",".join(sorted(source.include)), "deletes, expirations and systemEvents")
+    if source.starting_timestamp is not None:
+        raise ConfigError("startingTimestamp", source.starting_timestamp, "nothing: the tables need all changes")
     compared = source.row_filter.columns if source.row_filter is not None else frozenset()
     if not compared <= _FILTERED:
         others = ", ".join(sorted(compared - _FILTERED))

@@ -9,7 +9,8 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +28,7 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.errors import ConfigError
+from dcpstream.spark import including
 from dcpstream.spark.position_text import split_entries
 from dcpstream.spark.where import one_collection, parse_where
 
@@ -97,6 +99,8 @@ class SourceOptions:
         sample_size: changes of that sample.
         on_rollback: the reaction to a rollback of history that was read.
         on_bucket_reset: the reaction to a bucket that was flushed, or created again.
+        include: kinds of rows and columns, of `including.KINDS`.
+        starting_timestamp: changes before it are left out.
         fail_on_data_loss: the default of the options about lost history; None = true.
         replay: where a repeated micro-batch comes from: from the nodes again, or from files of its first attempt.
         spool_directory: of these files.
@@ -137,6 +141,8 @@ class SourceOptions:
     rewind_to: RewindTo = "recorded"
     on_bucket_reset: Literal["fail", "rebuild"] = "fail"
     fail_on_data_loss: bool | None = None
+    include: frozenset[str] = including.DEFAULT
+    starting_timestamp: datetime | None = None
     replay: Literal["node", "spool"] = "node"
     spool_directory: str | None = None
     flow_control_buffer_bytes: int = BUFFER_BYTES
@@ -175,6 +181,14 @@ class SourceOptions:
         if row_filter is not None and "collections" not in values and (path := one_collection(row_filter)) is not None:
             # The node leaves out the others.
             values["collections"] = (path,)
+        include, since = values.get("include", including.DEFAULT), values.get("starting_timestamp")
+        if including.XATTRS not in include and "xattrs" in (values.get("columns") or ()):
+            raise ConfigError("columns", "xattrs", "with xattrs in the option include")
+        if since is not None:
+            values.setdefault("starting_offsets", OffsetSpec("earliest"))
+        if added := including.comparisons(include, since):
+            given_filter = row_filter or RowFilter()
+            values["row_filter"] = replace(given_filter, comparisons=(*given_filter.comparisons, *added))
         result = cls(**values)
         result._check_access()
         return result
@@ -184,7 +198,10 @@ class SourceOptions:
         """The source's columns of a schema that the user does not give."""
         if self.columns is not None:
             return self.columns
-        return tuple(name for name in CHANGE_SCHEMA.names if name != "value" or not self.infer_schema)
+        left_out = {"value"} if self.infer_schema else set()
+        if including.XATTRS not in self.include:
+            left_out.add("xattrs")
+        return tuple(name for name in CHANGE_SCHEMA.names if name not in left_out)
 
     @property
     def wanted_vbuckets(self) -> frozenset[int] | None:
@@ -594,6 +611,20 @@ OPTIONS = (
         _choice("recorded", "zero"),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
+    ),
+    Option(
+        "include",
+        "include",
+        including.parse_include,
+        f"which rows besides mutations and rollbacks, and whether the column `xattrs`: {', '.join(including.KINDS)}, "
+        "or none",
+        "all but snapshotMarks",
+    ),
+    Option(
+        "startingTimestamp",
+        "starting_timestamp",
+        including.parse_timestamp,
+        "leave out changes before this time (ISO 8601 with a zone, or milliseconds); startingOffsets is then earliest",
     ),
     Option(
         "failOnDataLoss",

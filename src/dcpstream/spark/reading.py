@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import pickle
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,14 @@ from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
-from dcpstream.columnar import RowFilter
+from dcpstream.columnar import ControlRow, RowFilter, control_rows
 from dcpstream.errors import BucketReset, RollbackRequired
+from dcpstream.model import Op, StreamOffset
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark import pool
 from dcpstream.spark.bucket_reset import reset_message
 from dcpstream.spark.coordinator import branch_message, open_cluster, rollback_message
+from dcpstream.spark.including import SNAPSHOT_MARKS
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
@@ -145,6 +147,7 @@ def _read_members(
     window = window_bytes(seqnos, options.flow_control_buffer_bytes)
     items = _read(options, layout, selection, ranges, window, connect, bucket_uuid)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
+    reached: dict[int, StreamOffset] = {}
     for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
             if options.on_rollback == "fail":
@@ -154,8 +157,12 @@ def _read_members(
             yield from controls.of_rollback(item)
         elif isinstance(item, ManifestEvent):
             yield from controls.of_manifest(item)
-        elif item.record_batch.num_rows and (batch := layout.batch(item.record_batch)).num_rows:
-            yield batch
+        else:
+            reached.update(item.offsets)
+            if item.record_batch.num_rows and (batch := layout.batch(item.record_batch)).num_rows:
+                yield batch
+    if SNAPSHOT_MARKS in options.include and reached:
+        yield from controls.of_snapshots(reached)
 
 
 class _ControlRows:
@@ -172,6 +179,26 @@ class _ControlRows:
 
     def of_manifest(self, event: ManifestEvent) -> Iterator[pa.RecordBatch]:
         yield from self._shown(manifest_batch([event], self._layout.value_format, self._columns, self._clock.time_ns()))
+
+    def of_snapshots(self, reached: Mapping[int, StreamOffset]) -> Iterator[pa.RecordBatch]:
+        rows = [
+            ControlRow(
+                Op.SNAPSHOT,
+                vbid,
+                at.seqno,
+                at.vbuuid,
+                {
+                    "snapshot_start": str(at.snapshot_start),
+                    "snapshot_end": None if at.snapshot_end is None else str(at.snapshot_end),
+                    "is_whole": not at.is_inside_snapshot,
+                },
+            )
+            for vbid, at in sorted(reached.items())
+        ]
+        time_s = self._clock.time_ns() / 1e9
+        yield from self._shown(
+            control_rows(rows, time=time_s, value_format=self._layout.value_format, columns=self._columns)
+        )
 
     def _shown(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if self._filter is not None:

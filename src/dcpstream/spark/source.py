@@ -214,7 +214,16 @@ class _StreamReaderBase(DataSourceStreamReader):
         """All options that decide about the rows between two offsets."""
         options = self._options
         schema = str(self._layout.arrow)
-        return repr((schema, options.value_format, options.collections, options.row_filter, options.mode))
+        return repr(
+            (
+                schema,
+                options.value_format,
+                options.collections,
+                options.row_filter,
+                options.mode,
+                sorted(options.include),
+            )
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""

@@ -1,0 +1,84 @@
+"""Kinds of rows that a query asks for. The readers are driven without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import dcpstream
+from dcpstream.errors import ConfigError
+from dcpstream.spark.options import SourceOptions
+from tests.kit.spark import Stream, access, kv_of
+
+pytestmark = pytest.mark.usefixtures("closes_connections")
+
+VBUCKETS = 2
+
+
+@pytest.fixture
+def node() -> Iterator[dcpstream.Node]:
+    with dcpstream.Node(vbuckets=VBUCKETS) as node:
+        yield node
+
+
+def changed(node: dcpstream.Node) -> None:
+    node.set_collections("default", {"shop": ["a"]})
+    with kv_of(node) as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(6))
+        kv.delete_many(["k0", "k1"])
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        (None, {"mutation": 4, "deletion": 2, "scope_created": 2, "collection_created": 2}),
+        ("systemEvents", {"mutation": 4, "scope_created": 2, "collection_created": 2}),
+        ("deletes", {"mutation": 4, "deletion": 2}),
+        ("none", {"mutation": 4}),
+        ("snapshotMarks", {"mutation": 4, "snapshot": 2}),
+    ],
+)
+def test_rows_that_were_not_asked_for_do_not_come(
+    node: dcpstream.Node, include: str | None, expected: dict[str, int]
+) -> None:
+    changed(node)
+    rows = Stream(node, **({"include": include} if include else {})).step()
+    assert Counter(row["op"] for row in rows) == expected
+    assert ("xattrs" in rows[0]) == (include is None)
+
+
+def test_a_mark_says_how_far_a_batch_has_read(node: dcpstream.Node) -> None:
+    changed(node)
+    stream = Stream(node, include="snapshotMarks,deletes")
+    rows = stream.step()
+    for mark in (row for row in rows if row["op"] == "snapshot"):
+        of_vbucket = [row for row in rows if row["vbucket"] == mark["vbucket"]]
+        assert of_vbucket[-1] is mark
+        detail = json.loads(mark["value"])
+        assert detail["is_whole"] is True
+        assert int(detail["snapshot_end"]) == mark["seqno"] == max(row["seqno"] for row in of_vbucket)
+    assert stream.step() == []
+
+
+def test_changes_before_a_time_are_left_out(node: dcpstream.Node) -> None:
+    with kv_of(node) as kv:
+        kv.set("old", b"1")
+        (old,) = Stream(node).step()
+        while True:
+            kv.set("new", b"1")
+            new = next(row for row in Stream(node).step() if row["key"] == "new")
+            if new["_commit_timestamp"] > old["_commit_timestamp"]:
+                break
+    since = new["_commit_timestamp"].isoformat()
+    options = access(node, startingTimestamp=since)
+    assert SourceOptions.parse(options).starting_offsets is not None, "a stream would begin at the latest otherwise"
+    rows = Stream(node, startingTimestamp=since).step()
+    assert [row["key"] for row in rows] == ["new"]
+
+
+def test_a_column_that_was_not_asked_for_is_refused(node: dcpstream.Node) -> None:
+    with pytest.raises(ConfigError, match="xattrs in the option include"):
+        SourceOptions.parse(access(node, include="deletes", columns="key,xattrs"))
