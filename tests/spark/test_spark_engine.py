@@ -6,9 +6,10 @@ scope and vbuckets of its own.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ from dcpstream.pipelines import Pipeline
 from dcpstream.pipelines.engine import TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from tests.kit.spark import Bucket
-from tests.kit.tables import APP, Row, assert_exact, change, live_of, pipeline_of, rollback, state_of, table_of
+from tests.kit.tables import APP, Row, assert_exact, change, dropped, live_of, pipeline_of, rollback, state_of, table_of
 from tests.spark.test_engines import STORIES, Play
 
 if TYPE_CHECKING:
@@ -190,3 +191,21 @@ def test_what_an_engine_cannot_write_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         choose_engine(engine, spark, TableTarget(str(tmp_path), "binary", **names))
+
+
+def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dcpstream.pipelines import spark_sql
+
+    class Silent:
+        @property
+        def get(self) -> dict[str, Any]:
+            threading.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr(spark_sql, "OBSERVED_TIMEOUT_S", 0.01)
+    observed = spark_sql._observed
+    monkeypatch.setattr(spark_sql, "_observed", lambda _: observed(cast("Any", Silent())))
+    engine = bench.engine()
+    engine.create()
+    summary = engine.append(APP, 0, bench.frame(table_of([change("a", 1, "1"), rollback(0, 0), dropped("old", 2)])))
+    assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])

@@ -12,6 +12,7 @@ transactions, do not reach what else the user runs.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS
 from dcpstream.pipelines.table_formats import MergeCounts, Table, TableFormat
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
     from dcpstream.pipelines.progress import RollbackReport
 
@@ -32,6 +33,9 @@ FOLD_ROWS_MIN = 100_000
 
 ROWS_PER_PARTITION = 250_000
 """Rows of a fold that one task sorts: about 100 MB with documents of 250 bytes."""
+
+OBSERVED_TIMEOUT_S = 10.0
+"""Time to wait for the counts of a batch; after it they are read from `changes`."""
 
 _SOURCE = "dcpstream_fold_source"
 _DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
@@ -118,7 +122,8 @@ class SparkSqlEngine:
             f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
         )
         self._format.append(self.changes, rows, app, batch_id)
-        summary = _summary(batch_id, observation.get)
+        found = _observed(observation)
+        summary = self.summary(batch_id) if found is None else _summary(batch_id, found)
         if summary.rollbacks:
             # Until the fold, readers of the view would see void rows.
             self.publish(self.folded(app))
@@ -237,6 +242,18 @@ class SparkSqlEngine:
 def _own_session(spark: SparkSession) -> SparkSession:
     """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
     return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def _observed(observation: Observation) -> dict[str, Any] | None:
+    """The metrics of a write that has ended; None if Spark does not tell them.
+
+    They come through Spark's queue of events, which drops events when it is full.
+    """
+    found: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
+    thread.start()
+    thread.join(OBSERVED_TIMEOUT_S)
+    return found[0] if found else None
 
 
 def _summary(batch_id: int, found: dict[str, Any]) -> BatchSummary:
