@@ -8,6 +8,7 @@ tells local directories from URLs, and `progress` has the reports. `monitor` ser
 stalls; `monitor_page` makes its page.
 """
 
+from dcpstream.pipelines.comparison import ComparisonReport, Difference, TableColumns, compare
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState
 from dcpstream.pipelines.monitor import Monitor
 from dcpstream.pipelines.pipeline import Pipeline
@@ -16,11 +17,15 @@ from dcpstream.pipelines.progress import BatchReport, PipelineProgress, Rollback
 __all__ = [
     "BatchReport",
     "BatchSummary",
+    "ComparisonReport",
+    "Difference",
     "FoldReport",
     "Monitor",
     "Pipeline",
     "PipelineProgress",
     "RollbackReport",
+    "TableColumns",
     "TableEngine",
     "TableState",
+    "compare",
 ]

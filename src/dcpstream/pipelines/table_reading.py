@@ -1,0 +1,66 @@
+"""A table by its name, path or URL, as a DataFrame of any session.
+
+A Delta table must be read through its log: its directory also holds files of older versions, and a plain Parquet read
+would take them for rows. Without Delta's connector, the log is read with delta-rs and its files with Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from dcpstream.errors import ConfigError
+from dcpstream.pipelines.location import child, exists, local_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TableKind: TypeAlias = Literal["auto", "delta", "parquet", "catalog"]
+
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_READABLE_FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+"""Features of a Delta table that change nothing about how its files are read."""
+
+
+def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> DataFrame:
+    """The rows of a table.
+
+    Args:
+        spark: the session.
+        table: a name in a catalog of the session, a path, or a URL.
+        kind: what it is. "auto" takes a text with a slash for a path, and a directory with `_delta_log` for Delta.
+
+    Raises:
+        ConfigError: there is no such table, or this session cannot read it.
+    """
+    if kind == "auto" and "/" not in table and not exists(spark, table):
+        kind = "catalog"
+    if kind == "catalog":
+        if not spark.catalog.tableExists(table):
+            raise ConfigError("table", table, "a table of the session's catalogs, or a path with a slash")
+        return spark.table(table)
+    local = local_directory(table)
+    path = table if local is None else str(local)
+    if not exists(spark, path):
+        raise ConfigError("table", table, "a table; there is nothing at this path")
+    is_delta = exists(spark, child(path, "_delta_log"))
+    if kind == "parquet" and is_delta:
+        raise ConfigError("table", table, "read as Delta: a plain read of its files takes old versions for rows")
+    if not is_delta:
+        return spark.read.parquet(path)
+    if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
+        return spark.read.format("delta").load(path)
+    return _through_delta_rs(spark, path)
+
+
+def _through_delta_rs(spark: SparkSession, path: str) -> DataFrame:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(path)
+    features = set(table.protocol().reader_features or ())
+    if not features <= _READABLE_FEATURES:
+        allowed = f"read with Delta's connector: it uses {', '.join(sorted(features - _READABLE_FEATURES))}"
+        raise ConfigError("table", path, allowed)
+    files = table.file_uris()
+    if not files:
+        return spark.createDataFrame(table.schema().to_arrow().empty_table())
+    return spark.read.option("basePath", path).parquet(*files)

@@ -1,0 +1,94 @@
+"""A table compared with its bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcpstream.client.kv.client import KvClient
+from dcpstream.errors import ConfigError
+from dcpstream.pipelines import Pipeline, TableColumns, compare
+from dcpstream.pipelines.table_reading import open_table
+from tests.kit.access import LOGIN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.kit.spark import Bucket
+
+COUNT = 300
+
+
+def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.node.set_collections("default", {"shop": ["orders"]})
+    values = {f"doc{n}": bytes((n % 256, 255, 0)) for n in range(COUNT)}
+    with KvClient(bucket.node.connection_string, **LOGIN) as kv:
+        kv.set_many(values.items())
+    with KvClient(bucket.node.connection_string, **LOGIN, collection="shop.orders") as kv:
+        kv.set_many([("doc1", b"x"), ("gone", b"x")])
+        kv.delete("gone")
+    rows = spark.read.format("dcp").options(**bucket.options).load().where("op = 'mutation'")
+    good = str(tmp_path / "good")
+    rows.write.parquet(good)
+    report = compare(spark, good, bucket.options, also=("cas", "seqno"))
+    assert (report.is_equal, report.equal) == (True, COUNT + 1)
+
+    # One byte, one CAS, a missing and two extra documents (one of them deleted), one that is there twice.
+    bad = rows.where("not (collection = '_default' and key = 'doc7')").selectExpr(
+        "key",
+        "case when key = 'doc3' then unhex('03FF01') else value end as value",
+        "scope",
+        "collection",
+        "case when key = 'doc4' then cas + 1 else cas end as cas",
+        "seqno",
+    )
+    more = (
+        bad.where("scope = 'shop'")
+        .withColumn("key", rows.key.substr(1, 0))
+        .selectExpr("'gone' as key", *bad.columns[1:])
+    )
+    other = bad.where("scope = 'shop'").selectExpr("'other' as key", *bad.columns[1:])
+    bad = bad.union(more).union(other).union(bad.where("key = 'doc9'"))
+    found = compare(spark, bad, bucket.options, also=("cas",), values="bytes")
+    assert (found.equal, found.different, found.missing, found.extra, found.duplicate) == (COUNT - 3, 2, 1, 2, 1)
+    details = {(one.kind, one.scope, one.key): one.detail.split(" at ")[0] for one in found.examples}
+    assert details["different", "_default", "doc3"] == "value"
+    assert details["different", "_default", "doc4"] == "cas"
+    assert details["extra", "shop", "gone"] == "deleted"
+    assert details["extra", "shop", "other"] == "no change of it in the bucket"
+    assert details["duplicate", "_default", "doc9"] == "2 rows"
+    assert ("missing", "_default", "doc7") in details
+    keys_only = compare(spark, bad.drop("value"), bucket.options, values="none", examples=0)
+    assert (keys_only.different, keys_only.missing, keys_only.examples) == (0, 1, ())
+
+    # Only one collection, and a table without columns for it.
+    assert compare(spark, bad, {**bucket.options, "collections": "shop.*"}).extra == 2
+    plain = rows.where("scope = 'shop'").selectExpr("key as k", "decode(value, 'UTF-8') as v")
+    columns = TableColumns(key="k", value="v")
+    assert compare(spark, plain, bucket.options, columns=columns, collection="shop.orders").equal == 1
+    with pytest.raises(ConfigError, match="value column"):
+        compare(spark, plain, bucket.options, columns=TableColumns(key="k", value="nothing"))
+    with pytest.raises(ConfigError, match="left out"):
+        compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, columns=columns)
+
+
+def test_the_tables_of_a_pipeline(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_many("doc", COUNT, "1")
+    bucket.delete("doc3")
+    pipeline = Pipeline(spark, tmp_path / "p", bucket.options, engine="delta-rs")
+    pipeline.run(until="available")
+    path = str(tmp_path / "p" / "current")
+    assert compare(spark, path, bucket.options, also=("seqno",)).equal == COUNT - 1
+    bucket.set(doc5="2")
+    assert compare(spark, path, bucket.options).different == 1
+    pipeline.run(until="available")
+    assert compare(spark, pipeline.live(), bucket.options).is_equal
+    assert compare(spark, path, bucket.options).is_equal, "old files of the table are not read"
+    with pytest.raises(ConfigError, match="read as Delta"):
+        open_table(spark, path, "parquet")
+    with pytest.raises(ConfigError, match="nothing at this path"):
+        open_table(spark, str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match="catalogs"):
+        open_table(spark, "no_such_table")
