@@ -6,6 +6,8 @@ of the engine that writes the tables, and which rows count; `engines` chooses on
 Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batches mean for the documents. `location`
 tells local directories from URLs, and `progress` has the reports. `monitor` serves them over HTTP and watches for
 stalls; `monitor_page` makes its page.
+
+`compare` (`comparison`) compares any table, opened by `table_reading`, with its bucket.
 """
 
 from dcpstream.pipelines.comparison import ComparisonReport, Difference, TableColumns, compare
