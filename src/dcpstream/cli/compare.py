@@ -55,7 +55,7 @@ _MEANINGS = {
     help="Compare the values' SHA-256, the values themselves, or only the keys.",
 )
 @click.option("--also", type=click.Choice(["cas", "seqno"]), multiple=True, help="Compare this column, too.")
-@click.option("--examples", type=click.IntRange(0, 10_000), default=10, show_default=True, help="Of each difference.")
+@click.option("--examples", type=click.IntRange(0, 1000), default=10, show_default=True, help="Of each difference.")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="Further option of the source dcp.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Setting of the Spark session.")

@@ -3,8 +3,7 @@
 Theory of operation: the bucket is read by the source `dcp` as a batch, up to its seqnos at the planning of the read.
 Rows of the bucket and rows of the table are brought together by scope, collection and key in one shuffle. The newest
 change of a document counts; a deletion leaves nothing. Values cross the shuffle as their SHA-256, unless asked
-otherwise. Each task counts its documents by kind and keeps the first examples, so the driver receives a bounded number
-of rows.
+otherwise. Documents are counted by kind, and the driver receives a bounded number of rows with counts and examples.
 
 Compare a bucket and a table that rest, or whose table is up to date: documents that change during the comparison
 differ.
@@ -14,13 +13,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
@@ -36,25 +33,18 @@ Also: TypeAlias = Literal["cas", "seqno"]
 EXAMPLES = 10
 """Default number of examples of each kind of difference in a report."""
 
-MAX_EXAMPLES = 10_000
-"""Each task sends up to so many rows of each kind to the driver."""
+MAX_EXAMPLES = 1000
+"""Largest number of examples of each kind; see `SLOTS_PER_EXAMPLE`."""
+
+SLOTS_MIN, SLOTS_PER_EXAMPLE = 4096, 16
+"""Differing documents fall into so many slots by the hash of their keys, and the first of each slot may become an
+example. The driver receives at most one row for each kind and slot, and few slots hold two documents while there are
+few differences."""
 
 PROGRESS_INTERVAL_S = 0.5
 """Seconds between two calls of `on_progress`."""
 
 DIFFERENCES: tuple[Kind, ...] = ("different", "missing", "extra", "duplicate")
-
-_RESULT = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("count", pa.int64()),
-        ("scope", pa.string()),
-        ("collection", pa.string()),
-        ("key", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
-_RESULT_DDL = "kind string, count bigint, scope string, collection string, key string, detail string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +173,9 @@ def compare(
         .agg(f.max("bucket").alias("bucket"), f.max("row").alias("row"), f.sum("rows").alias("rows"))
     )
     judged = _judged(both, compared, has_values=values != "none")
-    tally = judged.mapInArrow(partial(tally_batches, examples=examples), _RESULT_DDL)
     with _Progress(spark, on_progress):
-        found = tally.collect()
-    return _report([row.asDict() for row in found], examples)
+        found = _tallied(judged, examples).collect()
+    return report_of([row.asDict() for row in found], examples)
 
 
 def _bucket_rows(spark: SparkSession, options: Mapping[str, str], values: Values) -> DataFrame:
@@ -309,40 +298,28 @@ def _judged(both: DataFrame, also: tuple[Also, ...], *, has_values: bool) -> Dat
     return found.where(f.col("kind").isNotNull())
 
 
-def tally_batches(batches: Iterator[pa.RecordBatch], *, examples: int) -> Iterator[pa.RecordBatch]:
-    """Count the documents of a task by kind, and keep the first examples; runs in an executor.
+def _tallied(judged: DataFrame, examples: int) -> DataFrame:
+    """Counts and examples: at most one row for each kind of difference and slot."""
+    from pyspark.sql import functions as f
 
-    Args:
-        batches: columns kind, scope, collection, key, detail.
-        examples: to keep of each kind.
-    """
-    counts: dict[str, int] = {}
-    kept: list[dict[str, Any]] = []
-    held = dict.fromkeys(DIFFERENCES, 0)
-    for batch in batches:
-        for item in batch.column("kind").value_counts().to_pylist():
-            counts[item["values"]] = counts.get(item["values"], 0) + item["counts"]
-        if not any(counts.get(kind, 0) > held[kind] and held[kind] < examples for kind in DIFFERENCES):
-            continue
-        for kind in DIFFERENCES:
-            left = examples - held[kind]
-            if left > 0:
-                some = batch.filter(pc.equal(batch.column("kind"), kind)).slice(0, left).to_pylist()
-                kept += [{**row, "count": 0} for row in some]
-                held[kind] += len(some)
-    rows = [{"kind": kind, "count": count} for kind, count in counts.items()]
-    yield pa.RecordBatch.from_pylist([*rows, *kept], _RESULT)
+    is_equal = f.col("kind") == "equal"
+    slots = max(SLOTS_MIN, SLOTS_PER_EXAMPLE * examples) if examples else 1
+    slot = f.pmod(f.xxhash64("scope", "collection", "key"), f.lit(slots))
+    example = f.struct("scope", "collection", "key", "detail")
+    return judged.groupBy("kind", f.when(is_equal, f.lit(0)).otherwise(slot).alias("slot")).agg(
+        f.count(f.lit(1)).alias("count"), f.min(f.when(~is_equal, example)).alias("example")
+    )
 
 
-def _report(rows: Iterable[dict[str, Any]], examples: int) -> ComparisonReport:
+def report_of(rows: Iterable[dict[str, Any]], examples: int) -> ComparisonReport:
+    """The report of tallied rows: kind, count, example (scope, collection, key, detail)."""
     counts: dict[str, int] = {}
     shown: dict[str, list[Difference]] = {kind: [] for kind in DIFFERENCES}
     for row in rows:
-        counts[row["kind"]] = counts.get(row["kind"], 0) + row["count"]
-        if not row["count"]:
-            some = shown[row["kind"]]
-            if len(some) < examples:
-                some.append(Difference(row["kind"], row["scope"], row["collection"], row["key"], row["detail"]))
+        kind = row["kind"]
+        counts[kind] = counts.get(kind, 0) + row["count"]
+        if kind in shown and len(shown[kind]) < examples:
+            shown[kind].append(Difference(kind, *row["example"]))
     return ComparisonReport(**counts, examples=tuple(one for some in shown.values() for one in some))
 
 

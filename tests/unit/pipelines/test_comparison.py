@@ -1,4 +1,4 @@
-"""The part of a comparison that needs no Spark: the tally of a task, and the report."""
+"""The part of a comparison that needs no Spark: the report."""
 
 from __future__ import annotations
 
@@ -6,43 +6,29 @@ import json
 from collections import Counter
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.pipelines.comparison import DIFFERENCES, ComparisonReport, Difference, _report, tally_batches
+from dcpstream.pipelines.comparison import DIFFERENCES, ComparisonReport, Difference, report_of
 
 _KINDS = ["equal", *DIFFERENCES]
-_SCHEMA = pa.schema([(name, pa.string()) for name in ("kind", "scope", "collection", "key", "detail")])
+_ROWS = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(1, 1000)))
 
 
-def batch(kinds: list[str], first: int = 0) -> pa.RecordBatch:
-    rows = [
-        {"kind": kind, "scope": "s", "collection": "c", "key": str(number), "detail": "d"}
-        for number, kind in enumerate(kinds, first)
+@given(_ROWS, st.integers(0, 3))
+def test_slots_are_added_up_and_some_are_shown(rows: list[tuple[Any, int]], examples: int) -> None:
+    tallied = [
+        {"kind": kind, "count": count, "example": None if kind == "equal" else ("s", "c", str(number), "d")}
+        for number, (kind, count) in enumerate(rows)
     ]
-    return pa.RecordBatch.from_pylist(rows, _SCHEMA)
-
-
-def tally(parts: list[list[str]], examples: int) -> list[dict[str, Any]]:
-    batches = [batch(kinds, 1000 * number) for number, kinds in enumerate(parts)]
-    return [row for found in tally_batches(iter(batches), examples=examples) for row in found.to_pylist()]
-
-
-@given(st.lists(st.lists(st.sampled_from(_KINDS), max_size=12), max_size=4), st.integers(0, 3))
-def test_a_task_counts_everything_and_keeps_a_bounded_number_of_examples(parts: list[list[str]], examples: int) -> None:
-    counts = Counter(kind for part in parts for kind in part)
-    # Two tasks with the same rows.
-    report = _report(tally(parts, examples) * 2, examples)
-    assert {kind: getattr(report, kind) for kind in _KINDS} == {kind: 2 * counts[kind] for kind in _KINDS}
+    report = report_of(tallied, examples)
+    for kind in _KINDS:
+        assert getattr(report, kind) == sum(count for found, count in rows if found == kind)
     shown = Counter(one.kind for one in report.examples)
-    assert shown == {kind: min(2 * min(counts[kind], examples), examples) for kind in DIFFERENCES if shown[kind]}
-    assert report.is_equal == (not (set(counts) - {"equal"}))
-
-
-def test_a_task_sends_few_rows() -> None:
-    assert len(tally([["missing"] * 5000, ["extra"] * 5000], 3)) == 2 + 2 * 3
+    slots = Counter(kind for kind, _ in rows)
+    assert all(shown[kind] == min(slots[kind], examples) for kind in DIFFERENCES)
+    assert report.is_equal == all(kind == "equal" for kind, _ in rows)
 
 
 def test_a_report_as_json() -> None:
