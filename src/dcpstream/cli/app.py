@@ -18,6 +18,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
     "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
     "jars": ("dcpstream.cli.jars:jars_command", "Fetch the jars that Spark needs for tables, and print its settings."),
+    "lake": ("dcpstream.cli.lake:lake_command", "Keep the tables of several buckets up to date."),
     "node": ("dcpstream.cli.node:node_command", "Run a Couchbase-compatible node."),
     "store": ("dcpstream.cli.store:store_command", "Check and repair the files of a node's buckets."),
     "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),

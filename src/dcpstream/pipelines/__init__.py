@@ -7,7 +7,8 @@ Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batc
 tells local directories from URLs, and `progress` has the reports. `monitor` serves them over HTTP and watches for
 stalls; `monitor_page` makes its page.
 
-`compare` (`comparison`) compares any table, opened by `table_reading`, with its bucket.
+`compare` (`comparison`) compares any table, opened by `table_reading`, with its bucket. `lake` keeps several pipelines
+of one session running, as a file describes them (`lake_config`).
 """
 
 from dcpstream.pipelines.comparison import ComparisonReport, Difference, TableColumns, compare

@@ -1,0 +1,155 @@
+"""The loop over pipelines, with pipelines that do as they are told and a clock that only moves in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from dcpstream.errors import ConfigError, ConnectionLost
+from dcpstream.pipelines import lake as module
+from dcpstream.pipelines.lake import FAILURES_MAX_ONCE, MAX_PAUSE_S, Lake, LakeEvent
+from dcpstream.pipelines.lake_config import PipelineConfig
+from dcpstream.pipelines.pipeline import Until
+from dcpstream.pipelines.progress import PipelineProgress
+
+
+class Clock:
+    """A clock that each wait of the loop moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
+
+
+class Stopping(threading.Event):
+    """Never waits, and is set after a number of looks."""
+
+    def __init__(self, clock: Clock, looks: int) -> None:
+        super().__init__()
+        self._clock, self.left = clock, looks
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.now += timeout or 0.0
+        self.left -= 1
+        if self.left <= 0:
+            self.set()
+        return self.is_set()
+
+
+@dataclass
+class FakePipeline:
+    """Runs for some looks, then ends with a failure or without."""
+
+    looks: int = 1
+    ends_with: Exception | None = None
+    refuses: Exception | None = None
+    batch: int | None = None
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        self.looks -= 1
+        return self.looks >= 0
+
+    @property
+    def failure(self) -> Exception | None:
+        return self.ends_with
+
+    def start(self, *, until: Until, trigger: str | None) -> None:
+        self.calls.append(f"start {until} {trigger}")
+        if self.refuses is not None:
+            raise self.refuses
+
+    def await_end(self) -> bool:
+        self.calls.append("await_end")
+        return True
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def progress(self) -> PipelineProgress:
+        return PipelineProgress(batch_id=self.batch)
+
+
+class World:
+    """A lake of one or two pipelines."""
+
+    def __init__(self, *makers: Callable[[], FakePipeline], looks: int = 10_000) -> None:
+        self.events: list[LakeEvent] = []
+        self.made: list[FakePipeline] = []
+        self.clock = Clock()
+        self.stopping = Stopping(self.clock, looks)
+        by_name = {f"p{number}": maker for number, maker in enumerate(makers)}
+
+        def make(config: PipelineConfig) -> FakePipeline:
+            pipeline = by_name[config.name]()
+            self.made.append(pipeline)
+            return pipeline
+
+        configs = [PipelineConfig(name=name, path="/x", options={}) for name in by_name]
+        self.lake = Lake(make, configs, self.events.append, self.clock)
+
+    def kinds(self, name: str) -> list[str]:
+        return [event.kind for event in self.events if event.name == name]
+
+
+def test_once_ends_when_all_have_finished() -> None:
+    world = World(lambda: FakePipeline(looks=3), lambda: FakePipeline(looks=5))
+    assert world.lake.run(world.stopping, once=True)
+    assert world.kinds("p0") == world.kinds("p1") == ["started", "finished"]
+    assert [pipeline.calls for pipeline in world.made] == [["start available 1 second", "await_end"]] * 2
+
+
+def test_a_failed_pipeline_starts_again_and_the_other_goes_on() -> None:
+    failures = iter([ConnectionLost("the node is away"), None])
+    world = World(lambda: FakePipeline(looks=2, ends_with=next(failures)), lambda: FakePipeline(looks=10))
+    assert world.lake.run(world.stopping, once=True)
+    assert world.kinds("p0") == ["started", "failed", "started", "finished"]
+    assert world.kinds("p1") == ["started", "finished"]
+    assert [event.message for event in world.events if event.kind == "failed"] == ["the node is away"]
+
+
+def test_the_pause_doubles_up_to_a_bound() -> None:
+    world = World(lambda: FakePipeline(refuses=ConnectionLost("away")), looks=1000)
+    world.lake.run(world.stopping)
+    pauses = [event.pause_s for event in world.events]
+    assert pauses[:7] == [1, 2, 4, 8, 16, 32, MAX_PAUSE_S]
+    assert set(pauses[7:]) == {MAX_PAUSE_S}
+    assert world.clock.now - 100 >= sum(pauses[:-1]), "it really waits"
+
+
+def test_a_batch_ends_a_row_of_failures() -> None:
+    world = World(lambda: FakePipeline(looks=1, ends_with=ConnectionLost("away"), batch=len(world.made)), looks=60)
+    world.lake.run(world.stopping)
+    assert {event.pause_s for event in world.events if event.kind == "failed"} == {1.0}
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_mistake_is_not_tried_again(once: bool) -> None:
+    world = World(lambda: FakePipeline(refuses=ConfigError("engine", "x", "y")), lambda: FakePipeline(looks=3))
+    assert not world.lake.run(world.stopping, once=once)
+    assert world.kinds("p0") == ["given up"]
+    assert world.kinds("p1")[0] == "started"
+
+
+def test_a_run_that_is_to_end_gives_up() -> None:
+    world = World(lambda: FakePipeline(looks=0, ends_with=ConnectionLost("away")))
+    assert not world.lake.run(world.stopping, once=True)
+    assert len(world.made) == FAILURES_MAX_ONCE
+
+
+def test_a_stop_stops_all() -> None:
+    world = World(lambda: FakePipeline(looks=10**6), lambda: FakePipeline(looks=10**6), looks=100)
+    assert world.lake.run(world.stopping)
+    assert [pipeline.calls for pipeline in world.made] == [["start stopped 1 second", "stop"]] * 2
+    assert world.kinds("p0")[-1] == "stopped"
+    told = world.kinds("p0").count("progress")
+    assert told == int(100 * module.LOOK_INTERVAL_S / module.PROGRESS_INTERVAL_S) - 1
