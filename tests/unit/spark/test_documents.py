@@ -156,6 +156,10 @@ def test_keys_as_the_source_writes_them(key: bytes) -> None:
     assert found.writes[0].key == unescaped(text)
 
 
+def test_a_text_that_the_source_would_not_write_is_no_escape() -> None:
+    assert unescaped(r"\q\xff") == rb"\q\xff"
+
+
 @pytest.mark.parametrize(
     ("options", "option", "message"),
     [
