@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
@@ -74,13 +75,18 @@ def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path
 def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("doc", COUNT, "1")
     bucket.delete("doc3")
-    rows = spark.read.format("dcp").options(**bucket.options).load().where("op = 'mutation'").drop("xattrs")
+
+    def rows() -> pa.Table:
+        # A DataFrame keeps its plan, and with it the end of the read, so each read is a new one.
+        changes = spark.read.format("dcp").options(**bucket.options).load()
+        return changes.where("op = 'mutation'").drop("xattrs").toArrow()
+
     path = str(tmp_path / "table")
-    write_deltalake(path, rows.toArrow())
+    write_deltalake(path, rows())
     bucket.set(doc5="2")
     assert compare(spark, path, bucket.options).different == 1
     # The files of the first version stay in the directory.
-    write_deltalake(path, rows.toArrow(), mode="overwrite")
+    write_deltalake(path, rows(), mode="overwrite")
     for session_reads in (lambda: open_table(spark, path), lambda: _through_delta_rs(spark, path)):
         report = compare(spark, session_reads(), bucket.options, also=("seqno",))
         assert (report.is_equal, report.equal) == (True, COUNT - 1)
