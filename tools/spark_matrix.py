@@ -107,12 +107,18 @@ def run_tests(series: str, python: Path) -> Outcome:
     # The session starts Spark's workers with this Python.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
-    command += ["-m", "every_spark", f"--junitxml={report}", "tests/spark"]
+    command += ["-m", "every_spark", f"--junitxml={report}", *test_files()]
     subprocess.run(command, cwd=ROOT, env={**environ, "PYTHONPATH": paths}, check=False)
     version = subprocess.run(
         [str(python), "-c", "import pyspark; print(pyspark.__version__)"], capture_output=True, text=True, check=True
     ).stdout.strip()
     return outcome_of(version, report)
+
+
+def test_files() -> list[str]:
+    """The files with such tests; others need packages that these environments lack."""
+    files = sorted((ROOT / "tests" / "spark").glob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if "every_spark" in file.read_text(encoding="utf-8")]
 
 
 def outcome_of(version: str, report: Path) -> Outcome:
