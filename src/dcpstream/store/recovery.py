@@ -136,10 +136,11 @@ class Recovery:
             if incarnations.get(vbid) == incarnation:
                 if kind == _FRAMES:
                     found.append(offset)
-                    if marks == 1 and vbid in noted and len(noted[vbid]) < MAX_SNAPSHOTS:
+                    # A rollback may have left no mark of the vbucket.
+                    if marks == 1 and (known := noted.get(vbid)) and len(known) < MAX_SNAPSHOTS:
                         mark = MARK.unpack_from(data, marks_at)
-                        if noted[vbid][-1][1:] != mark[1:]:
-                            noted[vbid].append(mark)
+                        if known[-1][1:] != mark[1:]:
+                            known.append(mark)
                     elif marks:
                         self._note(vbid, [*MARK.iter_unpack(view[marks_at:checked])])
                     elif vbid in noted:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.model import SnapshotRange
 from dcpstream.store import DiskBucketStore, recovery
 from dcpstream.store.index import bulk_load
 from dcpstream.store.index.bulk_load import History
@@ -128,3 +129,21 @@ def test_blocks_that_are_whole_but_out_of_order_are_refused(tmp_path: Path, is_i
             store.commit()
     with pytest.raises(CorruptLog, match="a seqno above 1 of vbucket 0, found 1"):
         DiskBucketStore(tmp_path, 2)
+
+
+def test_a_copy_that_was_rolled_back_to_nothing_between_two_snapshots(tmp_path: Path) -> None:
+    """A replica receives a snapshot, then another branch from the beginning, and stops without closing."""
+    store = DiskBucketStore(tmp_path, 1)
+    fill(store)
+    copy = store.vbuckets[0]
+    for end in (3, 2):
+        copy.set_snapshot(SnapshotRange(0, end))
+        for number in range(end):
+            put(copy, key_of(number), b"1")
+        store.commit()
+        if end == 3:
+            assert copy.rollback(0) == 0
+    store.close(clean=False)
+    with DiskBucketStore(tmp_path, 1) as again:
+        assert again.vbuckets[0].high_seqno == 2
+        assert again.vbuckets[0].snapshot == SnapshotRange(0, 2)
