@@ -3,8 +3,8 @@
 Thin classes: `options` checks options, `coordinator` and `planner` plan, and `reading` reads rows.
 
 Features of Spark are detected, not version numbers. Since 4.2 `latestOffset` gets the start and a limit, and a mix-in
-lets Trigger.AvailableNow run in several batches. Before, the source finds the start by itself, and AvailableNow is one
-batch within the limits.
+lets Trigger.AvailableNow run in several batches. Before, the source finds the start by itself where Spark's calls allow
+it, and AvailableNow is one batch.
 """
 
 from __future__ import annotations
@@ -247,9 +247,10 @@ class _StreamReaderBase(DataSourceStreamReader):
 class PlainStreamReader(_StreamReaderBase):
     """For Spark 4.0 and 4.1, which do not pass the start of the next batch.
 
-    The start of a new query is its marker, because Spark then asks for the initial offset first. After a restart, Spark
-    first asks for the ranges of the last logged batch, whose end is the start of the next one. Without either, which
-    has not been seen, the end is planned without limits, with bounds that are valid for every start.
+    After a restart, Spark first asks for the ranges of the last logged batch. Its end is the start of the next one. If
+    Spark asks for the initial offset first, its marker is the start. In the first batch of a new query with
+    Trigger.AvailableNow it asks for neither (seen with 4.1.4): the end is then planned without limits, with bounds that
+    are valid for every start.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:
