@@ -22,11 +22,28 @@ _.log_debug
 _.get_command
 _.format_commands
 
+# Called by http.server; `client_address` is a parameter of its method.
+_.do_GET
+_.log_message
+_.daemon_threads
+_.protocol_version
+client_address
+
+# Called by pyarrow, which takes the object for a file.
+_.writable
+_.seekable
+
+# Read by users of the checkpoint of a query; the option sets others.
+positions_of
+_.fail_on_data_loss
+
 # Called by pytest.
 _.pytest_addoption
 _.pytest_configure
 
 # Called by Spark.
+_.streamWriter
+_.pushFilters
 _.streamReader
 _.initialOffset
 _.latestOffset

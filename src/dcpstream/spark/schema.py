@@ -184,24 +184,6 @@ def spark_schema(
     return t.StructType([t.StructField(prefix + name, _meta_type(name, value_format)) for name in columns])
 
 
-def arrow_schema(columns: Sequence[str], value_format: Literal["binary", "string"]) -> pa.Schema:
-    """The Arrow schema that Spark demands for `spark_schema`: plain utf8 and binary, microseconds in UTC."""
-    schema = change_schema(value_format, columns)
-    return pa.schema([schema.field(name) for name in columns])
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly this schema: the same column buffers, in its order.
-
-    Raises:
-        TypeError: a column has another type (a defect of ours, named here instead of in the JVM).
-    """
-    if batch.schema.equals(schema):
-        return batch
-    columns = [_checked(batch.column(field.name), field) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 def arrow_type(kind: t.DataType) -> pa.DataType:
     """The Arrow type of a document field's type.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -23,7 +22,6 @@ from dcpstream.spark.offsets import positions_of
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.reading import DcpPartition, read_partition, window_bytes
-from dcpstream.spark.schema import arrow_schema, conform
 from dcpstream.spark.source import DcpBatchReader, DcpDataSource, PlainStreamReader
 from tests.kit.spark import Stream, access, kv_of, rows_of
 from tests.kit.spark_model import FakeCluster
@@ -449,14 +447,6 @@ def test_before_4_2_a_new_query_waits_for_a_vbucket_without_a_node() -> None:
 )  # fmt: skip
 def test_a_small_task_has_a_small_window(seqnos: int, most: int, window: int) -> None:
     assert window_bytes(seqnos, most) == window
-
-
-def test_conform_names_a_wrong_column() -> None:
-    schema = arrow_schema(("key", "seqno"), "binary")
-    batch = pa.record_batch({"seqno": pa.array([1], pa.uint64()), "key": ["k"]})
-    with pytest.raises(TypeError, match="seqno is uint64"):
-        conform(batch, schema)
-    assert StreamOffset.ZERO.seqno == 0
 
 
 class LosesRows:
