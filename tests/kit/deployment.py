@@ -61,8 +61,8 @@ def note_starts(python: Path, notes: Path) -> None:
 def environment(python: Path, **more: str) -> dict[str, str]:
     """Of a process of Spark that runs this Python and knows nothing of this project."""
     ensure_java()
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**kept, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **more}
+    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_DRIVER_PYTHON"}}
+    return {**kept, "PYSPARK_PYTHON": str(python), **more}
 
 
 @contextmanager

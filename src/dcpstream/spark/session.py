@@ -137,9 +137,14 @@ def session_settings(
 
 
 def use_this_python() -> None:
-    """Have Spark start this interpreter for its Python workers, unless the environment names one."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    """Have Spark start this interpreter for its Python workers, unless the environment names one.
+
+    On a cluster, Spark's executors run a data source with `PYSPARK_DRIVER_PYTHON`, if that is set, and only else with
+    `PYSPARK_PYTHON`. So the first is left alone where the user has set the second.
+    """
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _table_settings(tables: Tables, warehouse: str) -> dict[str, str]:

@@ -91,6 +91,13 @@ def test_workers_run_this_python_unless_the_environment_names_one(
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "/opt/python"
 
 
+def test_a_python_of_the_user_is_also_the_one_of_data_sources(environ: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    session_settings(tables=None)
+    # Spark's executors would run a data source with this one instead.
+    assert "PYSPARK_DRIVER_PYTHON" not in os.environ
+
+
 def test_without_a_connector_the_default_is_no_tables_and_delta_is_refused(
     environ: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
