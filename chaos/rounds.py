@@ -94,6 +94,8 @@ class Round:
                     break
         except Hang as error:
             self.result.differences.append(str(error))
+        except Exception as error:  # noqa: BLE001 - the next round may tell more
+            self.result.differences.append(f"the round cannot go on: {type(error).__name__}: {error}"[:2000])
         finally:
             with contextlib.suppress(Exception):
                 self._host.stop()
