@@ -154,18 +154,20 @@ SourceOffset.based_on = lambda self, start: replace(
     ),
     Mutant(
         "values are passed on as text",
-        "dcpstream.spark.reading",
+        "dcpstream.spark.schema",
         """
-_true_conform = conform
+_true_batch = Layout.batch
 
-def conform(batch, schema):
-    batch = _true_conform(batch, schema)
+def _batch(self, *arguments, **named):
+    batch = _true_batch(self, *arguments, **named)
     texts = [None if value is None else value.decode("utf-8", "backslashreplace").encode()
              for value in batch.column("value").to_pylist()]
-    at = schema.get_field_index("value")
+    at = batch.schema.get_field_index("value")
     columns = list(batch.columns)
-    columns[at] = pa.array(texts, schema.field(at).type)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    columns[at] = pa.array(texts, batch.schema.field(at).type)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+Layout.batch = _batch
 """,
         ("parquet",),
         {"purge": 1},

@@ -161,6 +161,7 @@ class Round:
                 self.result.differences.append(f"the query ended without a reason: {error[-1500:]}")
                 return
             may_end = False
+            self._check_live()
             order = Order(order.sink, order.path, self._order(phase).options, order.until, fold_rows=order.fold_rows)
             self._host.start(order)
         if phase.replays:
@@ -301,6 +302,13 @@ class Round:
             self.result.rollbacks = sum(row.op == "rollback" for row in rows)
             self.result.rows = len(rows)
             self.result.batches = self._newest("commits") + 1
+
+    def _check_live(self) -> None:
+        """Between a death and the next start the newest batches may be in `changes` alone: `live` shows them, too."""
+        if self._scenario.sink != "parquet" and self._newest("commits") >= 0:
+            rows = tables.rows_of_changes(self._table("changes"))
+            live, problems = documents_of("live", tables.documents(self._host.table(self._any_order(), "live")))
+            self.result.differences += problems + compare("live after a death", live, state_of(rows))
 
     def _any_order(self) -> Order:
         return self._order(self._scenario.phases[-1])
