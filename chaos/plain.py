@@ -190,4 +190,4 @@ class _Query:
 def _empty(source: DcpDataSource) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(source.schema()).empty_table()
+    return to_arrow_schema(source.schema(), timezone="UTC").empty_table()
