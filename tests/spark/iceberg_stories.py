@@ -29,7 +29,7 @@ def main(path: Path) -> None:
             assert_exact(bench, play.pipeline, play.expected)
         play.fold()
         assert_exact(bench, play.pipeline, play.expected, is_folded=True)
-        play.pipeline.engine.maintain(0)
+        bench.engine().maintain(0)
         assert_exact(bench, play.pipeline, play.expected, is_folded=True)
         print("exact", fold_rows_min, play.deaths, flush=True)
     spark.stop()

@@ -53,6 +53,8 @@ class SparkBench:
 
     def rows(self, table: str) -> list[Row]:
         if table in self._names:
+            # The engine writes in a session of its own, and a catalog of Iceberg's caches tables by session.
+            self._spark.sql(f"REFRESH TABLE {self._names[table]}")
             frame = self._spark.table(self._names[table])
         else:
             frame = self._spark.read.format("delta").load(str(self.path / table))

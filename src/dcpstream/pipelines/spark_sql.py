@@ -68,7 +68,8 @@ class SparkSqlEngine:
         self._format = table_format
         self._user_session = spark
         self._session = _own_session(spark)
-        for name, value in table_format.settings.items():
+        catalog_settings = {**table_format.catalog_settings(changes), **table_format.catalog_settings(current)}
+        for name, value in {**table_format.settings, **catalog_settings}.items():
             self._session.conf.set(name, value)
         self._value_format = value_format
         self._live = live
@@ -205,6 +206,8 @@ class SparkSqlEngine:
 
     def live(self, after: int | None) -> DataFrame:
         """The documents as of the newest batch, in the user's session."""
+        for table in (self.changes, self.current):
+            self._format.refresh(self._user_session, table)
         return self._user_session.sql(self._unfolded(after).live())
 
     def publish(self, after: int | None) -> None:

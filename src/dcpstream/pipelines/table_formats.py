@@ -119,6 +119,14 @@ class TableFormat(Protocol):
         """Join small files, and remove files that only versions older than `retain_hours` use."""
         ...
 
+    def refresh(self, session: SparkSession, table: Table) -> None:
+        """Let a session see what another session has written."""
+        ...
+
+    def catalog_settings(self, table: Table) -> Mapping[str, str]:
+        """Settings for a session that must always see what other sessions have written to the table."""
+        ...
+
 
 class DeltaFormat:
     """Delta through its connector, `delta-spark`."""
@@ -198,6 +206,13 @@ class DeltaFormat:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
         session.sql(f"OPTIMIZE {table.sql}")
         session.sql(f"VACUUM {table.sql} RETAIN {int(retain_hours)} HOURS")
+
+    def refresh(self, session: SparkSession, table: Table) -> None:
+        """Nothing to do: each query looks at the log."""
+
+    def catalog_settings(self, table: Table) -> Mapping[str, str]:
+        """None: each query looks at the log."""
+        return {}
 
     def _snapshot(self, session: SparkSession, table: Table) -> Any:
         """The newest version of the table's log, an object of the JVM: SQL does not show transaction identifiers."""
@@ -293,10 +308,21 @@ class IcebergFormat:
             f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => "
             f"map('target-file-size-bytes', '{TARGET_FILE_BYTES}'))"
         )
+        # A procedure takes a literal only.
+        oldest = f"CAST(timestampadd(SECOND, -{int(retain_hours * 3600)}, current_timestamp()) AS STRING)"
+        (row,) = session.sql(f"SELECT {oldest} AS oldest").collect()
         session.sql(
-            f"CALL {catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, older_than => "
-            f"timestampadd(SECOND, -{int(retain_hours * 3600)}, current_timestamp()))"
+            f"CALL {catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, "
+            f"older_than => TIMESTAMP '{row['oldest']}')"
         )
+
+    def refresh(self, session: SparkSession, table: Table) -> None:
+        """Forget the table's cached state: the catalog of each session keeps it for 30 seconds."""
+        session.sql(f"REFRESH TABLE {table.sql}")
+
+    def catalog_settings(self, table: Table) -> Mapping[str, str]:
+        """No cache of tables in the session's catalog."""
+        return {f"spark.sql.catalog.{table.sql.partition('.')[0]}.cache-enabled": "false"}
 
 
 FORMATS: Mapping[str, Callable[[], TableFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
