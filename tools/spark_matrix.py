@@ -30,8 +30,8 @@ INTRODUCTION = """# Versions of Spark
 
 <!-- Written by tools/spark_matrix.py (make test-spark-matrix); do not edit. -->
 
-The source runs on each of these versions. Every test below ran on each of them, against a node of the same machine. A
-dash stands for a feature that this version of Spark lacks; the reason is below the table. [Decision
+Results of the source's tests on each version of Spark, against a node of the same machine, as of the last run. A dash
+stands for a feature that this version of Spark lacks; the reason is below the table. [Decision
 18](../decisions/0018-the-spark-that-is-locked.md) says which of them the project itself uses, and why.
 
 """
