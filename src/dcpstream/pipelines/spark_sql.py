@@ -24,7 +24,7 @@ from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS
 from dcpstream.pipelines.table_formats import MergeCounts, Table, TableFormat
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
     from dcpstream.pipelines.progress import RollbackReport
 
@@ -114,14 +114,8 @@ class SparkSqlEngine:
         for name, value in self._format.settings.items():
             frame.sparkSession.conf.set(name, value)
         observation = Observation()
-        is_data = f.col("op").isin(_DOCUMENT_OPS)
-        is_rollback = f.col("op") == Op.ROLLBACK.value
-        rows = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID)).observe(
-            observation,
-            f.count_if(is_data).alias("rows"),
-            f.count_if(~is_data & ~is_rollback).alias("events"),
-            f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
-        )
+        numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
+        rows = numbered.observe(observation, *_facts_of_batch())
         self._format.append(self.changes, rows, app, batch_id)
         found = _observed(observation)
         summary = self.summary(batch_id) if found is None else _summary(batch_id, found)
@@ -134,17 +128,7 @@ class SparkSqlEngine:
         """What a batch of `changes` holds."""
         from pyspark.sql import functions as f
 
-        is_data = f.col("op").isin(_DOCUMENT_OPS)
-        is_rollback = f.col("op") == Op.ROLLBACK.value
-        found = (
-            self._session.table(self.changes.sql)
-            .where(f.col(BATCH_ID) == batch_id)
-            .agg(
-                f.count_if(is_data).alias("rows"),
-                f.count_if(~is_data & ~is_rollback).alias("events"),
-                f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
-            )
-        )
+        found = self._session.table(self.changes.sql).where(f.col(BATCH_ID) == batch_id).agg(*_facts_of_batch())
         return _summary(batch_id, found.collect()[0].asDict())
 
     def tail_rows(self, after: int | None) -> int:
@@ -245,6 +229,19 @@ class SparkSqlEngine:
 def _own_session(spark: SparkSession) -> SparkSession:
     """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
     return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def _facts_of_batch() -> list[Column]:
+    """Aggregates over the rows of a batch, for `_summary`."""
+    from pyspark.sql import functions as f
+
+    is_data = f.col("op").isin(_DOCUMENT_OPS)
+    is_rollback = f.col("op") == Op.ROLLBACK.value
+    return [
+        f.count_if(is_data).alias("rows"),
+        f.count_if(~is_data & ~is_rollback).alias("events"),
+        f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
+    ]
 
 
 def _observed(observation: Observation) -> dict[str, Any] | None:
