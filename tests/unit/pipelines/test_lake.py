@@ -14,25 +14,13 @@ from dcpstream.pipelines.lake import FAILURES_MAX_ONCE, MAX_PAUSE_S, Lake, LakeE
 from dcpstream.pipelines.lake_config import PipelineConfig
 from dcpstream.pipelines.pipeline import Until
 from dcpstream.pipelines.progress import PipelineProgress
-
-
-class Clock:
-    """A clock that each wait of the loop moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        return 0
+from dcpstream.testing.simulation.clock import VirtualClock
 
 
 class Stopping(threading.Event):
     """Never waits, and is set after a number of looks."""
 
-    def __init__(self, clock: Clock, looks: int) -> None:
+    def __init__(self, clock: VirtualClock, looks: int) -> None:
         super().__init__()
         self._clock, self.left = clock, looks
 
@@ -85,7 +73,7 @@ class World:
     def __init__(self, *makers: Callable[[], FakePipeline], looks: int = 10_000) -> None:
         self.events: list[LakeEvent] = []
         self.made: list[FakePipeline] = []
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.stopping = Stopping(self.clock, looks)
         by_name = {f"p{number}": maker for number, maker in enumerate(makers)}
 
