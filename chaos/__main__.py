@@ -85,6 +85,7 @@ def report(scenario: Scenario, result: Result) -> None:
         f"{result.rows} rows, {result.rollbacks} rollbacks, {result.ends} ends",
         flush=True,
     )
+    print("   ", ", ".join(f"{part} {seconds:.1f} s" for part, seconds in result.parts.items()), flush=True)
     if result.differences:
         for line in scenario.lines():
             print(f"  {line}")

@@ -149,7 +149,7 @@ def documents_of(title: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[Na
 
 
 def check_changes(
-    title: str, rows: Sequence[Row], history: History, bucket: Mapping[Name, Document] | None, *, holds_void: bool
+    title: str, rows: Sequence[Row], history: History, bucket: Mapping[Name, Document] | None, *, done: int | None
 ) -> list[str]:
     """What is wrong with changes.
 
@@ -158,7 +158,8 @@ def check_changes(
         rows: all rows.
         history: what was written. None of the bucket is compared if it still has rows to come.
         bucket: its documents; None if the reader is not at the end.
-        holds_void: whether void rows may still be there, as in a sink that cannot delete.
+        done: the newest batch that is done, -1 for none. Until a batch with a rollback is done, the rows that it makes
+            void may still be there. None for a sink that cannot delete them.
     """
     problems: list[str] = []
     rollbacks: dict[int, list[Row]] = {}
@@ -166,8 +167,14 @@ def check_changes(
         if row.op == "rollback":
             rollbacks.setdefault(row.vbucket, []).append(row)
     void = [row for row in rows if is_taken_back(row, rollbacks.get(row.vbucket, ()))]
-    if void and not holds_void:
-        problems.append(f"{title}: {len(void)} rows were rolled back and are still there: {void[:SHOWN]}")
+    if done is not None:
+        left = [
+            row
+            for row in void
+            if is_taken_back(row, (rollback for rollback in rollbacks[row.vbucket] if rollback.batch <= done))
+        ]
+        if left:
+            problems.append(f"{title}: {len(left)} rows were rolled back and are still there: {left[:SHOWN]}")
     gone = set(map(id, void))
     data = [row for row in rows if row.op in DOCUMENT_OPS and id(row) not in gone]
     problems += _check_once(title, data)

@@ -7,12 +7,17 @@ JSON object a line in each direction. The remote one can be killed, with its JVM
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import inspect
 import json
 import os
+import queue
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 import pyarrow as pa
+
+from tools.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +42,13 @@ TASK_WORKER = "pyspark.daemon pyspark.worker"
 _MARK = "\x01"
 """Begins a line of the protocol; Spark writes to the same stream."""
 _KILL_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = patient(60.0)
+"""The longest that Spark's process may take for one order. A process that was just started starts its JVM first."""
+_DUMP_S = 1.0
+"""Time for a process to write down its stacks."""
+_STACKS_CHARS = 30_000
+_JAVA_THREADS = ("stream execution", "Executor task", "Thread-", "dag-scheduler")
+"""Parts of the names of the JVM's threads that do a query's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,12 @@ class Host(Protocol):
     def table(self, order: Order, name: str) -> pa.Table:
         """The table `changes` or `current`, as Spark reads it, or the view `live`, of a query that does not run."""
 
+    def kill(self) -> None:
+        """Kill the driver, and have another one; it runs no query."""
+
+    def stacks(self) -> str:
+        """What the host is doing, for people."""
+
     @property
     def pid(self) -> int:
         """The process that has Spark's JVM among its children."""
@@ -82,6 +102,10 @@ class Host(Protocol):
 
 class Died(RuntimeError):
     """A query was told to die."""
+
+
+class Lost(Exception):
+    """Spark's process has ended by itself, or gives no answer."""
 
 
 class SparkHost:
@@ -148,6 +172,15 @@ class SparkHost:
             self._pipeline.stop()
         if self._query is not None:
             self._query.stop()
+
+    def kill(self) -> None:
+        """Only another process can be killed; this one stops the query."""
+        self.stop()
+        self._pipeline = self._query = None
+
+    def stacks(self) -> str:
+        """This process's own are left to the test runner."""
+        return ""
 
     def table(self, order: Order, name: str) -> pa.Table:
         """A table as Spark reads it, or the view `live`."""
@@ -221,7 +254,7 @@ class RemoteHost:
 
     def _started(self) -> subprocess.Popen[str]:
         with self._log.open("a", encoding="utf-8") as log:
-            return subprocess.Popen(
+            child = subprocess.Popen(
                 [sys.executable, "-m", "chaos.host", self._master],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -230,6 +263,10 @@ class RemoteHost:
                 start_new_session=True,
                 env={**os.environ, **self._environment},
             )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=_pass_on, args=(child, self._answers), daemon=True)
+        self._reader.start()
+        return child
 
     @property
     def pid(self) -> int:
@@ -264,6 +301,22 @@ class RemoteHost:
         self.close()
         self._child = self._started()
 
+    def stacks(self) -> str:
+        """The stacks of the process's threads and of the interesting ones of its JVMs."""
+        found = []
+        before = self._log.stat().st_size
+        with contextlib.suppress(psutil.Error):
+            self._child.send_signal(signal.SIGUSR1)
+            for child in psutil.Process(self._child.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if child.name() == "java":
+                        found += _java_stacks(child.pid)
+        time.sleep(_DUMP_S)
+        with self._log.open(encoding="utf-8", errors="replace") as log:
+            log.seek(before)
+            found.insert(0, log.read(_STACKS_CHARS))
+        return "\n\n".join(found)[:_STACKS_CHARS]
+
     def close(self) -> None:
         """Kill everything."""
         with contextlib.suppress(psutil.Error):
@@ -275,27 +328,58 @@ class RemoteHost:
                     process.kill()
             psutil.wait_procs(family, _KILL_TIMEOUT_S)
         self._child.wait(_KILL_TIMEOUT_S)
+        self._reader.join(_KILL_TIMEOUT_S)
         for stream in (self._child.stdin, self._child.stdout):
             if stream is not None:
                 stream.close()
 
     def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
-        stdin, stdout = self._child.stdin, self._child.stdout
+        stdin = self._child.stdin
         assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps({"do": what, **arguments}) + "\n")
-        stdin.flush()
-        for line in stdout:
-            if line.startswith(_MARK):
-                answer: dict[str, Any] = json.loads(line[1:])
-                if "failed" in answer:
-                    raise RuntimeError(answer["failed"])
-                return answer
-        raise RuntimeError(f"Spark's process has ended; see {self._log}")
+        try:
+            stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+            stdin.flush()
+            text = self._answers.get(timeout=ANSWER_TIMEOUT_S)
+        except queue.Empty:
+            raise Lost(f"Spark's process gave no answer to '{what}' within {ANSWER_TIMEOUT_S:.0f} s") from None
+        except BrokenPipeError:
+            text = None
+        if text is None:
+            raise Lost(f"Spark's process has ended by itself; the end of its log: {self._log_end()}")
+        answer: dict[str, Any] = json.loads(text)
+        if "failed" in answer:
+            raise RuntimeError(answer["failed"])
+        return answer
+
+    def _log_end(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")[-1000:]
+
+
+def _pass_on(child: subprocess.Popen[str], answers: queue.SimpleQueue[str | None]) -> None:
+    """Take the answers out of what a process prints; None follows the last one."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith(_MARK):
+            answers.put(line[1:])
+    answers.put(None)
+
+
+def _java_stacks(pid: int) -> list[str]:
+    tool = shutil.which("jstack")
+    if tool is None:
+        return []
+    try:
+        text = subprocess.run(
+            [tool, str(pid)], capture_output=True, text=True, check=False, timeout=_KILL_TIMEOUT_S
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return [f"jstack {pid} gives no answer"]
+    return [block for block in text.split("\n\n") if any(name in block.partition("\n")[0] for name in _JAVA_THREADS)]
 
 
 def serve(spark: SparkSession) -> None:
     """Answer the orders of a `RemoteHost`."""
+    faulthandler.register(signal.SIGUSR1)
     host = SparkHost(spark)
     for line in sys.stdin:
         order = json.loads(line)

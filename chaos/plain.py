@@ -7,10 +7,13 @@ really does is judged by `host.SparkHost`.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pickle
+import tempfile
 import threading
+import traceback
 import uuid
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,18 @@ class PlainHost:
         if self._thread is not None:
             self._thread.join()
 
+    def kill(self) -> None:
+        """A thread cannot be killed; a query that hangs is left alone."""
+        self._stopping.set()
+        self._thread, self._error = None, ""
+
+    def stacks(self) -> str:
+        """The stacks of this process's threads."""
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            return file.read()
+
     def table(self, order: Order, name: str) -> pa.Table:
         """The view `live` of delta-rs."""
         assert name == "live", name
@@ -83,7 +98,7 @@ class PlainHost:
             reader = found
             _Query(order, reader, stopping).run()
         except Exception as error:  # noqa: BLE001 - the round is told
-            self._error = f"{type(error).__name__}: {error}"
+            self._error = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {error}"
         finally:
             if reader is not None:
                 reader.stop()
