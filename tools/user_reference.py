@@ -225,6 +225,22 @@ With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version o
 to restore others from, need this. A sink without transactions that carried out a rollback in a failed attempt must
 begin such a vbucket anew, and therefore needs `zero`, too.
 """
+CHECKPOINT = """
+## The checkpoint
+
+Spark does not tell a source the checkpoint of its query. Give it to the source, too:
+
+<!-- not run -->
+```python
+checkpoint = "/lake/query/checkpoint"
+changes = spark.readStream.format("dcp").options(**access, checkpointLocation=checkpoint).load()
+query = changes.writeStream.format("parquet").option("checkpointLocation", checkpoint).start("/lake/query/rows")
+```
+
+A `Pipeline` does it by itself. The driver and all executors must reach the directory by the same path or URL. With
+`onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must begin a vbucket anew
+because deletions were purged. Without notes, a failover soon after may then leave rows out.
+"""
 WRITER_INTRODUCTION = """
 ## Options of the writer
 
@@ -248,7 +264,7 @@ def spark_page() -> str:
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in FULL_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"
-    text += VALUES + FIELDS + FILTERS + _control_rows() + COLLECTIONS + ROLLBACK
+    text += VALUES + FIELDS + FILTERS + _control_rows() + COLLECTIONS + ROLLBACK + CHECKPOINT
     connection = ", ".join(f"`{option.name}`" for option in OPTIONS if option.name in CONNECTION_OPTIONS)
     writer = [f"| `{option.name}` | {option.meaning} | {option.default} |" for option in WRITE_OPTIONS]
     return text + WRITER_INTRODUCTION.format(connection=connection) + "\n".join(writer) + "\n"

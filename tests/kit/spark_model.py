@@ -5,7 +5,7 @@ The producer's side keeps whole histories; the reader's side sees deduplicated s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -29,11 +29,15 @@ def collapsed(rows: list[Row]) -> dict[str, int]:
 
 @dataclass
 class Copy:
-    """One node's copy: its log, newest first, and the rows it holds."""
+    """One node's copy: its log, newest first, and the rows it holds.
+
+    Deletions up to `purge_seqno` are no longer sent.
+    """
 
     log: list[tuple[int, int]]
     rows: list[Row] = field(default_factory=list)
     snapshot: tuple[int, int] = (0, 0)
+    purge_seqno: int = 0
 
     @property
     def high(self) -> int:
@@ -44,6 +48,8 @@ class Copy:
         start, snapshot_start, snapshot_end = at.request_bounds()
         if start == 0:
             return None
+        if start < self.purge_seqno:
+            return 0
         upper = FailoverLog.of(*self.log).upper(at.vbuuid, self.high)
         if upper is None:
             return 0
@@ -59,6 +65,11 @@ class Copy:
         """Deduplicated rows after `seqno`, as one snapshot that ends at `until`."""
         newest = {row[1]: row for row in self.rows if row[0] <= until}
         return sorted(row for row in newest.values() if row[0] > seqno)
+
+    def sent_after(self, seqno: int) -> list[Row]:
+        """What a stream from `seqno` sends."""
+        rows = self.snapshot_after(seqno, self.high)
+        return [row for row in rows if row[2] is not None or row[0] > self.purge_seqno]
 
     def state(self) -> BranchState:
         return BranchState(self.log[0][0], self.high, FailoverLog.of(*self.log))
@@ -102,6 +113,13 @@ class FakeCluster:
         copy.log = [(self.next_vbuuid, fork), *(entry for entry in copy.log if entry[1] <= fork)]
         self.next_vbuuid += 1
         self.active[vbid] = copy
+
+    def purge(self, vbid: int, seqno: int) -> None:
+        """The active copy drops its deletions up to `seqno`, never its last row."""
+        copy = self.active[vbid]
+        newest = copy.snapshot_after(0, copy.high)[:-1]
+        dropped = [row[0] for row in newest if row[2] is None and row[0] <= seqno]
+        copy.purge_seqno = max(copy.purge_seqno, *dropped, 0)
 
     # -- the interface of Cluster
 
@@ -147,8 +165,17 @@ class FakeCluster:
         self.questions.append("close")
 
 
-def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) -> tuple[int | None, list[Row]]:
-    """The result of a task: (the seqno of its control row or None, rows)."""
+def read_range(
+    cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool, note: Callable[[int, int], None] | None = None
+) -> tuple[int | None, list[Row]]:
+    """The result of a task: (the seqno of its control row or None, rows).
+
+    Args:
+        cluster: what it reads.
+        planned: the range.
+        to_zero: whether a rollback begins the vbucket anew.
+        note: called with vbucket and start when the task goes below a start that it should keep.
+    """
     copy = cluster.active[planned.vbid]
     at = planned.start
     to_seqno = None
@@ -157,6 +184,8 @@ def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) ->
             return planned.start.seqno, []
         at = step_back(at, refused, planned.earlier)
         to_seqno = at.seqno
+    if planned.keeps_start and note is not None and to_seqno is not None:
+        note(planned.vbid, planned.start.seqno)
     if to_seqno is None and planned.given_vbuuid not in {0, copy.log[0][0]}:
         # Accepted, but on another branch than that of an attempt before.
         at = StreamOffset.ZERO if to_zero else at
@@ -164,7 +193,7 @@ def read_range(cluster: FakeCluster, planned: VbucketRange, *, to_zero: bool) ->
     end = reachable_end(planned.end_seqno, planned.planned_vbuuid, copy.state())
     if end > copy.high:
         raise RollbackRequired(planned.vbid, copy.high, "the task would wait for ever")
-    return to_seqno, [row for row in copy.snapshot_after(at.seqno, copy.high) if row[0] <= end]
+    return to_seqno, [row for row in copy.sent_after(at.seqno) if row[0] <= end]
 
 
 class Sink:
@@ -184,3 +213,16 @@ class Sink:
         if not self.is_transactional:
             self.rows[vbid] = [row for row in self.rows[vbid] if row not in rows]
         self.rows[vbid] += rows
+
+
+class MemoryNotes:
+    """The notes of tasks, without files."""
+
+    def __init__(self) -> None:
+        self.starts: dict[int, int] = {}
+
+    def went_below(self, vbid: int, seqno: int) -> None:
+        self.starts[vbid] = max(seqno, self.starts.get(vbid, 0))
+
+    def starts_left(self) -> dict[int, int]:
+        return dict(self.starts)

@@ -1,6 +1,7 @@
 """Random histories of a bucket through planner, tasks and tables: nothing is lost, repeated, or left over.
 
-The bucket fails over to stale replicas, sends deduplicated snapshots, and drops and creates collections. The query dies
+The bucket fails over to stale replicas, sends deduplicated snapshots, purges deletions, and drops and creates
+collections. The query dies
 between any two writes, and replays a batch with what the bucket holds by then. The tables are folded now and then.
 
 `BROKEN` breaks one rule at a time: the model must find each of them.
@@ -25,7 +26,7 @@ from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.testing.simulation import VirtualClock
 from tests.kit import tables
-from tests.kit.spark_model import FakeCluster, read_range
+from tests.kit.spark_model import FakeCluster, MemoryNotes, read_range
 from tests.kit.tables import (
     APP,
     NEEDED,
@@ -66,6 +67,7 @@ class Query:
         self.clock = VirtualClock()
         self.expected = Expected()
         self.batch_id = 0
+        self.notes = MemoryNotes()
         self.end: dict[str, Any] | None = None
         self.pipeline: Pipeline
         self.restart()
@@ -78,6 +80,7 @@ class Query:
             default_start=OffsetSpec("latest"),
             connect=lambda options: self.cluster,
             clock=self.clock,
+            notes=self.notes,
         )
         dying: Any = DyingEngine(self.bench.engine(), self.dice.choice((0, 1, 1, 2, 3, 10, 100)))
         self.pipeline = pipeline_of(self.bench, fold_rows_min=self.dice.choice((0, 5, 10_000)), engine=dying)
@@ -98,7 +101,7 @@ class Query:
             if planned.rolled_back_from is not None:
                 batch.append(rollback(vbid, planned.range.start.seqno))
             if planned.seqnos:
-                to_seqno, found = read_range(self.cluster, planned.range, to_zero=False)
+                to_seqno, found = read_range(self.cluster, planned.range, to_zero=False, note=self.notes.went_below)
                 if to_seqno is not None:
                     batch.append(rollback(vbid, to_seqno))
                 batch += [row_of(vbid, *row) for row in found]
@@ -169,8 +172,10 @@ def play(seed: int, path: Path) -> None:
         elif what < 0.55:
             high = cluster.active[vbid].high
             cluster.add_replica(vbid, high - dice.randint(0, 4), high - dice.randint(0, 8))
-        elif what < 0.63:
+        elif what < 0.60:
             cluster.fail_over(vbid)
+        elif what < 0.63:
+            cluster.purge(vbid, cluster.active[vbid].high)
         elif what < 0.78:
             query.plan(dice.choice((None, 2, 4)))
         elif what < 0.96:

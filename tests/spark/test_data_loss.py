@@ -15,6 +15,7 @@ from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.source import DcpBatchReader
+from dcpstream.spark.task_notes import DIRECTORY, TaskNotes
 from dcpstream.wire import Opcode, encode_request
 from tests.kit.spark import Stream, access, kv_of, rows_of
 
@@ -94,6 +95,38 @@ def test_a_gap_can_be_ignored(node: dcpstream.Node, caplog: pytest.LogCaptureFix
     rows += stream.step()
     assert keys_of(rows) == EXPECTED | DELETED, "what was deleted stays"
     assert "were purged before they were read" in caplog.text
+
+
+def notes_in(checkpoint: Path) -> list[str]:
+    return sorted(path.name for path in (checkpoint / DIRECTORY).glob("*"))
+
+
+def test_a_restarted_stream_finds_a_gap_while_planning(node: dcpstream.Node, tmp_path: Path) -> None:
+    """Such a rollback is in the logged offset, so that no recorded position below it is used again."""
+    options = {"onRollback": "rewindAndMark", "checkpointLocation": str(tmp_path)}
+    stream = Stream(node, **options)
+    rows = with_a_gap(node, stream)
+    again = Stream(node, **options)
+    again.at = stream.at
+    rows += again.step()
+    assert keys_of(rows) == EXPECTED
+    assert notes_in(tmp_path) == []
+
+
+def test_a_task_leaves_a_note_of_a_gap_that_no_plan_knows(node: dcpstream.Node, tmp_path: Path) -> None:
+    stream = Stream(node, onRollback="rewindAndMark", checkpointLocation=str(tmp_path))
+    with kv_of(node) as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(20))
+        rows = stream.step()
+        starts = {row["vbucket"]: max(one["seqno"] for one in rows if one["vbucket"] == row["vbucket"]) for row in rows}
+        kv.delete_many(f"k{number}" for number in range(5))
+        kv.set_many((f"new{number}", b"1") for number in range(4))
+        end = stream.plan()
+        purge(kv)
+    rows += stream.read(end)
+    assert keys_of(rows) == EXPECTED
+    assert notes_in(tmp_path) == sorted(f"{vbid}-{seqno}" for vbid, seqno in starts.items())
+    assert TaskNotes(str(tmp_path)).starts_left() == starts
 
 
 def batch_from(node: dcpstream.Node, at: dict[str, Any], **options: str) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.runtime import Clock, SystemClock
+from dcpstream.spark.files import can_open
 from dcpstream.spark.including import NEEDED_BY_TABLES
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.session import cluster_partitions
@@ -62,7 +63,7 @@ STOP_TIMEOUT_S = 60.0
 Until: TypeAlias = Literal["stopped", "available", "now"]
 
 _OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "binary"}
-_FIXED = {"rewindto": "recorded", "columns": "all columns"}
+_FIXED = {"rewindto": "recorded", "columns": "all columns", "checkpointlocation": "checkpoint in its path"}
 
 _FILTERED = frozenset(("key", "vbucket", "scope", "collection"))
 """Columns that a pipeline's `where` may compare: they are the same in all changes of a document."""
@@ -218,7 +219,8 @@ class Pipeline:
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}
         if any(name.lower() == "numpartitions" for name in self._options):
             partitions = {}
-        stream = self._spark.readStream.format("dcp").options(**partitions, **self._options).load()
+        hint = {"checkpointLocation": self.checkpoint} if can_open(self.checkpoint) else {}
+        stream = self._spark.readStream.format("dcp").options(**hint, **partitions, **self._options).load()
         writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
             writer = writer.trigger(availableNow=True)

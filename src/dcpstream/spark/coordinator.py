@@ -38,6 +38,7 @@ from dcpstream.spark.offsets import (
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.starting import end_seqnos, require_all, start_positions
+from dcpstream.spark.task_notes import Notes, TaskNotes
 
 RETRY_INTERVAL_S = 0.2
 """Pause between two requests to a cluster that does not answer."""
@@ -127,6 +128,7 @@ class Coordinator:
         connect: makes the cluster.
         clock: for the time that a cluster may stay away.
         default_start: startingOffsets without a value of the user.
+        notes: of tasks; by default those in the option checkpointLocation.
     """
 
     def __init__(
@@ -136,8 +138,10 @@ class Coordinator:
         default_start: OffsetSpec,
         connect: Callable[[SourceOptions], BucketView] = open_cluster,
         clock: Clock | None = None,
+        notes: Notes | None = None,
     ) -> None:
         self._options = options
+        self._notes = notes or TaskNotes.of(options.checkpoint_location)
         self._selection = Selection(options.collections)
         self._start = options.starting_offsets or default_start
         self._connect = connect
@@ -152,6 +156,7 @@ class Coordinator:
         self._parsed: deque[tuple[Any, SourceOffset]] = deque(maxlen=PARSED_OFFSETS)
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
+        self._has_asked = False
 
     @property
     def tasks(self) -> int:
@@ -559,9 +564,11 @@ class Coordinator:
 
     def _landings(self, start: SourceOffset, observed: dict[int, BranchState]) -> dict[int, StreamOffset]:
         """Positions that replace refused ones. Vbuckets without an answer are removed from `observed`."""
-        asked = planner.suspects(start, observed)
+        # A query that was away for long may have missed deletions that were purged meanwhile, on the same branch.
+        asked = planner.suspects(start, observed, is_all=not self._has_asked)
         landings: dict[int, StreamOffset] = {}
         to_zero = self._options.rewind_to == "zero"
+        noted: Mapping[int, int] | None = None
         for _ in range(planner.MAX_LANDING_STEPS):
             if not asked:
                 break
@@ -574,7 +581,11 @@ class Coordinator:
                         raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
                     entry = start.vbuckets[vbid]
                     is_unsure = start.tasks_went_back and entry.at.snapshot_end is None
-                    earlier = () if to_zero or is_unsure else entry.earlier
+                    if noted is None:
+                        noted = {} if self._notes is None else self._notes.starts_left()
+                    # A task that went below a start has replaced the rows of all positions up to it.
+                    kept = tuple(old for old in entry.earlier if old.seqno > noted.get(vbid, 0))
+                    earlier = () if to_zero or is_unsure else kept
                     landings[vbid] = step_back(position, answer.seqno, earlier)
                     if vbid in start.pending and self._options.collections is None:
                         # A read of all collections takes each from the same position on.
@@ -587,6 +598,7 @@ class Coordinator:
                     landings.pop(vbid, None)
             asked = again
         landings.update(dict.fromkeys(asked, StreamOffset.ZERO))
+        self._has_asked = True
         return landings
 
     def _with_learnt(self, logged: SourceOffset) -> SourceOffset:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from dcpstream.client.blocking.cluster import IDLE_TIMEOUT_S
@@ -29,6 +28,7 @@ from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.columnar import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.errors import ConfigError
 from dcpstream.spark import including
+from dcpstream.spark.files import check_directory
 from dcpstream.spark.position_text import split_entries
 from dcpstream.spark.where import one_collection, parse_where
 
@@ -104,6 +104,7 @@ class SourceOptions:
         fail_on_data_loss: the default of the options about lost history; None = true.
         replay: where a repeated micro-batch comes from: from the nodes again, or from files of its first attempt.
         spool_directory: of these files.
+        checkpoint_location: the query's checkpoint, in which tasks leave notes; None if it is not known here.
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.Client`.
@@ -145,6 +146,7 @@ class SourceOptions:
     starting_timestamp: datetime | None = None
     replay: Literal["node", "spool"] = "node"
     spool_directory: str | None = None
+    checkpoint_location: str | None = None
     flow_control_buffer_bytes: int = BUFFER_BYTES
     max_batch_rows: int = MAX_BATCH_ROWS
     connect_timeout_s: float = CONNECT_TIMEOUT_S
@@ -429,23 +431,6 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
     return read
 
 
-def _spool_directory(name: str, text: str) -> str:
-    """A directory that every process can reach by the same name."""
-    if "://" not in text:
-        if not Path(text).is_absolute():
-            raise ConfigError(
-                name, text, "an absolute path, because executors have other working directories, or a URL"
-            )
-        return text.rstrip("/")
-    from pyarrow import fs
-
-    try:
-        fs.FileSystem.from_uri(text)
-    except (ValueError, OSError) as error:  # ArrowInvalid is a ValueError
-        raise ConfigError(name, text, f"an absolute path, or a URL that Arrow can open ({error})") from None
-    return text.rstrip("/")
-
-
 OPTIONS = (
     Option(
         "connectionString",
@@ -651,8 +636,14 @@ OPTIONS = (
     Option(
         "spoolDirectory",
         "spool_directory",
-        _spool_directory,
+        check_directory,
         "with replay=spool: path or URL that the driver and all executors can reach; for one query alone",
+    ),
+    Option(
+        "checkpointLocation",
+        "checkpoint_location",
+        check_directory,
+        "of a stream: the query's checkpointLocation once more, see [The checkpoint](#the-checkpoint)",
     ),
     Option(
         "flowControlBufferBytes",

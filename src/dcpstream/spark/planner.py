@@ -80,12 +80,22 @@ def completed(start: SourceOffset, observed: Mapping[int, BranchState]) -> Sourc
     return replace(start, vbuckets=vbuckets)
 
 
-def suspects(start: SourceOffset, observed: Mapping[int, BranchState]) -> dict[int, StreamOffset]:
-    """Positions that the node must check: another branch is the newest, or it ends below the position."""
+def suspects(
+    start: SourceOffset, observed: Mapping[int, BranchState], *, is_all: bool = False
+) -> dict[int, StreamOffset]:
+    """Positions that the node must check: another branch is the newest, or it ends below the position.
+
+    Args:
+        start: `completed`.
+        observed: branches now.
+        is_all: whether the node must check every position that lies below its high seqno, too.
+    """
     return {
         vbid: entry.at
         for vbid, entry in start.vbuckets.items()
-        if entry.at.seqno and (state := observed.get(vbid)) is not None and not state.continues(entry.at)
+        if entry.at.seqno
+        and (state := observed.get(vbid)) is not None
+        and (not state.continues(entry.at) or (is_all and entry.at.seqno < state.high_seqno))
     }
 
 

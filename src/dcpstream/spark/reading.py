@@ -38,6 +38,7 @@ from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.prefetch import prefetched
 from dcpstream.spark.schema import Layout, default_schema
 from dcpstream.spark.spool import SpoolFile
+from dcpstream.spark.task_notes import TaskNotes
 
 WINDOW_BYTES_PER_SEQNO = 64
 """Largest flow-control window per seqno of a task. When a range ends inside a snapshot, a node then sends in vain at
@@ -148,12 +149,16 @@ def _read_members(
     items = _read(options, layout, selection, ranges, window, connect, bucket_uuid)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     reached: dict[int, StreamOffset] = {}
+    notes = TaskNotes.of(options.checkpoint_location)
+    kept_starts = {one.vbid: one.start.seqno for one in ranges if one.keeps_start}
     for item in _explained(ahead, options, ranges):
         if isinstance(item, RollbackEvent):
             if options.on_rollback == "fail":
                 if item.from_seqno == item.to_seqno:
                     raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
                 raise _refused(item.vbid, item.to_seqno, ranges)
+            if notes is not None and item.to_seqno < kept_starts.get(item.vbid, 0):
+                notes.went_below(item.vbid, kept_starts[item.vbid])
             yield from controls.of_rollback(item)
         elif isinstance(item, ManifestEvent):
             yield from controls.of_manifest(item)

@@ -32,6 +32,7 @@ from pyarrow import fs
 
 from dcpstream.errors import StoreError
 from dcpstream.runtime import Random, SystemRandom
+from dcpstream.spark.files import opened
 from dcpstream.spark.planner import PlannedRange
 
 TRAILER_MAGIC = b"dcpspool"
@@ -83,7 +84,7 @@ class SpoolFile:
         Raises:
             StoreError: the file cannot be written, or cannot be read although it was whole a moment ago.
         """
-        system, base = _opened(self.directory)
+        system, base = opened(self.directory)
         path = f"{base}/{self.name}"
         try:
             is_kept = _is_whole(system, path)
@@ -122,7 +123,7 @@ class Spool:
         Raises:
             StoreError: the directory cannot be written.
         """
-        system, base = _opened(self._directory)
+        system, base = opened(self._directory)
         try:
             system.create_dir(f"{base}/{batch}", recursive=True)
             self._trim(system, base, keep=batch)
@@ -137,7 +138,7 @@ class Spool:
     def done(self, end: Any) -> None:
         """Delete the files of the batch that ends here. A failure is only logged: the next batch deletes them, too."""
         try:
-            system, base = _opened(self._directory)
+            system, base = opened(self._directory)
             self._trim(system, base, only=_end_name(end))
         except OSError as error:
             _log.warning("files of a batch that is done stay in %s: %s", self._directory, error)
@@ -169,13 +170,6 @@ def _as_before(system: fs.FileSystem, path: str, tasks: Tasks) -> Tasks:
     with system.open_output_stream(path) as file:
         file.write(json.dumps(division).encode())
     return tasks
-
-
-def _opened(directory: str) -> tuple[fs.FileSystem, str]:
-    if "://" in directory:
-        system, path = fs.FileSystem.from_uri(directory)
-        return system, path.rstrip("/")
-    return fs.LocalFileSystem(), directory
 
 
 def _publish(system: fs.FileSystem, path: str, rows: Iterable[pa.RecordBatch], random: Random) -> None:

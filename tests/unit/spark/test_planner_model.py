@@ -15,7 +15,7 @@ from dcpstream.spark import planner
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.testing.simulation import VirtualClock
-from tests.kit.spark_model import FakeCluster, Sink, collapsed, read_range
+from tests.kit.spark_model import FakeCluster, MemoryNotes, Sink, collapsed, read_range
 
 KEYS = st.sampled_from("abcde")
 OPERATIONS = st.one_of(
@@ -23,6 +23,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("write"), KEYS, st.integers(0, 99)),
     st.tuples(st.just("replica"), st.integers(0, 40), st.integers(0, 40)),
     st.tuples(st.just("fail_over"), st.none(), st.none()),
+    st.tuples(st.just("purge"), st.integers(0, 40), st.none()),
     st.tuples(st.just("plan"), st.one_of(st.none(), st.integers(1, 6)), st.none()),
     st.tuples(st.just("read"), st.booleans(), st.integers(0, 6)),
     st.tuples(st.just("poll"), st.none(), st.none()),
@@ -33,8 +34,11 @@ OPERATIONS = st.one_of(
 class Query:
     """A streaming query as Spark runs it: plan, log the end, read, commit; a failed batch is read again."""
 
-    def __init__(self, cluster: FakeCluster, rewind_to: str, *, is_transactional: bool = True) -> None:
+    def __init__(
+        self, cluster: FakeCluster, rewind_to: str, *, is_transactional: bool = True, is_noted: bool = True
+    ) -> None:
         self.cluster = cluster
+        self.notes = MemoryNotes() if is_noted else None
         self.to_zero = rewind_to == "zero"
         self.options = SourceOptions.parse(
             {
@@ -61,6 +65,7 @@ class Query:
             default_start=OffsetSpec("latest"),
             connect=lambda options: self.cluster,
             clock=self.clock,
+            notes=self.notes,
         )
 
     def plan(self, limit: int | None) -> None:
@@ -84,7 +89,12 @@ class Query:
             if planned.rolled_back_from is not None:
                 self.sink.apply(vbid, planned.range.start.seqno, [])
             if planned.seqnos:
-                to_seqno, rows = read_range(self.cluster, planned.range, to_zero=self.to_zero)
+                to_seqno, rows = read_range(
+                    self.cluster,
+                    planned.range,
+                    to_zero=self.to_zero,
+                    note=None if self.notes is None else self.notes.went_below,
+                )
                 self.sink.apply(vbid, to_seqno, rows if is_committed else rows[:delivered])
         if is_committed:
             self.start, self.end = self.end, None
@@ -112,6 +122,8 @@ def play(rewind_to: str, operations: list[tuple[str, Any, Any]], *, is_transacti
             cluster.add_replica(0, first, second)
         elif name == "fail_over":
             cluster.fail_over(0)
+        elif name == "purge":
+            cluster.purge(0, first)
         elif name == "plan":
             query.plan(first)
         elif name == "read":
@@ -195,6 +207,32 @@ def test_a_branch_that_was_read_and_is_forgotten(rewind_to: str) -> None:
     cluster.fail_over(0)
     query.drain()
     assert collapsed(query.sink.rows[0]) == {"a": 0, "b": 1, "c": 2, "d": 0, "e": 1}
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_purge_between_planning_and_reading_before_a_failover(is_noted: bool) -> None:
+    """The task begins the vbucket anew on the planned branch, so that no recorded position is one of its rows any more.
+
+    Row 2 (the first version of b) is superseded when the task reads from zero. A stale replica has it as its newest
+    version, and accepts the recorded position after it.
+    """
+    cluster = FakeCluster()
+    query = Query(cluster, "recorded", is_noted=is_noted)
+    cluster.write(0, "a", 1)
+    cluster.write(0, "b", 1)
+    query.plan(None)
+    query.read(True)
+    query.poll()
+    cluster.add_replica(0, 2, 2)
+    cluster.write(0, "a", None)
+    cluster.write(0, "b", 2)
+    query.plan(None)
+    cluster.purge(0, 3)
+    query.read(True)
+    assert collapsed(query.sink.rows[0]) == {"b": 2}
+    cluster.fail_over(0)
+    query.drain()
+    assert collapsed(query.sink.rows[0]) == ({"a": 1, "b": 1} if is_noted else {})
 
 
 @pytest.mark.slow

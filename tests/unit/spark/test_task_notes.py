@@ -1,0 +1,29 @@
+"""Notes of tasks in a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dcpstream.errors import StoreError
+from dcpstream.spark.task_notes import DIRECTORY, TaskNotes
+
+
+def test_the_highest_start_of_each_vbucket_counts(tmp_path: Path) -> None:
+    notes = TaskNotes(str(tmp_path / "new"))
+    assert notes.starts_left() == {}
+    for vbid, seqno in ((3, 7), (3, 5), (3, 7), (1023, 2**63)):
+        notes.went_below(vbid, seqno)
+    (tmp_path / "new" / DIRECTORY / ".9-9.crc").touch()
+    assert notes.starts_left() == {3: 7, 1023: 2**63}
+
+
+def test_no_checkpoint_has_no_notes() -> None:
+    assert TaskNotes.of(None) is None
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="executors write there"):
+        TaskNotes(str(tmp_path / "file")).went_below(1, 2)
