@@ -18,8 +18,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.http.request_handler import HttpConnection
 from dcpstream.node.http.site import fault
+from dcpstream.node.shell.acceptor import Acceptor
 from dcpstream.node.shell.limits import Limits
-from dcpstream.node.shell.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -49,19 +49,15 @@ class HttpConnectionLimits:
         self._server: web.Server | None = None
         self._busy: dict[RequestHandler, int] = {}
         self._idle_since: dict[RequestHandler, float] = {}
-        self._plain: list[asyncio.Server] = []
-        self._encrypted: list[TlsListener] = []
+        self._acceptors: list[Acceptor] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, server: web.Server, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections on a bound socket."""
+        """Accept connections on a bound socket, which `stop` closes."""
         self._server = server
-        if tls is None:
-            self._plain.append(await self._loop.create_server(self._make, sock=listener, backlog=BACKLOG))
-        else:
-            encrypted = TlsListener(listener, tls, self._make, self._limits, self._log, lambda: len(server.connections))
-            encrypted.start(BACKLOG)
-            self._encrypted.append(encrypted)
+        acceptor = Acceptor(listener, self._make, self._limits, self._log, tls, lambda: len(server.connections))
+        acceptor.start(BACKLOG)
+        self._acceptors.append(acceptor)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
@@ -69,10 +65,8 @@ class HttpConnectionLimits:
         """Accept no more connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for server in self._plain:
-            server.close()
-        for listener in self._encrypted:
-            await listener.stop()
+        for acceptor in self._acceptors:
+            await acceptor.stop()
         self._log.close()
 
     def _make(self) -> asyncio.BaseProtocol:

@@ -149,9 +149,9 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._transport = None
         self._pending, self._own = b"", None
         self._count()
+        self.server.forget(self)
         session = self.session
         if session is not None:
-            self.server.forget(self)
             session.connection_lost()
             logger.debug("%s: gone (%s)", session.peer, exc or session.close_reason)
 

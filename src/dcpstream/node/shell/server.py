@@ -16,16 +16,16 @@ from typing import Any
 
 from dcpstream.node.engine import Engine, Session
 from dcpstream.node.engine.limit_log import LimitLog, described
+from dcpstream.node.shell.acceptor import Acceptor
 from dcpstream.node.shell.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
 from dcpstream.node.shell.connection_limits import MemoryBudget, TimeLimits
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.tls import Tls
-from dcpstream.node.shell.tls_listener import TlsListener
 from dcpstream.runtime import Clock
 
 BACKLOG = 1024
-ACCEPTS = 32
-"""Connections that are accepted at a time, before existing ones have their turn."""
+POLL_S = 0.01
+"""Pause between two looks at the connections that close."""
 TURN_S = 0.002
 """Time that DCP connections send, plus one pull, before the loop looks for requests again. With many connections, it
 takes several turns until each has sent."""
@@ -64,39 +64,44 @@ class KvServer:
         self._encrypted: set[KvProtocol] = set()
         self._strangers: dict[KvProtocol, None] = {}
         self._postponed: deque[KvProtocol] = deque()
-        self._server: asyncio.Server | None = None
-        self._tls_listener: TlsListener | None = None
+        self._open: set[KvProtocol] = set()
+        self._acceptors: list[Acceptor] = []
         self._has_turn = False
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket, tls_listener: socket.socket | None = None) -> None:
-        """Accept connections on bound sockets."""
-        self._server = await self.loop.create_server(lambda: KvProtocol(self), sock=listener, backlog=ACCEPTS)
-        listener.listen(BACKLOG)
+        """Accept connections on bound sockets, which `stop` closes."""
+        self._acceptors.append(Acceptor(listener, lambda: KvProtocol(self), self.limits, self.log))
         if tls_listener is not None and self._tls is not None:
-            context = self._tls.context
-            self._tls_listener = TlsListener(
-                tls_listener, context, lambda: KvProtocol(self), self.limits, self.log, lambda: len(self._encrypted)
+            context, established = self._tls.context, lambda: len(self._encrypted)
+            self._acceptors.append(
+                Acceptor(tls_listener, lambda: KvProtocol(self), self.limits, self.log, context, established)
             )
-            self._tls_listener.start(BACKLOG)
+        for acceptor in self._acceptors:
+            acceptor.start(BACKLOG)
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)
 
     async def stop(self) -> None:
-        """Close the listening sockets and every connection."""
+        """Close the listening sockets and every connection; no socket is open when it returns."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
-        if self._tls_listener is not None:
-            await self._tls_listener.stop()
-        for protocol in list(self.protocols.values()):
+        for acceptor in self._acceptors:
+            await acceptor.stop()
+        for protocol in list(self._open):
             protocol.close()
-        for _ in range(int(CLOSE_TIMEOUT_S / 0.01) + 1):
-            if not self.protocols:
-                break
-            await asyncio.sleep(0.01)
+        await self._wait_for_loss()
+        for protocol in list(self._open):  # its client had gone, or took no more output
+            protocol.abort()
+        await self._wait_for_loss()
         self.log.close()
+
+    async def _wait_for_loss(self) -> None:
+        """Wait until every connection is lost, at most `CLOSE_TIMEOUT_S`."""
+        for _ in range(int(CLOSE_TIMEOUT_S / POLL_S)):
+            if not self._open:
+                break
+            await asyncio.sleep(POLL_S)
 
     # -------------------------------------------------------------------------------------------------- connections
 
@@ -108,6 +113,7 @@ class KvServer:
             encryption: None for a connection without TLS.
         """
         now = self.loop.time()
+        self._open.add(protocol)
         if len(self._strangers) >= self.limits.connections_before_login:
             self._drop_oldest_stranger(now)
         session = self.engine.new_session(peer, local_host, is_secure=encryption is not None)
@@ -177,6 +183,7 @@ class KvServer:
 
     def forget(self, protocol: KvProtocol) -> None:
         """A connection was lost."""
+        self._open.discard(protocol)
         if protocol.session is not None:
             self.protocols.pop(protocol.session, None)
         if protocol.user is not None:
