@@ -67,7 +67,10 @@ def environment(python: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Iterator[str]:
-    """A master and workers of one core each; gives the master's address."""
+    """A master and workers of one core each; gives the master's address.
+
+    Each worker has an address of its own: Spark starts a speculative copy on another host than the original's.
+    """
     environ = environment(python, SPARK_LOCAL_IP="127.0.0.1", SPARK_DAEMON_MEMORY="256m", SPARK_NO_DAEMONIZE="1")
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -89,13 +92,10 @@ def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Itera
         web = ["--webui-port", "0"]
         log = start("master", f"{place}.master.Master", "--host", "127.0.0.1", "--port", "0", *web)
         master = awaited(log, r"Starting Spark master at (spark://\S+)")
-        size = ["--cores", "1", "--memory", "1g", "--host", "127.0.0.1"]
-        logs = [
-            start(
-                f"worker{n}", f"{place}.worker.Worker", *size, *web, "--work-dir", str(directory / f"work{n}"), master
-            )
-            for n in range(workers)
-        ]
+        logs = []
+        for n in range(workers):
+            own = ["--cores", "1", "--memory", "1g", "--host", f"127.0.0.{n + 1}", "--work-dir", f"{directory}/work{n}"]
+            logs.append(start(f"worker{n}", f"{place}.worker.Worker", *own, *web, master))
         for log in logs:
             awaited(log, "(Successfully registered)")
         yield master
