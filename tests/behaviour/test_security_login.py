@@ -105,8 +105,7 @@ def test_the_open_network_without_tls_is_warned_of_and_gets_no_plain_passwords(
 
 def test_a_node_listens_on_loopback_unless_told_otherwise(node: Node) -> None:
     assert node._server is not None
-    assert node._server._server is not None
-    assert {address.getsockname()[0] for address in node._server._server.sockets} == {"127.0.0.1"}
+    assert {acceptor._listener.getsockname()[0] for acceptor in node._server._acceptors} == {"127.0.0.1"}
     assert node.host == "127.0.0.1"
 
 
