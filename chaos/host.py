@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 import pyarrow as pa
 
+from chaos.preload import python_command
 from tools.patience import patient
 
 if TYPE_CHECKING:
@@ -42,6 +44,12 @@ TASK_WORKER = "pyspark.daemon pyspark.worker"
 _MARK = "\x01"
 """Begins a line of the protocol; Spark writes to the same stream."""
 _KILL_TIMEOUT_S = 60.0
+EXECUTOR_MEMORY_MB = 512
+CLUSTER = f"local-cluster[2,1,{EXECUTOR_MEMORY_MB}]"
+"""The master for rounds with executors: two, of one task each, in processes of their own."""
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m"
+"""Short lives, so little is compiled; without the larger code cache the JVM drops what it has compiled, again and
+again."""
 ANSWER_TIMEOUT_S = patient(60.0)
 """The longest that Spark's process may take for one order. A process that was just started starts its JVM first."""
 _DUMP_S = 1.0
@@ -409,7 +417,11 @@ def session(master: str = "") -> SparkSession:
         "spark.sql.streaming.fileSink.log.deletion": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
         # Small batches and short lives: compiling code for them costs more than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
+        # A cluster gives an application up after so many dead executors, unless one of them runs.
+        "spark.deploy.maxExecutorRetries": "-1",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
@@ -417,4 +429,6 @@ def session(master: str = "") -> SparkSession:
 
 
 if __name__ == "__main__":
-    serve(session(*sys.argv[1:]))
+    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder, python_command(Path(folder)) as program:
+        os.environ["PYSPARK_PYTHON"] = str(program)
+        serve(session(*sys.argv[1:]))

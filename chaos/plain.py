@@ -92,7 +92,11 @@ class PlainHost:
     def _run(self, order: Order, stopping: threading.Event) -> None:
         reader: DcpStreamReader | None = None
         try:
-            source = DcpDataSource(dict(order.options))
+            options = dict(order.options)
+            if order.sink != "parquet":
+                # As a pipeline does.
+                options |= {"rewindTo": "recorded", "checkpointLocation": f"{order.path}/checkpoint"}
+            source = DcpDataSource(options)
             found = source.streamReader(source.schema())
             assert isinstance(found, DcpStreamReader)
             reader = found

@@ -7,6 +7,7 @@ import random
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ class Result:
         rollbacks, batches, rows, ends: numbers of control rows, batches, rows, and runs that trouble has ended.
         seconds: how long it took.
         parts: seconds by what they were spent on.
+        happened: how often each kind of trouble came.
     """
 
     differences: list[str] = field(default_factory=list)
@@ -54,6 +56,7 @@ class Result:
     ends: int = 0
     seconds: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
+    happened: Counter[str] = field(default_factory=Counter)
 
     @contextlib.contextmanager
     def timed(self, part: str) -> Iterator[None]:
@@ -102,6 +105,8 @@ class Round:
                 self._world.create_collection(scope, collection)
             for phase in self._scenario.phases:
                 self._play(phase)
+                if self.result.differences:
+                    break
                 with self.result.timed("checks"):
                     self._check(is_drained=phase is self._scenario.phases[-1])
                 if self.result.differences:
@@ -144,8 +149,9 @@ class Round:
             "numPartitions": "2",
             "onBucketReset": "rebuild",
         }
-        if scenario.sink == "parquet" and scenario.rewinds_to_zero:
-            options["rewindTo"] = "zero"
+        if scenario.sink == "parquet":
+            options["checkpointLocation"] = str(self._sink / "checkpoint")
+            options["rewindTo"] = "zero" if scenario.rewinds_to_zero else "recorded"
         return Order(
             scenario.sink,
             str(self._sink),
@@ -170,6 +176,7 @@ class Round:
             if not error:
                 return
             self.result.ends += 1
+            self.result.happened["death in a write"] += "Died: " in error
             self._note(f"the run ended: {_last_line(error)}")
             if not self._may_end:
                 self.result.differences.append(f"the query ended without a reason: {error[-1500:]}")
@@ -250,6 +257,7 @@ class Round:
         if newest < 0 or newest < self._newest("offsets"):
             # Spark plans a batch only when it has logged that the one before is done.
             return
+        self.result.happened["replay"] += 1
         self._note(f"batch {newest} is forgotten")
         for name in (f"{newest}", f".{newest}.crc"):
             (self._sink / "checkpoint" / "commits" / name).unlink(missing_ok=True)
@@ -265,6 +273,7 @@ class Round:
         """Carry out an event."""
         with self.result.timed("trouble" if event.what != "kill_driver" else "new drivers"):
             done = self._happen(event)
+        self.result.happened[event.what] += 1
         self._note(f"{event}{f': {done}' if done else ''}")
 
     def _happen(self, event: Event) -> str:

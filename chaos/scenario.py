@@ -8,7 +8,7 @@ read yet) or are done.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chaos.host import SINKS
 
@@ -69,6 +69,7 @@ class Scenario:
     Attributes:
         seed: it was drawn from.
         sink: see `host.SINKS`.
+        has_executors: whether Spark runs tasks in processes of their own, which can be killed.
         vbuckets, nodes: of the cluster.
         batch_seqnos: limit of a micro-batch.
         rewinds_to_zero: of a Parquet sink: the option rewindTo is "zero".
@@ -78,6 +79,7 @@ class Scenario:
 
     seed: int
     sink: str
+    has_executors: bool
     vbuckets: int
     nodes: int
     batch_seqnos: int
@@ -87,9 +89,15 @@ class Scenario:
 
     def lines(self) -> list[str]:
         """The round for people."""
-        head = (
-            f"{self.sink}, {self.nodes} nodes, {self.vbuckets} vbuckets, {self.batch_seqnos} seqnos a batch"
-            f"{', rewinds to zero' if self.rewinds_to_zero else ''}, folds at {self.fold_rows} rows"
+        head = ", ".join(
+            (
+                f"{self.sink}{' with executors' if self.has_executors else ''}",
+                f"{self.nodes} nodes",
+                f"{self.vbuckets} vbuckets",
+                f"{self.batch_seqnos} seqnos a batch",
+                *(("rewinds to zero",) if self.rewinds_to_zero else ()),
+                f"folds at {self.fold_rows} rows",
+            )
         )
         return [
             head,
@@ -113,7 +121,16 @@ WORLD = {
 }
 """Trouble of the cluster, with weights."""
 
-SPARK = {"kill_worker": 3, "nothing": 5}
+SPARK = {"kill_worker": 6, "nothing": 10}
+DRIVER = {"kill_driver": 1}
+"""Costs a new JVM each time. A query that dies while it writes tables (`DEATHS`) costs little, and comes more often."""
+EXECUTORS = {"kill_executor": 4, "kill_worker": 2, "nothing": 3}
+"""Trouble of Spark, with weights: always, where the driver can be killed, and in rounds with executors."""
+
+SINK_WEIGHTS = {"delta-rs": 2, "delta": 1, "parquet": 2}
+"""Shares of the rounds. A round with the engine delta takes several times as long."""
+EXECUTORS_SHARE = 0.08
+"""Share of the rounds that have executors, where there can be some: they take several times as long, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +138,16 @@ class Draw:
     """What may be drawn.
 
     Attributes:
-        sinks: to choose from.
+        sinks: to choose from, by their weights.
         world, spark: kinds of trouble, with weights.
+        executors_share: of the rounds.
         phases: with trouble, from and to.
     """
 
     sinks: tuple[str, ...] = SINKS
     world: tuple[tuple[str, int], ...] = tuple(WORLD.items())
     spark: tuple[tuple[str, int], ...] = tuple(SPARK.items())
+    executors_share: float = 0.0
     phases: tuple[int, int] = (2, 3)
 
 
@@ -136,13 +155,17 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
     """The round of a seed."""
     choice = choice or Draw()
     dice = random.Random(seed)
-    sink = dice.choice(choice.sinks)
+    (sink,) = dice.choices(choice.sinks, [SINK_WEIGHTS[sink] for sink in choice.sinks])
+    has_executors = dice.random() < choice.executors_share
+    if has_executors:
+        choice = replace(choice, spark=tuple(EXECUTORS.items()))
     phases = [_first_phase(dice)]
     phases += [_phase(dice, choice, sink) for _ in range(dice.randint(*choice.phases))]
     phases.append(Phase((Event("write", dice.choice((0, 40))),), "available"))
     return Scenario(
         seed=seed,
         sink=sink,
+        has_executors=has_executors,
         vbuckets=dice.choice(VBUCKETS),
         nodes=dice.choice(NODES),
         batch_seqnos=dice.choice(BATCH_SEQNOS),

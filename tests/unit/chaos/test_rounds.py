@@ -27,6 +27,7 @@ def played(path: Path, *phases: Phase) -> Round:
     scenario = Scenario(
         seed=1,
         sink="delta-rs",
+        has_executors=False,
         vbuckets=16,
         nodes=2,
         batch_seqnos=40,
