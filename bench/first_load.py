@@ -4,12 +4,15 @@
 pipeline with the engine that writes with Spark. It prints a line per batch with the rows so far, the rate, and the
 memory of the processes: the driver's JVM and Python, the executors' JVMs, and Spark's Python workers of all. The last
 line says whether `current` holds every document. The rate should not fall, and memory should not grow.
+
+`--output` keeps the numbers as JSON, and `--plot` draws them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -17,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.common import resident_bytes
+from bench.run import machine, versions
 from bench.tables import cpu_s
 
 if TYPE_CHECKING:
@@ -46,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-rows", type=int, default=BATCH_ROWS, help="maxOffsetsPerTrigger")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--directory", type=Path, default=None, help="where everything is kept; temporary by default")
+    parser.add_argument("--output", type=Path, default=None, help="a file for the numbers, as JSON")
+    parser.add_argument("--plot", type=Path, default=None, help="a file for a picture of rate and memory")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=given.directory) as name, contextlib.ExitStack() as stack:
         directory = Path(name)
@@ -54,11 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         load(connection_string, given.documents)
         print(f"{given.documents:,} documents written in {time.perf_counter() - begin:.0f} s", flush=True)
         master = stack.enter_context(cluster(directory / "cluster", given.workers))
-        follow(master, connection_string, directory, given.documents, given.batch_rows)
+        found = follow(master, connection_string, directory, given.documents, given.batch_rows)
+    if given.output is not None:
+        given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if given.plot is not None:
+        plot(found, given.plot)
 
 
-def follow(master: str, connection_string: str, directory: Path, documents: int, batch_rows: int) -> None:
-    """Read the bucket into tables, and print what happens."""
+def follow(master: str, connection_string: str, directory: Path, documents: int, batch_rows: int) -> dict[str, Any]:
+    """Read the bucket into tables, and print what happens.
+
+    Returns: the conditions, the totals, and for each batch when it was done, its rows, its times and the memory in MB.
+    """
     from dcpstream.pipelines import Pipeline
     from dcpstream.spark import build_session
 
@@ -75,12 +89,25 @@ def follow(master: str, connection_string: str, directory: Path, documents: int,
         },
     )
     begin, rows, last = time.perf_counter(), 0, time.perf_counter()
+    load = os.getloadavg()[0]
+    batches: list[dict[str, Any]] = []
 
     def tell(report: BatchReport) -> None:
         nonlocal rows, last
         rows += report.rows
         now = time.perf_counter()
-        memory = " ".join(f"{group} {size >> 20}" for group, size in memory_of().items())
+        memory_mb = {group: size >> 20 for group, size in memory_of().items()}
+        batches.append(
+            {
+                "at_s": round(now - begin, 2),
+                "rows": rows,
+                "append_s": round(report.append_s, 2),
+                "fold_s": round(report.fold_s, 2) if report.is_folded else None,
+                "memory_mb": memory_mb,
+                "load": round(os.getloadavg()[0], 1),
+            }
+        )
+        memory = " ".join(f"{group} {size}" for group, size in memory_mb.items())
         folded = f", fold {report.fold_s:.1f} s" if report.is_folded else ""
         rate = report.rows / (now - last)
         print(
@@ -103,13 +130,52 @@ def follow(master: str, connection_string: str, directory: Path, documents: int,
         pipeline.run(until="available")
         took = time.perf_counter() - begin
         found = spark.read.format("delta").load(str(directory / "tables" / "current")).count()
+        spent = cpu_s() - cpu
         print(
             f"{rows:,} rows in {took:.0f} s with the last fold: {rows / took:,.0f} rows/s, "
-            f"driver and its Python {cpu_s() - cpu:.0f} CPU s; current holds {found:,} of {documents:,} documents",
+            f"driver and its Python {spent:.0f} CPU s; current holds {found:,} of {documents:,} documents",
             flush=True,
         )
+        return {
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine() | {"load_at_start": round(load, 2)},
+            "versions": versions(),
+            "documents": documents,
+            "value_bytes": VALUE_BYTES,
+            "batch_rows": batch_rows,
+            "seconds": round(took, 1),
+            "driver_cpu_s": round(spent, 1),
+            "current_rows": found,
+            "batches": batches,
+        }
     finally:
         spark.stop()
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Draw the rows so far and the memory of the processes over time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    batches = found["batches"]
+    minutes = [one["at_s"] / 60 for one in batches]
+    figure, (rows, memory) = plt.subplots(2, 1, sharex=True, figsize=(8, 6))
+    rows.plot(minutes, [one["rows"] / 1e6 for one in batches], marker=".")
+    rows.set_ylabel("million rows in `changes`")
+    for group in batches[0]["memory_mb"]:
+        memory.plot(minutes, [one["memory_mb"][group] for one in batches], marker=".", label=group)
+    memory.set_ylabel("resident memory, MB")
+    memory.set_xlabel("minutes")
+    memory.set_ylim(bottom=0)
+    memory.legend()
+    for axes in (rows, memory):
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"First load of {found['documents']:,} documents on two workers with one core each")
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
 
 
 def memory_of() -> dict[str, int]:

@@ -7,6 +7,7 @@
   shared out over its changes.
 - vectors: MERGE of each batch into `current`, with Delta's deletion vectors.
 - copy: MERGE of each batch without deletion vectors: files with a changed row are written anew.
+- delta-rs-pair: the same with the engine delta-rs. Spark only makes the changes.
 - delta-rs: MERGE of each batch with delta-rs, without Spark.
 
 Spark generates the documents; no node takes part. The tables of one size are hard links to the same files.
@@ -34,7 +35,7 @@ BATCH_ROWS = 1_000
 WARM_UPS = 8
 """Batches before the first that counts: the JVM compiles what it runs often."""
 
-BATCHES = {"pair": 9, "vectors": 3, "copy": 1, "delta-rs": 1}
+BATCHES = {"pair": 9, "delta-rs-pair": 9, "vectors": 3, "copy": 1, "delta-rs": 1}
 """Batches that count; few of those that rewrite the table."""
 
 FOLD_SHARE = 0.1
@@ -67,23 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def growth(spark: SparkSession, place: Path, size: int, ways: Sequence[str]) -> Iterator[str]:
     """Lines with the cost of a batch at one size."""
-    from dcpstream.pipelines.rows import CURRENT_COLUMNS
-
     base = place / "base"
     engine = _engine(spark, base)
     engine.create()
     engine.append(APP, 0, documents(spark, 0, 0))
-    cost, wall = _cost(
-        lambda: (
-            documents(spark, 0, size)
-            .select(*CURRENT_COLUMNS)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", APP)
-            .option("txnVersion", 0)
-            .save(str(base / "current"))
-        )
-    )
+    cost, wall = _cost(lambda: _fill(spark, base, size))
     yield f"{size:>11,} rows: made with {cost:8.1f} CPU s in {wall:.1f} s"
     for way in ways:
         path = place / way
@@ -91,10 +80,47 @@ def growth(spark: SparkSession, place: Path, size: int, ways: Sequence[str]) -> 
         yield from MEASURES[way](spark, path, size)
 
 
+def _fill(spark: SparkSession, path: Path, size: int) -> None:
+    """Put the documents into `current`, as if a fold had done it."""
+    from dcpstream.pipelines.rows import CURRENT_COLUMNS
+
+    rows = documents(spark, 0, size).select(*CURRENT_COLUMNS).write.format("delta").mode("append")
+    rows.option("txnAppId", APP).option("txnVersion", 0).save(str(path / "current"))
+
+
 def _pair(spark: SparkSession, path: Path, size: int) -> list[str]:
     engine = _engine(spark, path)
+    lines, rows, append, newest = _appended(spark, engine, "pair", size)
+    plain = path.with_name("pair-copy")
+    subprocess.run(["cp", "-al", str(path), str(plain)], check=True)
+    spark.sql(f"ALTER TABLE delta.`{plain}/current` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+    lines.append(_fold_line(engine, "pair", size, rows, append, newest))
+    copying, copying_wall = _cost(lambda: _engine(spark, plain).fold(APP, 0, newest, ()))
+    live, live_wall = _cost(lambda: engine.live(newest).count())
+    return [
+        *lines,
+        f"{size:>11,} rows: the same fold without deletion vectors {copying:8.1f} CPU s, {copying_wall:.1f} s",
+        f"{size:>11,} rows: count of live {live:8.1f} CPU s, {live_wall:.1f} s",
+    ]
+
+
+def _delta_rs_pair(spark: SparkSession, path: Path, size: int) -> list[str]:
+    # Tables of its own: delta-rs does not write to tables with deletion vectors.
+    engine = _engine(spark, path / "plain", "delta-rs")
+    engine.create()
+    engine.append(APP, 0, documents(spark, 0, 0))
+    _fill(spark, path / "plain", size)
+    lines, rows, append, newest = _appended(spark, engine, "delta-rs-pair", size)
+    return [*lines, _fold_line(engine, "delta-rs-pair", size, rows, append, newest)]
+
+
+def _appended(spark: SparkSession, engine: Any, way: str, size: int) -> tuple[list[str], int, float, int]:
+    """Append batches, and then a tail that is due to be folded.
+
+    Returns: (lines, rows of the tail's last batch, CPU seconds of an append, the newest batch).
+    """
     costs, walls = [], []
-    for batch in range(1, WARM_UPS + BATCHES["pair"] + 1):
+    for batch in range(1, WARM_UPS + BATCHES[way] + 1):
         frame = changed(spark, batch, BATCH_ROWS, size)
         cost, wall = _cost(lambda batch=batch, frame=frame: engine.append(APP, batch, frame))
         if batch > WARM_UPS:
@@ -102,22 +128,16 @@ def _pair(spark: SparkSession, path: Path, size: int) -> list[str]:
             walls.append(wall)
     rows = max(engine.fold_rows_min, int(size * FOLD_SHARE))
     engine.append(APP, batch + 1, changed(spark, batch + 1, rows, size))
-    plain = path.with_name("pair-copy")
-    subprocess.run(["cp", "-al", str(path), str(plain)], check=True)
-    spark.sql(f"ALTER TABLE delta.`{plain}/current` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
-    fold, fold_wall = _cost(lambda: engine.fold(APP, 0, batch + 1, ()))
-    copying, copying_wall = _cost(lambda: _engine(spark, plain).fold(APP, 0, batch + 1, ()))
+    return [_line(size, way, "append", costs, walls)], rows, median(costs), batch + 1
+
+
+def _fold_line(engine: Any, way: str, size: int, rows: int, append: float, newest: int) -> str:
+    fold, wall = _cost(lambda: engine.fold(APP, 0, newest, ()))
     share = fold * BATCH_ROWS / rows
-    live, live_wall = _cost(lambda: engine.live(batch + 1).count())
-    return [
-        _line(size, "pair", "append", costs, walls),
-        (
-            f"{size:>11,} rows: pair fold of {rows:,} changes {fold:8.1f} CPU s, {fold_wall:.1f} s; "
-            f"{share:.3f} CPU s of it for 1,000 changes, {median(costs) + share:.2f} with their append"
-        ),
-        f"{size:>11,} rows: the same fold without deletion vectors {copying:8.1f} CPU s, {copying_wall:.1f} s",
-        f"{size:>11,} rows: count of live {live:8.1f} CPU s, {live_wall:.1f} s",
-    ]
+    return (
+        f"{size:>11,} rows: {way} fold of {rows:,} changes {fold:8.1f} CPU s, {wall:.1f} s; "
+        f"{share:.3f} CPU s of it for 1,000 changes, {append + share:.2f} with their append"
+    )
 
 
 def _merge(has_vectors: bool, way: str) -> Callable[[SparkSession, Path, int], list[str]]:
@@ -174,6 +194,7 @@ def _delta_rs(spark: SparkSession, path: Path, size: int) -> list[str]:
 
 MEASURES: dict[str, Callable[[Any, Path, int], list[str]]] = {
     "pair": _pair,
+    "delta-rs-pair": _delta_rs_pair,
     "vectors": _merge(True, "vectors"),
     "copy": _merge(False, "copy"),
     "delta-rs": _delta_rs,
@@ -216,10 +237,10 @@ def _changes(numbers: DataFrame, version: int) -> DataFrame:
     )
 
 
-def _engine(spark: SparkSession, path: Path) -> Any:
+def _engine(spark: SparkSession, path: Path, name: str = "delta") -> Any:
     from dcpstream.pipelines.engines import TableTarget, choose_engine
 
-    return choose_engine("delta", spark, TableTarget(str(path), "binary"))
+    return choose_engine(name, spark, TableTarget(str(path), "binary"))
 
 
 def _line(size: int, way: str, what: str, costs: Sequence[float], walls: Sequence[float]) -> str:
