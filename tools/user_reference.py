@@ -141,13 +141,28 @@ comparison with null is not true.
 
 - A comparison of `vbucket` leaves out whole vbuckets: they are not read, and a stream does not move them. A later query
   on the same checkpoint without the comparison reads them from there.
-- `scope = 's' and collection = 'c'` is the same as `collections` = `s.c`: the node sends nothing else.
+- `scope = 's' and collection = 'c'`, or `collection in ('c', 'd')`, is the same as `collections` = `s.c`, or `s.c,s.d`:
+  the node sends nothing else.
 - [Control rows](#control-rows) stay, whichever key or seqno is asked for, because a table needs them. Only comparisons
   of `vbucket` and `op` leave them out, and those of `scope` and `collection` where the row has a value.
 
 With the setting `spark.sql.python.filterPushdown.enabled` = `true`, Spark 4.1 and newer pass the comparisons in the
-`WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. Spark
-pushes no filters of a stream: use `where` there.
+`WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. They
+are the `PushedFilters` of `explain()`. Spark pushes no filters of a stream: use `where` there.
+
+A batch also asks the nodes for less, as far as its rows, control rows included, are those of a whole read:
+
+| filter | what the nodes are asked for |
+| --- | --- |
+| `vbucket` | these vbuckets |
+| `collection = 'c'`, `in` or `startswith`, pushed by Spark | the collections with these names |
+| any comparison of `scope` or `collection` | the collections that fit, if no control row can pass |
+| `seqno <= 9`, `<`, `=` or `in`, pushed by Spark | an end at that seqno; a node may send one flow-control window more |
+| the same in the option `where` | the same, if no control row can pass |
+
+No control row can pass with `op = 'mutation'`, with an `op in (…)` that names none, or with a comparison of `key` or
+`_change_type` that Spark pushes. `seqno >= 9` does not make a read begin later: use `startingOffsets`. In a
+stream only `vbucket`, and `scope` with `collection` as above, change what the nodes are asked for.
 """
 CONTROL_ROWS = """
 ## Control rows

@@ -22,6 +22,7 @@ from dcpstream.client.machine.reader.selection import Selection, unknown_names
 from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
 from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.columnar import RowFilter
 from dcpstream.errors import AuthenticationFailed, BucketReset, ConnectionLost, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
@@ -29,6 +30,7 @@ from dcpstream.spark import planner
 from dcpstream.spark.admission import Limits, SizeEstimate
 from dcpstream.spark.bucket_reset import another_bucket, flushed, may_be_flushed, reset_message
 from dcpstream.spark.lag import Lag
+from dcpstream.spark.narrowing import last_seqno, wanted_collections
 from dcpstream.spark.offsets import (
     SourceOffset,
     VbucketOffset,
@@ -157,11 +159,17 @@ class Coordinator:
         self._away_since: float | None = None
         self._observed_all: tuple[float, tuple[int, int]] | None = None
         self._has_asked = False
+        self._narrowed: tuple[CollectionName, ...] | None = None
 
     @property
     def tasks(self) -> int:
         """The largest number of tasks of a batch."""
         return self._options.num_partitions or os.cpu_count() or 1
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the batch reads only the collections that its filter names: those of its plan."""
+        return self._narrowed is not None
 
     def close(self) -> None:
         """Close the connections; a second call does nothing."""
@@ -278,7 +286,7 @@ class Coordinator:
         return end.based_on(self._patiently(self.resolve_start)).to_json()
 
     def batch(self, limit: int | None = None) -> tuple[SourceOffset, SourceOffset]:
-        """Start and end of a batch read, by startingOffsets and endingOffsets.
+        """Start and end of a batch read, by startingOffsets and endingOffsets, and as far as the filter needs it.
 
         Args:
             limit: largest number of seqnos; None = all.
@@ -291,6 +299,8 @@ class Coordinator:
         assert self._target is not None
         begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
         self._target = end_seqnos(self._options.ending_offsets, self._target, begin)
+        if self._options.row_filter is not None:
+            self._target = self._narrow(self._options.row_filter, start, self._target)
         target = self._wanted(self._target)
 
         def plan() -> SourceOffset:
@@ -301,6 +311,18 @@ class Coordinator:
             return end
 
         return start, self._patiently(plan)
+
+    def _narrow(self, row_filter: RowFilter, start: SourceOffset, target: dict[int, int]) -> dict[int, int]:
+        """Read only the collections that the filter names; returns the ends that it needs."""
+        # Requested after the high seqnos, so that it has all collections that begin before the ends.
+        manifest = self._patiently(self._cluster.manifest)
+        named = manifest.named_collections()
+        wanted = self._selection.resolve(manifest).collections
+        known = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
+        living = named if wanted is None else wanted.values()
+        self._narrowed = wanted_collections(row_filter, living, known.difference(named))
+        last = 0 if self._narrowed == () else last_seqno(row_filter)
+        return target if last is None else {vbid: max(0, min(seqno, last)) for vbid, seqno in target.items()}
 
     def ranges(self, start_data: Any, end_data: Any) -> list[PlannedRange]:
         """The ranges between two offsets from Spark's log.
@@ -525,6 +547,8 @@ class Coordinator:
         is_begun = any(entry.at.seqno for entry in start.vbuckets.values())
         if wanted.missing and not is_begun:
             raise unknown_names(wanted.missing, manifest)
+        if self._narrowed is not None:
+            return self._narrowed
         if wanted.collections is not None:
             return tuple(sorted(wanted.collections.values()))
         found = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}

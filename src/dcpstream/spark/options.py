@@ -30,7 +30,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.spark import including
 from dcpstream.spark.files import check_directory
 from dcpstream.spark.position_text import split_entries
-from dcpstream.spark.where import one_collection, parse_where
+from dcpstream.spark.where import named_collections, parse_where
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """Default limit of seqnos of a micro-batch: large enough to hide Spark's fixed cost of a batch, and small enough for a
@@ -180,9 +180,9 @@ class SourceOptions:
                 raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
         _default_for_data_loss(values)
         row_filter = values.get("row_filter")
-        if row_filter is not None and "collections" not in values and (path := one_collection(row_filter)) is not None:
+        if row_filter is not None and "collections" not in values and (paths := named_collections(row_filter)):
             # The node leaves out the others.
-            values["collections"] = (path,)
+            values["collections"] = paths
         include, since = values.get("include", including.DEFAULT), values.get("starting_timestamp")
         if including.XATTRS not in include and "xattrs" in (values.get("columns") or ()):
             raise ConfigError("columns", "xattrs", "with xattrs in the option include")

@@ -63,26 +63,28 @@ class DcpPartition(InputPartition):
         ranges: at most one per vbucket.
         bucket_uuid: of the bucket that the batch was planned for; empty if it is not known.
         spool: the file of its rows, if they are kept for a replay.
+        is_narrowed: whether the nodes send only the collections of the plan.
     """
 
     node: str
     ranges: tuple[PlannedRange, ...]
     bucket_uuid: str = ""
     spool: SpoolFile | None = None
+    is_narrowed: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle compressed: Spark sends a task with every attempt, and logs large ones."""
         packed = zlib.compress(pickle.dumps(self.ranges, pickle.HIGHEST_PROTOCOL), 1)
-        return _unpacked, (self.node, packed, self.bucket_uuid, self.spool)
+        return _unpacked, (self.node, packed, self.bucket_uuid, self.spool, self.is_narrowed)
 
     def __repr__(self) -> str:
         """A short text, because Spark prints partitions."""
         return f"DcpPartition({self.node}, {len(self.ranges)} vbuckets)"
 
 
-def _unpacked(node: str, packed: bytes, bucket_uuid: str, spool: SpoolFile | None) -> DcpPartition:
+def _unpacked(node: str, packed: bytes, bucket_uuid: str, spool: SpoolFile | None, is_narrowed: bool) -> DcpPartition:
     ranges = pickle.loads(zlib.decompress(packed))  # noqa: S301 - within Spark's own pickle
-    return DcpPartition(node, ranges, bucket_uuid, spool)
+    return DcpPartition(node, ranges, bucket_uuid, spool, is_narrowed)
 
 
 def read_partition(
@@ -130,23 +132,23 @@ def read_partition(
     for is_refill in (True, False):
         members = [planned for planned in partition.ranges if planned.seqnos > 0 and planned.is_refill is is_refill]
         if members:
-            yield from _read_members(options, members, layout, controls, connect, partition.bucket_uuid)
+            yield from _read_members(options, partition, members, layout, controls, connect)
 
 
 def _read_members(
     options: SourceOptions,
+    partition: DcpPartition,
     members: Sequence[PlannedRange],
     layout: Layout,
     controls: _ControlRows,
     connect: Callable[[SourceOptions], Cluster],
-    bucket_uuid: str,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ranges that are read with one selection of collections."""
     ranges = [planned.range for planned in members]
     seqnos = sum(planned.seqnos for planned in members)
-    selection = fixed_selection(options, members)
+    selection = fixed_selection(options, members, is_narrowed=partition.is_narrowed)
     window = window_bytes(seqnos, options.flow_control_buffer_bytes)
-    items = _read(options, layout, selection, ranges, window, connect, bucket_uuid)
+    items = _read(options, layout, selection, ranges, window, connect, partition.bucket_uuid)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
     reached: dict[int, StreamOffset] = {}
     notes = TaskNotes.of(options.checkpoint_location)
@@ -212,16 +214,19 @@ class _ControlRows:
             yield self._layout.batch(batch)
 
 
-def fixed_selection(options: SourceOptions, members: Sequence[PlannedRange]) -> Selection | FixedSelection:
+def fixed_selection(
+    options: SourceOptions, members: Sequence[PlannedRange], *, is_narrowed: bool = False
+) -> Selection | FixedSelection:
     """The collections of a task: those of its plan, without later ones.
 
     Args:
         options: of the query.
         members: the ranges; a refill names its collections also if the query reads all.
+        is_narrowed: the plan has only the collections that the filter names.
     """
     if any(planned.collections is None for planned in members):
         return Selection(options.collections)
-    if options.collections is None and not any(planned.is_refill for planned in members):
+    if options.collections is None and not is_narrowed and not any(planned.is_refill for planned in members):
         return FixedSelection(None)
     return FixedSelection(tuple(sorted({name for planned in members for name in planned.collections or ()})))
 

@@ -158,7 +158,8 @@ class DcpBatchReader(DataSourceReader):
         try:
             start, end = coordinator.batch()
             ranges = coordinator.ranges_between(start, end, is_first=True, is_replayed=False, has_next_plan=False)
-            return [*_partitions(coordinator, ranges, end)]
+            tasks = _partitions(coordinator, ranges, end)
+            return [replace(task, is_narrowed=coordinator.is_narrowed) for task in tasks]
         finally:
             coordinator.close()
 

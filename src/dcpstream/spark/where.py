@@ -101,12 +101,17 @@ def pushed_comparison(spark_filter: Filter, columns: Mapping[str, str]) -> Compa
         return None
 
 
-def one_collection(row_filter: RowFilter) -> str | None:
-    """The path of the only collection that the option allows, None if it does not name scope and collection by `=`."""
-    equal = {one.column: one.value for one in row_filter.comparisons if one.operator == "="}
-    if "collection" in equal and "scope" in equal:
-        return f"{equal['scope']}.{equal['collection']}"
-    return None
+def named_collections(row_filter: RowFilter) -> tuple[str, ...] | None:
+    """The paths of the collections that the option allows, sorted.
+
+    Returns: None if it does not name the scope by `=`, and the collection by `=` or `in`.
+    """
+    named = {one.column: one for one in row_filter.comparisons if one.operator in {"=", "in"}}
+    if "collection" not in named or "scope" not in named or named["scope"].operator != "=":
+        return None
+    collections = named["collection"]
+    names = (collections.value,) if collections.operator == "=" else collections.value
+    return tuple(sorted({f"{named['scope'].value}.{name}" for name in names}))
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ from dcpstream.client.kv.client import KvClient
 from dcpstream.columnar import Comparison
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
+from dcpstream.node.summary import summarize_bucket
+from dcpstream.spark import pool
 from dcpstream.spark.options import SourceOptions
 from dcpstream.spark.reading import DcpPartition
 from dcpstream.spark.source import PUSHDOWN_WORKER, DcpBatchReader, DcpDataSource, PushdownReader
@@ -33,7 +35,11 @@ VBUCKETS = 8
 
 def fill(node: dcpstream.Node) -> None:
     node.set_collections("default", {"shop": ["orders", "returns"]})
+    node.set_collections("default", {"shop": ["orders", "returns"], "old": ["gone"]})
+    node.set_collections("default", {"shop": ["orders"]})
+    node.set_collections("default", {"shop": ["orders", "returns"]})
     with kv_of(node) as kv:
+        kv.set_many((f"cart:{n}", b"[]") for n in range(40, 60))
         kv.set_many((f"{kind}:{n}", b"{}") for kind in ("user", "cart") for n in range(60))
         kv.delete_many([f"user:{n}" for n in range(0, 60, 7)])
     login: dict[str, Any] = {"username": "Administrator", "password": "password"}
@@ -143,6 +149,11 @@ def test_rows_that_are_left_out_do_not_come_later(node: dcpstream.Node) -> None:
     assert sorted(keys) == sorted(f"cart:{n}" for n in range(60))
 
 
+def items_sent(node: dcpstream.Node) -> int:
+    """Rows that the node has sent to connections that are still open: those of tasks, which are kept."""
+    return sum(one.items_sent for one in summarize_bucket(node._bucket("default")).dcp)
+
+
 class TestPushFilters:
     @pytest.fixture(autouse=True)
     def api(self) -> Any:
@@ -184,6 +195,45 @@ class TestPushFilters:
         assert read(reader) == expected
         assert expected
 
+    @pytest.mark.parametrize(
+        ("filters", "share"),
+        [
+            ([("EqualTo", "collection", "orders")], 0.25),
+            ([("EqualTo", "scope", "shop"), ("EqualTo", "op", "mutation")], 0.45),
+            ([("In", "collection", ("orders", "nothing")), ("EqualTo", "vbucket", 3)], 0.05),
+            ([("LessThanOrEqual", "seqno", 0)], 0.0),
+            ([("EqualTo", "collection", "nothing")], 0.0),
+            ([("EqualTo", "vbucket", 700)], 0.0),
+        ],
+    )
+    def test_the_node_sends_less(
+        self, node: dcpstream.Node, api: Any, filters: list[tuple[str, str, Any]], share: float
+    ) -> None:
+        whole = batch(node)
+        reader = PushdownReader(SourceOptions.parse(access(node)))
+        assert list(reader.pushFilters([getattr(api, kind)((column,), value) for kind, column, value in filters])) == []
+        pool.close_all()
+        rows = read(reader)
+        sent = items_sent(node)
+        assert len(rows) <= sent <= share * len(whole)
+        pool.close_all()
+        signs: dict[str, Any] = {"EqualTo": "=", "In": "in", "LessThanOrEqual": "<=", "LessThan": "<"}
+        comparisons = [Comparison(column, signs.get(kind, ">"), value) for kind, column, value in filters]
+        assert rows == [row for row in whole if all_true(comparisons, row)]
+
+    def test_the_node_stops_at_the_last_seqno(self, api: Any) -> None:
+        """It may have sent a window in vain by then."""
+        with dcpstream.Node(vbuckets=2) as node:
+            with kv_of(node) as kv:
+                kv.set_many((f"k{n}", b"x" * 1000) for n in range(4_000))
+            reader = PushdownReader(SourceOptions.parse(access(node)))
+            filters = [api.LessThan(("seqno",), 101), api.GreaterThan(("seqno",), 90), api.EqualTo(("vbucket",), 1)]
+            assert list(reader.pushFilters(filters)) == []
+            pool.close_all()
+            assert [(row["vbucket"], row["seqno"]) for row in read(reader)] == [(1, n) for n in range(91, 101)]
+            assert items_sent(node) <= 500
+            pool.close_all()
+
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
     @given(data=st.data())
     def test_a_filtered_read_is_a_full_read_that_is_filtered_afterwards(
@@ -191,7 +241,7 @@ class TestPushFilters:
     ) -> None:
         """For all rows, control rows included."""
         everything = batch(node)
-        columns = ["key", "vbucket", "seqno", "op", "collection", "scope", "_change_type", "rev"]
+        columns = ["key", "vbucket", "seqno", "op", "collection", "scope", "_change_type", "rev", "collection", "seqno"]
         kinds = [api.EqualTo, api.GreaterThan, api.GreaterThanOrEqual, api.LessThan, api.LessThanOrEqual, api.In]
         filters, comparisons = [], []
         signs: dict[Any, Any] = dict(zip(kinds, ["=", ">", ">=", "<", "<=", "in"], strict=True))

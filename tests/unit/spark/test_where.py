@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcpstream.columnar import FULL_SCHEMA, Comparison, RowFilter
 from dcpstream.errors import ConfigError
-from dcpstream.spark.where import one_collection, parse_where, pushed_comparison
+from dcpstream.spark.where import named_collections, parse_where, pushed_comparison
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,11 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         assert parse_where(text).comparisons
 
 
-def test_one_collection() -> None:
-    assert one_collection(parse_where("scope = 'a' and collection = 'b' and vbucket = 1")) == "a.b"
-    assert one_collection(parse_where("collection = 'b'")) is None
-    assert one_collection(parse_where("scope = 'a' and collection != 'b'")) is None
+def test_the_collections_that_the_option_names() -> None:
+    assert named_collections(parse_where("scope = 'a' and collection = 'b' and vbucket = 1")) == ("a.b",)
+    assert named_collections(parse_where("collection in ('c', 'b', 'c') and scope = 'a'")) == ("a.b", "a.c")
+    for text in ("collection = 'b'", "scope = 'a' and collection != 'b'", "scope in ('a', 'b') and collection = 'c'"):
+        assert named_collections(parse_where(text)) is None
 
 
 class TestPushed:
