@@ -2,8 +2,9 @@
 
 Theory of operation: one loop looks at all pipelines. It starts those that are due, finds out which of them have ended
 and why, and tells about progress. A pipeline that failed starts again after a pause that doubles from failure to
-failure, and begins anew once a batch was written. A mistake in the configuration, or tables that do not belong to their
-checkpoint, are not tried again. The other pipelines go on in every case.
+failure, and begins anew once a batch was written. A failure that comes again in any case (`failures`), as a mistake in
+the configuration or tables that do not belong to their checkpoint, is not tried again. The other pipelines go on in
+every case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from dcpstream.errors import ConfigError, OffsetError
+from dcpstream.pipelines.failures import failure_of
 from dcpstream.pipelines.pipeline import Pipeline, Until
 from dcpstream.pipelines.progress import PipelineProgress
 from dcpstream.runtime import Clock, SystemClock
@@ -205,8 +206,9 @@ class Lake:
     def _failed(self, member: _Member, error: Exception, now: float, *, once: bool) -> None:
         member.pipeline = None
         member.failures += 1
-        message = str(error).strip()[:MESSAGE_CHARACTERS]
-        if isinstance(error, (ConfigError, OffsetError)) or (once and member.failures >= FAILURES_MAX_ONCE):
+        failure = failure_of(error, member.config.options)
+        message = failure.message[:MESSAGE_CHARACTERS]
+        if failure.is_final or (once and member.failures >= FAILURES_MAX_ONCE):
             member.is_done = member.is_failed = True
             self._on_event(LakeEvent(member.config.name, "given up", message=message))
             return
