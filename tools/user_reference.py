@@ -147,8 +147,8 @@ comparison with null is not true.
   of `vbucket` and `op` leave them out, and those of `scope` and `collection` where the row has a value.
 
 With the setting `spark.sql.python.filterPushdown.enabled` = `true`, Spark 4.1 and newer pass the comparisons in the
-`WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. They
-are the `PushedFilters` of `explain()`. Spark pushes no filters of a stream: use `where` there.
+`WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. The
+physical plan that `explain()` shows has no `Filter` for them. Spark pushes no filters of a stream: use `where` there.
 
 A batch also asks the nodes for less, as far as its rows, control rows included, are those of a whole read:
 

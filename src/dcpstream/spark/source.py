@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from dcpstream.columnar import Comparison, RowFilter
 from dcpstream.spark import catalog
 from dcpstream.spark.admission import Limits
+from dcpstream.spark.checkpoint import NOTHING_LOGGED, newest_logged
 from dcpstream.spark.coalescing import coalesced
 from dcpstream.spark.coordinator import Coordinator
 from dcpstream.spark.inference import inferred_schema
@@ -249,9 +250,9 @@ class PlainStreamReader(_StreamReaderBase):
     """For Spark 4.0 and 4.1, which do not pass the start of the next batch.
 
     After a restart, Spark first asks for the ranges of the last logged batch. Its end is the start of the next one. If
-    Spark asks for the initial offset first, its marker is the start. In the first batch of a new query with
-    Trigger.AvailableNow it asks for neither (seen with 4.1.4): the end is then planned without limits, with bounds that
-    are valid for every start.
+    Spark asks for the initial offset first, its marker is the start. With Trigger.AvailableNow it asks for the end
+    before anything else, in a new query and after a restart (seen with 4.1.4). The option checkpointLocation tells the
+    start then. Without it the end is planned without limits, with bounds that are valid for every start.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:
@@ -268,6 +269,9 @@ class PlainStreamReader(_StreamReaderBase):
     @plain_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name, before 4.2
         """The end of the next batch."""
+        if self._end is None and self._options.checkpoint_location is not None:
+            newest = newest_logged(self._options.checkpoint_location, self._options.bucket)
+            self._end = super().initialOffset() if newest is NOTHING_LOGGED else newest
         if self._end is None:
             return self._coordinator.unanchored_offset()
         if is_start_marker(self._end):

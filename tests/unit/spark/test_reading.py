@@ -410,6 +410,30 @@ def test_before_4_2_the_first_batch_of_a_query_and_of_a_restart_keep_the_limit(n
     reader.stop()
 
 
+def test_before_4_2_the_checkpoint_tells_the_start_of_a_run_over_what_is_there(
+    node: dcpstream.Node, tmp_path: Path
+) -> None:
+    """Such a run asks for the end before anything else, in a new query and after a restart."""
+    given = access(node, startingOffsets="earliest", maxOffsetsPerTrigger="12", checkpointLocation=str(tmp_path))
+    (tmp_path / "offsets").mkdir()
+    with kv_of(node) as kv:
+        kv.set_many((f"k{n}", b"v") for n in range(40))
+    counts = []
+    start: dict[str, Any] | None = None
+    for batch in range(10):
+        reader = PlainStreamReader(SourceOptions.parse(given))
+        end = reader.latestOffset()
+        start = start or reader.initialOffset()
+        if end == start:
+            reader.stop()
+            break
+        (tmp_path / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(end)}")
+        counts.append(sum(len(rows_of(reader.read(part))) for part in reader.partitions(start, end)))
+        reader.stop()
+        start = json.loads(json.dumps(end))
+    assert counts == [12, 12, 12, 4]
+
+
 def test_before_4_2_a_new_query_waits_for_a_vbucket_without_a_node() -> None:
     class Away(FakeCluster):
         """A cluster one of whose vbuckets has no active node for a while."""
