@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.subdocument.attributes import name_of
 from dcpstream.wire import Datatype, Opcode, Status
@@ -71,8 +72,8 @@ def is_well_formed(item: Any) -> bool:
     if item.datatype & Datatype.XATTR:
         xattrs, value = decode_xattrs(value)
         assert xattrs, "an empty section is none"
-    assert all(name_of(name.encode()) == name and documents.is_json(text) for name, text in xattrs.items()), xattrs
-    assert bool(item.datatype & Datatype.JSON) is documents.is_json(value), value
+    assert all(name_of(name.encode()) == name and is_json(text) for name, text in xattrs.items()), xattrs
+    assert bool(item.datatype & Datatype.JSON) is is_json(value), value
     return not (item.is_deleted and value)
 
 

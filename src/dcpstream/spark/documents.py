@@ -25,6 +25,7 @@ from dcpstream.columnar.json_rows import check_type, json_rows
 from dcpstream.columnar.text import escape, unescape
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
+from dcpstream.model.json_text import is_json
 from dcpstream.spark.write_options import MAX_U32, WriteOptions
 
 JSON_FLAGS = 0x02000000
@@ -47,7 +48,6 @@ OPS: dict[str, WriteOp | None] = {
 """Texts in the column of operations; None for control rows without a meaning for documents."""
 
 _VOIDING = frozenset((Op.ROLLBACK, Op.COLLECTION_DROPPED, Op.COLLECTION_FLUSHED, Op.SCOPE_DROPPED))
-_JSON_STARTS = frozenset(b' \t\r\n{["-0123456789tfn')
 _U64 = 1 << 64
 
 
@@ -229,17 +229,6 @@ def op_name(op: int) -> str:
     return WriteOp(op).name.lower()
 
 
-def is_json(value: bytes) -> bool:
-    """Whether the bytes are one JSON text in UTF-8, as a node decides it."""
-    if not value or value[0] not in _JSON_STARTS:
-        return False
-    try:
-        _scan_json(value.decode())
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def unescaped(text: str) -> bytes:
     """The bytes of a key as the source wrote it, see `dcpstream.columnar.text`."""
     if "\\" not in text:
@@ -250,14 +239,6 @@ def unescaped(text: str) -> bytes:
     except UnicodeDecodeError:
         return data if escape(data) == text else text.encode()
     return text.encode()
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_scan_json = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant).decode
-"""Checks without making numbers, which would cost and may be too long."""
 
 
 def _operation(text: str | None) -> WriteOp | str | None:

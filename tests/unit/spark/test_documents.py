@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -19,7 +18,6 @@ from dcpstream.spark.documents import (
     STRING_FLAGS,
     DocumentColumns,
     Documents,
-    is_json,
     unescaped,
 )
 from dcpstream.spark.write_options import WriteOptions
@@ -183,14 +181,3 @@ def test_columns_that_do_not_fit(options: dict[str, str], option: str, message: 
 def test_a_column_that_is_there_twice() -> None:
     with pytest.raises(ConfigError, match="different names"):
         DocumentColumns.check(WriteOptions.parse(NEEDED), pa.schema([KEY, KEY]))
-
-
-@pytest.mark.parametrize("text", ["{}", " [1] ", "1e5", '"x"', "true", "null", "-0"])
-def test_json(text: str) -> None:
-    json.loads(text)
-    assert is_json(text.encode())
-
-
-@pytest.mark.parametrize("data", [b"", b"NaN", b"{", b"x", b"\xff", b'"\xff"', b"[" * 100_000, b"{} {}"])
-def test_no_json(data: bytes) -> None:
-    assert not is_json(data)

@@ -3,13 +3,12 @@
 Every write gets the next seqno, a new CAS and the next revision; deleting leaves a tombstone; a document past its
 expiration time is replaced by an expiration when it is accessed. Knows nothing of connections and frames of requests.
 
-Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_context.cc (JSON detection, xattrs kept).
+Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_context.cc (xattrs kept).
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.bucket.locks import HIDDEN_CAS, Lock
@@ -39,8 +38,6 @@ STORED_MUTATION = Mutation.layout.head
 """Header and extras of a stored mutation in one piece."""
 STORED_EXTRAS = Mutation.layout.extras_bytes
 
-JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
-"""Bytes with which a JSON text can begin."""
 _XATTR, _DELETED = int(BlockKind.XATTR), int(BlockKind.DELETION | BlockKind.EXPIRATION)
 _NAMED = int(BlockKind.NAMED_COLLECTION)
 _PACKED = int(Datatype.SNAPPY | Datatype.XATTR)
@@ -62,25 +59,6 @@ class Written(NamedTuple):
 
     cas: int
     seqno: int
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-# Numbers are only checked, not made: `len` is the cheapest function that takes their text.
-_scan_json = json.JSONDecoder(parse_float=len, parse_int=len, parse_constant=_refuse_constant).decode
-
-
-def is_json(value: bytes) -> bool:
-    """Whether the bytes are one JSON text in UTF-8."""
-    if not value or value[0] not in JSON_STARTS:
-        return False
-    try:
-        _scan_json(value.decode())
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dcpstream.model.json_text import JSON_STARTS, is_json
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.session.session import BULK_REQUESTS
@@ -228,7 +229,7 @@ class _Requests:
         for index, begin, end in zip(
             candidates.tolist(), self._value_at[candidates].tolist(), self._stop[candidates].tolist(), strict=True
         ):
-            found[index] = documents.is_json(data[begin:end])
+            found[index] = is_json(data[begin:end])
         return found
 
     def _append_together(
@@ -254,4 +255,4 @@ def _active(bucket: Bucket) -> Any:
 
 
 _JSON_TABLE = np.zeros(256, dtype=bool)
-_JSON_TABLE[list(documents.JSON_STARTS)] = True
+_JSON_TABLE[list(JSON_STARTS)] = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dcpstream.model.json_text import JSON_STARTS, is_json
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream.node.engine.session.responses import pack_duration
@@ -29,8 +30,8 @@ _JSON, _PACKED = int(Datatype.JSON), int(Datatype.SNAPPY | Datatype.XATTR)
 _SET_EXTRAS, _TOKEN, _FLAGS = Set.layout.extras_bytes, SetResponse.layout.extras_bytes, GetResponse.layout.extras_bytes
 _unpack_set = Set.layout.extras.unpack_from
 _pack_bare, _pack_token, _pack_flags = HEADER.pack, SetResponse.layout.head.pack, GetResponse.layout.head.pack
-_JSON_STARTS, _MAX_VALUE = documents.JSON_STARTS, documents.MAX_VALUE_BYTES
-_is_json, _revision = documents.is_json, documents.plain_revision
+_JSON_STARTS, _MAX_VALUE = JSON_STARTS, documents.MAX_VALUE_BYTES
+_is_json, _revision = is_json, documents.plain_revision
 _pack_stored, _STORED_EXTRAS = documents.STORED_MUTATION.pack, documents.STORED_EXTRAS
 _REQUEST, _MUTATION, _FREQUENCY = int(Magic.REQUEST), int(Opcode.DCP_MUTATION), FREQUENCY_OF_NEW
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
 from dcpstream.model import ConflictResolution, VbucketState
+from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of, refuse_locked
@@ -207,7 +208,7 @@ def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype
     # The node looks for JSON only on behalf of clients that did not negotiate that datatype.
     if not session.is_json:
         body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
-        datatype |= Datatype.JSON if documents.is_json(body) else 0
+        datatype |= Datatype.JSON if is_json(body) else 0
     return _Content(sent, int(datatype))
 
 
@@ -320,13 +321,13 @@ def return_meta(session: Session, frame: Frame) -> None:
         result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
         fields = old.flags, old.expiration, old.rev_seqno + 1
     else:
-        is_json = not session.is_json and documents.is_json(frame.value)
+        has_json = not session.is_json and is_json(frame.value)
         result = documents.store(
             vbucket,
             key,
             frame.value,
             engine.unix_ns,
-            datatype=int(Datatype.JSON) if is_json else 0,
+            datatype=int(Datatype.JSON) if has_json else 0,
             flags=flags,
             expiration=expiration_of(session, key, expiration),
             rev_seqno=documents.next_rev(vbucket, old),

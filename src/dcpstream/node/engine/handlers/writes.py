@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
 from dcpstream.node.engine.bucket.topology import is_possible, parse_topology
@@ -248,7 +249,7 @@ def _keeps_compressed(session: Session, frame: Frame, value: bytes) -> bool:
 
 def with_kept_xattrs(vbucket: VBucket, key: bytes, old: ItemMeta | None, body: bytes) -> tuple[bytes, int]:
     """(value, datatype) of a document with a new body: its attributes stay."""
-    datatype = int(Datatype.JSON) if documents.is_json(body) else 0
+    datatype = int(Datatype.JSON) if is_json(body) else 0
     if old is None or old.is_deleted or not old.datatype & Datatype.XATTR:
         return body, datatype
     item = vbucket.log.get(key)
@@ -372,7 +373,7 @@ def concatenate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) ->
     section, body = parts_of(item)
     is_append = frame.opcode in (Opcode.APPEND, Opcode.APPENDQ)
     body = body + session.payload if is_append else session.payload + body
-    datatype = (Datatype.JSON if documents.is_json(body) else 0) | (item.datatype & Datatype.XATTR)
+    datatype = (Datatype.JSON if is_json(body) else 0) | (item.datatype & Datatype.XATTR)
     if is_too_large(section + body, datatype):
         session.refuse(frame, Status.E2BIG)
         return

@@ -19,7 +19,7 @@ from typing import Final
 import google_crc32c
 
 from dcpstream.errors import FieldError
-from dcpstream.node.engine.bucket.documents import is_json
+from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.subdocument.paths import PathError
 from dcpstream.node.engine.subdocument.scanner import members, unescape
 from dcpstream.wire import Datatype, Status

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from dcpstream.node.engine.bucket.documents import is_json
+from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.subdocument import edits
 from dcpstream.node.engine.subdocument.attributes import (
     MUTATION_CAS,

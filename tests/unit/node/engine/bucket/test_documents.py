@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine.bucket.documents import is_json
+from dcpstream.model.json_text import is_json
 from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
