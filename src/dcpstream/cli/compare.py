@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from dcpstream.cli import exits
-from dcpstream.cli.stream import DEFAULT_CONNECTION
+from dcpstream.cli.connection_options import connection_options
 from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,15 +27,7 @@ _MEANINGS = {
 
 @click.command("compare")
 @click.argument("table")
-@click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION)
-@click.option("--user", "username", default="Administrator", show_default=True)
-@click.option(
-    "--password",
-    envvar="DCPSTREAM_PASSWORD",
-    default="password",
-    help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-)
-@click.option("--bucket", default="default", show_default=True)
+@connection_options
 @click.option(
     "--table-kind",
     type=click.Choice(["auto", "delta", "parquet", "catalog", "current", "live"]),

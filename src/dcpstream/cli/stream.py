@@ -13,26 +13,17 @@ from typing import IO, Any, Literal
 
 import click
 
+from dcpstream.cli.connection_options import connection_options
 from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
 from dcpstream.client.positions import save_after
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 
-DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
-
 _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
 
 
 @click.command("stream")
-@click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION)
-@click.option("--user", "username", default="Administrator", show_default=True)
-@click.option(
-    "--password",
-    envvar="DCPSTREAM_PASSWORD",
-    default="password",
-    help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-)
-@click.option("--bucket", default="default", show_default=True)
+@connection_options
 @click.option(
     "--from",
     "start",

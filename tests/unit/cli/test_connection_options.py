@@ -1,0 +1,34 @@
+"""The options of commands that read a bucket."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dcpstream.cli.connection_options import DEFAULT_CONNECTION, connection_options
+
+
+@click.command
+@connection_options
+@click.option("--last", is_flag=True)
+def command(connection_string: str, username: str, password: str, bucket: str, last: bool) -> None:
+    click.echo(f"{connection_string} {username} {password} {bucket} {last}")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ([], f"{DEFAULT_CONNECTION} Administrator password default False"),
+        (["couchbase://a", "--user", "u", "--bucket", "b", "--last"], "couchbase://a u password b True"),
+    ],
+)
+def test_their_values(given: list[str], shown: str) -> None:
+    assert CliRunner().invoke(command, given).output.strip() == shown
+
+
+def test_the_environment_hides_the_password() -> None:
+    result = CliRunner().invoke(command, [], env={"DCPSTREAM_PASSWORD": "secret"})
+    assert " secret " in result.output
+    text = CliRunner().invoke(command, ["--help"]).output
+    assert text.index("--user") < text.index("--password") < text.index("--bucket") < text.index("--last")
