@@ -254,7 +254,8 @@ query = changes.writeStream.format("parquet").option("checkpointLocation", check
 
 A `Pipeline` does it by itself. The driver and all executors must reach the directory by the same path or URL. With
 `onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must begin a vbucket anew
-because deletions were purged. Without notes, a failover soon after may then leave rows out.
+because deletions were purged. Without notes, a failover soon after may then leave rows out. On Spark 4.0 and 4.1, runs
+with `availableNow` read there where the query stands, and keep `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
 """
 WRITER_INTRODUCTION = """
 ## Options of the writer

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,8 +67,7 @@ def with_options(schema: StructType, options: Mapping[str, str], *, cache_dir: P
     if secrets:
         path = _secrets_path(lower, cache_dir)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(secrets, file)
+        _replace(path, json.dumps(secrets))
     first, *others = schema.fields
     kept = json.dumps({name: value for name, value in options.items() if name.lower() not in _SECRETS}, sort_keys=True)
     marked = StructField(first.name, first.dataType, first.nullable, {**(first.metadata or {}), METADATA: kept})
@@ -104,6 +104,21 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
             "machine. Give it to the query, as in SELECT … FROM t WITH (password = '…')",
         )
     return options
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the file as a whole: another query may read it now, and this process may end at any time."""
+    # Only its owner can read a temporary file.
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as file:
+        own = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            own.replace(path)
+        except BaseException:
+            own.unlink(missing_ok=True)
+            raise
 
 
 def _secrets_path(options: Mapping[str, str], cache_dir: Path | None) -> Path:
