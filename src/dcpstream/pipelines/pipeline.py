@@ -33,6 +33,7 @@ from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
+from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.spark.files import can_open
 from dcpstream.spark.including import NEEDED_BY_TABLES
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 DEFAULT_TRIGGER = "1 second"
 """Pause between the starts of two micro-batches: each leaves files and a version of `changes`."""
@@ -162,6 +164,8 @@ class Pipeline:
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
         self._query: StreamingQuery | None = None
+        self._writer: DataStreamWriter | None = None
+        self._wanted: dict[int, int] | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
         self._held: _Held | None = None
@@ -226,7 +230,13 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         elif trigger is not None:
             writer = writer.trigger(processingTime=trigger)
-        self._query = writer.queryName(self.name).start()
+        from dcpstream.spark.source import HAS_ADMISSION_CONTROL  # loaded when used: readers of tables need no source
+
+        # Before Spark 4.2 such a run is one batch, so it is repeated until the state of its start is read.
+        is_repeated = until != "stopped" and not HAS_ADMISSION_CONTROL
+        self._wanted = wanted_seqnos(SourceOptions.parse(self._options)) if is_repeated else None
+        self._writer = writer.queryName(self.name)
+        self._query = self._writer.start()
 
     def run(
         self,
@@ -250,12 +260,24 @@ class Pipeline:
         """
         if self._query is None:
             return True
-        if timeout_s is None:
-            self._query.awaitTermination()
-        elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
-            return False
+        while True:
+            if timeout_s is None:
+                self._query.awaitTermination()
+            elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
+                return False
+            if self._is_whole(self._query):
+                break
+            assert self._writer is not None
+            self._query = self._writer.start()
         self.fold()
         return True
+
+    def _is_whole(self, query: StreamingQuery) -> bool:
+        if self._wanted is None:
+            return True
+        last = query.lastProgress
+        progress = None if last is None else json.loads(last.json)
+        return is_whole(progress, SourceOptions.parse(self._options).bucket, self._wanted)
 
     def stop(self) -> None:
         """Stop the query after the batch that is being written, and fold. A second call does nothing.
