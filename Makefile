@@ -17,6 +17,9 @@ say = @printf '\033[1m== %s\033[0m\n' $(1)
 
 # Programs of the system come first, then those that tools/install-judges.sh has put into .venv.
 export PATH := $(PATH):$(abspath $(BIN))
+# Tests start hundreds of Python processes. Without compiled files each of them compiles the package anew, and pytest
+# every test.
+unexport PYTHONDONTWRITEBYTECODE
 
 # STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
 STRICT ?=
