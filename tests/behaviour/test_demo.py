@@ -155,7 +155,7 @@ def test_kills_in_the_middle_and_still_exact(demos: list[Demo], tmp_path: Path, 
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_process(demos: list[Demo], tmp_path: Path, flights: Path, number: signal.Signals) -> None:
     demo = Demo(tmp_path / "out", "--flights", str(flights), "--no-kills")
     demos.append(demo)

@@ -8,7 +8,7 @@ import pytest
 
 from tools.kill_loop import KillLoop, Loss, run
 
-FAST_RUNS = 24
+FAST_RUNS = 12
 SLOW_RUNS = 300
 
 

@@ -253,8 +253,15 @@ class Play:
         self.pipeline = self._start()
 
 
-@pytest.mark.parametrize("writes", [None, 1], ids=["alive", "dying"])
-@pytest.mark.parametrize("fold_rows_min", [0, 1000], ids=["folding", "lazy"])
+@pytest.mark.parametrize(
+    ("fold_rows_min", "writes"),
+    [
+        pytest.param(0, 1, id="folding, dying"),
+        pytest.param(1000, None, id="lazy, alive"),
+        pytest.param(0, None, id="folding, alive", marks=pytest.mark.slow),
+        pytest.param(1000, 1, id="lazy, dying", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("story", STORIES)
 def test_the_tables_are_exact_after_every_batch(
     bench: Bench, story: str, fold_rows_min: int, writes: int | None
