@@ -1,11 +1,11 @@
 """Run the tests marked `every_spark` on each supported version of Spark, and write docs/reference/spark-versions.md.
 
-    python tools/spark_matrix.py [--strict] [VERSION...]
+    python tools/spark_matrix.py [--strict] [--page] [VERSION...]
 
 Each version gets an environment of its own under .cache, made from its lock file. It has Spark Connect, too, for which
 .venv lacks packages.
-The page is written only by a run over all versions. With `--strict`, a version whose environment cannot be made is an
-error; otherwise it is named at the end.
+The page is written only by a run over all versions, or with `--page` from the last run of each version. With
+`--strict`, a version whose environment cannot be made is an error; otherwise it is named at the end.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ stands for a feature that this version of Spark lacks; the reason is below the t
 
 @dataclass
 class Outcome:
-    """The results of one version: test → "yes", "**no**" or "-", and the reasons of the dashes."""
+    """The results of one version: test → "yes", "**no**" or "-", and the reasons of the dashes; and the day."""
 
     version: str
     results: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    day: str = ""
 
     @property
     def failed(self) -> bool:
@@ -55,6 +56,7 @@ def main() -> int:
     """Test the versions on the command line, or all; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--page", action="store_true", help="write the page from the last runs, and run nothing")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=", ".join(VERSIONS))
     given = parser.parse_args()
     versions = given.versions or list(VERSIONS)
@@ -66,7 +68,9 @@ def main() -> int:
         if python is None:
             missing.append(series)
             continue
-        outcomes.append(run_tests(series, python))
+        if not given.page:
+            run_tests(series, python)
+        outcomes.append(outcome_of(version_of(python), report_of(series)))
     table = table_of(outcomes)
     print(table)
     if outcomes and not missing and tuple(versions) == VERSIONS:
@@ -98,10 +102,21 @@ def environment(series: str) -> Path | None:
     return python
 
 
-def run_tests(series: str, python: Path) -> Outcome:
+def report_of(series: str) -> Path:
+    """What pytest has written about the last run of a version."""
+    return ROOT / ".cache" / f"spark-{series}.xml"
+
+
+def version_of(python: Path) -> str:
+    """The version of Spark of an environment."""
+    command = [str(python), "-c", "import pyspark; print(pyspark.__version__)"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run_tests(series: str, python: Path) -> None:
     """Run the tests of one version with its interpreter."""
     say(f"Spark {series}")
-    report = ROOT / ".cache" / f"spark-{series}.xml"
+    report = report_of(series)
     report.unlink(missing_ok=True)
     paths = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'examples' / 'demo'}"
     # The session starts Spark's workers with this Python.
@@ -109,10 +124,6 @@ def run_tests(series: str, python: Path) -> Outcome:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
     command += ["-m", "every_spark", f"--junitxml={report}", *test_files()]
     subprocess.run(command, cwd=ROOT, env={**environ, "PYTHONPATH": paths}, check=False)
-    version = subprocess.run(
-        [str(python), "-c", "import pyspark; print(pyspark.__version__)"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return outcome_of(version, report)
 
 
 def test_files() -> list[str]:
@@ -126,7 +137,9 @@ def outcome_of(version: str, report: Path) -> Outcome:
     outcome = Outcome(version)
     if not report.exists():
         return outcome
-    for case in ET.parse(report).getroot().iter("testcase"):
+    root = ET.parse(report).getroot()
+    outcome.day = next((suite.get("timestamp", "")[:10] for suite in root.iter("testsuite")), "")
+    for case in root.iter("testcase"):
         name = (case.get("name") or "").removeprefix("test_").replace("_", " ")
         skipped = case.find("skipped")
         if skipped is not None:
@@ -143,6 +156,7 @@ def table_of(outcomes: list[Outcome]) -> str:
     lines = [f"| test | {' | '.join(outcome.version for outcome in outcomes)} |", "| --- " * (len(outcomes) + 1) + "|"]
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.results))
     lines += [f"| {name} | {' | '.join(one.results.get(name, '') for one in outcomes)} |" for name in names]
+    lines.append(f"| day of the run | {' | '.join(outcome.day for outcome in outcomes)} |")
     reasons = list(dict.fromkeys(reason for outcome in outcomes for reason in outcome.reasons))
     return "\n".join([*lines, "", *(f"- {reason}" for reason in reasons)]).rstrip() + "\n"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,6 +107,25 @@ def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Itera
             process.terminate()
         for process in processes:
             process.wait(patient(30))
+
+
+CONNECT_PORT = 15002
+"""Where the server of Spark Connect listens that Spark starts for a session on this machine. It cannot be chosen:
+clients of such a session know only this one."""
+
+
+@contextmanager
+def connect_port() -> Iterator[None]:
+    """Spark Connect's port for this test alone: other runs of these tests on this machine wait."""
+    with (Path(tempfile.gettempdir()) / f"dcpstream-tests-{CONNECT_PORT}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_until(_is_free, f"a process that is none of these tests listens on port {CONNECT_PORT}")
+        yield
+
+
+def _is_free() -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", CONNECT_PORT)) != 0
 
 
 def run_job(command: list[str], environ: dict[str, str], directory: Path) -> subprocess.CompletedProcess[str]:

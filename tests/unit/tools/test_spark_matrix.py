@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tools.spark_matrix import outcome_of, table_of
 
-REPORT = """<testsuites><testsuite>
+REPORT = """<testsuites><testsuite timestamp="2026-11-20T10:00:00+00:00">
 <testcase name="test_a_batch_reads"/>
 <testcase name="test_delta_holds"><skipped message="no connector"/></testcase>
 <testcase name="test_a_stream_resumes"><failure message="no">..</failure></testcase>
@@ -22,6 +22,7 @@ def test_the_table_has_a_column_a_version_and_the_reasons_of_its_dashes(tmp_path
         "| a batch reads | yes |",
         "| delta holds | - |",
         "| a stream resumes | **no** |",
+        "| day of the run | 2026-11-20 |",
         "",
         "- delta holds: no connector",
     ]
