@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,13 @@ if TYPE_CHECKING:
     from tests.kit.spark import Bucket
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignore sockets of Spark: "the socket will be automatically closed when garbage-collected", says its code."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from pyspark import __version__ as version
@@ -24,8 +30,6 @@ def spark() -> Iterator[SparkSession]:
 
     known: tuple[TableFormat, ...] = ("delta", "iceberg")
     tables = tuple(one for one in known if (one, version.rpartition(".")[0]) in CONNECTORS)
-    # py4j leaves its sockets to the garbage collector.
-    warnings.filterwarnings("ignore", category=ResourceWarning)
     # Tests end before the slow compiler pays off: it takes two fifths of the CPU of a short session.
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables=tables, settings=quick)
