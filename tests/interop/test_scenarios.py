@@ -1,6 +1,7 @@
 """Our node against the recordings of a real Couchbase KV engine 7.2, frame by frame.
 
-The driver and the comparison in tests/scenarios are programs of their own; each scenario gets a fresh node.
+The driver and the comparison in tests/scenarios are programs of their own; each scenario gets a fresh node. A scenario
+waits nine tenths of its time until nothing more comes, so several play at the same time.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,16 +32,45 @@ DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differenc
 TIMEOUT_S = patient(120)
 
 
-@pytest.mark.interop
-@pytest.mark.parametrize("prefix", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_scenario(prefix: str, tmp_path: Path) -> None:
-    recordings = tmp_path / "recordings"
+AT_A_TIME = 4
+"""Scenarios that play at the same time. With many more, answers would come too late on a small machine."""
+
+Play = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
+"""What the driver and the comparison said."""
+
+
+def play(prefix: str, directory: Path) -> Play:
+    recordings = directory / "recordings"
     with dcpstream.Node(
-        vbuckets=1024, path=tmp_path / "node", username="@admin", password="password", users=USERS
+        vbuckets=1024, path=directory / "node", username="@admin", password="password", users=USERS
     ) as node:
         ran = run("run.py", "--port", str(node.port), "--out", str(recordings), "--timeout", str(TIMEOUT_S), prefix)
+    expected = str(recorded.RECORDED / "server")
+    return ran, run("compare.py", expected, str(recordings), "--scenario", prefix, "--json")
+
+
+@pytest.fixture(scope="module")
+def plays(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Play]]]:
+    """Every scenario of this run."""
+    wanted = [
+        str(item.callspec.params["prefix"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.function is test_scenario
+    ]
+    pool = ThreadPoolExecutor(AT_A_TIME)
+    yield {prefix: pool.submit(play, prefix, tmp_path_factory.mktemp(prefix)) for prefix in wanted}
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.interop
+@pytest.mark.xdist_group("scenarios")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("prefix", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_scenario(prefix: str, plays: dict[str, Future[Play]]) -> None:
+    ran, compared = plays[prefix].result()
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    compared = run("compare.py", str(recorded.RECORDED / "server"), str(recordings), "--scenario", prefix, "--json")
     (verdict,) = json.loads(compared.stdout)
     different = [difference for difference in verdict["differences"] if not difference["allowed"]]
     assert verdict["steps"] > 0
