@@ -54,7 +54,7 @@ TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
 
 ARROW_OPTIONS = "-Darrow.enable_null_check_for_get=false"
 """For the JVMs of driver and executors. Spark asks whether a cell is null before it gets the cell, and Arrow asks again
-at every get. That second question cost a tenth of the JVM's time for a row."""
+at every get, for each cell of each row."""
 
 _DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
