@@ -15,15 +15,15 @@ from dcpstream.columnar import ControlRow, change_schema, control_rows, rollback
 from dcpstream.model import Op
 from dcpstream.pipelines import Pipeline
 from dcpstream.pipelines.delta_rs import DeltaRsEngine
+from dcpstream.pipelines.document_types import DocumentTypes
 from dcpstream.pipelines.effect import effect, later_than, merged
-from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState, void_bounds
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState, summary_of, void_bounds
 from dcpstream.pipelines.progress import RollbackReport
 from dcpstream.pipelines.rows import (
     BATCH_ID,
     changes_schema,
     current_schema,
     is_control,
-    summary_of,
     void_rows,
     with_batch_id,
     with_keys,
@@ -185,14 +185,17 @@ class DeltaRsBench:
         return rows
 
 
-def pipeline_of(bench: Bench, *, fold_rows_min: int | None = None, engine: TableEngine | None = None) -> Pipeline:
-    """A pipeline of a new process; the tables exist, and so does the checkpoint."""
+def pipeline_of(
+    bench: Bench, *, fold_rows_min: int | None = None, engine: TableEngine | None = None, **typed: Any
+) -> Pipeline:
+    """A pipeline of a new process; the tables exist, unless they are to be typed, and so does the checkpoint."""
     engine = engine or bench.engine()
-    engine.create()
+    if not typed:
+        engine.create()
     metadata = bench.path / "checkpoint" / "metadata"
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(json.dumps({"id": QUERY}))
-    return Pipeline(None, bench.path, NEEDED, engine=engine, fold_rows_min=fold_rows_min)  # type: ignore[arg-type]
+    return Pipeline(None, bench.path, NEEDED, engine=engine, fold_rows_min=fold_rows_min, **typed)  # type: ignore[arg-type]
 
 
 def state_of(rows: Sequence[Row]) -> dict[Document, tuple[int, bytes]]:
@@ -256,7 +259,7 @@ class DyingEngine:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._engine, name)
-        return self._counted(found) if name in {"append", "fold", "take_back", "maintain"} else found
+        return self._counted(found) if name in {"append", "fold", "take_back", "maintain", "retype"} else found
 
     def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -302,6 +305,18 @@ class MemoryEngine:
 
     def create(self) -> None:
         pass
+
+    def typed_columns(self) -> pa.Schema | None:
+        return pa.schema([])
+
+    def use(self, types: DocumentTypes | None) -> None:
+        assert types is None
+
+    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+        raise NotImplementedError
+
+    def rejects(self) -> pa.Table:
+        raise NotImplementedError
 
     def last_batch(self, app: str) -> int | None:
         return self.changes.batch.get(app)

@@ -6,6 +6,7 @@ every batch `changes` and `live` must be what `tests.kit.tables.Expected` says, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.kit.tables import (
     state_of,
     table_of,
 )
+from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
 
 ENGINES = ["delta-rs"]
 
@@ -313,3 +315,32 @@ def test_tables_of_another_checkpoint_are_refused(bench: Bench) -> None:
     with pytest.raises(OffsetError, match="no batch of this checkpoint, but batch 1 follows"):
         play.pipeline.apply_batch("another", 1, bench.frame(table_of([])))
     assert_exact(bench, play.pipeline, play.expected, is_folded=True)
+
+
+@pytest.mark.parametrize(
+    ("play", "mode", "fold_rows_min", "writes"),
+    [
+        pytest.param(play, mode, rows, writes, marks=() if (mode, rows, writes) in chosen else pytest.mark.slow)
+        for play, chosen in (
+            (play_story, {("PERMISSIVE", 0, 1), ("DROPMALFORMED", 1000, None)}),
+            (play_evolution, {("PERMISSIVE", 1000, 1), ("DROPMALFORMED", 0, 1)}),
+        )
+        for mode in ("PERMISSIVE", "DROPMALFORMED")
+        for rows in (0, 1000)
+        for writes in (None, 1, 2)
+    ],
+)
+def test_typed_tables_are_exact(
+    bench: Bench, play: Callable[..., TypedPlay], mode: str, fold_rows_min: int, writes: int | None
+) -> None:
+    played = play(bench, mode, fold_rows_min=fold_rows_min, writes=writes)
+    assert (played.deaths > 0) == (writes is not None)
+
+
+def test_a_document_that_does_not_fit_ends_a_fold(bench: Bench) -> None:
+    play_failfast(bench)
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rejects_and_another_schema_are_exact_while_a_rollback_waits(bench: Bench, writes: int) -> None:
+    play_interrupted(bench, writes)

@@ -7,7 +7,7 @@ scope and vbuckets of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from dcpstream.pipelines.engines import TableTarget, choose_engine
 from tests.kit.spark import Bucket
 from tests.kit.tables import APP, Row, assert_exact, change, dropped, live_of, pipeline_of, rollback, state_of, table_of
 from tests.spark.test_engines import STORIES, Play
+from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,3 +212,68 @@ def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch
     engine.create()
     summary = engine.append(APP, 0, bench.frame(table_of([change("a", 1, "1"), rollback(0, 0), dropped("old", 2)])))
     assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("play", "mode", "fold_rows_min", "writes"),
+    [
+        pytest.param(play_evolution, "DROPMALFORMED", 0, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(play_story, "PERMISSIVE", 0, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_typed_tables_are_exact(
+    bench: SparkBench, play: Callable[..., TypedPlay], mode: str, fold_rows_min: int, writes: int | None
+) -> None:
+    played = play(bench, mode, fold_rows_min=fold_rows_min, writes=writes)
+    assert (played.deaths > 0) == (writes is not None)
+
+
+@pytest.mark.slow
+def test_a_document_that_does_not_fit_ends_a_fold(bench: SparkBench) -> None:
+    play_failfast(bench)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_typed_tables_and_rejects_in_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    path.mkdir()
+    spark.sql("CREATE SCHEMA IF NOT EXISTS typed")
+    names = {"changes": "typed.changes", "current": "typed.current", "live": "typed.live", "rejects": "typed.rejects"}
+    bench = SparkBench(spark, path, **names)
+
+    def seen(name: str, *columns: str) -> set[tuple[Any, ...]]:
+        return {tuple(row) for row in spark.table(f"typed.{name}").select("key", *columns).collect()}
+
+    try:
+        pipeline = pipeline_of(bench, schema="age INT, at TIMESTAMP_NTZ", fold_rows_min=1000)
+        rows = [change("a", 1, '{"age": 1, "to": {"zip code": 1, "n": 2}}'), change("b", 2, '{"age": "x"}')]
+        pipeline.apply_batch(APP, 0, bench.frame(table_of(rows)))
+        report = pipeline.fold()
+        assert report is not None
+        assert (report.current_rows, report.rejected) == (2, 1)
+        rows = [change("a", 3, '{"age": "void"}'), change("c", 4, b"\xff")]
+        pipeline.apply_batch(APP, 1, bench.frame(table_of(rows)))
+        assert seen("current", "age") == {("a", 1), ("b", None)}
+        assert seen("live", "age") == {("a", None), ("b", None), ("c", None)}
+        assert {key for (key,) in seen("rejects")} == {"a", "b", "c"}
+        # A reader sees no void row while a rollback waits for its fold.
+        engine = pipeline.engine
+        engine.append(APP, 2, bench.frame(table_of([rollback(0, 2)])))
+        assert seen("live", "age") == {("a", 1), ("b", None)}
+        assert seen("rejects", "reason", "_batch_id") == {("b", "not of the schema's type: age", 0)}
+        again = pipeline_of(bench, schema="age BIGINT, to STRUCT<n: INT>", fold_rows_min=1000)
+        again.fold()
+        again.apply_batch(
+            APP, 3, bench.frame(table_of([change("d", 3, '{"age": 9223372036854775807, "to": {"n": 3}}')]))
+        )
+        assert seen("live", "age", "to.n") == {("a", 1, 2), ("b", None, None), ("d", 2**63 - 1, 3)}
+        assert spark.table("typed.current").columns[-4:] == ["age", "at", "to", "_corrupt_record"]
+    finally:
+        spark.sql("DROP SCHEMA typed CASCADE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rejects_and_another_schema_are_exact_while_a_rollback_waits(bench: SparkBench, writes: int) -> None:
+    play_interrupted(bench, writes)

@@ -6,25 +6,32 @@ rollback touches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from pyarrow import fs
 
+from dcpstream.model import Op
+from dcpstream.pipelines.document_types import REASON, DocumentTypes, as_bytes, effect_with_types, rejects_schema
 from dcpstream.pipelines.effect import IS_FORCED, IS_REMOVED, effect, later_than, merged
-from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, void_bounds
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, summary_of, void_bounds
 from dcpstream.pipelines.progress import RollbackReport
 from dcpstream.pipelines.rows import (
     BATCH_ID,
     CURRENT_COLUMNS,
     DOCUMENT_KEY,
+    RULE_COLUMNS,
     changes_schema,
     current_schema,
     is_control,
-    summary_of,
+    places,
+    plan_fold,
     with_batch_id,
     with_keys,
 )
@@ -37,6 +44,9 @@ _WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 FOLD_ROWS_MIN = 20_000
 """A merge of fewer rows takes about as long: 0.1 s and more, most of it for reading and rewriting files."""
+
+_RETYPED = "dcpstream.retyped"
+"""Marks a commit that changed the columns of `current` and brought no batch."""
 
 
 class _Table:
@@ -75,6 +85,18 @@ class _Table:
     def open(self) -> DeltaTable:
         """The table in its newest version."""
         return DeltaTable(str(self.path))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it holds a batch: whether there was another commit than its creation and changes of its columns."""
+        table = self.open()
+        known = [entry for entry in table.history() if entry["operation"] == "CREATE TABLE" or _RETYPED in entry]
+        return table.version() >= len(known)
+
+    def files(self) -> ds.Dataset:
+        """The rows of the newest version, read without delta-rs, which does not read while it writes."""
+        files = fs.SubTreeFileSystem(str(self.path), fs.LocalFileSystem())
+        return self.open().to_pyarrow_dataset(filesystem=files)
 
     def batch(self, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
@@ -131,13 +153,110 @@ class DeltaRsEngine:
             "Documents of a Couchbase bucket as they are",
         )
 
+        self._untyped = self.current.schema
+        self._types: DocumentTypes | None = None
+
+    def typed_columns(self) -> pa.Schema | None:
+        """The columns of `current` beside CURRENT_COLUMNS, as the table's log tells them; None without a table."""
+        if not self.current.exists:
+            return None
+        schema = pa.schema(self.current.open().schema())
+        return pa.schema([field for field in schema if field.name not in CURRENT_COLUMNS])
+
+    def use(self, types: DocumentTypes | None) -> None:
+        """From now on fill these typed columns of `current`."""
+        self._types = types
+        self.current.schema = pa.schema([*self._untyped, *([] if types is None else types.columns)])
+
+    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit."""
+
+        def parts() -> Iterator[pa.Table]:
+            if from_changes and upto is not None:
+                return self._newest_of_changes(upto, upto, void_bounds(self.summary(upto).rollbacks))
+            return self._values_of_current()
+
+        schema = self.current.schema
+        if self._types is not None and self._types.mode == "FAILFAST":
+            # Inside the generator below delta-rs would tell the error in words of its own.
+            for part in parts():
+                self._typed(part)
+        rows = (
+            batch
+            for part in parts()
+            for batch in self._typed(part)[0].filter(~pc.field(IS_REMOVED)).select(schema.names).to_batches()
+        )
+        write_deltalake(
+            str(self.current.path),
+            pa.RecordBatchReader.from_batches(schema, rows),
+            mode="overwrite",
+            schema_mode="overwrite",
+            writer_properties=_WRITER,
+            commit_properties=CommitProperties(custom_metadata={_RETYPED: "true"}),
+        )
+
+    def rejects(self) -> pa.Table:
+        """The documents as of the newest batch that do not fit the types."""
+        types = self._types
+        assert types is not None
+        found = self.changes.rows(["op", "vbucket", "value", BATCH_ID], pc.field("op") == Op.ROLLBACK.value)
+        newest = pc.max(found.column(BATCH_ID)).as_py()
+        bounds = {} if newest is None else void_bounds(self.summary(newest).rollbacks)
+        schema = rejects_schema(str(self.changes.schema.field("value").type))
+        parts = [schema.empty_table()]
+        for rows in self._newest_of_changes(None, newest, bounds):
+            documents = rows.filter(~pc.field(IS_REMOVED))
+            typed, is_unfit = types.with_columns(documents, documents.column("value"))
+            unfit = typed.filter(pa.array(is_unfit))
+            reasons = [types.reason(as_bytes(value)) for value in unfit.column("value").to_pylist()]
+            parts.append(unfit.append_column(REASON, pa.array(reasons, pa.string())).select(schema.names).cast(schema))
+        return pa.concat_tables(parts)
+
+    def _typed(self, rows: pa.Table) -> tuple[pa.Table, int]:
+        """Rows to merge with the typed columns, and the number of documents that do not fit."""
+        return (rows, 0) if self._types is None else effect_with_types(rows, self._types)
+
+    def _values_of_current(self) -> Iterator[pa.Table]:
+        """The rows of `current`, with CURRENT_COLUMNS and IS_REMOVED."""
+        untyped = self._untyped
+
+        def kept(batch: pa.RecordBatch) -> pa.Table:
+            rows = pa.Table.from_batches([batch]).cast(untyped)
+            return rows.append_column(IS_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
+
+        return map(kept, self.current.files().to_batches(columns=untyped.names))
+
+    def _newest_of_changes(self, upto: int | None, before: int | None, bounds: Mapping[int, int]) -> Iterator[pa.Table]:
+        """The newest effective row of each document, with the columns of `changes` and IS_REMOVED.
+
+        Memory: for the keys of `changes`, and for one block of its rows.
+
+        Args:
+            upto: the newest batch that counts; None for all.
+            before, bounds: rows that a rollback in the batch `before` has made void do not count; vbucket → seqno.
+        """
+        is_in = None if upto is None else pc.field(BATCH_ID) <= upto
+        files, schema = self.changes.files(), self.changes.schema
+        rules = files.to_table(columns=list(RULE_COLUMNS), filter=is_in)
+        plan = plan_fold(rules, rules.slice(0, 0), bounds, -1 if before is None else before)
+        wanted = places(rules.take(pa.array(plan.newest)))
+
+        def decided(batch: pa.RecordBatch) -> pa.Table:
+            rows = pa.Table.from_batches([batch]).cast(schema)
+            rows = rows.filter(pc.invert(is_control(rows)))
+            rows = rows.filter(pa.array(np.isin(places(rows), wanted)))
+            is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
+            return rows.append_column(IS_REMOVED, is_removed)
+
+        return map(decided, files.to_batches(columns=schema.names, filter=is_in))
+
     def state(self) -> TableState:
         """What exists."""
         tables = [table for table in (self.changes, self.current) if table.exists]
         return TableState(
             has_changes=self.changes in tables,
             has_current=self.current in tables,
-            is_written=any(table.open().version() > 0 for table in tables),
+            is_written=any(table.is_written for table in tables),
         )
 
     def create(self) -> None:
@@ -182,7 +301,8 @@ class DeltaRsEngine:
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         source, restored = effect(self.changes, self.current, after, upto, void_bounds(rollbacks))
-        values = {name: f"s.{name}" for name in CURRENT_COLUMNS}
+        source, rejected = self._typed(source)
+        values = {f'"{name}"': f's."{name}"' for name in self.current.schema.names}
         is_newer = f"(s.{IS_FORCED} or s.seqno > t.seqno)"
         metrics = (
             self.current.open()
@@ -210,6 +330,7 @@ class DeltaRsEngine:
             removed=metrics["num_target_rows_deleted"],
             restored=restored,
             current_rows=self.current_rows(),
+            rejected=rejected,
         )
 
     def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
@@ -223,12 +344,12 @@ class DeltaRsEngine:
     def live(self, after: int | None) -> pa.Table:
         """The documents as of the newest batch."""
         upto = self._newest_batch(after)
-        current = self.current.rows(CURRENT_COLUMNS)
+        current = self.current.rows(self.current.schema.names)
         if upto is None:
             return current
         bounds = void_bounds(self.summary(upto).rollbacks)
         source, _ = effect(self.changes, self.current, after, upto, bounds)
-        return merged(current, source)
+        return merged(current, self._typed(source)[0])
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""

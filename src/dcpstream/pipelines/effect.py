@@ -72,8 +72,8 @@ def effect(
     vbuckets in `changes`.
 
     Returns:
-        (at most one row per document, with the columns of `current`, IS_REMOVED and IS_FORCED; number of documents that
-        a rollback brought back to an older state)
+        (at most one row per document, with CURRENT_COLUMNS, IS_REMOVED and IS_FORCED; number of documents that a
+        rollback brought back to an older state)
     """
     tail_columns = list(dict.fromkeys((*CURRENT_COLUMNS, *RULE_COLUMNS)))
     tail = changes.rows(tail_columns, later_than(after) & (pc.field(BATCH_ID) <= upto))
@@ -86,14 +86,14 @@ def effect(
     parts = [
         _effective(of_tail, plan.is_restored[is_tail]),
         _effective(of_older, np.ones(of_older.num_rows, bool)),
-        _removals(rules.take(pa.array(plan.absent)), current.schema),
+        _removals(rules.take(pa.array(plan.absent)), _untyped(current.schema)),
         _ended(current, rules, plan),
     ]
     return pa.concat_tables(parts), int(plan.is_restored.sum()) + len(plan.absent)
 
 
 def merged(current: pa.Table, source: pa.Table) -> pa.Table:
-    """`current` after the merge of the rows of `effect`."""
+    """`current` after the merge of the rows of `effect`, which may have typed columns."""
     ours, theirs = key_codes(current, source)
     order = np.argsort(ours)
     place = np.searchsorted(ours, theirs, sorter=order)
@@ -105,7 +105,7 @@ def merged(current: pa.Table, source: pa.Table) -> pa.Table:
     counts[found] |= seqnos[found] > current.column("seqno").to_numpy()[at[found]]
     kept = np.ones(len(ours), bool)
     kept[at[found & counts]] = False
-    taken = source.filter(pa.array(counts & ~source.column(IS_REMOVED).to_numpy())).select(CURRENT_COLUMNS)
+    taken = source.filter(pa.array(counts & ~source.column(IS_REMOVED).to_numpy())).select(current.schema.names)
     return pa.concat_tables([current.filter(pa.array(kept)), taken])
 
 
@@ -144,14 +144,19 @@ def _ended(current: Rows, rules: pa.Table, plan: FoldPlan) -> pa.Table:
     """Removals of the documents of `current` that ended with their collection and are in no other row."""
     emptying = rules.take(pa.array(plan.emptying))
     if not emptying.num_rows:
-        return _removals(rules.slice(0, 0), current.schema)
+        return _removals(rules.slice(0, 0), _untyped(current.schema))
     held = current.rows(_FACTS, pc.field("vbucket").isin(pc.unique(emptying.column("vbucket"))))
     # Whatever their batch, it is older than those of the tail.
     held = held.append_column(BATCH_ID, pa.repeat(pa.scalar(-1, pa.int64()), held.num_rows))
     held = held.filter(pa.array(lies_before(held, emptying)))
     decided: Indexes = np.concatenate([plan.newest, plan.absent])
     ours, theirs = key_codes(held, rules.take(pa.array(decided)))
-    return _removals(held.filter(pa.array(~np.isin(ours, theirs))), current.schema)
+    return _removals(held.filter(pa.array(~np.isin(ours, theirs))), _untyped(current.schema))
+
+
+def _untyped(schema: pa.Schema) -> pa.Schema:
+    """The columns of `current` that every pipeline has."""
+    return pa.schema([schema.field(name) for name in CURRENT_COLUMNS])
 
 
 def _effective(rows: pa.Table, is_forced: Mask) -> pa.Table:

@@ -25,11 +25,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow.compute as pc
+
+from dcpstream.model import Op
 from dcpstream.pipelines.progress import RollbackReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from dcpstream.pipelines.document_types import DocumentTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class FoldReport:
         removed: documents that were removed.
         restored: those of both that a rollback brought back to an older state.
         current_rows: documents in the table now.
+        rejected: documents among those that the fold decided about that do not fit the schema.
     """
 
     upto: int
@@ -66,6 +72,7 @@ class FoldReport:
     removed: int
     restored: int
     current_rows: int
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,30 @@ class TableEngine(Protocol):
 
     def state(self) -> TableState:
         """What exists."""
+        ...
+
+    def typed_columns(self) -> pa.Schema | None:
+        """The columns that the table `current` has beside CURRENT_COLUMNS; None without a table."""
+        ...
+
+    def use(self, types: DocumentTypes | None) -> None:
+        """From now on fill these typed columns of `current`, which has them, or is created with them; None for none."""
+        ...
+
+    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit; its batches stay the same.
+
+        Args:
+            upto: the newest batch in `current`.
+            from_changes: make the rows of the batches of `changes` up to `upto`; otherwise of the values in `current`.
+
+        Raises:
+            FieldError: a document does not fit, and mode is FAILFAST.
+        """
+        ...
+
+    def rejects(self) -> DataFrame | pa.Table:
+        """The documents as of the newest batch that do not fit the types: REJECT_COLUMNS."""
         ...
 
     def create(self) -> None:
@@ -179,3 +210,16 @@ def rollback_reports(rows: Sequence[dict[str, Any]]) -> tuple[RollbackReport, ..
         rows: with `vbucket` and `value`, the JSON of `dcpstream.columnar.rollback_row` as text or bytes.
     """
     return tuple(RollbackReport.from_row(row["vbucket"], row["value"]) for row in rows)
+
+
+def summary_of(batch_id: int, controls: pa.Table, row_count: int) -> BatchSummary:
+    """The summary of a batch.
+
+    Args:
+        batch_id: its number.
+        controls: its control rows, with the columns op, vbucket and value.
+        row_count: all of its rows.
+    """
+    is_rollback = pc.equal(controls.column("op"), Op.ROLLBACK.value)
+    rollbacks = rollback_reports(controls.filter(is_rollback).select(["vbucket", "value"]).to_pylist())
+    return BatchSummary(batch_id, row_count - controls.num_rows, controls.num_rows - len(rollbacks), rollbacks)

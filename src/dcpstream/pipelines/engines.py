@@ -28,7 +28,8 @@ class TableTarget:
     Attributes:
         path: the pipeline's directory: absolute, or a URL.
         value_format: "binary" or "string", the type of `value`.
-        changes, current, live: names in a catalog; None for `changes` and `current` in the directory, and for no view.
+        changes, current, live, rejects: names in a catalog; None for `changes` and `current` in the directory, and for
+            no view.
     """
 
     path: str
@@ -36,11 +37,12 @@ class TableTarget:
     changes: str | None = None
     current: str | None = None
     live: str | None = None
+    rejects: str | None = None
 
     @property
     def is_named(self) -> bool:
         """Whether a table or view has a name in a catalog."""
-        return any(name is not None for name in (self.changes, self.current, self.live))
+        return any(name is not None for name in (self.changes, self.current, self.live, self.rejects))
 
 
 def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> TableEngine:
@@ -88,7 +90,9 @@ def _delta_rs(target: TableTarget, *, is_asked_for: bool) -> TableEngine:
     if directory is None:
         raise ConfigError("path", target.path, f"the engine delta-rs writes local directories only, no URLs{why}")
     if target.is_named:
-        raise ConfigError("changes, current, live", "names", f"the engine delta-rs does not know Spark's catalogs{why}")
+        raise ConfigError(
+            "changes, current, live, rejects", "names", f"the engine delta-rs does not know Spark's catalogs{why}"
+        )
     return DeltaRsEngine(directory, target.value_format)
 
 
@@ -104,4 +108,4 @@ def _spark_sql(engine: str, spark: SparkSession, target: TableTarget) -> TableEn
         Table.of(name, child(target.path, directory), engine)
         for name, directory in ((target.changes, "changes"), (target.current, "current"))
     )
-    return SparkSqlEngine(spark, FORMATS[engine](), changes, current, target.value_format, target.live)
+    return SparkSqlEngine(spark, FORMATS[engine](), changes, current, target.value_format, target.live, target.rejects)

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dcpstream.model import Op
-from dcpstream.pipelines.rows import BATCH_ID, DOCUMENT_KEY
+from dcpstream.pipelines.document_sql import IS_UNFIT, judged, reason, typed_columns
+from dcpstream.pipelines.document_types import REASON, REJECT_COLUMNS, DocumentTypes
+from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS, DOCUMENT_KEY
 
 IS_REMOVED = "_is_removed"
 """Column of the rows to merge: the document is removed."""
@@ -35,18 +37,25 @@ class FoldQuery:
 
     Attributes:
         changes, current: the tables, as SQL writes them.
-        columns: of `current`.
+        types: of the typed columns of `current`; None for none.
         after: the batches above it are the tail; `NO_BATCH` for all.
         upto: the newest batch of the tail; None for no bound.
         bounds: vbucket → seqno of its rollback in the batch `upto`.
+        is_open: whether the batches above `upto` belong to the tail, too. None of them has a rollback.
     """
 
     changes: str
     current: str
-    columns: Sequence[str]
+    types: DocumentTypes | None
     after: int
     upto: int | None = None
     bounds: Mapping[int, int] = field(default_factory=dict)
+    is_open: bool = False
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of `current`."""
+        return CURRENT_COLUMNS if self.types is None else (*CURRENT_COLUMNS, *self.types.columns.names)
 
     def facts(self) -> str:
         """One row: the rows of the tail, as `total`, and those that empty a collection, as `emptying`."""
@@ -71,8 +80,19 @@ class FoldQuery:
         """
 
     def newest(self) -> str:
-        """The documents that the tail decides about: the columns of `current`, IS_REMOVED, IS_FORCED."""
-        return f"WITH {self._common()} SELECT {_names(self.columns)}, {IS_REMOVED}, {IS_FORCED} FROM newest"
+        """The documents that the tail decides about: the columns of `current`, IS_REMOVED, IS_FORCED; IS_UNFIT."""
+        return f"WITH {self._common()} SELECT {_names(self._deciding)} FROM newest"
+
+    def rejects(self) -> str:
+        """The documents that do not fit the types: REJECT_COLUMNS. Meant for the tail of all batches."""
+        assert self.types is not None
+        names = ", ".join(f"{reason(self.types)} AS {REASON}" if name == REASON else name for name in REJECT_COLUMNS)
+        return f"WITH {self._common()} SELECT {names} FROM judged WHERE {IS_UNFIT}"
+
+    def retyped(self) -> str:
+        """The rows of `current` with the typed columns computed anew, as `newest` has them."""
+        rows = f"SELECT {_names(CURRENT_COLUMNS)}, false AS {IS_REMOVED}, false AS {IS_FORCED} FROM {self.current}"
+        return f"WITH decided AS ({rows}), {self._typed()} SELECT {_names(self._deciding)} FROM newest"
 
     def touched(self) -> str:
         """The documents that a void row has touched: scope, collection, key."""
@@ -93,12 +113,13 @@ class FoldQuery:
             newest, floors, touched: views of the queries of these names; None for a query without rows.
         """
         without_row = f"true AS {IS_REMOVED}, true AS {IS_FORCED}, CAST(NULL AS BIGINT) AS {ENDED_AT}"
+        names = _names([*self.columns, IS_REMOVED, IS_FORCED], "n")
         if floors is None:
-            query = f"SELECT *, CAST(NULL AS BIGINT) AS {ENDED_AT} FROM {newest}"
+            query = f"SELECT {names}, CAST(NULL AS BIGINT) AS {ENDED_AT} FROM {newest} AS n"
         else:
             untouched = f"LEFT ANTI JOIN {touched} AS t ON {_same_document('c', 't')}" if touched is not None else ""
             query = f"""
-                SELECT n.*, f.seqno AS {ENDED_AT}
+                SELECT {names}, f.seqno AS {ENDED_AT}
                 FROM {newest} AS n LEFT JOIN {floors} AS f ON {_same_place("n", "f")}
                 UNION ALL
                 SELECT {_names(self.columns, "c")}, {without_row} FROM {self.current} AS c
@@ -107,10 +128,10 @@ class FoldQuery:
             """
         if touched is not None:
             # All rows of these documents are void: only their names are left.
-            names = ", ".join(f"t.`{name}`" if name in DOCUMENT_KEY else "NULL" for name in self.columns)
+            keys = ", ".join(f"t.`{name}`" if name in DOCUMENT_KEY else "NULL" for name in self.columns)
             query += f"""
                 UNION ALL
-                SELECT {names}, {without_row} FROM {touched} AS t
+                SELECT {keys}, {without_row} FROM {touched} AS t
                 LEFT ANTI JOIN {newest} AS n ON {_same_document("t", "n")}
             """
         return query
@@ -127,13 +148,19 @@ class FoldQuery:
             THEN INSERT ({_names(self.columns)}) VALUES ({_names(self.columns, "s")})
         """
 
+    @property
+    def _deciding(self) -> Sequence[str]:
+        return [*self.columns, IS_REMOVED, IS_FORCED, *([] if self.types is None else [IS_UNFIT])]
+
     def _untouched(self, table: str) -> str:
         return f"LEFT ANTI JOIN touched AS t ON {_same_document(table, 't')}" if self.bounds else ""
 
     @property
     def _tail(self) -> str:
-        upto = "" if self.upto is None else f" AND {BATCH_ID} <= {self.upto}"
-        return f"{BATCH_ID} > {self.after}{upto}"
+        return f"{BATCH_ID} > {self.after}{self._and_upto()}"
+
+    def _and_upto(self) -> str:
+        return "" if self.upto is None or self.is_open else f" AND {BATCH_ID} <= {self.upto}"
 
     def _common(self) -> str:
         """Common table expressions: `ends`, `effective`, `newest`, and with rollbacks `touched`."""
@@ -153,8 +180,22 @@ class FoldQuery:
                     PARTITION BY scope, collection, key ORDER BY seqno DESC, {BATCH_ID} DESC, vbucket DESC
                 ) AS _rank FROM effective
             ),
-            newest AS (
+            decided AS (
                 SELECT *, coalesce(_change_type = 'delete', false) AS {IS_REMOVED} FROM ranked WHERE _rank = 1
+            ),
+            {self._typed()}
+        """
+
+    def _typed(self) -> str:
+        """Common table expressions: `newest`, and with types `judged`."""
+        if self.types is None:
+            return "newest AS (SELECT * FROM decided)"
+        removed = f"{IS_REMOVED} OR {IS_UNFIT}" if self.types.mode == "DROPMALFORMED" else IS_REMOVED
+        return f"""
+            judged AS ({judged("decided", self.types, IS_REMOVED)}),
+            newest AS (
+                SELECT {_names(CURRENT_COLUMNS)}, {typed_columns(self.types)},
+                {removed} AS {IS_REMOVED}, {IS_FORCED}, {IS_UNFIT} FROM judged
             )
         """
 
@@ -173,8 +214,8 @@ class FoldQuery:
                     r.{BATCH_ID} < {self.upto} AND r.op <> '{Op.ROLLBACK.value}' AND r.seqno > b.seqno, false
                 ) AS _is_void
                 FROM {self.changes} AS r LEFT JOIN bounds AS b ON r.vbucket = b.vbucket
-                WHERE r.{BATCH_ID} <= {self.upto}
-                AND (r.{BATCH_ID} > {self.after} OR r.vbucket IN ({", ".join(map(str, self.bounds))}))
+                WHERE (r.{BATCH_ID} > {self.after} OR r.vbucket IN ({", ".join(map(str, self.bounds))}))
+                {self._and_upto()}
             ),
             lost AS (SELECT DISTINCT scope, collection, vbucket FROM rows WHERE _is_void AND {_IS_EMPTYING}),
             touched AS (

@@ -236,6 +236,10 @@ def pipeline_of(spark: SparkSession, config: PipelineConfig) -> Pipeline:
         changes=config.changes,
         current=config.current,
         live=config.live,
+        schema=config.schema,
+        mode=config.mode,
+        field_prefix=config.field_prefix,
+        rejects=config.rejects,
         fold_share=config.fold_share,
         retain_hours=config.retain_hours,
     )

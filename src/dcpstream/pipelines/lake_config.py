@@ -25,9 +25,10 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dcpstream.errors import ConfigError
+from dcpstream.pipelines.document_types import Mode
 from dcpstream.pipelines.location import child
 from dcpstream.pipelines.pipeline import DEFAULT_TRIGGER, FOLD_SHARE, RETAIN_HOURS
 from dcpstream.spark.options import SourceOptions
@@ -43,6 +44,10 @@ _PIPELINE: dict[str, type | tuple[type, ...]] = {
     "changes": str,
     "current": str,
     "live": str,
+    "schema": str,
+    "mode": str,
+    "field_prefix": str,
+    "rejects": str,
     "engine": str,
     "trigger": str,
     "fold_share": (float, int),
@@ -76,8 +81,8 @@ class PipelineConfig:
         name: of its section.
         path: directory or URL of its checkpoint and tables.
         options: of the source.
-        changes, current, live: names in a catalog.
-        engine, fold_share, retain_hours: as for `Pipeline`.
+        changes, current, live, rejects: names in a catalog.
+        schema, mode, field_prefix, engine, fold_share, retain_hours: as for `Pipeline`.
         trigger: pause between the starts of micro-batches.
     """
 
@@ -87,6 +92,10 @@ class PipelineConfig:
     changes: str | None = None
     current: str | None = None
     live: str | None = None
+    schema: str | None = None
+    mode: Mode = "PERMISSIVE"
+    field_prefix: str = ""
+    rejects: str | None = None
     engine: str = "auto"
     trigger: str = DEFAULT_TRIGGER
     fold_share: float = FOLD_SHARE
@@ -226,6 +235,12 @@ class _Checker:
         retain_hours = float(section.get("retain_hours", RETAIN_HOURS))
         if retain_hours <= 0:
             self._problem((*place, "retain_hours"), f"{retain_hours:g} is not above 0")
+        mode = section.get("mode", "PERMISSIVE")
+        if mode not in get_args(Mode):
+            self._problem((*place, "mode"), f"{mode!r} is not one of {', '.join(get_args(Mode))}")
+        for key in ("mode", "field_prefix", "rejects"):
+            if key in section and "schema" not in section:
+                self._problem((*place, key), "it needs the key schema beside it")
         try:
             SourceOptions.parse(options)
         except ConfigError as error:
@@ -237,6 +252,10 @@ class _Checker:
             changes=section.get("changes"),
             current=section.get("current"),
             live=section.get("live"),
+            schema=section.get("schema"),
+            mode=mode,
+            field_prefix=section.get("field_prefix", ""),
+            rejects=section.get("rejects"),
             engine=section.get("engine", "auto"),
             trigger=trigger,
             fold_share=fold_share,
@@ -265,6 +284,7 @@ class _Checker:
                 ("changes", one.changes),
                 ("current", one.current),
                 ("live", one.live),
+                ("rejects", one.rejects),
             ):
                 if value is None:
                     continue

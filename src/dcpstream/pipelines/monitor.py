@@ -80,7 +80,7 @@ class _Entry:
     Attributes:
         pipeline: the pipeline.
         since: when the last batch was written, or the pipeline was added (monotonic seconds).
-        batches, folds, append_s, fold_s: totals.
+        batches, folds, rejected, append_s, fold_s: totals.
         reports: the newest, oldest first.
         is_told: whether the log has the present stall already.
     """
@@ -89,6 +89,7 @@ class _Entry:
     since: float
     batches: int = 0
     folds: int = 0
+    rejected: int = 0
     append_s: float = 0.0
     fold_s: float = 0.0
     reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
@@ -180,6 +181,7 @@ class Monitor:
                 entry.is_told = False
                 entry.batches += 1
                 entry.folds += report.is_folded
+                entry.rejected += report.rejected
                 entry.append_s += report.append_s
                 entry.fold_s += report.fold_s
                 entry.reports.append(report)
@@ -233,7 +235,7 @@ class Monitor:
         failure = pipeline.failure
         with self._lock:
             times = [(one.batch_id, one.rows, one.append_s, one.fold_s) for one in entry.reports]
-            totals = {"batches": entry.batches, "folds": entry.folds}
+            totals = {"batches": entry.batches, "folds": entry.folds, "rejected": entry.rejected}
             seconds = {"append_s": entry.append_s, "fold_s": entry.fold_s}
             since = entry.since
         return {
@@ -297,6 +299,7 @@ _COUNTERS = (
     ("rows", "rows", "Data rows that were written to changes."),
     ("batches", "batches", "Micro-batches that were written."),
     ("folds", "folds", "Folds into current."),
+    ("rejected_documents", "rejected", "Documents that did not fit the schema when they were folded."),
     ("rollbacks", "rollbacks", "Control rows about rollbacks."),
     ("append_seconds", "append_s", "Seconds that reading and appending took."),
     ("fold_seconds", "fold_s", "Seconds that folding took."),

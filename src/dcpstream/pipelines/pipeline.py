@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
+from dcpstream.pipelines.document_types import Mode
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
+from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
@@ -111,6 +113,14 @@ class Pipeline:
         engine: the name of the engine that writes the tables, see `choose_engine`, or an engine.
         changes, current: names of the tables in a catalog of the session, instead of directories.
         live: name of a view in a catalog that shows every batch at once.
+        schema: fields of the JSON documents that become columns of `current` and `live`, as DDL text or StructType.
+            "infer" takes those of a sample at the first start, and those of `current` afterwards. None for no such
+            columns. See `dcpstream.pipelines.evolution` for another schema than that of the tables.
+        mode: what happens to a document that does not fit the schema. PERMISSIVE: fields that do not fit are null, and
+            `_corrupt_record` has the document. With DROPMALFORMED it is not in `current` and `live`. FAILFAST: the fold
+            fails, and with it the run.
+        field_prefix: of the names of these columns, where documents have fields like `key` or `flags`.
+        rejects: name of a view in a catalog with the documents that do not fit, see `rejects`.
         fold_share: see `FOLD_SHARE`.
         fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
         on_batch: called after each written batch.
@@ -137,6 +147,10 @@ class Pipeline:
         changes: str | None = None,
         current: str | None = None,
         live: str | None = None,
+        schema: Schema = None,
+        mode: Mode = "PERMISSIVE",
+        field_prefix: str = "",
+        rejects: str | None = None,
         fold_share: float = FOLD_SHARE,
         fold_rows_min: int | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
@@ -155,8 +169,14 @@ class Pipeline:
         self.path = str(local_directory(path) or path)
         self.checkpoint = child(self.path, "checkpoint")
         if isinstance(engine, str):
-            engine = choose_engine(engine, spark, TableTarget(self.path, value_format, changes, current, live))
+            target = TableTarget(self.path, value_format, changes, current, live, rejects)
+            engine = choose_engine(engine, spark, target)
         self.engine: TableEngine = engine
+        self._typing = Typing(schema, mode, field_prefix, self._sampled_fields)
+        if not self._typing.is_typed:
+            for option, given_value in (("mode", None if mode == "PERMISSIVE" else mode), ("rejects", rejects)):
+                if given_value is not None:
+                    raise ConfigError(option, given_value, "nothing without a schema: every document fits")
         self._fold_share = fold_share
         self._fold_rows_min = engine.fold_rows_min if fold_rows_min is None else fold_rows_min
         self._listeners = [] if on_batch is None else [on_batch]
@@ -217,7 +237,7 @@ class Pipeline:
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._require_whole()
-        self.engine.create()
+        self._typing.prepare(self.engine, self._folded)
         self._held = None
         tasks = cluster_partitions(self._spark)
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}
@@ -328,6 +348,7 @@ class Pipeline:
         if app is None:
             return None
         with self._writing:
+            self._typing.prepare(self.engine, self._folded)
             held = self._now_held(app)
             if held.last is None or held.last == held.folded:
                 return None
@@ -338,8 +359,40 @@ class Pipeline:
 
         Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
         """
-        app = self._app()
-        return self.engine.live(None if app is None else self.engine.folded(app))
+        self._typing.look(self.engine)
+        return self.engine.live(self._folded())
+
+    def rejects(self) -> DataFrame | pa.Table:
+        """The documents as of the newest batch that do not fit the schema, whatever the mode.
+
+        The columns are key, scope, collection, vbucket, seqno, _batch_id, _commit_timestamp, reason and value. Every
+        call looks at all of `changes`.
+
+        Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
+
+        Raises:
+            ConfigError: the tables have no typed columns.
+        """
+        if not self._typing.is_typed:
+            raise ConfigError("schema", None, "one: without a schema every document fits")
+        self._typing.look(self.engine)
+        return self.engine.rejects()
+
+    def rebuild(self) -> FoldReport | None:
+        """Make `current` anew of `changes`, with exactly the columns of the schema, in one commit; then fold.
+
+        For a schema that `start` refuses, and for a mode that should apply to all documents. It takes a pass over all
+        of `changes`. Readers see the old table until the commit.
+
+        Raises:
+            LocalProtocolError: the pipeline is running.
+        """
+        if self.is_running:
+            raise LocalProtocolError("the pipeline is running", state="running", event="rebuild")
+        with self._writing:
+            self._held = None
+            self._typing.rebuild(self.engine, self._folded)
+        return self.fold()
 
     def maintain(self) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
@@ -368,6 +421,7 @@ class Pipeline:
             OffsetError: the tables lack an earlier batch.
         """
         with self._writing:
+            self._typing.prepare(self.engine, lambda: self.engine.folded(app))
             report = self._applied(app, batch_id, frame)
             if report is not None:
                 self._rows += report.rows
@@ -412,6 +466,7 @@ class Pipeline:
             is_folded=folded is not None,
             documents=folded.documents if folded is not None else 0,
             removed=folded.removed if folded is not None else 0,
+            rejected=folded.rejected if folded is not None else 0,
             append_s=appended - begin,
             fold_s=self._clock.monotonic() - appended,
             is_recovered=is_recovered,
@@ -446,6 +501,17 @@ class Pipeline:
         local = local_directory(metadata)
         text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
         return _app_of(json.loads(text)["id"])
+
+    def _folded(self) -> int | None:
+        """The newest batch in `current`."""
+        app = self._app()
+        return None if app is None else self.engine.folded(app)
+
+    def _sampled_fields(self) -> pa.Schema:
+        """The fields of a sample of documents."""
+        from dcpstream.spark.inference import inferred_fields
+
+        return columns_of(fields_of(inferred_fields(SourceOptions.parse(self._options))))
 
     def _require_whole(self) -> None:
         """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""

@@ -57,6 +57,7 @@ class BatchReport:
         documents: documents that the fold wrote to `current`, of this batch and of the batches before it; 0 without a
             fold.
         removed: documents that the fold removed from `current`.
+        rejected: documents among those that the fold decided about that do not fit the schema; see `FoldReport`.
         append_s: seconds to read the batch and append it to `changes`.
         fold_s: seconds to fold.
         is_recovered: an earlier run had appended the batch and ended before Spark knew.
@@ -68,6 +69,7 @@ class BatchReport:
     is_folded: bool = False
     documents: int = 0
     removed: int = 0
+    rejected: int = 0
     append_s: float = 0.0
     fold_s: float = 0.0
     is_recovered: bool = False

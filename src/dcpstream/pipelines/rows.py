@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from dcpstream.columnar import change_schema
 from dcpstream.model import Op
-from dcpstream.pipelines.engine import BatchSummary, rollback_reports
 
 _DOCUMENT_OPS = pa.array([op.value for op in Op if not op.is_control])
 _EMPTYING_OPS = pa.array([op.value for op in Op if op.empties_collection])
@@ -76,19 +75,6 @@ def with_keys(table: pa.Table, keys: pa.Array) -> pa.Table:
     """The rows that have one of these keys, and the control rows, which have none."""
     key = table.column("key")
     return table.filter(pc.or_(pc.is_null(key), pc.is_in(key, value_set=keys)))
-
-
-def summary_of(batch_id: int, controls: pa.Table, row_count: int) -> BatchSummary:
-    """The summary of a batch.
-
-    Args:
-        batch_id: its number.
-        controls: its control rows, with the columns op, vbucket and value.
-        row_count: all of its rows.
-    """
-    is_rollback = pc.equal(controls.column("op"), Op.ROLLBACK.value)
-    rollbacks = rollback_reports(controls.filter(is_rollback).select(["vbucket", "value"]).to_pylist())
-    return BatchSummary(batch_id, row_count - controls.num_rows, controls.num_rows - len(rollbacks), rollbacks)
 
 
 def is_control(table: pa.Table) -> pa.ChunkedArray:
@@ -194,6 +180,12 @@ def key_codes(*tables: pa.Table) -> list[Indexes]:
     codes = _codes(both, DOCUMENT_KEY, np.zeros(both.num_rows, np.int64))
     ends = np.cumsum([table.num_rows for table in tables])[:-1]
     return np.split(codes, ends)
+
+
+def places(rows: pa.Table) -> npt.NDArray[np.void]:
+    """[rows]: vbucket, seqno and batch of each, as one value that can be compared. No two data rows have the same."""
+    numbers = np.stack([_numbers(rows, name) for name in ("vbucket", "seqno", BATCH_ID)], axis=1)
+    return np.ascontiguousarray(numbers).view([("vbucket", "i8"), ("seqno", "i8"), ("batch", "i8")]).reshape(-1)
 
 
 def _last_of_each(codes: Indexes, seqnos: Indexes) -> Indexes:

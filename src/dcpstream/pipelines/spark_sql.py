@@ -14,10 +14,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from dcpstream.columnar import CHANGE_SCHEMA, ValueFormat
 from dcpstream.model import Op
+from dcpstream.pipelines.document_sql import IS_UNFIT
+from dcpstream.pipelines.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
 from dcpstream.pipelines.fold_sql import IS_REMOVED, NO_BATCH, FoldQuery, void_rows
 from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS
@@ -50,6 +55,7 @@ class SparkSqlEngine:
         changes, current: the tables.
         value_format: "binary" or "string", the type of `value`.
         live: the name of a view in a catalog that shows every batch at once; None for no view.
+        rejects: the name of a view in a catalog with the documents that do not fit the types; None for no view.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class SparkSqlEngine:
         current: Table,
         value_format: ValueFormat = "binary",
         live: str | None = None,
+        rejects: str | None = None,
     ) -> None:
         self.name = table_format.name
         self.fold_rows_min = FOLD_ROWS_MIN
@@ -73,6 +80,8 @@ class SparkSqlEngine:
             self._session.conf.set(name, value)
         self._value_format = value_format
         self._live = live
+        self._rejects = rejects
+        self._types: DocumentTypes | None = None
 
     def state(self) -> TableState:
         """What exists."""
@@ -83,19 +92,49 @@ class SparkSqlEngine:
             is_written=any(self._format.is_written(self._session, table) for table in found),
         )
 
+    def typed_columns(self) -> pa.Schema | None:
+        """The columns of `current` beside CURRENT_COLUMNS, as the table tells them; None without a table."""
+        from dcpstream.spark.schema import arrow_type
+
+        if not self._format.exists(self._session, self.current):
+            return None
+        fields = self._session.table(self.current.sql).schema.fields[len(CURRENT_COLUMNS) :]
+        return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+
+    def use(self, types: DocumentTypes | None) -> None:
+        """From now on fill these typed columns of `current`."""
+        self._types = types
+
+    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit."""
+        query = self._query(None, upto, {})
+        if from_changes and upto is not None:
+            query = replace(query, bounds=void_bounds(self.summary(upto).rollbacks))
+            rows = self._session.sql(query.newest())
+        else:
+            rows = self._session.sql(query.retyped())
+        if self._types is not None and self._types.mode == "FAILFAST":
+            self._rejected(rows)
+        self._format.replace(self._session, self.current, rows.where(f"NOT {IS_REMOVED}").select(*query.columns))
+        self.publish(upto)
+        self._publish_rejects()
+
     def create(self) -> None:
         """Create the tables that do not exist."""
         from pyspark.sql import types as t
 
-        from dcpstream.spark.schema import spark_schema
+        from dcpstream.spark.schema import spark_fields, spark_schema
 
         changes = spark_schema(CHANGE_SCHEMA.names, self._value_format).add(BATCH_ID, t.LongType())
         current = spark_schema(CURRENT_COLUMNS, self._value_format)
+        if self._types is not None:
+            current = t.StructType([*current, *spark_fields(self._types.columns)])
         for table, schema, statistics in (
             (self.changes, changes, (BATCH_ID, "vbucket", "seqno", "_commit_timestamp")),
             (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
         ):
             self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
+        self._publish_rejects()
 
     def last_batch(self, app: str) -> int | None:
         """The newest batch of this writer in `changes`, or None."""
@@ -122,6 +161,7 @@ class SparkSqlEngine:
         if summary.rollbacks:
             # Until the fold, readers of the view would see void rows.
             self.publish(self.folded(app))
+            self._publish_rejects()
         return summary
 
     def summary(self, batch_id: int) -> BatchSummary:
@@ -147,18 +187,53 @@ class SparkSqlEngine:
         partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
         self._session.conf.set("spark.sql.shuffle.partitions", partitions)
         if before == 0:
-            rows = self._session.sql(query.newest()).where(f"NOT {IS_REMOVED}").select(*CURRENT_COLUMNS)
-            self._format.append(self.current, rows, app, upto)
+            rejected = self._fill(query, app)
             current_rows = self.current_rows()
             counts, restored = MergeCounts(current_rows, 0), 0
         else:
-            counts, restored = self._merge(query, app, has_emptying=facts["emptying"] > 0)
+            counts, restored, rejected = self._merge(query, app, has_emptying=facts["emptying"] > 0)
             current_rows = self.current_rows()
         self.publish(upto)
-        return FoldReport(upto, counts.written, counts.removed, restored, current_rows)
+        return FoldReport(upto, counts.written, counts.removed, restored, current_rows, rejected)
 
-    def _merge(self, query: FoldQuery, app: str, *, has_emptying: bool) -> tuple[MergeCounts, int]:
-        """Fold into a table that has rows. Returns the counts, and the number of documents with void rows."""
+    def _fill(self, query: FoldQuery, app: str) -> int:
+        """Fold into a table without rows. Returns the number of documents that do not fit the types."""
+        assert query.upto is not None
+        newest = self._session.sql(query.newest())
+        rows = newest.where(f"NOT {IS_REMOVED}").select(*query.columns)
+        if query.types is None:
+            self._format.append(self.current, rows, app, query.upto)
+            return 0
+        if query.types.mode == "PERMISSIVE":
+            self._format.append(self.current, rows, app, query.upto)
+            return self._count(f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
+        newest.persist()
+        try:
+            rejected = self._rejected(newest)
+            self._format.append(self.current, rows, app, query.upto)
+        finally:
+            newest.unpersist()
+        return rejected
+
+    def _rejected(self, newest: DataFrame) -> int:
+        """The number of documents that do not fit the types.
+
+        Raises:
+            FieldError: mode is FAILFAST, and there is one.
+        """
+        if self._types is None:
+            return 0
+        unfit = newest.where(IS_UNFIT)
+        if self._types.mode == "FAILFAST":
+            for row in unfit.orderBy("vbucket", "seqno").limit(1).collect():
+                raise unfit_error(row.asDict(), self._types.reason(as_bytes(row["value"])))
+        return unfit.count()
+
+    def _merge(self, query: FoldQuery, app: str, *, has_emptying: bool) -> tuple[MergeCounts, int, int]:
+        """Fold into a table that has rows.
+
+        Returns: (the counts, number of documents with void rows, number of documents that do not fit the types)
+        """
         assert query.upto is not None
         parts = {"newest": query.newest()}
         if query.bounds:
@@ -168,10 +243,11 @@ class SparkSqlEngine:
         frames = {name: self._session.sql(text) for name, text in parts.items()}
         views = {name: f"dcpstream_fold_{name}" for name in frames}
         # More than one part of the statement uses them.
-        kept = list(frames.values()) if len(frames) > 1 else []
+        kept = list(frames.values()) if len(frames) > 1 or query.types is not None else []
         try:
             for frame in kept:
                 frame.persist()
+            rejected = self._rejected(frames["newest"])
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(views[name])
             restored = frames["touched"].count() if "touched" in frames else 0
@@ -180,7 +256,7 @@ class SparkSqlEngine:
         finally:
             for frame in kept:
                 frame.unpersist()
-        return counts, restored
+        return counts, restored, rejected
 
     def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
         """Delete void rows from `changes`. A second call changes nothing."""
@@ -202,6 +278,21 @@ class SparkSqlEngine:
         if self._live is not None:
             self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {self._unfolded(after).live()}")
 
+    def rejects(self) -> DataFrame:
+        """The documents as of the newest batch that do not fit the types, in the user's session."""
+        self._format.refresh(self._user_session, self.changes)
+        return self._user_session.sql(self._rejects_query().rejects())
+
+    def _publish_rejects(self) -> None:
+        """Make the view of rejects, if it has a name. It is right until the next rollback."""
+        if self._rejects is not None and self._types is not None:
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._rejects} AS {self._rejects_query().rejects()}")
+
+    def _rejects_query(self) -> FoldQuery:
+        """The query for all batches. Void rows of the newest rollback are left out, be they deleted yet or not."""
+        query = self._unfolded(None)
+        return query if query.upto is None else replace(query, is_open=True)
+
     def maintain(self, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
         for table in (self.changes, self.current):
@@ -220,7 +311,7 @@ class SparkSqlEngine:
         return self._query(after, newest, void_bounds(rollbacks))
 
     def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
-        return FoldQuery(self.changes.sql, self.current.sql, CURRENT_COLUMNS, _or_none(after), upto, bounds)
+        return FoldQuery(self.changes.sql, self.current.sql, self._types, _or_none(after), upto, bounds)
 
     def _count(self, source: str) -> int:
         return int(self._session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])

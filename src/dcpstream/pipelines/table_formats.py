@@ -21,7 +21,7 @@ from dcpstream.errors import OffsetError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 TARGET_FILE_BYTES = 128 << 20
 """Size of the files that maintenance makes. Files of half that size and above are left alone, so that maintenance does
@@ -100,7 +100,7 @@ class TableFormat(Protocol):
         ...
 
     def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether anything was committed after the creation."""
+        """Whether it holds a batch."""
         ...
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
@@ -113,6 +113,16 @@ class TableFormat(Protocol):
 
     def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
         """Run a MERGE statement whose commit carries the identifier."""
+        ...
+
+    def replace(self, session: SparkSession, table: Table, rows: DataFrame) -> None:
+        """Replace columns and rows in one commit. Properties and identifiers stay.
+
+        Args:
+            session: of the rows.
+            table: the table.
+            rows: may be a query over the table.
+        """
         ...
 
     def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
@@ -170,8 +180,8 @@ class DeltaFormat:
         )
 
     def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether anything was committed after the creation."""
-        return int(self._snapshot(session, table).version()) > 0
+        """Whether it holds a batch."""
+        return not self._snapshot(session, table).transactions().isEmpty()
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
@@ -201,6 +211,17 @@ class DeltaFormat:
             sum(row["num_inserted_rows"] + row["num_updated_rows"] for row in rows),
             sum(row["num_deleted_rows"] for row in rows),
         )
+
+    def replace(self, session: SparkSession, table: Table, rows: DataFrame) -> None:
+        """Replace columns and rows in one commit."""
+        from pyspark.sql.functions import lit
+
+        if _has_local_times(rows.schema):
+            session.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
+        if table.path is None:
+            rows.writeTo(table.sql).option("overwriteSchema", "true").overwrite(lit(True))
+        else:
+            rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table.path)
 
     def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
@@ -255,8 +276,12 @@ class IcebergFormat:
         )
 
     def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether anything was committed after the creation."""
-        return bool(session.table(f"{table.sql}.snapshots").limit(1).collect())
+        """Whether it holds a batch."""
+        found = session.sql(
+            f"SELECT 1 FROM {table.sql}.snapshots WHERE summary['{_APP}'] IS NOT NULL LIMIT 1"
+        ).collect()
+        kept = session.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
+        return bool(found) or any(row["key"].startswith(_kept("")) for row in kept)
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
@@ -292,18 +317,15 @@ class IcebergFormat:
         added, removed = (int(summary.get(name, 0)) for name in ("added-records", "added-position-deletes"))
         return MergeCounts(added, max(0, removed - added))
 
+    def replace(self, session: SparkSession, table: Table, rows: DataFrame) -> None:
+        """Replace columns and rows in one commit; the table keeps its history and properties."""
+        self._keep_batches(session, table)
+        rows.writeTo(table.sql).using("iceberg").replace()
+
     def maintain(self, session: SparkSession, table: Table, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
         catalog, _, name = table.sql.partition(".")
-        newest: dict[str, int] = {}
-        for row in session.sql(
-            f"SELECT summary['{_APP}'] AS app, summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots "
-            f"WHERE summary['{_APP}'] IS NOT NULL"
-        ).collect():
-            newest[row["app"]] = max(int(row["batch"]), newest.get(row["app"], -1))
-        if newest:
-            kept = _pairs({_kept(app): str(batch) for app, batch in newest.items()})
-            session.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ({kept})")
+        self._keep_batches(session, table)
         session.sql(
             f"CALL {catalog}.system.rewrite_data_files(table => '{name}', options => "
             f"map('target-file-size-bytes', '{TARGET_FILE_BYTES}'))"
@@ -315,6 +337,18 @@ class IcebergFormat:
             f"CALL {catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, "
             f"older_than => TIMESTAMP '{row['oldest']}')"
         )
+
+    def _keep_batches(self, session: SparkSession, table: Table) -> None:
+        """Copy the writers' newest batches from the snapshots to properties of the table."""
+        newest: dict[str, int] = {}
+        for row in session.sql(
+            f"SELECT summary['{_APP}'] AS app, summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots "
+            f"WHERE summary['{_APP}'] IS NOT NULL"
+        ).collect():
+            newest[row["app"]] = max(int(row["batch"]), newest.get(row["app"], -1))
+        if newest:
+            kept = _pairs({_kept(app): str(batch) for app, batch in newest.items()})
+            session.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ({kept})")
 
     def refresh(self, session: SparkSession, table: Table) -> None:
         """Forget the table's cached state: the catalog of each session keeps it for 30 seconds."""
@@ -337,7 +371,25 @@ def _kept(app: str) -> str:
 
 
 def _columns(schema: StructType) -> str:
-    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
+    return ", ".join(f"`{field.name}` {_sql_type(field.dataType)}" for field in schema.fields)
+
+
+def _sql_type(kind: DataType) -> str:
+    """The type as SQL, with nested names in quotes."""
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        return "STRUCT<" + ", ".join(f"`{one.name}`: {_sql_type(one.dataType)}" for one in kind.fields) + ">"
+    if isinstance(kind, t.ArrayType):
+        return f"ARRAY<{_sql_type(kind.elementType)}>"
+    if isinstance(kind, t.MapType):
+        return f"MAP<{_sql_type(kind.keyType)}, {_sql_type(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _has_local_times(kind: DataType) -> bool:
+    """Whether a TIMESTAMP_NTZ is in it."""
+    return "timestamp_ntz" in kind.json()
 
 
 def _pairs(properties: Mapping[str, str]) -> str:

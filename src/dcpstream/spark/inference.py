@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import types as t
 
 from dcpstream.columnar.documents import NumberText, load_json
+from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream.spark.coordinator import Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
@@ -36,6 +37,18 @@ def inferred_schema(options: SourceOptions) -> t.StructType:
     if is_any_malformed and options.mode == "PERMISSIVE":
         fields.append(t.StructField(options.corrupt_column, t.StringType()))
     return field_columns(fields, options)
+
+
+def inferred_fields(options: SourceOptions) -> t.StructType:
+    """The fields of documents, without the columns of the source.
+
+    Raises:
+        ConfigError: the sample has no JSON object with a field.
+    """
+    fields, _ = infer(_sample(options))
+    if not fields.fields:
+        raise ConfigError("schema", "infer", "a schema: no JSON object was found among the first changes")
+    return fields
 
 
 def infer(documents: Iterable[bytes]) -> tuple[t.StructType, bool]:

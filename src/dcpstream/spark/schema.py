@@ -184,6 +184,23 @@ def spark_schema(
     return t.StructType([t.StructField(prefix + name, _meta_type(name, value_format)) for name in columns])
 
 
+def spark_fields(columns: pa.Schema) -> t.StructType:
+    """The StructType of columns with the types of `arrow_type`."""
+    return t.StructType([t.StructField(column.name, _spark_type(column.type)) for column in columns])
+
+
+def _spark_type(kind: pa.DataType) -> t.DataType:
+    if pa.types.is_struct(kind):
+        return spark_fields(pa.schema(list(kind)))
+    if pa.types.is_list(kind):
+        return t.ArrayType(_spark_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return t.MapType(t.StringType(), _spark_type(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return t.DecimalType(kind.precision, kind.scale)
+    return next(spark() for spark, arrow in _ARROW_TYPES.items() if arrow == kind)
+
+
 def arrow_type(kind: t.DataType) -> pa.DataType:
     """The Arrow type of a document field's type.
 

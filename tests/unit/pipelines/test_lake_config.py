@@ -32,6 +32,10 @@ fold_share = 0.5
 bucket = "travel"
 path = "s3://lake/flights"
 changes = "lake.travel.changes"
+schema = "name STRING, age INT"
+mode = "DROPMALFORMED"
+field_prefix = "doc_"
+rejects = "lake.travel.rejects"
 [pipelines.flights.source]
 maxOffsetsPerTrigger = 1000
 readStable = true
@@ -67,6 +71,13 @@ def test_a_good_file(tmp_path: Path) -> None:
     }
     assert (orders.trigger, orders.fold_share) == ("10 seconds", 0.5)
     assert (flights.path, flights.changes) == ("s3://lake/flights", "lake.travel.changes")
+    assert (flights.schema, flights.mode, flights.field_prefix, flights.rejects) == (
+        "name STRING, age INT",
+        "DROPMALFORMED",
+        "doc_",
+        "lake.travel.rejects",
+    )
+    assert (orders.schema, orders.mode, orders.rejects) == (None, "PERMISSIVE", None)
     assert (flights.options["maxOffsetsPerTrigger"], flights.options["readStable"]) == ("1000", "true")
     assert "hidden" not in repr(config)
 
@@ -78,13 +89,15 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("fold_share = 0.5", "fold_share = 5", 18, "fold_share: 5 is not above 0"),
         ("fold_share = 0.5", 'fold_share = "5"', 18, "'5' is not a number or a whole number"),
         ('trigger = "10 seconds"', 'trigger = "soon"', 17, "'soon' is not a time like"),
-        ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 25, "maxOffsetsPerTrigger='0' is not allowed"),
-        ("maxOffsetsPerTrigger = 1000", "maxOffset = 0", 25, "pipelines.flights.source.maxOffset"),
+        ("maxOffsetsPerTrigger = 1000", "maxOffsetsPerTrigger = 0", 29, "maxOffsetsPerTrigger='0' is not allowed"),
+        ("maxOffsetsPerTrigger = 1000", "maxOffset = 0", 29, "pipelines.flights.source.maxOffset"),
         ('"couchbase://127.0.0.1"', '"http://127.0.0.1"', 10, "source.connectionString"),
         ('passwordVariable = "SECRET"', 'passwordVariable = "NONE"', 12, "no variable NONE"),
         ('tables = "none"', 'tables = "hudi"', 5, "'hudi' is not one of"),
         ('path = "s3://lake/flights"', 'path = "lake/orders"', 22, "belongs to the pipeline orders already"),
         ("[pipelines.orders]", '[pipelines."or/ders"]', 14, "a name has letters"),
+        ('"DROPMALFORMED"', '"IGNORE"', 25, "'IGNORE' is not one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        ('schema = "name STRING, age INT"', "", 25, "pipelines.flights.mode: it needs the key schema beside it"),
         ("[session]", "[sessions]", 3, "sessions: there is no such key"),
     ],
 )
