@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.spark import Bucket, kv_of
+from dcpstream.node.summary import summarize_bucket
+from tests.kit.spark import VBUCKETS, Bucket, kv_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,11 +154,24 @@ def test_filters_are_pushed_down_and_stay_exact(spark: SparkSession, bucket: Buc
     def read() -> list[Any]:
         return source(spark, bucket, columns="key,vbucket,seqno,op").load().where(condition).orderBy("key").collect()
 
+    def items_sent() -> int:
+        return sum(one.items_sent for one in summarize_bucket(bucket.node._bucket("default")).dcp)
+
+    def physical_plan(frame: Any) -> str:
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
     expected = read()
+    assert "Filter (" in physical_plan(source(spark, bucket).load().where(condition))
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, "true")
     try:
         assert read() == expected
+        bucket.node.set_collections("default", {"shop": ["orders"]})
+        sent = items_sent()
+        orders = source(spark, bucket, columns="key,op,scope,collection").load().where("collection = 'orders'")
+        assert [row["op"] for row in orders.collect()] == ["collection_created"] * VBUCKETS
+        assert items_sent() - sent <= VBUCKETS, "the node sends no other collection"
+        assert "Filter (" not in physical_plan(orders)
     finally:
         spark.conf.unset(setting)
     assert expected
