@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import inspect
 import json
 import os
 import queue
@@ -28,6 +27,7 @@ import psutil
 import pyarrow as pa
 
 from chaos.preload import python_command
+from chaos.typed import columns_of
 from tools.patience import patient
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ SINKS = ("delta-rs", "delta", "parquet")
 """The table engines, and the sink of Spark's own that only appends."""
 
 ROOT = Path(__file__).parent.parent
+_MEMORY, _MEMORY_BYTES_MIN = Path("/dev/shm"), 1 << 30
 TASK_WORKER = "pyspark.daemon pyspark.worker"
 _MARK = "\x01"
 """Begins a line of the protocol; Spark writes to the same stream."""
@@ -71,6 +72,8 @@ class Order:
         die_at: a moment of the writing of tables at which the query dies, such as "append after"; "" for none.
         die_nth: at which passing of that moment.
         fold_rows: rows of the tail from which `current` is folded.
+        schema: of the typed columns of `current`; "" for none.
+        mode: of documents that do not fit.
     """
 
     sink: str
@@ -80,6 +83,20 @@ class Order:
     die_at: str = ""
     die_nth: int = 1
     fold_rows: int | None = None
+    schema: str = ""
+    mode: str = "PERMISSIVE"
+
+    def pipeline(self, spark: SparkSession, engine: str) -> Pipeline:
+        """The pipeline of the tables."""
+        from pyspark.sql import types as t
+
+        from dcpstream.pipelines import Pipeline
+
+        kinds = {"INT": t.IntegerType(), "BIGINT": t.LongType(), "STRING": t.StringType()}
+        fields = [t.StructField(name, kinds[kind]) for name, kind in columns_of(self.schema).items()]
+        # Text would need a session.
+        more: dict[str, Any] = {"schema": t.StructType(fields), "mode": self.mode} if fields else {}
+        return Pipeline(spark, self.path, self.options, engine=engine, fold_rows_min=self.fold_rows, **more)
 
 
 class Host(Protocol):
@@ -95,7 +112,7 @@ class Host(Protocol):
         """Stop the query."""
 
     def table(self, order: Order, name: str) -> pa.Table:
-        """The table `changes` or `current`, as Spark reads it, or the view `live`, of a query that does not run."""
+        """The table `changes` or `current`, as Spark reads it, or `live` or `rejects`, of a query that does not run."""
 
     def kill(self) -> None:
         """Kill the driver, and have another one; it runs no query."""
@@ -140,20 +157,10 @@ class SparkHost:
                 writer = writer.trigger(availableNow=True)
             self._query = writer.start()
             return
-        self._pipeline = self._made(order)
+        self._pipeline = order.pipeline(self._spark, order.sink)
         if order.die_at:
             plant_death(self._pipeline, order.die_at, order.die_nth)
         self._pipeline.start(until=order.until, trigger=None)  # type: ignore[arg-type]
-
-    def _made(self, order: Order) -> Pipeline:
-        from dcpstream.pipelines import Pipeline
-
-        more: dict[str, Any] = {"engine": order.sink}
-        if order.fold_rows is not None:
-            more["fold_rows_min"] = order.fold_rows
-        known = inspect.signature(Pipeline).parameters
-        more = {name: value for name, value in more.items() if name in known}
-        return Pipeline(self._spark, order.path, order.options, **more)
 
     def state(self) -> tuple[bool, str]:
         """Whether the query runs, and its error."""
@@ -192,9 +199,9 @@ class SparkHost:
 
     def table(self, order: Order, name: str) -> pa.Table:
         """A table as Spark reads it, or the view `live`."""
-        if name == "live":
-            live = self._made(order).live()
-            return live if isinstance(live, pa.Table) else live.toArrow()
+        if name in {"live", "rejects"}:
+            found = getattr(order.pipeline(self._spark, order.sink), name)()
+            return found if isinstance(found, pa.Table) else found.toArrow()
         return self._spark.read.format("delta").load(f"{order.path}/{name}").toArrow()
 
 
@@ -216,6 +223,15 @@ def plant_death(pipeline: Pipeline, moment: str, nth: int) -> None:
         return result
 
     setattr(target, method, dying)
+
+
+def quick_folder() -> str | None:
+    """Where temporary folders are quick: in memory, if there is room; None for the usual place.
+
+    A round has hundreds of commits. What a killed node or query loses does not depend on the disk.
+    """
+    is_roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN
+    return str(_MEMORY) if is_roomy else None
 
 
 def python_workers(host: Host) -> list[psutil.Process]:
@@ -261,15 +277,17 @@ class RemoteHost:
         self._child = self._started()
 
     def _started(self) -> subprocess.Popen[str]:
+        # Whoever is killed leaves files behind.
+        self._folder = tempfile.mkdtemp(prefix="dcpstream-chaos-", dir=quick_folder())
         with self._log.open("a", encoding="utf-8") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "chaos.host", self._master],
+                [sys.executable, "-m", "chaos.host", self._master, self._folder],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, **self._environment},
+                env={**os.environ, "TMPDIR": self._folder, **self._environment},
             )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=_pass_on, args=(child, self._answers), daemon=True)
@@ -340,6 +358,7 @@ class RemoteHost:
         for stream in (self._child.stdin, self._child.stdout):
             if stream is not None:
                 stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         stdin = self._child.stdin
@@ -408,20 +427,26 @@ def serve(spark: SparkSession) -> None:
         print(_MARK + json.dumps(answer), flush=True)
 
 
-def session(master: str = "") -> SparkSession:
-    """A small session with the tables' formats."""
+def session(master: str = "", folder: str = "") -> SparkSession:
+    """A small session with the tables' formats.
+
+    Args:
+        master: Spark's.
+        folder: for its files.
+    """
     from dcpstream.spark.session import build_session
 
     settings = {
+        **({"spark.local.dir": folder} if folder else {}),
         # So that the log of a file sink names the files of each batch.
         "spark.sql.streaming.fileSink.log.deletion": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Small batches and short lives: compiling code for them costs more than it saves.
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
         "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
         # A cluster gives an application up after so many dead executors, unless one of them runs.
         "spark.deploy.maxExecutorRetries": "-1",
+        # Small batches: compiling code for them costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
@@ -429,6 +454,6 @@ def session(master: str = "") -> SparkSession:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder, python_command(Path(folder)) as program:
+    with python_command(Path(sys.argv[2])) as program:
         os.environ["PYSPARK_PYTHON"] = str(program)
         serve(session(*sys.argv[1:]))

@@ -9,7 +9,7 @@ import json
 import socket
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 TIMEOUT_S = 60.0
@@ -222,8 +222,15 @@ class Link:
 
     def persist(self, seqnos: dict[int, int]) -> None:
         """Return when these seqnos are durable."""
-        for vbid, seqno in seqnos.items():
-            self.succeed(_SEQNO_PERSISTENCE, vbid=vbid, extras=seqno.to_bytes(8, "big"))
+        self._succeed_all(_SEQNO_PERSISTENCE, {vbid: seqno.to_bytes(8, "big") for vbid, seqno in seqnos.items()})
+
+    def _succeed_all(self, opcode: int, extras: Mapping[int, bytes]) -> None:
+        """Send a request for each vbucket, all at once, and take the answers."""
+        self._socket.sendall(b"".join(request(opcode, vbid=vbid, extras=one) for vbid, one in extras.items()))
+        for _ in extras:
+            answer = self.answer()
+            if answer.status != OK:
+                raise Refused(f"opcode {opcode:#x}: status {answer.status:#x} {answer.value[:200]!r}")
 
     def failover_log(self, vbid: int) -> list[tuple[int, int]]:
         """(vbuuid, seqno), newest first."""
@@ -231,8 +238,7 @@ class Link:
 
     def purge(self, vbids: Iterable[int]) -> None:
         """Forget the deletions of vbuckets."""
-        for vbid in vbids:
-            self.succeed(_COMPACT, vbid=vbid, extras=struct.pack(">QQB7x", 0, 0, 1))
+        self._succeed_all(_COMPACT, {vbid: struct.pack(">QQB7x", 0, 0, 1) for vbid in vbids})
 
     def set_collections(self, manifest: object) -> None:
         """Give the bucket these scopes and collections."""

@@ -18,17 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.host import ROOT, Host, RemoteHost
 from chaos.plain import PlainHost
-from chaos.rounds import play
-from chaos.scenario import SPARK, WORLD, Draw, draw
+from chaos.rounds import CANNOT_GO_ON, play
+from chaos.scenario import WORLD, Draw, draw
 
 ROUNDS = 12
 """Rounds of a mutant at most; most are found in the first or second."""
-FIRST_SEED = 1
 CAUGHT = 3
 """Exit status of a process that plays a mutant's rounds and finds a difference."""
 
@@ -44,7 +44,9 @@ class Mutant:
         name: what is wrong.
         module: the module that gets the code.
         code: added to its end.
-        sinks, world, spark, replays: what the rounds draw from.
+        sinks, world, spark: what the rounds draw from.
+        seed: of the first round. It chooses the trouble, no more: without the bug the same rounds differ in nothing. It
+            is one after which the trouble that the bug needs comes soon.
     """
 
     name: str
@@ -52,7 +54,13 @@ class Mutant:
     code: str
     sinks: tuple[str, ...]
     world: dict[str, int] = field(default_factory=lambda: dict(WORLD))
-    spark: dict[str, int] = field(default_factory=lambda: dict(SPARK))
+    spark: dict[str, int] = field(default_factory=lambda: {"nothing": 1})
+    seed: int = 1
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether the loop that plays Spark's part does not show it."""
+        return "delta" in self.sinks
 
     @property
     def choice(self) -> Draw:
@@ -94,7 +102,6 @@ StreamOffset.request_bounds = lambda self: (self.seqno, self.seqno, self.seqno)
 """,
         ("parquet",),
         _LOSSES,
-        {"nothing": 1},
     ),
     Mutant(
         "after a rollback to R the reader goes on at (R, R, R)",
@@ -106,7 +113,6 @@ def step_back(refused, rollback_seqno, earlier):
 """,
         ("parquet",),
         _LOSSES,
-        {"nothing": 1},
     ),
     Mutant(
         "a plan ends below its start",
@@ -149,7 +155,7 @@ def planned_ranges(*arguments, **named):
 SourceOffset.based_on = lambda self, start: replace(
     self, base={vbid: entry.at for vbid, entry in self.vbuckets.items()})
 """,
-        ("parquet",),
+        ("delta-rs",),
         {"purge": 1},
     ),
     Mutant(
@@ -261,6 +267,93 @@ def merged(current, source):
         ("delta-rs",),
         {"purge": 1},
     ),
+    Mutant(
+        "Spark's fold takes rows that a rollback has made void",
+        "dcpstream.pipelines.fold_sql",
+        """
+FoldQuery._candidates = lambda self: f\"\"\"
+    rows AS (SELECT *, false AS {IS_FORCED}, false AS _is_void FROM {self.changes} WHERE {self._tail}),
+    candidates AS (SELECT * FROM rows WHERE {_IS_DATA}),
+    touched AS (SELECT scope, collection, key FROM rows WHERE false)
+\"\"\"
+""",
+        ("delta",),
+        _LOSSES,
+    ),
+    Mutant(
+        "Spark's fold ignores that a collection was dropped",
+        "dcpstream.pipelines.fold_sql",
+        """
+_IS_EMPTYING = "false"
+""",
+        ("delta",),
+        _DROPS,
+    ),
+    Mutant(
+        "Spark's fold takes the oldest row of a document",
+        "dcpstream.pipelines.fold_sql",
+        """
+_true_common = FoldQuery._common
+FoldQuery._common = lambda self: _true_common(self).replace("ORDER BY seqno DESC", "ORDER BY seqno")
+""",
+        ("delta",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "Spark's merge lets the lower seqno win",
+        "dcpstream.pipelines.fold_sql",
+        """
+_true_merge = FoldQuery.merge
+FoldQuery.merge = lambda self, source: _true_merge(self, source).replace("s.seqno > t.seqno", "s.seqno < t.seqno")
+""",
+        ("delta",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "Spark's live shows the documents of the tail beside their older versions",
+        "dcpstream.pipelines.fold_sql",
+        """
+_true_live = FoldQuery.live
+FoldQuery.live = lambda self: _true_live(self).replace("LEFT ANTI JOIN effective", "LEFT JOIN effective")
+""",
+        ("delta",),
+        {"purge": 1},
+    ),
+    Mutant(
+        "Spark does not delete void rows from changes",
+        "dcpstream.pipelines.spark_sql",
+        """
+SparkSqlEngine.take_back = lambda self, rollbacks, before_batch: None
+""",
+        ("delta",),
+        _LOSSES,
+    ),
+    Mutant(
+        "Spark does not count the rollbacks of a batch",
+        "dcpstream.pipelines.spark_sql",
+        """
+_true_summary = _summary
+
+def _summary(batch_id, found):
+    return _true_summary(batch_id, {**found, "rollbacks": []})
+""",
+        ("delta",),
+        _LOSSES,
+    ),
+    Mutant(
+        "Spark's commits carry no number, and the batches that changes holds are not looked up",
+        "dcpstream.pipelines.spark_sql",
+        """
+from dcpstream.pipelines.pipeline import Pipeline as _Pipeline
+from dcpstream.pipelines.table_formats import DeltaFormat as _DeltaFormat
+SparkSqlEngine.last_batch = lambda self, app: None
+_Pipeline._require_next = lambda self, held, batch_id: None
+_DeltaFormat.append = lambda self, table, rows, app, batch_id: (
+    rows.write.format("delta").mode("append").save(table.path))
+""",
+        ("delta",),
+        {"purge": 1},
+    ),
 )
 """All of them."""
 
@@ -290,8 +383,8 @@ def plant(mutant: Mutant, source: Path) -> None:
         raise Misfit(f"{mutant.name}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def is_caught(mutant: Mutant, rounds: int, *, plain: bool) -> bool:
-    """Play rounds with the bug until one differs."""
+def is_caught(mutant: Mutant, rounds: int, *, with_spark: bool) -> bool:
+    """Play rounds with the bug, in a process of their own, until one differs."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -300,27 +393,27 @@ def is_caught(mutant: Mutant, rounds: int, *, plain: bool) -> bool:
         except Misfit as error:
             print(f"DOES NOT FIT: {error}", flush=True)
             return False
-        environment = {"PYTHONPATH": os.pathsep.join((str(source), str(ROOT), os.environ.get("PYTHONPATH", "")))}
-        if plain:
-            # The loop that plays Spark runs in the process of the rounds, so these get a process of their own.
-            command = [sys.executable, "-m", "chaos.mutants", "--play", mutant.name, "--rounds", str(rounds)]
-            return subprocess.run(command, env={**os.environ, **environment}, check=False).returncode == CAUGHT
-        host = RemoteHost(Path(folder) / "spark.log", environment=environment)
-        try:
-            return differs(mutant, host, rounds)
-        finally:
-            host.close()
+        path = os.pathsep.join((str(source), str(ROOT), os.environ.get("PYTHONPATH", "")))
+        command = [sys.executable, "-m", "chaos.mutants", "--play", mutant.name, "--rounds", str(rounds)]
+        if with_spark:
+            command.append("--spark")
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+        return done.returncode == CAUGHT
 
 
 def differs(mutant: Mutant, host: Host, rounds: int) -> bool:
     """Whether one of the mutant's rounds finds a difference."""
     begin = time.monotonic()
     for number in range(rounds):
-        result = play(draw(FIRST_SEED + number, mutant.choice), host)
-        if result.differences:
+        result = play(draw(mutant.seed + number, mutant.choice), host)
+        # A round that cannot go on says nothing about the judge.
+        found = [text for text in result.differences if not text.startswith(CANNOT_GO_ON)]
+        if found:
             print(f"caught in round {number + 1}, {time.monotonic() - begin:.0f} s: {mutant.name}", flush=True)
-            print(f"    {result.differences[0][:300]}", flush=True)
+            print(f"    {found[0][:300]}", flush=True)
             return True
+        if result.differences:
+            print(f"    round {number + 1}: {result.differences[0][-300:]}", flush=True)
     print(f"SURVIVED {rounds} rounds: {mutant.name}", flush=True)
     return False
 
@@ -330,19 +423,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos.mutants", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each mutant at most")
     parser.add_argument("--only", default="", help="mutants whose name has this part")
-    parser.add_argument("--plain", action="store_true", help="without Spark: quick, for the sinks delta-rs and parquet")
+    parser.add_argument("--plain", action="store_true", help="only those that need no Spark")
+    parser.add_argument("--spark", action="store_true", help="all of them with real Spark")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--play", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.getLogger("dcpstream").addHandler(logging.NullHandler())
     logging.getLogger("dcpstream").propagate = False
     if arguments.play:
         (mutant,) = (mutant for mutant in MUTANTS if mutant.name == arguments.play)
-        return CAUGHT if differs(mutant, PlainHost(), arguments.rounds) else 0
+        return CAUGHT if _play(mutant, arguments.rounds, with_spark=arguments.spark) else 0
     chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
-    chosen = [mutant for mutant in chosen if not arguments.plain or "delta" not in mutant.sinks]
-    caught = sum(is_caught(mutant, arguments.rounds, plain=arguments.plain) for mutant in chosen)
+    chosen = [mutant for mutant in chosen if not arguments.plain or not mutant.needs_spark]
+    with ThreadPoolExecutor(arguments.jobs) as jobs:
+        caught = sum(
+            jobs.map(
+                lambda mutant: is_caught(mutant, arguments.rounds, with_spark=arguments.spark or mutant.needs_spark),
+                chosen,
+            )
+        )
     print(f"mutants: {caught} of {len(chosen)} caught")
     return 0 if caught == len(chosen) else 1
+
+
+def _play(mutant: Mutant, rounds: int, *, with_spark: bool) -> bool:
+    if not with_spark:
+        return differs(mutant, PlainHost(), rounds)
+    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder:
+        host = RemoteHost(Path(folder) / "spark.log")
+        try:
+            return differs(mutant, host, rounds)
+        finally:
+            host.close()
 
 
 if __name__ == "__main__":

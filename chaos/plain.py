@@ -16,14 +16,16 @@ import threading
 import traceback
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chaos.host import Order, plant_death
-from dcpstream.pipelines import Pipeline
 from dcpstream.spark.source import DcpDataSource, DcpStreamReader
+
+if TYPE_CHECKING:
+    from dcpstream.pipelines import Pipeline
 
 TASK_ATTEMPTS = 4
 IDLE_S = 0.01
@@ -85,9 +87,9 @@ class PlainHost:
             return file.read()
 
     def table(self, order: Order, name: str) -> pa.Table:
-        """The view `live` of delta-rs."""
-        assert name == "live", name
-        return _pipeline(order).live()
+        """`live` or `rejects` of delta-rs."""
+        found: pa.Table = getattr(_pipeline(order), name)()
+        return found
 
     def _run(self, order: Order, stopping: threading.Event) -> None:
         reader: DcpStreamReader | None = None
@@ -110,7 +112,7 @@ class PlainHost:
 
 def _pipeline(order: Order) -> Pipeline:
     session: Any = None
-    return Pipeline(session, order.path, order.options, engine="delta-rs", fold_rows_min=order.fold_rows)
+    return order.pipeline(session, "delta-rs")
 
 
 class _Query:

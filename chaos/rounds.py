@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,8 +17,11 @@ import pyarrow as pa
 
 from chaos import tables
 from chaos.checker import Row, check_changes, check_kept, compare, documents_of, state_of
-from chaos.host import Host, Lost, Order, executors, python_workers
+from chaos.history import Name
+from chaos.host import Host, Lost, Order, executors, python_workers, quick_folder
+from chaos.kv import Document
 from chaos.scenario import COLLECTIONS, KEYS, KINDS, Event, Phase, Scenario
+from chaos.typed import check_columns, check_rejects, fitting
 from chaos.world import DEFAULT, World
 from tools.patience import patient
 
@@ -29,6 +32,10 @@ IDLE_S = 2.0
 """A query that follows and has planned no batch for so long has nothing to do."""
 MAX_STARTS = 6
 """Starts of a run that trouble ends; each trouble of a phase ends it once at most."""
+
+
+CANNOT_GO_ON = "the round cannot go on"
+"""Begins a difference that says nothing about the tables."""
 
 
 class Hang(Exception):
@@ -90,6 +97,7 @@ class Round:
         self._sink.mkdir()
         self._kept: list[Row] = []
         self._may_end = False
+        self._phase = scenario.phases[0]
         self.result = Result()
 
     def close(self) -> None:
@@ -117,9 +125,8 @@ class Round:
             self.result.differences.append(f"{error}\n{self._host.stacks()}")
             self._host.kill()
         except Exception as error:  # noqa: BLE001 - the next round may tell more
-            self.result.differences.append(
-                f"the round cannot go on: {''.join(traceback.format_exception(error))}"[-4000:]
-            )
+            trace = "".join(traceback.format_exception(error))
+            self.result.differences.append(f"{CANNOT_GO_ON}: {trace[-4000:]}")
             self._leave()
         else:
             self._leave()
@@ -160,9 +167,17 @@ class Round:
             phase.die_at,
             phase.die_nth,
             scenario.fold_rows,
+            self._schema(phase),
+            scenario.mode,
         )
 
+    def _schema(self, phase: Phase) -> str:
+        """Of the typed columns in a phase."""
+        schemas = self._scenario.schemas
+        return schemas[min(self._scenario.phases.index(phase), len(schemas) - 1)] if schemas else ""
+
     def _play(self, phase: Phase) -> None:
+        self._phase = phase
         events = list(phase.events)
         while events and not events[0].after:
             self.happen(events.pop(0))
@@ -351,11 +366,12 @@ class Round:
             found += check_kept("changes", self._kept, rows)
             self._kept = rows
             expected = state_of(rows) if bucket is None else bucket
-            live, problems = documents_of("live", tables.documents(self._host.table(self._any_order(), "live")))
-            found += problems + compare("live", live, expected)
+            self._check_documents("live", self._host.table(self._order(self._phase), "live"), expected)
             if bucket is not None:
-                current, problems = documents_of("current", tables.documents(self._table("current")))
-                found += problems + compare("current", current, bucket)
+                self._check_documents("current", self._table("current"), bucket)
+            if schema := self._schema(self._phase):
+                rejects = tables.documents(self._host.table(self._order(self._phase), "rejects"))
+                found += check_rejects(rejects, expected, schema)
         if is_drained:
             if self._newest("offsets") != self._newest("commits"):
                 found.append(f"batch {self._newest('offsets')} is planned and not done at the end of the last run")
@@ -367,16 +383,22 @@ class Round:
         """Between a death and the next start the newest batches may be in `changes` alone: `live` shows them, too."""
         if self._scenario.sink != "parquet" and self._newest("commits") >= 0:
             rows = tables.rows_of_changes(self._table("changes"))
-            live, problems = documents_of("live", tables.documents(self._host.table(self._any_order(), "live")))
-            self.result.differences += problems + compare("live after a death", live, state_of(rows))
+            live = self._host.table(self._order(self._phase), "live")
+            self._check_documents("live after a death", live, state_of(rows))
 
-    def _any_order(self) -> Order:
-        return self._order(self._scenario.phases[-1])
+    def _check_documents(self, title: str, table: pa.Table, state: Mapping[Name, Document]) -> None:
+        """Compare a table of documents with those that must be there."""
+        rows = tables.documents(table)
+        found, problems = documents_of(title, rows)
+        if schema := self._schema(self._phase):
+            state = fitting(state, schema, self._scenario.mode)
+            problems += check_columns(title, rows, schema)
+        self.result.differences += problems + compare(title, found, state)
 
     def _table(self, name: str) -> pa.Table:
         if self._scenario.sink == "delta-rs":
             return tables.read_delta(self._sink / name)
-        return self._host.table(self._any_order(), name)
+        return self._host.table(self._order(self._phase), name)
 
 
 def _last_line(text: str) -> str:
@@ -386,7 +408,7 @@ def _last_line(text: str) -> str:
 
 def play(scenario: Scenario, host: Host, tell: Callable[[str], None] = lambda line: None) -> Result:
     """Play a round in a directory of its own; `tell` gets each event when it happens."""
-    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as path:
+    with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-", dir=quick_folder()) as path:
         played = Round(scenario, host, Path(path), tell)
         try:
             return played.play()

@@ -19,6 +19,8 @@ KEYS = 60
 COLLECTIONS = (("_default", "_default"), ("shop", "orders"), ("shop", "users"))
 KINDS = ("json", "json", "json", "binary", "delete", "delete", "xattr")
 BATCH_SEQNOS = (25, 40, 60, 90)
+DELTA_BATCH_FACTOR = 2
+"""Of the engine delta: each of its batches takes seconds."""
 DEATHS = ("append before", "append after", "fold before", "fold after", "take_back before", "take_back after")
 
 
@@ -74,6 +76,8 @@ class Scenario:
         batch_seqnos: limit of a micro-batch.
         rewinds_to_zero: of a Parquet sink: the option rewindTo is "zero".
         fold_rows: rows of `changes` after which `current` is folded.
+        schemas: of the typed columns of `current`, phase by phase; the last one holds from then on. Empty: none.
+        mode: of documents that do not fit.
         phases: in order; the last one has no trouble.
     """
 
@@ -85,6 +89,8 @@ class Scenario:
     batch_seqnos: int
     rewinds_to_zero: bool
     fold_rows: int
+    schemas: tuple[str, ...] = ()
+    mode: str = "PERMISSIVE"
     phases: tuple[Phase, ...] = field(default_factory=tuple)
 
     def lines(self) -> list[str]:
@@ -97,6 +103,7 @@ class Scenario:
                 f"{self.batch_seqnos} seqnos a batch",
                 *(("rewinds to zero",) if self.rewinds_to_zero else ()),
                 f"folds at {self.fold_rows} rows",
+                *((f"columns {' -> '.join(self.schemas)} {self.mode}",) if self.schemas else ()),
             )
         )
         return [
@@ -127,7 +134,18 @@ DRIVER = {"kill_driver": 1}
 EXECUTORS = {"kill_executor": 4, "kill_worker": 2, "nothing": 3}
 """Trouble of Spark, with weights: always, where the driver can be killed, and in rounds with executors."""
 
-SINK_WEIGHTS = {"delta-rs": 2, "delta": 1, "parquet": 2}
+SCHEMAS = (
+    ("n BIGINT, text STRING",),
+    ("n BIGINT", "n BIGINT", "n BIGINT, text STRING"),
+    ("n INT, text STRING", "n INT, text STRING", "n BIGINT, text STRING"),
+    ("text STRING", "n INT, text STRING", "n BIGINT, text STRING"),
+)
+"""Typed columns, phase by phase: as they are, with a new field, with a wider type, with both."""
+MODES = ("PERMISSIVE", "PERMISSIVE", "DROPMALFORMED")
+TYPED_SHARE = 0.0
+"""Share of the rounds with tables that have typed columns."""
+
+SINK_WEIGHTS = {"delta-rs": 3, "delta": 1, "parquet": 2}
 """Shares of the rounds. A round with the engine delta takes several times as long."""
 EXECUTORS_SHARE = 0.08
 """Share of the rounds that have executors, where there can be some: they take several times as long, too."""
@@ -141,6 +159,7 @@ class Draw:
         sinks: to choose from, by their weights.
         world, spark: kinds of trouble, with weights.
         executors_share: of the rounds.
+        typed_share: of the rounds with tables.
         phases: with trouble, from and to.
     """
 
@@ -148,6 +167,7 @@ class Draw:
     world: tuple[tuple[str, int], ...] = tuple(WORLD.items())
     spark: tuple[tuple[str, int], ...] = tuple(SPARK.items())
     executors_share: float = 0.0
+    typed_share: float = TYPED_SHARE
     phases: tuple[int, int] = (2, 3)
 
 
@@ -159,8 +179,11 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
     has_executors = dice.random() < choice.executors_share
     if has_executors:
         choice = replace(choice, spark=tuple(EXECUTORS.items()))
-    phases = [_first_phase(dice)]
+    phases = [_first_phase(dice, sink)]
     phases += [_phase(dice, choice, sink) for _ in range(dice.randint(*choice.phases))]
+    # Of its own, so that the rest of a round does not depend on it.
+    type_dice = random.Random(f"{seed} types")
+    is_typed = sink != "parquet" and type_dice.random() < choice.typed_share
     phases.append(Phase((Event("write", dice.choice((0, 40))),), "available"))
     return Scenario(
         seed=seed,
@@ -168,20 +191,23 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
         has_executors=has_executors,
         vbuckets=dice.choice(VBUCKETS),
         nodes=dice.choice(NODES),
-        batch_seqnos=dice.choice(BATCH_SEQNOS),
+        batch_seqnos=dice.choice(BATCH_SEQNOS) * (DELTA_BATCH_FACTOR if sink == "delta" else 1),
         rewinds_to_zero=dice.random() < 0.3,
         fold_rows=dice.choice((1, 60, 150)),
+        schemas=type_dice.choice(SCHEMAS) if is_typed else (),
+        mode=type_dice.choice(MODES),
         phases=tuple(phases),
     )
 
 
-def _first_phase(dice: random.Random) -> Phase:
-    """Documents, and replicas with a part of them; the query reads some or all of it."""
+def _first_phase(dice: random.Random, sink: str) -> Phase:
+    """Documents, and replicas with a part of them. The query reads some or all, and may die in its first batch."""
     events = [Event("write", dice.randint(60, 160)), Event("copy", dice.choice((0.3, 1.0)))]
     events += [Event("write", dice.randint(40, 120)), Event("persist" if dice.random() < 0.5 else "copy", 0.5)]
+    die_at = dice.choice(DEATHS) if sink != "parquet" and dice.random() < 0.25 else ""
     if dice.random() < 0.5:
-        return Phase(tuple(events), "available")
-    return Phase((*events, Event("write", 40, after=dice.randint(1, 3))), "stopped")
+        return Phase(tuple(events), "available", die_at)
+    return Phase((*events, Event("write", 40, after=dice.randint(1, 3))), "stopped", die_at)
 
 
 def _phase(dice: random.Random, choice: Draw, sink: str) -> Phase:

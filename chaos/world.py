@@ -37,6 +37,9 @@ _SEQNO_ADVANCED = 0x64
 
 DEFAULT = ("_default", "_default")
 
+ODD_JSON = (b'{"text":"many","n":"%d"}', b'{"n":80000000%04d,"text":"large"}', b'{"n":null,"other":[%d,{"text":"x"}]}')
+"""Documents that fit not every schema, or lack a field."""
+
 
 class _Node(dcpstream.Node):
     """A node that is a member of the cluster from its first moment, also after a restart."""
@@ -226,6 +229,8 @@ class World:
         if kind == "binary":
             # Two documents that become the same text where bytes that are no text are replaced or written as escapes.
             return (b"\xff\x00%d" if number % 2 else b"\\xff\\x00%d") % number, None
+        if number % 7 < len(ODD_JSON):
+            return ODD_JSON[number % 7] % number, None
         return b'{"n":%d,"text":"%s"}' % (number, b"\xc3\xa4" * (number % 5)), None
 
     def documents(self) -> dict[Name, Document]:
@@ -388,9 +393,13 @@ class World:
             link.persist(link.high_seqnos(ACTIVE))
 
     def purge(self) -> None:
-        """Forget the deletions."""
+        """Forget the deletions, in the vbuckets that have any."""
         for number in self.alive:
-            self.members[number].link.purge(vbid for vbid, owner in enumerate(self.active) if owner == number)
+            self.members[number].link.purge(
+                vbid
+                for vbid, owner in enumerate(self.active)
+                if owner == number and any(write.value is None for write in self.history.writes(vbid).values())
+            )
 
     def flush(self) -> None:
         """Empty the bucket."""
