@@ -108,6 +108,9 @@ class Host(Protocol):
     def state(self) -> tuple[bool, str]:
         """Whether the query runs, and the error that has ended it, or an empty text."""
 
+    def has_died(self) -> bool:
+        """Whether the query was told to die and came to that moment. Its error must have ended it."""
+
     def stop(self) -> None:
         """Stop the query."""
 
@@ -140,6 +143,9 @@ class SparkHost:
         self._spark = spark
         self._pipeline: Pipeline | None = None
         self._query: StreamingQuery | None = None
+        self._deaths: list[str] = []
+        # How the query has ended: an error is told once.
+        self._outcome: str | None = None
 
     @property
     def pid(self) -> int:
@@ -148,7 +154,8 @@ class SparkHost:
 
     def start(self, order: Order) -> None:
         """Start a query."""
-        self._pipeline = self._query = None
+        self._pipeline = self._query = self._outcome = None
+        self._deaths = []
         if order.sink == "parquet":
             stream = self._spark.readStream.format("dcp").options(**order.options).load()
             writer = stream.writeStream.format("parquet").option("path", f"{order.path}/files")
@@ -159,34 +166,48 @@ class SparkHost:
             return
         self._pipeline = order.pipeline(self._spark, order.sink)
         if order.die_at:
-            plant_death(self._pipeline, order.die_at, order.die_nth)
+            plant_death(self._pipeline, order.die_at, order.die_nth, self._deaths)
         self._pipeline.start(until=order.until, trigger=None)  # type: ignore[arg-type]
 
     def state(self) -> tuple[bool, str]:
         """Whether the query runs, and its error."""
-        query: Any = self._query
-        if self._pipeline is not None:
-            if self._pipeline.is_running:
+        if self._outcome is None:
+            if self._pipeline is not None:
+                is_active = self._pipeline.is_running
+            else:
+                is_active = self._query is not None and bool(self._query.isActive)
+            if is_active:
                 return True, ""
+            self._outcome = self._ended()
+        return False, self._outcome
+
+    def _ended(self) -> str:
+        """The error of a query that has ended, or an empty text."""
+        failure = None if self._query is None else self._query.exception()
+        if self._pipeline is not None:
             failure = self._pipeline.failure
             if failure is None:
                 # As a user does who waits for the end.
                 try:
                     self._pipeline.await_end()
                 except Exception as error:  # noqa: BLE001 - whatever ends a run is reported
-                    return False, f"{type(error).__name__}: {error}"
-            return False, "" if failure is None else str(failure)
-        if query is None:
-            return False, ""
-        failure = query.exception()
-        return bool(query.isActive), "" if failure is None else str(failure)
+                    failure = error
+        return "" if failure is None else f"{type(failure).__name__}: {failure}"
+
+    def has_died(self) -> bool:
+        """Whether the query was told to die and came to that moment."""
+        return bool(self._deaths)
 
     def stop(self) -> None:
         """Stop the query."""
-        if self._pipeline is not None:
-            self._pipeline.stop()
-        if self._query is not None:
-            self._query.stop()
+        try:
+            if self._pipeline is not None:
+                self._pipeline.stop()
+            if self._query is not None:
+                self._query.stop()
+        except Exception as error:
+            self._outcome = f"{type(error).__name__}: {error}"
+            raise
 
     def kill(self) -> None:
         """Only another process can be killed; this one stops the query."""
@@ -205,8 +226,8 @@ class SparkHost:
         return self._spark.read.format("delta").load(f"{order.path}/{name}").toArrow()
 
 
-def plant_death(pipeline: Pipeline, moment: str, nth: int) -> None:
-    """Have the writing of tables fail once it has passed a moment so many times."""
+def plant_death(pipeline: Pipeline, moment: str, nth: int, deaths: list[str]) -> None:
+    """Have the writing of tables fail once it has passed a moment so many times; `deaths` gets an entry then."""
     method, when = moment.split()
     target: Any = pipeline.engine
     original: Callable[..., Any] = getattr(target, method)
@@ -216,9 +237,11 @@ def plant_death(pipeline: Pipeline, moment: str, nth: int) -> None:
         nonlocal passed
         passed += 1
         if passed == nth and when == "before":
+            deaths.append(moment)
             raise Died(f"before {method}")
         result = original(*arguments, **named)
         if passed == nth and when == "after":
+            deaths.append(moment)
             raise Died(f"after {method}")
         return result
 
@@ -307,6 +330,10 @@ class RemoteHost:
         """Whether the query runs, and its error."""
         answer = self._ask("state")
         return bool(answer["active"]), str(answer["error"])
+
+    def has_died(self) -> bool:
+        """Whether the query was told to die and came to that moment."""
+        return bool(self._ask("died")["died"])
 
     def stop(self) -> None:
         """Stop the query."""
@@ -416,6 +443,8 @@ def serve(spark: SparkSession) -> None:
                 host.start(Order(**order["order"]))
             elif order["do"] == "state":
                 answer["active"], answer["error"] = host.state()
+            elif order["do"] == "died":
+                answer["died"] = host.has_died()
             elif order["do"] == "stop":
                 host.stop()
             elif order["do"] == "table":

@@ -50,6 +50,7 @@ class PlainHost:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._error = ""
+        self._deaths: list[str] = []
 
     @property
     def pid(self) -> int:
@@ -60,13 +61,18 @@ class PlainHost:
         """Start a query."""
         self._stopping = threading.Event()
         self._error = ""
-        self._thread = threading.Thread(target=self._run, args=(order, self._stopping), daemon=True)
+        self._deaths = []
+        self._thread = threading.Thread(target=self._run, args=(order, self._stopping, self._deaths), daemon=True)
         self._thread.start()
 
     def state(self) -> tuple[bool, str]:
         """Whether the query runs, and its error."""
         is_active = self._thread is not None and self._thread.is_alive()
         return is_active, "" if is_active else self._error
+
+    def has_died(self) -> bool:
+        """Whether the query was told to die and came to that moment."""
+        return bool(self._deaths)
 
     def stop(self) -> None:
         """Stop the query after the batch that it is at."""
@@ -91,7 +97,7 @@ class PlainHost:
         found: pa.Table = getattr(_pipeline(order), name)()
         return found
 
-    def _run(self, order: Order, stopping: threading.Event) -> None:
+    def _run(self, order: Order, stopping: threading.Event, deaths: list[str]) -> None:
         reader: DcpStreamReader | None = None
         try:
             options = dict(order.options)
@@ -102,7 +108,7 @@ class PlainHost:
             found = source.streamReader(source.schema())
             assert isinstance(found, DcpStreamReader)
             reader = found
-            _Query(order, reader, stopping).run()
+            _Query(order, reader, stopping, deaths).run()
         except Exception as error:  # noqa: BLE001 - the round is told
             self._error = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {error}"
         finally:
@@ -118,7 +124,7 @@ def _pipeline(order: Order) -> Pipeline:
 class _Query:
     """One run on a checkpoint."""
 
-    def __init__(self, order: Order, reader: DcpStreamReader, stopping: threading.Event) -> None:
+    def __init__(self, order: Order, reader: DcpStreamReader, stopping: threading.Event, deaths: list[str]) -> None:
         self._order = order
         self._reader = reader
         self._stopping = stopping
@@ -133,7 +139,7 @@ class _Query:
         if self._pipeline is not None:
             self._pipeline.engine.create()
             if order.die_at:
-                plant_death(self._pipeline, order.die_at, order.die_nth)
+                plant_death(self._pipeline, order.die_at, order.die_nth, deaths)
 
     def run(self) -> None:
         """Until everything is read, or until the query is stopped."""

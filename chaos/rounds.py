@@ -189,6 +189,8 @@ class Round:
                 self._host.start(order)
             error = self._follow(phase, events)
             if not error:
+                if self._host.has_died():
+                    self.result.differences.append(f"the error of a death {order.die_at} was lost")
                 return
             self.result.ends += 1
             self.result.happened["death in a write"] += "Died: " in error
@@ -226,7 +228,9 @@ class Round:
             try:
                 with self.result.timed("stops"):
                     self._host.stop()
-            except RuntimeError as error:
+            except Exception as error:
+                if isinstance(error, Lost):
+                    raise
                 # Stopping completes the tables, which may be the moment to die.
                 return str(error)
         with self.result.timed("runs"):
