@@ -154,6 +154,10 @@ class SparkHost:
 
     def start(self, order: Order) -> None:
         """Start a query."""
+        if self._pipeline is not None:
+            # A dead process has no fold that still runs.
+            with contextlib.suppress(Exception):
+                self._pipeline.stop()
         self._pipeline = self._query = self._outcome = None
         self._deaths = []
         if order.sink == "parquet":
