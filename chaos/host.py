@@ -53,6 +53,7 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheS
 again."""
 ANSWER_TIMEOUT_S = patient(60.0)
 """The longest that Spark's process may take for one order. A process that was just started starts its JVM first."""
+_FOLD_THREAD = "dcpstream-fold"
 _DUMP_S = 1.0
 """Time for a process to write down its stacks."""
 _STACKS_CHARS = 30_000
@@ -72,6 +73,7 @@ class Order:
         die_at: a moment of the writing of tables at which the query dies, such as "append after"; "" for none.
         die_nth: at which passing of that moment.
         fold_rows: rows of the tail from which `current` is folded.
+        fold_pause_s: how much longer a fold beside the batches takes.
         schema: of the typed columns of `current`; "" for none.
         mode: of documents that do not fit.
     """
@@ -83,6 +85,7 @@ class Order:
     die_at: str = ""
     die_nth: int = 1
     fold_rows: int | None = None
+    fold_pause_s: float = 0.0
     schema: str = ""
     mode: str = "PERMISSIVE"
 
@@ -169,6 +172,7 @@ class SparkHost:
             self._query = writer.start()
             return
         self._pipeline = order.pipeline(self._spark, order.sink)
+        plant_pause(self._pipeline, order.fold_pause_s)
         if order.die_at:
             plant_death(self._pipeline, order.die_at, order.die_nth, self._deaths)
         self._pipeline.start(until=order.until, trigger=None)  # type: ignore[arg-type]
@@ -250,6 +254,20 @@ def plant_death(pipeline: Pipeline, moment: str, nth: int, deaths: list[str]) ->
         return result
 
     setattr(target, method, dying)
+
+
+def plant_pause(pipeline: Pipeline, seconds: float) -> None:
+    """Have folds beside the batches take longer."""
+    target: Any = pipeline.engine
+    original: Callable[..., Any] = target.fold
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        if threading.current_thread().name.startswith(_FOLD_THREAD):
+            time.sleep(seconds)
+        return original(*arguments, **named)
+
+    if seconds:
+        target.fold = slow
 
 
 def quick_folder() -> str | None:

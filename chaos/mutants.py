@@ -47,6 +47,7 @@ class Mutant:
         sinks, world, spark: what the rounds draw from.
         seed: of the first round. It chooses the trouble, no more: without the bug the same rounds differ in nothing. It
             is one after which the trouble that the bug needs comes soon.
+        typed_share: of its rounds.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Mutant:
     world: dict[str, int] = field(default_factory=lambda: dict(WORLD))
     spark: dict[str, int] = field(default_factory=lambda: {"nothing": 1})
     seed: int = 1
+    typed_share: float = 0.0
 
     @property
     def needs_spark(self) -> bool:
@@ -65,7 +67,12 @@ class Mutant:
     @property
     def choice(self) -> Draw:
         """What its rounds are drawn from."""
-        return Draw(sinks=self.sinks, world=tuple(self.world.items()), spark=tuple(self.spark.items()))
+        return Draw(
+            sinks=self.sinks,
+            world=tuple(self.world.items()),
+            spark=tuple(self.spark.items()),
+            typed_share=self.typed_share,
+        )
 
 
 MUTANTS = (

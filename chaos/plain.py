@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chaos.host import Order, plant_death
+from chaos.host import Order, plant_death, plant_pause
 from dcpstream.spark.source import DcpDataSource, DcpStreamReader
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class _Query:
         self._pipeline = None if order.sink == "parquet" else _pipeline(order)
         if self._pipeline is not None:
             self._pipeline.engine.create()
+            plant_pause(self._pipeline, order.fold_pause_s)
             if order.die_at:
                 plant_death(self._pipeline, order.die_at, order.die_nth, deaths)
 

@@ -167,6 +167,7 @@ class Round:
             phase.die_at,
             phase.die_nth,
             scenario.fold_rows,
+            scenario.fold_pause_s,
             self._schema(phase),
             scenario.mode,
         )

@@ -76,6 +76,7 @@ class Scenario:
         batch_seqnos: limit of a micro-batch.
         rewinds_to_zero: of a Parquet sink: the option rewindTo is "zero".
         fold_rows: rows of `changes` after which `current` is folded.
+        fold_pause_s: how much longer a fold beside the batches takes, as if the tables were large.
         schemas: of the typed columns of `current`, phase by phase; the last one holds from then on. Empty: none.
         mode: of documents that do not fit.
         phases: in order; the last one has no trouble.
@@ -89,6 +90,7 @@ class Scenario:
     batch_seqnos: int
     rewinds_to_zero: bool
     fold_rows: int
+    fold_pause_s: float = 0.0
     schemas: tuple[str, ...] = ()
     mode: str = "PERMISSIVE"
     phases: tuple[Phase, ...] = field(default_factory=tuple)
@@ -102,7 +104,7 @@ class Scenario:
                 f"{self.vbuckets} vbuckets",
                 f"{self.batch_seqnos} seqnos a batch",
                 *(("rewinds to zero",) if self.rewinds_to_zero else ()),
-                f"folds at {self.fold_rows} rows",
+                f"folds at {self.fold_rows} rows{f' for {self.fold_pause_s:g} s' if self.fold_pause_s else ''}",
                 *((f"columns {' -> '.join(self.schemas)} {self.mode}",) if self.schemas else ()),
             )
         )
@@ -144,6 +146,8 @@ SCHEMAS = (
 MODES = ("PERMISSIVE", "PERMISSIVE", "DROPMALFORMED")
 TYPED_SHARE = 0.0
 """Share of the rounds with tables that have typed columns."""
+
+FOLD_PAUSES_S = (0.0, 0.0, 0.4)
 
 SINK_WEIGHTS = {"delta-rs": 3, "delta": 1, "parquet": 2}
 """Shares of the rounds. A round with the engine delta takes several times as long."""
@@ -196,6 +200,7 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
         fold_rows=dice.choice((1, 60, 150)),
         schemas=type_dice.choice(SCHEMAS) if is_typed else (),
         mode=type_dice.choice(MODES),
+        fold_pause_s=type_dice.choice(FOLD_PAUSES_S),
         phases=tuple(phases),
     )
 
