@@ -361,6 +361,61 @@ _DeltaFormat.append = lambda self, table, rows, app, batch_id: (
         ("delta",),
         {"purge": 1},
     ),
+    Mutant(
+        "a new schema leaves the typed columns of older rows null",
+        "dcpstream.pipelines.delta_rs",
+        """
+_true_retype = DeltaRsEngine.retype
+
+def _retype(self, upto, *, from_changes):
+    kind = type(self._types)
+    true = kind.with_columns
+    kind.with_columns = lambda types, rows, documents: true(
+        types, rows, pa.chunked_array([pa.nulls(len(documents), documents.type)]))
+    try:
+        _true_retype(self, upto, from_changes=from_changes)
+    finally:
+        kind.with_columns = true
+
+DeltaRsEngine.retype = _retype
+""",
+        ("delta-rs",),
+        {"purge": 1},
+        typed_share=1.0,
+    ),
+    Mutant(
+        "a document that does not fit leaves its older state in current",
+        "dcpstream.pipelines.delta_rs",
+        """
+_true_effect_with_types = effect_with_types
+
+def effect_with_types(source, types):
+    typed, count = _true_effect_with_types(source, types)
+    if types.mode != "DROPMALFORMED":
+        return typed, count
+    is_gone = pc.and_(typed.column("_is_removed"), pc.invert(source.column("_is_removed")))
+    return typed.filter(pc.invert(is_gone)), count
+""",
+        ("delta-rs",),
+        {"purge": 1},
+        typed_share=1.0,
+    ),
+    Mutant(
+        "documents that do not fit are no rejects if they are no objects",
+        "dcpstream.pipelines.delta_rs",
+        """
+_true_rejects = DeltaRsEngine.rejects
+
+def _rejects(self):
+    found = _true_rejects(self)
+    return found.filter(pc.not_equal(found.column("reason"), "no JSON object"))
+
+DeltaRsEngine.rejects = _rejects
+""",
+        ("delta-rs",),
+        {"purge": 1},
+        typed_share=1.0,
+    ),
 )
 """All of them."""
 

@@ -144,7 +144,7 @@ SCHEMAS = (
 )
 """Typed columns, phase by phase: as they are, with a new field, with a wider type, with both."""
 MODES = ("PERMISSIVE", "PERMISSIVE", "DROPMALFORMED")
-TYPED_SHARE = 0.0
+TYPED_SHARE = 0.4
 """Share of the rounds with tables that have typed columns."""
 
 FOLD_PAUSES_S = (0.0, 0.0, 0.4)

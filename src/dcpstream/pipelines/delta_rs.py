@@ -199,7 +199,9 @@ class DeltaRsEngine:
         """The documents as of the newest batch that do not fit the types."""
         types = self._types
         assert types is not None
-        found = self.changes.rows(["op", "vbucket", "value", BATCH_ID], pc.field("op") == Op.ROLLBACK.value)
+        found = self.changes.rows(
+            ["op", "vbucket", "value", BATCH_ID], pc.field("op").cast(pa.string()) == Op.ROLLBACK.value
+        )
         newest = pc.max(found.column(BATCH_ID)).as_py()
         bounds = {} if newest is None else void_bounds(self.summary(newest).rollbacks)
         schema = rejects_schema(str(self.changes.schema.field("value").type))
