@@ -191,7 +191,7 @@ class SparkHost:
 
     def _ended(self) -> str:
         """The error of a query that has ended, or an empty text."""
-        failure = None if self._query is None else self._query.exception()
+        failure: Exception | None = None if self._query is None else self._query.exception()
         if self._pipeline is not None:
             failure = self._pipeline.failure
             if failure is None:
