@@ -106,7 +106,7 @@ class FakeNode:
                     ],
                 }
             ).encode()
-        elif opcode not in {Opcode.SELECT_BUCKET, Opcode.DCP_OPEN, Opcode.DCP_CONTROL}:
+        elif opcode not in {Opcode.NOOP, Opcode.SELECT_BUCKET, Opcode.DCP_OPEN, Opcode.DCP_CONTROL}:
             return self.answer(frame) or b""
         return encode_response(opcode, status=status, opaque=frame.opaque, value=value)
 
