@@ -139,7 +139,7 @@ def documents_of(title: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[Na
     found: dict[Name, Document] = {}
     twice: list[Name] = []
     for data in rows:
-        name = (data["scope"], data["collection"], data["key"])
+        name = (data["scope"] or "", data["collection"] or "", data["key"])
         value = data["value"]
         if name in found:
             twice.append(name)
