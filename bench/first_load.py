@@ -102,13 +102,13 @@ def follow(master: str, connection_string: str, directory: Path, documents: int,
                 "at_s": round(now - begin, 2),
                 "rows": rows,
                 "append_s": round(report.append_s, 2),
-                "fold_s": round(report.fold_s, 2) if report.is_folded else None,
+                "wait_s": round(report.wait_s, 2),
                 "memory_mb": memory_mb,
                 "load": round(os.getloadavg()[0], 1),
             }
         )
         memory = " ".join(f"{group} {size}" for group, size in memory_mb.items())
-        folded = f", fold {report.fold_s:.1f} s" if report.is_folded else ""
+        folded = f", waited {report.wait_s:.1f} s for a fold" if report.wait_s > 1 else ""
         rate = report.rows / (now - last)
         print(
             f"{now - begin:7.1f} s batch {report.batch_id:3} {rows:>12,} rows {rate:>9,.0f} rows/s "

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.common import median
 from bench.first_load import node
 from bench.tables import APP, cpu_s, documents
 
@@ -57,12 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             KvClient(access["connectionString"], username="Administrator", password="password", bucket="default")
         )
         folds: list[float] = []
-
-        def tell(report: BatchReport) -> None:
-            if report.is_folded:
-                folds.append(report.fold_s)
-
-        pipeline = Pipeline(spark, directory / "tables", access, engine="delta", on_batch=tell)
+        batches: list[BatchReport] = []
+        pipeline = Pipeline(
+            spark,
+            directory / "tables",
+            access,
+            engine="delta",
+            on_batch=batches.append,
+            on_fold=lambda report: folds.append(report.fold_s),
+        )
         kv.set_many((f"warm-up-{n}", b"0") for n in range(2_000))
         pipeline.run(until="available")
         documents(spark, 0, given.rows).select(
@@ -84,7 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise pipeline.failure
         times = sorted(_ages(spark, directory / "tables" / "changes", acknowledged))
         count = sum(acknowledged[burst][1] for burst in acknowledged)
-        print(f"{count:,} changes in {written - begin:.0f} s, {len(times):,} rows in `changes`, {len(folds)} folds")
+        print(f"{count:,} changes in {written - begin:.0f} s, {len(times):,} rows in `changes`")
+        print(f"seconds of the {len(folds)} folds: {', '.join(f'{fold_s:.1f}' for fold_s in folds)}")
+        appends, waits = ([getattr(one, name) for one in batches[20:]] for name in ("append_s", "wait_s"))
+        print(
+            f"{len(appends)} batches; {median(appends):.2f} s to append, the longest {max(appends):.2f} s; "
+            f"{sum(waits):.1f} s of waiting for folds"
+        )
         for share in (0.5, 0.9, 0.99):
             print(f"p{share * 100:.0f} {times[int(share * (len(times) - 1))]:.2f} s from acknowledgement to visible")
         print(f"{took:.1f} s for the rest after the last write; {used / count * 1000:.2f} CPU s for 1,000 changes")

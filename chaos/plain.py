@@ -144,6 +144,16 @@ class _Query:
 
     def run(self) -> None:
         """Until everything is read, or until the query is stopped."""
+        try:
+            self._follow()
+            if self._pipeline is not None:
+                self._pipeline.fold()
+        finally:
+            if self._pipeline is not None:
+                # A dead process has no fold that still runs.
+                self._pipeline.stop()
+
+    def _follow(self) -> None:
         reader = self._reader
         at = self._newest("offsets")
         start = self._offset(at)
@@ -163,8 +173,6 @@ class _Query:
             self._log("offsets", at, json.dumps(end))
             self._batch(at, start, end)
             start = end
-        if self._pipeline is not None:
-            self._pipeline.fold()
 
     def _batch(self, at: int, start: Any, end: Any) -> None:
         log = Path(self._order.path) / "files" / "_spark_metadata"

@@ -17,6 +17,7 @@ DcpstreamError
 ├─ RollbackRequired (vbid, seqno)      the producer requires a rollback, and there is no policy for it
 ├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
 │  └─ BucketReset                      the bucket was flushed, or created again, since it was recorded
+├─ FoldFailed                          the tables of a pipeline could not be folded or maintained
 ├─ RowsRefused                         a bucket refuses rows that were to be written
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or no listener
@@ -49,6 +50,7 @@ __all__ = [
     "DcpstreamError",
     "DeadConnection",
     "FieldError",
+    "FoldFailed",
     "FrameError",
     "HistoryPurged",
     "InternalError",
@@ -288,6 +290,10 @@ class RollbackRequired(DcpstreamError):
 
 class OffsetError(DcpstreamError):
     """A recorded offset cannot be used: it is damaged, of another version, or belongs to another bucket."""
+
+
+class FoldFailed(DcpstreamError):
+    """A fold or the maintenance of a pipeline's tables failed beside the batches; the cause is the reason."""
 
 
 class RowsRefused(DcpstreamError):

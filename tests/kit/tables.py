@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from dcpstream.pipelines.rows import (
     with_batch_id,
     with_keys,
 )
+from tools.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -186,16 +188,34 @@ class DeltaRsBench:
 
 
 def pipeline_of(
-    bench: Bench, *, fold_rows_min: int | None = None, engine: TableEngine | None = None, **typed: Any
+    bench: Bench,
+    *,
+    fold_rows_min: int | None = None,
+    engine: TableEngine | None = None,
+    folds_beside: bool = False,
+    on_fold: Callable[[FoldReport], None] | None = None,
+    **typed: Any,
 ) -> Pipeline:
-    """A pipeline of a new process; the tables exist, unless they are to be typed, and so does the checkpoint."""
+    """A pipeline of a new process; the tables exist, unless they are to be typed, and so does the checkpoint.
+
+    Unless told otherwise it folds in the thread of the batch, so that it writes in the same order each time.
+    """
     engine = engine or bench.engine()
     if not typed:
         engine.create()
     metadata = bench.path / "checkpoint" / "metadata"
     metadata.parent.mkdir(exist_ok=True)
     metadata.write_text(json.dumps({"id": QUERY}))
-    return Pipeline(None, bench.path, NEEDED, engine=engine, fold_rows_min=fold_rows_min, **typed)  # type: ignore[arg-type]
+    return Pipeline(
+        None,  # type: ignore[arg-type]
+        bench.path,
+        NEEDED,
+        engine=engine,
+        fold_rows_min=fold_rows_min,
+        folds_beside=folds_beside,
+        on_fold=on_fold,
+        **typed,
+    )
 
 
 def state_of(rows: Sequence[Row]) -> dict[Document, tuple[int, bytes]]:
@@ -271,6 +291,49 @@ class DyingEngine:
         return call
 
 
+class OverlappingEngine:
+    """An engine whose folds begin before the next append and end after it, apart from those of rollbacks.
+
+    Attributes:
+        overlaps: folds that ran beside an append.
+    """
+
+    def __init__(self, engine: TableEngine) -> None:
+        self.overlaps = 0
+        self._engine = engine
+        self._is_folding = threading.Event()
+        self._is_appended = threading.Event()
+        self._is_last = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        summary = self._engine.append(app, batch_id, frame)
+        self._is_appended.set()
+        return summary
+
+    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+        if rollbacks or self._is_last:
+            return self._engine.fold(app, after, upto, rollbacks)
+        self._is_appended.clear()
+        self._is_folding.set()
+        report = self._engine.fold(app, after, upto, rollbacks)
+        assert self._is_appended.wait(patient(60)), "no batch came while the fold ran"
+        self.overlaps += not self._is_last
+        return report
+
+    def await_fold(self) -> None:
+        """Return when the newest fold has begun."""
+        assert self._is_folding.wait(patient(60)), "no fold began"
+        self._is_folding.clear()
+
+    def let_end(self) -> None:
+        """No further batch comes."""
+        self._is_last = True
+        self._is_appended.set()
+
+
 class _MemoryTable:
     """A table as a value."""
 
@@ -312,7 +375,7 @@ class MemoryEngine:
     def use(self, types: DocumentTypes | None) -> None:
         assert types is None
 
-    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
         raise NotImplementedError
 
     def rejects(self) -> pa.Table:
@@ -350,7 +413,8 @@ class MemoryEngine:
         void = void_rows(self.changes.table, void_bounds(rollbacks), before_batch)
         self.changes.table = self.changes.table.filter(pa.array(~void))
 
-    def live(self, after: int | None) -> pa.Table:
+    def live(self, app: str | None) -> pa.Table:
+        after = None if app is None else self.folded(app)
         upto = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
         if upto is None:
             return self.current.table

@@ -22,6 +22,7 @@ import pytest
 
 from dcpstream.pipelines import Pipeline, effect, rows
 from dcpstream.pipelines.engine import void_bounds
+from dcpstream.pipelines.folding import Folder
 from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.testing.simulation import VirtualClock
@@ -235,12 +236,12 @@ def _without_older_events(tail: pa.Table, older: pa.Table, bounds: Any, upto: in
     return plan_fold(tail, older.filter(pc.invert(is_event)), bounds, upto)
 
 
-def _deleting_first(pipeline: Any, held: Any, newest: Any) -> Any:
-    pipeline.engine.take_back(newest.rollbacks, newest.batch_id)
-    return fold_of(pipeline, held, newest)
+def _deleting_first(folder: Any, held: Any, rollbacks: Any) -> Any:
+    folder._engine.take_back(rollbacks, held.last)
+    return fold_of(folder, held, rollbacks)
 
 
-plan_fold, void_rows, fold_of = rows.plan_fold, rows.void_rows, Pipeline._fold
+plan_fold, void_rows, fold_of = rows.plan_fold, rows.void_rows, Folder._folded
 
 BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
     "void rows count": [(rows, "void_rows", _no_row)],
@@ -256,7 +257,7 @@ BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
     "collections never end": [(rows, "lies_before", _no_row), (effect, "lies_before", _no_row)],
     "collections do not end in current": [(effect, "lies_before", _no_row)],
     "void rows stay in changes": [(MemoryEngine, "take_back", _nothing)],
-    "void rows are deleted before the fold": [(Pipeline, "_fold", _deleting_first)],
+    "void rows are deleted before the fold": [(Folder, "_folded", _deleting_first)],
     "a replayed batch is appended again": [
         (MemoryEngine, "last_batch", lambda engine, app: max(engine.changes.batch.get(app, -1) - 1, -1)),
         (Pipeline, "_require_next", _nothing),

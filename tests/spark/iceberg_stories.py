@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dcpstream.spark import build_session
 from tests.kit.tables import assert_exact
-from tests.spark.test_engines import STORIES, Play
-from tests.spark.test_spark_engine import SparkBench, told_together
+from tests.spark.test_engines import STORIES, Play, told_together
+from tests.spark.test_spark_engine import SparkBench
 
 
 def main(path: Path) -> None:

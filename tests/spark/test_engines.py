@@ -6,15 +6,18 @@ every batch `changes` and `live` must be what `tests.kit.tables.Expected` says, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dcpstream.errors import OffsetError
 from dcpstream.model import Op
 from dcpstream.pipelines import Pipeline
+from dcpstream.pipelines.engine import TableEngine
 from tests.kit.tables import (
     APP,
     Bench,
@@ -22,6 +25,7 @@ from tests.kit.tables import (
     Died,
     DyingEngine,
     Expected,
+    OverlappingEngine,
     Row,
     assert_exact,
     change,
@@ -200,6 +204,9 @@ STORIES: dict[str, list[list[Row]]] = {
 }
 
 
+STORY_VBUCKETS = 10
+"""More than a story uses."""
+
 DEATHS_MAX = 60
 """More than any story has writes: a batch has three, and a process that dies does at least one."""
 
@@ -282,6 +289,62 @@ def test_the_tables_are_exact_after_every_batch(
     assert (play.deaths > 0) == (writes is not None)
 
 
+def told_together(stories: Sequence[str]) -> list[list[Row]]:
+    """The batches of several stories, each in its own scope and vbuckets."""
+    batches: list[list[Row]] = [[] for _ in range(max(len(STORIES[name]) for name in stories))]
+    for number, name in enumerate(stories):
+        for batch, rows in zip(batches, STORIES[name], strict=False):
+            for row in rows:
+                place: dict[str, Any] = {"vbucket": row["vbucket"] + number * STORY_VBUCKETS}
+                if row["scope"] is not None:
+                    place["scope"] = f"{name}: {row['scope']}"
+                batch.append({**row, **place})
+    return batches
+
+
+def play_beside_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
+    """Play batches, and plain ones between them, while folds run; returns how many folds ran beside an append."""
+    expected, engine = Expected(), OverlappingEngine(bench.engine())
+    pipeline = pipeline_of(bench, fold_rows_min=0, engine=cast("Any", engine), folds_beside=True)
+    begun = None
+    # The plain ones have no rollback, so that a fold may run beside the batch that follows.
+    seqnos = itertools.count(1)
+    plain = ([change(f"k{n}", next(seqnos), "1", vbucket=1000) for n in range(30)] for _ in itertools.count())
+    told = itertools.chain.from_iterable((batch, next(plain), next(plain)) for batch in batches)
+    for batch_id, rows in enumerate(told):
+        pipeline.apply_batch(APP, batch_id, bench.frame(table_of(rows)))
+        expected.apply(batch_id, rows)
+        job = pipeline._folder._fold
+        if job is not begun:
+            engine.await_fold()
+            begun = job
+        assert live_of(pipeline) == expected.current
+    engine.let_end()
+    pipeline.fold()
+    assert_exact(bench, pipeline, expected, is_folded=True)
+    pipeline.stop()
+    return engine.overlaps
+
+
+def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: Bench) -> None:
+    assert play_beside_folds(bench, told_together(tuple(STORIES))) > 2
+
+
+def test_the_tables_are_exact_when_batches_come_during_maintenance(bench: Bench) -> None:
+    expected, pipeline = Expected(), pipeline_of(bench, fold_rows_min=4, folds_beside=True)
+    for batch_id in range(8):
+        rows = [change(f"k{batch_id % 3}", batch_id + 1, str(batch_id))]
+        maintaining = threading.Thread(target=pipeline.maintain)
+        maintaining.start()
+        pipeline.apply_batch(APP, batch_id, bench.frame(table_of(rows)))
+        expected.apply(batch_id, rows)
+        assert live_of(pipeline) == expected.current
+        maintaining.join()
+    pipeline.fold()
+    assert_exact(bench, pipeline, expected, is_folded=True)
+    pipeline.stop()
+
+
 def test_live_is_exact_between_append_and_fold(bench: Bench) -> None:
     """A process that died after it appended a rollback leaves tables that readers see."""
     story = STORIES["a rollback of an insert, an update and a deletion"]
@@ -295,6 +358,56 @@ def test_live_is_exact_between_append_and_fold(bench: Bench) -> None:
     assert state_of(bench.rows("current")) != play.expected.current
     play.pipeline = pipeline_of(bench)
     assert live_of(play.pipeline) == play.expected.current
+
+
+COMMITS_BETWEEN: dict[str, list[Row]] = {
+    "a fold": [change("a", 9, "2"), change("b", 10, None)],
+    "the fold of a rollback": [rollback(0, 1), change("c", 2, "2")],
+}
+"""What is appended and folded after a reader has looked at one table, and before it looks at the other one."""
+
+
+def assert_live_between(bench: Bench, engine: TableEngine, between: list[Row], hook: Callable[[Any], Any]) -> None:
+    """`live` is exact although commits come between its looks at the two tables.
+
+    Args:
+        bench: the tables, which hold nothing yet.
+        engine: of the reader.
+        between: the batch that comes between.
+        hook: has `engine` call a function once, between its looks at the tables.
+    """
+    play = Play(bench, fold_rows_min=1000, writes=None)
+    play.apply(0, [change("a", 1, "1"), change("b", 2, "1")])
+    play.fold()
+    play.apply(1, [change("a", 5, "1")])
+
+    def happen() -> None:
+        play.apply(2, between)
+        play.fold()
+
+    hook(happen)
+    assert live_of(pipeline_of(bench, engine=engine)) == play.expected.current
+    assert bench.engine().folded(APP) == 2, "the hook was not called"
+
+
+@pytest.mark.parametrize("between", COMMITS_BETWEEN)
+def test_live_is_exact_although_a_fold_commits_while_it_looks(
+    bench: Bench, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = bench.engine()
+    table, looks = type(engine.changes), itertools.count(1)
+    look = table.version
+
+    def hook(happen: Callable[[], None]) -> None:
+        def version(self: Any) -> Any:
+            if next(looks) == 2:
+                monkeypatch.undo()
+                happen()
+            return look(self)
+
+        monkeypatch.setattr(table, "version", version)
+
+    assert_live_between(bench, engine, COMMITS_BETWEEN[between], hook)
 
 
 def test_maintenance_keeps_the_rows(bench: Bench) -> None:

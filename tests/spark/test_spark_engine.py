@@ -6,6 +6,7 @@ scope and vbuckets of its own.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,16 +21,20 @@ from dcpstream.pipelines.engine import TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from tests.kit.spark import Bucket
 from tests.kit.tables import APP, Row, assert_exact, change, dropped, live_of, pipeline_of, rollback, state_of, table_of
-from tests.spark.test_engines import STORIES, Play
+from tests.spark.test_engines import (
+    COMMITS_BETWEEN,
+    STORIES,
+    Play,
+    assert_live_between,
+    play_beside_folds,
+    told_together,
+)
 from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-STORY_VBUCKETS = 10
-"""More than a story uses."""
 
 
 class SparkBench:
@@ -70,19 +75,6 @@ def bench(spark: SparkSession, tmp_path: Path) -> SparkBench:
     return SparkBench(spark, path)
 
 
-def told_together(stories: Sequence[str]) -> list[list[Row]]:
-    """The batches of several stories, each in its own scope and vbuckets."""
-    batches: list[list[Row]] = [[] for _ in range(max(len(STORIES[name]) for name in stories))]
-    for number, name in enumerate(stories):
-        for batch, rows in zip(batches, STORIES[name], strict=False):
-            for row in rows:
-                place: dict[str, Any] = {"vbucket": row["vbucket"] + number * STORY_VBUCKETS}
-                if row["scope"] is not None:
-                    place["scope"] = f"{name}: {row['scope']}"
-                batch.append({**row, **place})
-    return batches
-
-
 SOME = (
     "values that are no text",
     "a dropped collection",
@@ -120,6 +112,29 @@ def test_the_tables_are_exact_after_every_batch(
     play.fold()
     assert_exact(bench, play.pipeline, play.expected, is_folded=True)
     assert (play.deaths > 0) == (writes is not None)
+
+
+def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: SparkBench) -> None:
+    assert play_beside_folds(bench, told_together(SOME)[:3]) > 0
+
+
+@pytest.mark.parametrize("between", COMMITS_BETWEEN)
+def test_live_is_exact_although_a_fold_commits_while_it_looks(
+    bench: SparkBench, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = bench.engine()
+    look, looks = engine._format.version, itertools.count(1)
+
+    def hook(happen: Callable[[], None]) -> None:
+        def version(session: Any, table: Any, app: str | None) -> Any:
+            if next(looks) == 2:
+                monkeypatch.undo()
+                happen()
+            return look(session, table, app)
+
+        monkeypatch.setattr(engine._format, "version", version)
+
+    assert_live_between(bench, engine, COMMITS_BETWEEN[between], hook)
 
 
 def test_tables_and_a_view_in_a_catalog(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dcpstream.runtime import SystemClock
 from dcpstream_demo.guarded import STANDARD_INPUT, wait_for_end_of_input
 
 if TYPE_CHECKING:
-    from dcpstream.pipelines import BatchReport
+    from dcpstream.pipelines import BatchReport, FoldReport
 
 FAILURES_MAX = 6
 """Limit of failures in a row without a batch: more of them have another cause than a node that is away."""
@@ -47,10 +47,7 @@ def report_batch(report: BatchReport) -> None:
         "batch",
         batch_id=report.batch_id,
         rows=report.rows,
-        documents=report.documents,
-        removed=report.removed,
-        seconds=[round(report.append_s, 3), round(report.fold_s, 3)],
-        is_folded=report.is_folded,
+        seconds=[round(report.append_s, 3), round(report.wait_s, 3)],
         is_recovered=report.is_recovered,
         rollbacks=[
             {
@@ -62,6 +59,17 @@ def report_batch(report: BatchReport) -> None:
             }
             for item in report.rollbacks
         ],
+    )
+
+
+def report_fold(report: FoldReport) -> None:
+    """Report that `current` holds further batches."""
+    emit(
+        "fold",
+        upto=report.upto,
+        documents=report.documents,
+        removed=report.removed,
+        seconds=round(report.fold_s, 3),
     )
 
 
@@ -86,7 +94,14 @@ def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
         report_batch(report)
 
     # On one machine delta-rs writes small batches faster than Spark.
-    pipeline = Pipeline(spark, settings["path"], settings["options"], engine="delta-rs", on_batch=on_batch)
+    pipeline = Pipeline(
+        spark,
+        settings["path"],
+        settings["options"],
+        engine="delta-rs",
+        on_batch=on_batch,
+        on_fold=report_fold,
+    )
     try:
         while not stopping.is_set():
             pipeline.start(trigger=settings["trigger"])

@@ -1,7 +1,8 @@
 """The engine for one machine: Delta tables in a local directory, written with delta-rs, without Spark.
 
 A batch passes through the driver's memory, and so do the tail of `changes` at a fold and the history of the keys that a
-rollback touches.
+rollback touches. A batch that is appended while a fold runs needs memory besides the fold. Every call opens the tables
+anew, so that calls of several threads share nothing.
 """
 
 from __future__ import annotations
@@ -93,28 +94,13 @@ class _Table:
         known = [entry for entry in table.history() if entry["operation"] == "CREATE TABLE" or _RETYPED in entry]
         return table.version() >= len(known)
 
-    def files(self) -> ds.Dataset:
-        """The rows of the newest version, read without delta-rs, which does not read while it writes."""
-        files = fs.SubTreeFileSystem(str(self.path), fs.LocalFileSystem())
-        return self.open().to_pyarrow_dataset(filesystem=files)
-
     def batch(self, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
-        version = self.open().transaction_version(app)
-        return None if version is None else int(version)
+        return self.version().batch(app)
 
-    def rows(
-        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
-    ) -> pa.Table:
-        """Some columns of the rows that meet a condition; with `keys`, no rows that have another key."""
-        names = list(columns)
-        schema = pa.schema([self.schema.field(name) for name in names])
-        dataset = self.open().to_pyarrow_dataset()
-        if keys is None:
-            return dataset.to_table(columns=names, filter=condition).cast(schema)
-        batches = dataset.to_batches(columns=names, filter=condition)
-        found = [with_keys(pa.Table.from_batches([batch]).cast(schema), keys) for batch in batches]
-        return pa.concat_tables([schema.empty_table(), *found])
+    def version(self) -> _Version:
+        """The rows of the newest version."""
+        return _Version(self.open(), self.schema, self.path)
 
     def vacuum(self, retain_hours: float) -> None:
         """Remove files that no version of the last `retain_hours` uses."""
@@ -124,6 +110,49 @@ class _Table:
     def transaction(app: str, batch_id: int) -> CommitProperties:
         """What a commit carries."""
         return CommitProperties(app_transactions=[Transaction(app, batch_id)])
+
+
+class _Version:
+    """One version of a table. Later commits do not change its rows.
+
+    Args:
+        table: in that version.
+        schema: its columns.
+        path: its directory.
+    """
+
+    def __init__(self, table: DeltaTable, schema: pa.Schema, path: Path) -> None:
+        self.schema = schema
+        self._table = table
+        self._path = path
+
+    def batch(self, app: str | None) -> int | None:
+        """The newest batch of this writer that the version holds, or None."""
+        version = None if app is None else self._table.transaction_version(app)
+        return None if version is None else int(version)
+
+    def rows(
+        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
+        """Some columns of the rows that meet a condition; with `keys`, no rows that have another key."""
+        names = list(columns)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        dataset = self._table.to_pyarrow_dataset()
+        if keys is None:
+            return dataset.to_table(columns=names, filter=condition).cast(schema)
+        batches = dataset.to_batches(columns=names, filter=condition)
+        found = [with_keys(pa.Table.from_batches([batch]).cast(schema), keys) for batch in batches]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def files(self) -> ds.Dataset:
+        """The rows, read without delta-rs, which does not read while it writes."""
+        place = fs.SubTreeFileSystem(str(self._path), fs.LocalFileSystem())
+        return self._table.to_pyarrow_dataset(filesystem=place)
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        """What a batch of `changes` holds."""
+        rows = self.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
+        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
 
 
 class DeltaRsEngine:
@@ -168,12 +197,13 @@ class DeltaRsEngine:
         self._types = types
         self.current.schema = pa.schema([*self._untyped, *([] if types is None else types.columns)])
 
-    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
         """Make `current` anew with the columns of `use`, in one commit."""
+        upto = None if app is None else self.folded(app)
 
         def parts() -> Iterator[pa.Table]:
             if from_changes and upto is not None:
-                return self._newest_of_changes(upto, upto, void_bounds(self.summary(upto).rollbacks))
+                return _newest_of(self.changes.version(), upto, upto, void_bounds(self.summary(upto).rollbacks))
             return self._values_of_current()
 
         schema = self.current.schema
@@ -199,14 +229,13 @@ class DeltaRsEngine:
         """The documents as of the newest batch that do not fit the types."""
         types = self._types
         assert types is not None
-        found = self.changes.rows(
-            ["op", "vbucket", "value", BATCH_ID], pc.field("op").cast(pa.string()) == Op.ROLLBACK.value
-        )
+        version = self.changes.version()
+        found = version.rows([BATCH_ID], pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
         newest = pc.max(found.column(BATCH_ID)).as_py()
-        bounds = {} if newest is None else void_bounds(self.summary(newest).rollbacks)
+        bounds = {} if newest is None else void_bounds(version.summary(newest).rollbacks)
         schema = rejects_schema(str(self.changes.schema.field("value").type))
         parts = [schema.empty_table()]
-        for rows in self._newest_of_changes(None, newest, bounds):
+        for rows in _newest_of(version, None, newest, bounds):
             documents = rows.filter(~pc.field(IS_REMOVED))
             typed, is_unfit = types.with_columns(documents, documents.column("value"))
             unfit = typed.filter(pa.array(is_unfit))
@@ -226,31 +255,7 @@ class DeltaRsEngine:
             rows = pa.Table.from_batches([batch]).cast(untyped)
             return rows.append_column(IS_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
 
-        return map(kept, self.current.files().to_batches(columns=untyped.names))
-
-    def _newest_of_changes(self, upto: int | None, before: int | None, bounds: Mapping[int, int]) -> Iterator[pa.Table]:
-        """The newest effective row of each document, with the columns of `changes` and IS_REMOVED.
-
-        Memory: for the keys of `changes`, and for one block of its rows.
-
-        Args:
-            upto: the newest batch that counts; None for all.
-            before, bounds: rows that a rollback in the batch `before` has made void do not count; vbucket → seqno.
-        """
-        is_in = None if upto is None else pc.field(BATCH_ID) <= upto
-        files, schema = self.changes.files(), self.changes.schema
-        rules = files.to_table(columns=list(RULE_COLUMNS), filter=is_in)
-        plan = plan_fold(rules, rules.slice(0, 0), bounds, -1 if before is None else before)
-        wanted = places(rules.take(pa.array(plan.newest)))
-
-        def decided(batch: pa.RecordBatch) -> pa.Table:
-            rows = pa.Table.from_batches([batch]).cast(schema)
-            rows = rows.filter(pc.invert(is_control(rows)))
-            rows = rows.filter(pa.array(np.isin(places(rows), wanted)))
-            is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
-            return rows.append_column(IS_REMOVED, is_removed)
-
-        return map(decided, files.to_batches(columns=schema.names, filter=is_in))
+        return map(kept, self.current.version().files().to_batches(columns=untyped.names))
 
     def state(self) -> TableState:
         """What exists."""
@@ -289,8 +294,7 @@ class DeltaRsEngine:
 
     def summary(self, batch_id: int) -> BatchSummary:
         """What a batch of `changes` holds."""
-        rows = self.changes.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
-        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+        return self.changes.version().summary(batch_id)
 
     def tail_rows(self, after: int | None) -> int:
         """Rows of `changes` in batches above `after`."""
@@ -302,7 +306,8 @@ class DeltaRsEngine:
 
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
-        source, restored = effect(self.changes, self.current, after, upto, void_bounds(rollbacks))
+        changes, current = self.changes.version(), self.current.version()
+        source, restored = effect(changes, current, after, upto, void_bounds(rollbacks))
         source, rejected = self._typed(source)
         values = {f'"{name}"': f's."{name}"' for name in self.current.schema.names}
         is_newer = f"(s.{IS_FORCED} or s.seqno > t.seqno)"
@@ -343,15 +348,18 @@ class DeltaRsEngine:
         void = " or ".join(f"(vbucket = {vbucket} and seqno > {seqno})" for vbucket, seqno in bounds.items())
         self.changes.open().delete(f"{BATCH_ID} < {before_batch} and op <> 'rollback' and ({void})")
 
-    def live(self, after: int | None) -> pa.Table:
+    def live(self, app: str | None) -> pa.Table:
         """The documents as of the newest batch."""
-        upto = self._newest_batch(after)
-        current = self.current.rows(self.current.schema.names)
-        if upto is None:
-            return current
-        bounds = void_bounds(self.summary(upto).rollbacks)
-        source, _ = effect(self.changes, self.current, after, upto, bounds)
-        return merged(current, self._typed(source)[0])
+        # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
+        # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
+        changes, current = self.changes.version(), self.current.version()
+        after = current.batch(app)
+        documents = current.rows(current.schema.names)
+        newest = pc.max(changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
+        if newest is None:
+            return documents
+        source, _ = effect(changes, current, after, newest, void_bounds(changes.summary(newest).rollbacks))
+        return merged(documents, self._typed(source)[0])
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
@@ -359,6 +367,30 @@ class DeltaRsEngine:
         self.changes.vacuum(retain_hours)
         self.current.vacuum(retain_hours)
 
-    def _newest_batch(self, after: int | None) -> int | None:
-        newest = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
-        return None if newest is None else int(newest)
+
+def _newest_of(
+    changes: _Version, upto: int | None, before: int | None, bounds: Mapping[int, int]
+) -> Iterator[pa.Table]:
+    """The newest effective row of each document, with the columns of `changes` and IS_REMOVED.
+
+    Memory: for the keys of `changes`, and for one block of its rows.
+
+    Args:
+        changes: the table.
+        upto: the newest batch that counts; None for all.
+        before, bounds: rows that a rollback in the batch `before` has made void do not count; vbucket → seqno.
+    """
+    is_in = None if upto is None else pc.field(BATCH_ID) <= upto
+    files, schema = changes.files(), changes.schema
+    rules = files.to_table(columns=list(RULE_COLUMNS), filter=is_in)
+    plan = plan_fold(rules, rules.slice(0, 0), bounds, -1 if before is None else before)
+    wanted = places(rules.take(pa.array(plan.newest)))
+
+    def decided(batch: pa.RecordBatch) -> pa.Table:
+        rows = pa.Table.from_batches([batch]).cast(schema)
+        rows = rows.filter(pc.invert(is_control(rows)))
+        rows = rows.filter(pa.array(np.isin(places(rows), wanted)))
+        is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
+        return rows.append_column(IS_REMOVED, is_removed)
+
+    return map(decided, files.to_batches(columns=schema.names, filter=is_in))

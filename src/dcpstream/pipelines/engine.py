@@ -65,6 +65,7 @@ class FoldReport:
         restored: those of both that a rollback brought back to an older state.
         current_rows: documents in the table now.
         rejected: documents among those that the fold decided about that do not fit the schema.
+        fold_s: seconds that it took; 0 in the answer of an engine.
     """
 
     upto: int
@@ -73,6 +74,7 @@ class FoldReport:
     restored: int
     current_rows: int
     rejected: int = 0
+    fold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,14 @@ class TableState:
 
 
 class TableEngine(Protocol):
-    """Writes the tables of one pipeline. One thread calls it at a time.
+    """Writes the tables of one pipeline.
 
     Every method may be interrupted between two commits. Calling it again then completes the work.
+
+    Two threads call it. One calls `create`, `append`, `take_back` and the questions, one after the other. While it
+    does, the other may be in `fold` without rollbacks, or in `maintain` with at least an hour of `retain_hours`; never
+    in both. Nothing else runs while `take_back` or a `fold` with rollbacks runs. Any thread may call `live` at any
+    time.
 
     Attributes:
         name: "delta", "iceberg", "delta-rs".
@@ -114,12 +121,12 @@ class TableEngine(Protocol):
         """From now on fill these typed columns of `current`, which has them, or is created with them; None for none."""
         ...
 
-    def retype(self, upto: int | None, *, from_changes: bool) -> None:
-        """Make `current` anew with the columns of `use`, in one commit; its batches stay the same.
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit; the batches that it holds stay the same.
 
         Args:
-            upto: the newest batch in `current`.
-            from_changes: make the rows of the batches of `changes` up to `upto`; otherwise of the values in `current`.
+            app: the writer; None if nobody has written yet.
+            from_changes: make the rows of these batches of `changes`; otherwise of the values in `current`.
 
         Raises:
             FieldError: a document does not fit, and mode is FAILFAST.
@@ -183,10 +190,13 @@ class TableEngine(Protocol):
         """Delete void rows from `changes`: see rule 1, with j = `before_batch`. A second call changes nothing."""
         ...
 
-    def live(self, after: int | None) -> DataFrame | pa.Table:
-        """The documents as of the newest batch: `current`, which holds the batches up to `after`, and the later rows.
+    def live(self, app: str | None) -> DataFrame | pa.Table:
+        """The documents as of the newest batch, from one version of `current` and one of `changes`.
 
-        The columns are those of `current`.
+        A commit after the call changes nothing of the answer. The columns are those of `current`.
+
+        Args:
+            app: the writer; None if nobody has written yet.
         """
         ...
 

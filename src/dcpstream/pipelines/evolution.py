@@ -66,12 +66,12 @@ class Typing:
         """Whether typed columns are asked for."""
         return self._is_inferred or self._given is not None
 
-    def prepare(self, engine: TableEngine, folded: Callable[[], int | None]) -> None:
+    def prepare(self, engine: TableEngine, app: Callable[[], str | None]) -> None:
         """Create the tables that do not exist, and bring the columns of `current` to what is asked for.
 
         Args:
             engine: writes the tables.
-            folded: the newest batch in `current`.
+            app: the writer of the tables; None if nobody has written yet.
 
         Raises:
             ConfigError: the table has columns that do not go together with what is asked for.
@@ -93,7 +93,7 @@ class Typing:
             engine.create()
             if together is not None and _shown(together.columns) != _shown(columns):
                 _log.warning("making current anew with the columns %s", _shown(together.columns))
-                engine.retype(folded(), from_changes=self._mode == "DROPMALFORMED")
+                engine.retype(app(), from_changes=self._mode == "DROPMALFORMED")
         self._is_ready = True
 
     def look(self, engine: TableEngine) -> None:
@@ -102,11 +102,11 @@ class Typing:
             columns = engine.typed_columns()
             engine.use(self._wanted() if columns is None and not self._is_inferred else self._held(columns))
 
-    def rebuild(self, engine: TableEngine, folded: Callable[[], int | None]) -> None:
+    def rebuild(self, engine: TableEngine, app: Callable[[], str | None]) -> None:
         """Make `current` anew of `changes`, with exactly the columns that are asked for."""
         engine.use(self._wanted())
         engine.create()
-        engine.retype(folded(), from_changes=True)
+        engine.retype(app(), from_changes=True)
         self._is_ready = True
 
     def _wanted(self) -> DocumentTypes | None:

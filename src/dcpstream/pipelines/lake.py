@@ -9,6 +9,7 @@ every case.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -204,6 +205,10 @@ class Lake:
         self._tell(member, "started")
 
     def _failed(self, member: _Member, error: Exception, now: float, *, once: bool) -> None:
+        if member.pipeline is not None:
+            # A fold that still runs would meet that of the next start.
+            with contextlib.suppress(Exception):
+                member.pipeline.stop()
         member.pipeline = None
         member.failures += 1
         failure = failure_of(error, member.config.options)

@@ -29,8 +29,9 @@ from typing import Any, get_args
 
 from dcpstream.errors import ConfigError
 from dcpstream.pipelines.document_types import Mode
+from dcpstream.pipelines.folding import FOLD_SHARE
 from dcpstream.pipelines.location import child
-from dcpstream.pipelines.pipeline import DEFAULT_TRIGGER, FOLD_SHARE, RETAIN_HOURS
+from dcpstream.pipelines.pipeline import DEFAULT_TRIGGER, RETAIN_HOURS
 from dcpstream.spark.options import SourceOptions
 
 MAX_PIPELINES = 100

@@ -4,8 +4,8 @@
 `/progress` is the same as JSON, and `/health` answers 200, or 503 if a pipeline failed or stalled. Everything is read
 from the pipelines at the time of the request; only the newest batch reports are kept.
 
-The watchdog calls a pipeline stalled if no batch was written for `stall_s` although there is work: Spark is in the
-middle of a micro-batch, or the newest progress has a lag.
+The watchdog calls a pipeline stalled if no batch and no fold ended for `stall_s` although there is work: Spark is in
+the middle of a micro-batch, or the newest progress has a lag.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dcpstream.errors import ConfigError
-from dcpstream.pipelines.monitor_page import SHOWN_BATCHES, page
+from dcpstream.pipelines.engine import FoldReport
+from dcpstream.pipelines.monitor_page import SHOWN_BATCHES, SHOWN_FOLDS, page
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress
 from dcpstream.runtime import Clock, SystemClock
 
@@ -68,8 +69,12 @@ class Watched(Protocol):
         """The current progress."""
         ...
 
-    def add_listener(self, on_batch: Callable[[BatchReport], None]) -> None:
-        """Subscribe to batch reports."""
+    def add_listener(
+        self,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+    ) -> None:
+        """Subscribe to reports."""
         ...
 
 
@@ -80,19 +85,23 @@ class _Entry:
     Attributes:
         pipeline: the pipeline.
         since: when the last batch was written, or the pipeline was added (monotonic seconds).
-        batches, folds, rejected, append_s, fold_s: totals.
-        reports: the newest, oldest first.
+        worked: when the last batch or fold ended, or the pipeline was added.
+        batches, folds, rejected, append_s, wait_s, fold_s: totals.
+        reports, fold_reports: the newest, oldest first.
         is_told: whether the log has the present stall already.
     """
 
     pipeline: Watched
     since: float
+    worked: float
     batches: int = 0
     folds: int = 0
     rejected: int = 0
     append_s: float = 0.0
+    wait_s: float = 0.0
     fold_s: float = 0.0
     reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
+    fold_reports: deque[FoldReport] = field(default_factory=lambda: deque(maxlen=SHOWN_FOLDS))
     is_told: bool = False
 
 
@@ -173,20 +182,28 @@ class Monitor:
 
     def add(self, pipeline: Watched) -> None:
         """Watch a further pipeline."""
-        entry = _Entry(pipeline, self._clock.monotonic())
+        now = self._clock.monotonic()
+        entry = _Entry(pipeline, now, now)
 
         def note(report: BatchReport) -> None:
             with self._lock:
-                entry.since = self._clock.monotonic()
+                entry.since = entry.worked = self._clock.monotonic()
                 entry.is_told = False
                 entry.batches += 1
-                entry.folds += report.is_folded
-                entry.rejected += report.rejected
                 entry.append_s += report.append_s
-                entry.fold_s += report.fold_s
+                entry.wait_s += report.wait_s
                 entry.reports.append(report)
 
-        pipeline.add_listener(note)
+        def note_fold(report: FoldReport) -> None:
+            with self._lock:
+                entry.worked = self._clock.monotonic()
+                entry.is_told = False
+                entry.folds += 1
+                entry.rejected += report.rejected
+                entry.fold_s += report.fold_s
+                entry.fold_reports.append(report)
+
+        pipeline.add_listener(note, note_fold)
         with self._lock:
             self._entries.append(entry)
 
@@ -206,10 +223,10 @@ class Monitor:
                 entry.is_told = True
                 name = entry.pipeline.name
                 _log.error(
-                    "%s has work but has written no batch for %.0f s. Look at the running tasks in Spark's UI, and at "
+                    "%s has work but has written nothing for %.0f s. Look at the running tasks in Spark's UI, and at "
                     "the logs of the executors for a node that does not answer",
                     name,
-                    self._clock.monotonic() - entry.since,
+                    self._clock.monotonic() - entry.worked,
                 )
                 if self._on_stall is not None:
                     self._on_stall(name)
@@ -226,7 +243,7 @@ class Monitor:
         if not pipeline.is_running:
             return "stopped"
         has_work = pipeline.is_busy or bool(pipeline.progress().total_lag)
-        if has_work and self._clock.monotonic() - entry.since >= self._stall_s:
+        if has_work and self._clock.monotonic() - entry.worked >= self._stall_s:
             return "stalled"
         return "running"
 
@@ -234,9 +251,9 @@ class Monitor:
         pipeline, progress = entry.pipeline, entry.pipeline.progress()
         failure = pipeline.failure
         with self._lock:
-            times = [(one.batch_id, one.rows, one.append_s, one.fold_s) for one in entry.reports]
+            batches, folds = list(entry.reports), list(entry.fold_reports)
             totals = {"batches": entry.batches, "folds": entry.folds, "rejected": entry.rejected}
-            seconds = {"append_s": entry.append_s, "fold_s": entry.fold_s}
+            seconds = {"append_s": entry.append_s, "wait_s": entry.wait_s, "fold_s": entry.fold_s}
             since = entry.since
         return {
             "name": pipeline.name,
@@ -245,6 +262,7 @@ class Monitor:
             "batch_id": progress.batch_id,
             "rows": progress.rows,
             "rollbacks": progress.rollbacks,
+            "tail_rows": progress.tail_rows,
             "rows_per_second": progress.rows_per_second,
             "total_lag": progress.total_lag,
             "worst_lag": {str(vbid): lag for vbid, lag in progress.lag.items()},
@@ -253,8 +271,12 @@ class Monitor:
             **totals,
             **seconds,
             "last_batches": [
-                {"batch_id": batch_id, "rows": rows, "append_s": append_s, "fold_s": fold_s}
-                for batch_id, rows, append_s, fold_s in times
+                {"batch_id": one.batch_id, "rows": one.rows, "append_s": one.append_s, "wait_s": one.wait_s}
+                for one in batches
+            ],
+            "last_folds": [
+                {"upto": one.upto, "documents": one.documents, "removed": one.removed, "fold_s": one.fold_s}
+                for one in folds
             ],
         }
 
@@ -302,11 +324,13 @@ _COUNTERS = (
     ("rejected_documents", "rejected", "Documents that did not fit the schema when they were folded."),
     ("rollbacks", "rollbacks", "Control rows about rollbacks."),
     ("append_seconds", "append_s", "Seconds that reading and appending took."),
+    ("wait_seconds", "wait_s", "Seconds that batches waited for a fold."),
     ("fold_seconds", "fold_s", "Seconds that folding took."),
 )
 
 _GAUGES = (
     ("lag_seqnos", "total_lag", "Seqnos that the tables do not hold yet; missing if the cluster did not answer."),
+    ("tail_rows", "tail_rows", "Rows of changes that current does not hold yet."),
     ("inside_snapshot_vbuckets", "vbuckets_inside_snapshot", "vbuckets whose position lies within a snapshot."),
     ("rows_per_second", "rows_per_second", "Rate of the last micro-batch."),
     ("last_batch_id", "batch_id", "Number of the last micro-batch."),

@@ -7,7 +7,8 @@ deduplicates, and a failover may have happened in between. The tables are a log 
   large the tables are. A batch that `changes` holds is never read again: its first attempt counts.
 - From time to time the batches since the last fold, the tail, are folded into `current`, in one commit that carries the
   number of the newest of them. A fold happens when the tail exceeds a share of `current`, after a batch with a
-  rollback, and at the end of a run. `live` shows every batch at once: `current` and the tail together.
+  rollback, and at the end of a run. `live` shows every batch at once: `current` and the tail together. Batches go on
+  while a fold runs; `dcpstream.pipelines.folding` says when they wait for it.
 
 Both numbers are read from the tables. A process may therefore be killed between any two commits: the next one finds
 out which batches `changes` and `current` hold, and derives everything else from `changes`.
@@ -20,19 +21,20 @@ can be repeated, and Spark replays the batch until all are done.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
 from dcpstream.pipelines.document_types import Mode
-from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
+from dcpstream.pipelines.engine import FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
+from dcpstream.pipelines.folding import FOLD_SHARE, Folder, Held
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
@@ -50,10 +52,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIGGER = "1 second"
 """Pause between the starts of two micro-batches: each leaves files and a version of `changes`."""
-
-FOLD_SHARE = 0.1
-"""Share of `current` that the tail may reach before it is folded. A fold costs about one pass over `current`, so each
-change pays for ten rows of it at most, however large the table is."""
 
 MAINTENANCE_BATCHES = 50
 """Batches between two runs of maintenance: each batch leaves a file in `changes`."""
@@ -73,25 +71,6 @@ _FILTERED = frozenset(("key", "vbucket", "scope", "collection"))
 """Columns that a pipeline's `where` may compare: they are the same in all changes of a document."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Held:
-    """What the tables hold, as far as one writer knows.
-
-    Attributes:
-        app: the writer.
-        last: the newest batch in `changes`.
-        folded: the newest batch in `current`.
-        tail_rows: rows of the batches between them.
-        current_rows: documents in `current`.
-    """
-
-    app: str
-    last: int | None
-    folded: int | None
-    tail_rows: int
-    current_rows: int
 
 
 class Pipeline:
@@ -123,7 +102,10 @@ class Pipeline:
         rejects: name of a view in a catalog with the documents that do not fit, see `rejects`.
         fold_share: see `FOLD_SHARE`.
         fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
-        on_batch: called after each written batch.
+        folds_beside: whether batches go on while a fold or maintenance runs, in a thread of the pipeline's own. If not,
+            the memory and the tasks of both are never needed at once.
+        on_batch: called after each written batch, in the thread that wrote it.
+        on_fold: called after each fold, in the thread that folded.
         retain_hours: see `RETAIN_HOURS`.
         maintenance_batches: see `MAINTENANCE_BATCHES`; 0 = never.
         clock: for the times in reports.
@@ -153,7 +135,9 @@ class Pipeline:
         rejects: str | None = None,
         fold_share: float = FOLD_SHARE,
         fold_rows_min: int | None = None,
+        folds_beside: bool = True,
         on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
         retain_hours: float = RETAIN_HOURS,
         maintenance_batches: int = MAINTENANCE_BATCHES,
         clock: Clock | None = None,
@@ -177,18 +161,24 @@ class Pipeline:
             for option, given_value in (("mode", None if mode == "PERMISSIVE" else mode), ("rejects", rejects)):
                 if given_value is not None:
                     raise ConfigError(option, given_value, "nothing without a schema: every document fits")
-        self._fold_share = fold_share
-        self._fold_rows_min = engine.fold_rows_min if fold_rows_min is None else fold_rows_min
-        self._listeners = [] if on_batch is None else [on_batch]
+        self._on_batch = [] if on_batch is None else [on_batch]
+        self._on_fold = [] if on_fold is None else [on_fold]
         self._retain_hours = retain_hours
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
+        self._folder = Folder(
+            engine,
+            share=fold_share,
+            rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
+            is_beside=folds_beside,
+            on_fold=self._tell_fold,
+            clock=self._clock,
+        )
         self._query: StreamingQuery | None = None
         self._writer: DataStreamWriter | None = None
         self._wanted: dict[int, int] | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
-        self._held: _Held | None = None
         self._rows = 0
         self._rollbacks = 0
         self._batches_since_maintenance = 0
@@ -216,9 +206,16 @@ class Pipeline:
         """Whether Spark is working at a micro-batch, or asks the cluster for one, at this moment."""
         return self._query is not None and self._query.isActive and bool(self._query.status["isTriggerActive"])
 
-    def add_listener(self, on_batch: Callable[[BatchReport], None]) -> None:
-        """Call this, too, after each written batch, in the thread that wrote it."""
-        self._listeners.append(on_batch)
+    def add_listener(
+        self,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+    ) -> None:
+        """Call these, too, after each written batch and after each fold."""
+        if on_batch is not None:
+            self._on_batch.append(on_batch)
+        if on_fold is not None:
+            self._on_fold.append(on_fold)
 
     def start(self, *, until: Until = "stopped", trigger: str | None = DEFAULT_TRIGGER) -> None:
         """Start the query in the background.
@@ -237,8 +234,8 @@ class Pipeline:
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._require_whole()
-        self._typing.prepare(self.engine, self._folded)
-        self._held = None
+        self._folder.reset()
+        self._typing.prepare(self.engine, self._app)
         tasks = cluster_partitions(self._spark)
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}
         if any(name.lower() == "numpartitions" for name in self._options):
@@ -277,6 +274,7 @@ class Pipeline:
 
         Raises:
             StreamingQueryException: the query failed; the message says why.
+            FoldFailed: a fold or maintenance failed after the last batch.
         """
         if self._query is None:
             return True
@@ -302,30 +300,37 @@ class Pipeline:
     def stop(self) -> None:
         """Stop the query after the batch that is being written, and fold. A second call does nothing.
 
-        After a failure of the query nothing is folded: the next run completes the work.
+        Waits for a fold that runs. After a failure of the query nothing else is folded: the next run completes the
+        work.
+
+        Raises:
+            FoldFailed: a fold or maintenance failed after the last batch.
         """
         query = self._query
-        if query is None:
-            return
-        if query.isActive:
+        if query is not None and query.isActive:
             # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
             # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
             if self._writing.acquire(timeout=STOP_TIMEOUT_S):
                 self._writing.release()
             query.stop()
-        if query.exception() is None:
-            self.fold()
+        try:
+            if query is not None and query.exception() is None:
+                self.fold()
+        finally:
+            with self._writing:
+                self._folder.close()
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended the query, or None."""
-        return None if self._query is None else self._query.exception()
+        """The error that ended the query, or that of a fold that will end it; None if there is none."""
+        failure = None if self._query is None else self._query.exception()
+        return failure or self._folder.failure
 
     def progress(self) -> PipelineProgress:
         """The current progress; cheap."""
         last = self._query.lastProgress if self._query is not None else None
         if last is None:
-            return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks)
+            return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks, tail_rows=self._folder.tail_rows)
         # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
         details = json.loads(last.json)
         lag = lag_of(details)
@@ -333,6 +338,7 @@ class Pipeline:
             batch_id=details["batchId"],
             rows=self._rows,
             rollbacks=self._rollbacks,
+            tail_rows=self._folder.tail_rows,
             rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
             total_lag=None if lag is None else lag.total,
             lag={} if lag is None else lag.worst,
@@ -340,27 +346,35 @@ class Pipeline:
         )
 
     def fold(self) -> FoldReport | None:
-        """Fold what `current` does not hold yet.
+        """Fold what `current` does not hold yet. Batches go on meanwhile.
 
         Returns: None if there is nothing to fold.
+
+        Raises:
+            FoldFailed: this fold, or one that ran before, has failed.
         """
         app = self._app()
         if app is None:
             return None
-        with self._writing:
-            self._typing.prepare(self.engine, self._folded)
-            held = self._now_held(app)
+        with self._writing, self._exact():
+            self._typing.prepare(self.engine, self._app)
+            held = self._folder.held(app)
             if held.last is None or held.last == held.folded:
                 return None
-            return self._fold(held, self.engine.summary(held.last))
+            rollbacks = self.engine.summary(held.last).rollbacks
+            if rollbacks:
+                # Only a batch that was interrupted leaves them.
+                return self._folder.fold_rollbacks(held, rollbacks)
+            job = self._folder.fold(held)
+        return self._folder.result(job)
 
     def live(self) -> DataFrame | pa.Table:
-        """The documents as of the newest batch, with the columns of `current`.
+        """The documents as of the newest batch, with the columns of `current`. A call for each query sees new batches.
 
         Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
         """
         self._typing.look(self.engine)
-        return self.engine.live(self._folded())
+        return self.engine.live(self._app())
 
     def rejects(self) -> DataFrame | pa.Table:
         """The documents as of the newest batch that do not fit the schema, whatever the mode.
@@ -386,17 +400,27 @@ class Pipeline:
 
         Raises:
             LocalProtocolError: the pipeline is running.
+            FoldFailed: the fold has failed.
         """
         if self.is_running:
             raise LocalProtocolError("the pipeline is running", state="running", event="rebuild")
-        with self._writing:
-            self._held = None
-            self._typing.rebuild(self.engine, self._folded)
+        with self._writing, self._exact():
+            self._folder.settle()
+            self._typing.rebuild(self.engine, self._app)
+            self._folder.forget()
         return self.fold()
 
     def maintain(self) -> None:
-        """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
-        self.engine.maintain(self._retain_hours)
+        """Join small files of `changes`, and remove files that only versions older than `retain_hours` use.
+
+        Waits for the fold that runs. Batches go on meanwhile, unless `retain_hours` is below an hour.
+
+        Raises:
+            FoldFailed: it has failed, or a fold that ran before.
+        """
+        with self._writing:
+            job = self._folder.maintain(self._retain_hours)
+        self._folder.result(job)
 
     def _apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
@@ -404,8 +428,12 @@ class Pipeline:
         app = _app_of(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
         report = self.apply_batch(app, batch_id, frame)
         if report is not None:
-            for listener in self._listeners:
+            for listener in self._on_batch:
                 listener(report)
+
+    def _tell_fold(self, report: FoldReport) -> None:
+        for listener in self._on_fold:
+            listener(report)
 
     def apply_batch(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
         """Bring a batch into the tables that do not have it yet.
@@ -419,9 +447,10 @@ class Pipeline:
 
         Raises:
             OffsetError: the tables lack an earlier batch.
+            FoldFailed: a fold or maintenance beside the batches has failed.
         """
-        with self._writing:
-            self._typing.prepare(self.engine, lambda: self.engine.folded(app))
+        with self._writing, self._exact():
+            self._typing.prepare(self.engine, lambda: app)
             report = self._applied(app, batch_id, frame)
             if report is not None:
                 self._rows += report.rows
@@ -429,67 +458,53 @@ class Pipeline:
                 self._batches_since_maintenance += 1
                 if self._maintenance_batches and self._batches_since_maintenance >= self._maintenance_batches:
                     self._batches_since_maintenance = 0
-                    self.maintain()
+                    self._folder.maintain(self._retain_hours)
         return report
 
     def _applied(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
         begin = self._clock.monotonic()
-        held = self._now_held(app)
+        held = self._folder.held(app)
         is_recovered = held.last is not None and held.last >= batch_id
         if held.last is not None and held.last > batch_id:
             return None
-        if not is_recovered:
-            self._require_next(held, batch_id)
-        # After an error only the tables know what they hold.
-        self._held = None
         if is_recovered:
             _log.warning("batch %d is in changes already: its first attempt counts", batch_id)
             summary = self.engine.summary(batch_id)
         else:
+            self._require_next(held, batch_id)
             summary = self.engine.append(app, batch_id, frame)
-            held.last = batch_id
-            held.tail_rows += summary.rows + summary.events + len(summary.rollbacks)
         appended = self._clock.monotonic()
+        if summary.rollbacks:
+            # No fold may take these rows for rows without a rollback, and void rows are deleted while nobody uses them.
+            self._folder.settle()
+        if not is_recovered:
+            self._folder.note(held, summary)
         was_folded = held.folded is not None and held.folded >= batch_id
-        folded: FoldReport | None = None
         if was_folded:
             self.engine.take_back(summary.rollbacks, batch_id)
-        elif summary.rollbacks or self._is_fold_due(held):
-            folded = self._fold(held, summary)
-        self._held = held
+        elif summary.rollbacks:
+            self._folder.fold_rollbacks(held, summary.rollbacks)
+        else:
+            self._folder.fold_if_due(held)
         if was_folded or (not is_recovered and not (summary.rows or summary.events or summary.rollbacks)):
             return None
         return BatchReport(
             batch_id=batch_id,
             rows=summary.rows,
             rollbacks=summary.rollbacks,
-            is_folded=folded is not None,
-            documents=folded.documents if folded is not None else 0,
-            removed=folded.removed if folded is not None else 0,
-            rejected=folded.rejected if folded is not None else 0,
             append_s=appended - begin,
-            fold_s=self._clock.monotonic() - appended,
+            wait_s=self._clock.monotonic() - appended,
             is_recovered=is_recovered,
         )
 
-    def _fold(self, held: _Held, newest: BatchSummary) -> FoldReport:
-        """Fold everything, then delete what the newest batch made void: in this order both can be repeated."""
-        self._held = None
-        report = self.engine.fold(held.app, held.folded, newest.batch_id, newest.rollbacks)
-        self.engine.take_back(newest.rollbacks, newest.batch_id)
-        held.folded, held.tail_rows, held.current_rows = newest.batch_id, 0, report.current_rows
-        self._held = held
-        return report
-
-    def _is_fold_due(self, held: _Held) -> bool:
-        return held.tail_rows > max(self._fold_rows_min, self._fold_share * held.current_rows)
-
-    def _now_held(self, app: str) -> _Held:
-        """What the tables hold; asked of them at the start and after an error."""
-        if self._held is None or self._held.app != app:
-            last, folded = self.engine.last_batch(app), self.engine.folded(app)
-            self._held = _Held(app, last, folded, self.engine.tail_rows(folded), self.engine.current_rows())
-        return self._held
+    @contextlib.contextmanager
+    def _exact(self) -> Iterator[None]:
+        """After an error, ask the tables what they hold."""
+        try:
+            yield
+        except BaseException:
+            self._folder.forget()
+            raise
 
     def _app(self) -> str | None:
         """The writer of the tables: the id that Spark keeps in the checkpoint. None before the first start."""
@@ -501,11 +516,6 @@ class Pipeline:
         local = local_directory(metadata)
         text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
         return _app_of(json.loads(text)["id"])
-
-    def _folded(self) -> int | None:
-        """The newest batch in `current`."""
-        app = self._app()
-        return None if app is None else self.engine.folded(app)
 
     def _sampled_fields(self) -> pa.Schema:
         """The fields of a sample of documents."""
@@ -528,7 +538,7 @@ class Pipeline:
                 "the tables to read the bucket from the beginning."
             )
 
-    def _require_next(self, held: _Held, batch_id: int) -> None:
+    def _require_next(self, held: Held, batch_id: int) -> None:
         """Refuse to go on after a batch that `changes` does not hold."""
         if batch_id != (0 if held.last is None else held.last + 1):
             holds = "no batch" if held.last is None else f"batches up to {held.last}"

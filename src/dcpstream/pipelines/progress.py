@@ -53,25 +53,17 @@ class BatchReport:
         batch_id: Spark's number, the same for a replayed batch.
         rows: data rows of the batch, without control rows.
         rollbacks: control rows about rollbacks.
-        is_folded: whether `current` holds the batch, too.
-        documents: documents that the fold wrote to `current`, of this batch and of the batches before it; 0 without a
-            fold.
-        removed: documents that the fold removed from `current`.
-        rejected: documents among those that the fold decided about that do not fit the schema; see `FoldReport`.
         append_s: seconds to read the batch and append it to `changes`.
-        fold_s: seconds to fold.
+        wait_s: seconds that the query then waited for a fold, because the batch had a rollback, because the tail was
+            too long, or because the pipeline does not fold beside the batches.
         is_recovered: an earlier run had appended the batch and ended before Spark knew.
     """
 
     batch_id: int
     rows: int
     rollbacks: tuple[RollbackReport, ...] = ()
-    is_folded: bool = False
-    documents: int = 0
-    removed: int = 0
-    rejected: int = 0
     append_s: float = 0.0
-    fold_s: float = 0.0
+    wait_s: float = 0.0
     is_recovered: bool = False
 
 
@@ -83,6 +75,7 @@ class PipelineProgress:
         batch_id: of the last micro-batch that Spark finished, or None before the first.
         rows: data rows written by this object.
         rollbacks: control rows written by this object.
+        tail_rows: rows of `changes` that `current` does not hold yet; None if that is not known.
         rows_per_second: of the last micro-batch.
         total_lag: seqnos between the high seqnos and what the tables hold, of all vbuckets; as of the last micro-batch.
             None if it is not known.
@@ -94,6 +87,7 @@ class PipelineProgress:
     batch_id: int | None = None
     rows: int = 0
     rollbacks: int = 0
+    tail_rows: int | None = None
     rows_per_second: float = 0.0
     total_lag: int | None = None
     lag: Mapping[int, int] = field(default_factory=dict)

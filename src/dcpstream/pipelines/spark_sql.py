@@ -4,8 +4,11 @@ A batch is one append to `changes`. While its rows are written, Spark counts the
 rollbacks; that is all that the driver learns of a batch. A fold is one MERGE into `current`. Its rows are a query over
 both tables, see `fold_sql`.
 
-All statements run in a session of the engine's own, a copy of the user's. Their settings, and the identifiers of their
-transactions, do not reach what else the user runs.
+All statements run in sessions of the engine's own, copies of the user's. Their settings, and the identifiers of their
+transactions, do not reach what else the user runs. Folds and maintenance have one for themselves, because they may run
+beside the batches: their settings, temporary views and transactions are not those of an append. Their jobs are in a
+scheduler pool of their own, so that in a session with `spark.scheduler.mode=FAIR` the tasks of a batch get the next
+free core.
 """
 
 # ruff: noqa: S608 - tables are named as their owner wrote them
@@ -13,7 +16,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +27,13 @@ from dcpstream.columnar import CHANGE_SCHEMA, ValueFormat
 from dcpstream.model import Op
 from dcpstream.pipelines.document_sql import IS_UNFIT
 from dcpstream.pipelines.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
-from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
+from dcpstream.pipelines.engine import (
+    BatchSummary,
+    FoldReport,
+    TableState,
+    rollback_reports,
+    void_bounds,
+)
 from dcpstream.pipelines.fold_sql import IS_REMOVED, NO_BATCH, FoldQuery, void_rows
 from dcpstream.pipelines.rows import BATCH_ID, CURRENT_COLUMNS
 from dcpstream.pipelines.table_formats import MergeCounts, Table, TableFormat
@@ -41,6 +51,9 @@ ROWS_PER_PARTITION = 250_000
 
 OBSERVED_TIMEOUT_S = 10.0
 """Time to wait for the counts of a batch; after it they are read from `changes`."""
+
+FOLD_POOL = "dcpstream-fold"
+"""Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
 
 _SOURCE = "dcpstream_fold_source"
 _DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
@@ -74,10 +87,13 @@ class SparkSqlEngine:
         self.current = current
         self._format = table_format
         self._user_session = spark
-        self._session = _own_session(spark)
+        self._session, self._fold_session = _own_session(spark), _own_session(spark)
         catalog_settings = {**table_format.catalog_settings(changes), **table_format.catalog_settings(current)}
         for name, value in {**table_format.settings, **catalog_settings}.items():
-            self._session.conf.set(name, value)
+            for session in (self._session, self._fold_session):
+                session.conf.set(name, value)
+        # Held while the view is made: the later text must win.
+        self._publishing = threading.Lock()
         self._value_format = value_format
         self._live = live
         self._rejects = rejects
@@ -105,8 +121,9 @@ class SparkSqlEngine:
         """From now on fill these typed columns of `current`."""
         self._types = types
 
-    def retype(self, upto: int | None, *, from_changes: bool) -> None:
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
         """Make `current` anew with the columns of `use`, in one commit."""
+        upto = None if app is None else self.folded(app)
         query = self._query(None, upto, {})
         if from_changes and upto is not None:
             query = replace(query, bounds=void_bounds(self.summary(upto).rollbacks))
@@ -116,7 +133,8 @@ class SparkSqlEngine:
         if self._types is not None and self._types.mode == "FAILFAST":
             self._rejected(rows)
         self._format.replace(self._session, self.current, rows.where(f"NOT {IS_REMOVED}").select(*query.columns))
-        self.publish(upto)
+        if app is not None:
+            self._publish(app)
         self._publish_rejects()
 
     def create(self) -> None:
@@ -160,7 +178,7 @@ class SparkSqlEngine:
         summary = self.summary(batch_id) if found is None else _summary(batch_id, found)
         if summary.rollbacks:
             # Until the fold, readers of the view would see void rows.
-            self.publish(self.folded(app))
+            self._publish(app)
             self._publish_rejects()
         return summary
 
@@ -173,40 +191,42 @@ class SparkSqlEngine:
 
     def tail_rows(self, after: int | None) -> int:
         """Rows of `changes` in batches above `after`; all of them for None."""
-        return self._count(f"{self.changes.sql} WHERE {BATCH_ID} > {_or_none(after)}")
+        return _count(self._session, f"{self.changes.sql} WHERE {BATCH_ID} > {_or_none(after)}")
 
     def current_rows(self) -> int:
         """Documents in `current`."""
-        return self._count(self.current.sql)
+        return _count(self._session, self.current.sql)
 
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         query = self._query(after, upto, void_bounds(rollbacks))
-        facts = self._session.sql(query.facts()).collect()[0]
-        before = self.current_rows()
-        partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
-        self._session.conf.set("spark.sql.shuffle.partitions", partitions)
-        if before == 0:
-            rejected = self._fill(query, app)
-            current_rows = self.current_rows()
-            counts, restored = MergeCounts(current_rows, 0), 0
-        else:
-            counts, restored, rejected = self._merge(query, app, has_emptying=facts["emptying"] > 0)
-            current_rows = self.current_rows()
-        self.publish(upto)
+        session = self._fold_session
+        with _in_fold_pool(session):
+            facts = session.sql(query.facts()).collect()[0]
+            before = _count(session, self.current.sql)
+            partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
+            session.conf.set("spark.sql.shuffle.partitions", partitions)
+            if before == 0:
+                rejected = self._fill(query, app)
+                current_rows = _count(session, self.current.sql)
+                counts, restored = MergeCounts(current_rows, 0), 0
+            else:
+                counts, restored, rejected = self._merge(query, app, has_emptying=facts["emptying"] > 0)
+                current_rows = _count(session, self.current.sql)
+            self._publish(app)
         return FoldReport(upto, counts.written, counts.removed, restored, current_rows, rejected)
 
     def _fill(self, query: FoldQuery, app: str) -> int:
         """Fold into a table without rows. Returns the number of documents that do not fit the types."""
         assert query.upto is not None
-        newest = self._session.sql(query.newest())
+        newest = self._fold_session.sql(query.newest())
         rows = newest.where(f"NOT {IS_REMOVED}").select(*query.columns)
         if query.types is None:
             self._format.append(self.current, rows, app, query.upto)
             return 0
         if query.types.mode == "PERMISSIVE":
             self._format.append(self.current, rows, app, query.upto)
-            return self._count(f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
+            return _count(self._fold_session, f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
         newest.persist()
         try:
             rejected = self._rejected(newest)
@@ -235,12 +255,13 @@ class SparkSqlEngine:
         Returns: (the counts, number of documents with void rows, number of documents that do not fit the types)
         """
         assert query.upto is not None
+        session = self._fold_session
         parts = {"newest": query.newest()}
         if query.bounds:
             parts["touched"] = query.touched()
         if has_emptying:
             parts["floors"] = query.floors()
-        frames = {name: self._session.sql(text) for name, text in parts.items()}
+        frames = {name: session.sql(text) for name, text in parts.items()}
         views = {name: f"dcpstream_fold_{name}" for name in frames}
         # More than one part of the statement uses them.
         kept = list(frames.values()) if len(frames) > 1 or query.types is not None else []
@@ -251,8 +272,8 @@ class SparkSqlEngine:
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(views[name])
             restored = frames["touched"].count() if "touched" in frames else 0
-            self._session.sql(query.source(**views)).createOrReplaceTempView(_SOURCE)
-            counts = self._format.merge(self._session, query.merge(_SOURCE), self.current, app, query.upto)
+            session.sql(query.source(**views)).createOrReplaceTempView(_SOURCE)
+            counts = self._format.merge(session, query.merge(_SOURCE), self.current, app, query.upto)
         finally:
             for frame in kept:
                 frame.unpersist()
@@ -264,19 +285,26 @@ class SparkSqlEngine:
         if bounds:
             self._session.sql(f"DELETE FROM {self.changes.sql} WHERE {void_rows(bounds, before_batch)}")
 
-    def live(self, after: int | None) -> DataFrame:
+    def live(self, app: str | None) -> DataFrame:
         """The documents as of the newest batch, in the user's session."""
         for table in (self.changes, self.current):
             self._format.refresh(self._user_session, table)
-        return self._user_session.sql(self._unfolded(after).live())
+        # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
+        # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
+        changes, _ = self._format.version(self._session, self.changes, None)
+        current, after = self._format.version(self._session, self.current, app)
+        return self._user_session.sql(self._unfolded(after, changes, current).live())
 
-    def publish(self, after: int | None) -> None:
-        """Make the view `live`, if it has a name, for the fold of the batch `after`.
+    def _publish(self, app: str) -> None:
+        """Make the view `live`, if it has a name, for what `current` holds now.
 
         A view of an earlier fold shows the same documents, and reads a longer tail for them.
         """
-        if self._live is not None:
-            self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {self._unfolded(after).live()}")
+        if self._live is None:
+            return
+        with self._publishing:
+            query = self._unfolded(self.folded(app), self.changes, self.current)
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {query.live()}")
 
     def rejects(self) -> DataFrame:
         """The documents as of the newest batch that do not fit the types, in the user's session."""
@@ -285,36 +313,53 @@ class SparkSqlEngine:
 
     def _publish_rejects(self) -> None:
         """Make the view of rejects, if it has a name. It is right until the next rollback."""
-        if self._rejects is not None and self._types is not None:
+        if self._rejects is None or self._types is None:
+            return
+        with self._publishing:
             self._session.sql(f"CREATE OR REPLACE VIEW {self._rejects} AS {self._rejects_query().rejects()}")
 
     def _rejects_query(self) -> FoldQuery:
         """The query for all batches. Void rows of the newest rollback are left out, be they deleted yet or not."""
-        query = self._unfolded(None)
+        query = self._unfolded(None, self.changes, self.current)
         return query if query.upto is None else replace(query, is_open=True)
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
-        for table in (self.changes, self.current):
-            self._format.maintain(self._session, table, retain_hours)
+        with _in_fold_pool(self._fold_session):
+            for table in (self.changes, self.current):
+                self._format.maintain(self._fold_session, table, retain_hours)
 
-    def _unfolded(self, after: int | None) -> FoldQuery:
+    def _unfolded(self, after: int | None, changes: Table, current: Table) -> FoldQuery:
         """The query for all batches above `after`, also while a batch with rollbacks waits for its fold."""
         found = self._session.sql(
-            f"SELECT {BATCH_ID}, vbucket, value FROM {self.changes.sql} "
+            f"SELECT {BATCH_ID}, vbucket, value FROM {changes.sql} "
             f"WHERE {BATCH_ID} > {_or_none(after)} AND op = '{Op.ROLLBACK.value}'"
         ).collect()
+        query = FoldQuery(changes.sql, current.sql, self._types, _or_none(after))
         if not found:
-            return self._query(after, None, {})
+            return query
         newest = max(row[BATCH_ID] for row in found)
         rollbacks = rollback_reports([row.asDict() for row in found if row[BATCH_ID] == newest])
-        return self._query(after, newest, void_bounds(rollbacks))
+        return replace(query, upto=newest, bounds=void_bounds(rollbacks))
 
     def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
         return FoldQuery(self.changes.sql, self.current.sql, self._types, _or_none(after), upto, bounds)
 
-    def _count(self, source: str) -> int:
-        return int(self._session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])
+
+def _count(session: SparkSession, source: str) -> int:
+    return int(session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])
+
+
+@contextmanager
+def _in_fold_pool(session: SparkSession) -> Iterator[None]:
+    """Jobs of this thread are in `FOLD_POOL`."""
+    name = "spark.scheduler.pool"
+    before = session.sparkContext.getLocalProperty(name)
+    session.sparkContext.setLocalProperty(name, FOLD_POOL)
+    try:
+        yield
+    finally:
+        session.sparkContext.setLocalProperty(name, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _own_session(spark: SparkSession) -> SparkSession:

@@ -107,6 +107,13 @@ class TableFormat(Protocol):
         """The newest batch of this writer that the table holds, or None."""
         ...
 
+    def version(self, session: SparkSession, table: Table, app: str | None) -> tuple[Table, int | None]:
+        """The newest version of a table, by a name that later commits do not change.
+
+        Returns: (the table in that version, the newest batch of the writer that the version holds or None)
+        """
+        ...
+
     def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
         """Append rows in one commit that carries the identifier."""
         ...
@@ -185,8 +192,14 @@ class DeltaFormat:
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
-        found = self._snapshot(session, table).transactions().get(app)
-        return int(found.get()) if found.isDefined() else None
+        return self.version(session, table, app)[1]
+
+    def version(self, session: SparkSession, table: Table, app: str | None) -> tuple[Table, int | None]:
+        """The newest version of a table, and the newest batch of the writer in it."""
+        snapshot = self._snapshot(session, table)
+        found = None if app is None else snapshot.transactions().get(app)
+        batch = int(found.get()) if found is not None and found.isDefined() else None
+        return Table(f"{table.sql} VERSION AS OF {snapshot.version()}"), batch
 
     def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
         """Append rows in one commit that carries the identifier."""
@@ -285,15 +298,19 @@ class IcebergFormat:
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
-        found = [
-            int(row["batch"])
-            for row in session.sql(
-                f"SELECT summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots WHERE summary['{_APP}'] = '{app}'"
-            ).collect()
-        ]
+        return self.version(session, table, app)[1]
+
+    def version(self, session: SparkSession, table: Table, app: str | None) -> tuple[Table, int | None]:
+        """The newest version of a table, and the newest batch of the writer in it."""
         kept = session.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
-        found += [int(row["value"]) for row in kept if row["key"] == _kept(app)]
-        return max(found, default=None)
+        found = [int(row["value"]) for row in kept if app is not None and row["key"] == _kept(app)]
+        snapshots = session.sql(
+            f"SELECT snapshot_id, summary['{_APP}'] AS app, summary['{_BATCH}'] AS batch FROM {table.sql}.snapshots "
+            "ORDER BY committed_at"
+        ).collect()
+        found += [int(row["batch"]) for row in snapshots if app is not None and row["app"] == app]
+        name = f"{table.sql} VERSION AS OF {snapshots[-1]['snapshot_id']}" if snapshots else table.sql
+        return Table(name), max(found, default=None)
 
     def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
         """Append rows in one commit that carries the identifier."""

@@ -75,6 +75,9 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Larger batches for DataFrame.toArrow, which the table pipelines use.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # A fold of a pipeline runs beside its batches, in a scheduler pool of its own. With Spark's default, FIFO, the
+        # tasks of a batch would wait for all tasks of the fold.
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         _DRIVER_OPTIONS: ARROW_OPTIONS,

@@ -11,6 +11,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.pipelines import Monitor
+from dcpstream.pipelines.engine import FoldReport
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress
 from dcpstream.testing.simulation.clock import VirtualClock
 from tools.patience import patient
@@ -26,16 +27,30 @@ class Pretended:
         self.failure: Exception | None = None
         self.lag: int | None = 0
         self.listeners: list[Callable[[BatchReport], None]] = []
+        self.fold_listeners: list[Callable[[FoldReport], None]] = []
 
     def progress(self) -> PipelineProgress:
-        return PipelineProgress(batch_id=4, rows=1234, rollbacks=2, total_lag=self.lag, lag={7: self.lag or 0})
+        return PipelineProgress(
+            batch_id=4, rows=1234, rollbacks=2, total_lag=self.lag, tail_rows=77, lag={7: self.lag or 0}
+        )
 
-    def add_listener(self, on_batch: Callable[[BatchReport], None]) -> None:
+    def add_listener(
+        self,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+    ) -> None:
+        assert on_batch is not None
+        assert on_fold is not None
         self.listeners.append(on_batch)
+        self.fold_listeners.append(on_fold)
 
-    def write(self, batch_id: int, *, is_folded: bool = False) -> None:
+    def write(self, batch_id: int) -> None:
         for listener in self.listeners:
-            listener(BatchReport(batch_id=batch_id, rows=10, append_s=0.5, fold_s=0.25, is_folded=is_folded))
+            listener(BatchReport(batch_id=batch_id, rows=10, append_s=0.5, wait_s=0.25))
+
+    def fold(self, upto: int) -> None:
+        for listener in self.fold_listeners:
+            listener(FoldReport(upto, documents=8, removed=1, restored=0, current_rows=9, rejected=3, fold_s=2.5))
 
 
 @pytest.fixture
@@ -104,6 +119,17 @@ def test_a_batch_that_hangs_is_a_stall_although_the_last_progress_had_no_lag(
     assert state(monitor) == "stalled"
 
 
+def test_a_fold_is_work_although_its_batch_waits(monitor: Monitor, pipeline: Pretended, clock: VirtualClock) -> None:
+    pipeline.is_busy = True
+    clock.now += 299
+    pipeline.fold(4)
+    clock.now += 299
+    assert state(monitor) == "running"
+    clock.now += 1
+    assert state(monitor) == "stalled"
+    assert monitor.report()[0]["seconds_since_batch"] == 599
+
+
 def test_failed_and_stopped_pipelines(monitor: Monitor, pipeline: Pretended, clock: VirtualClock) -> None:
     pipeline.is_running = False
     pipeline.lag = 5
@@ -117,7 +143,8 @@ def test_failed_and_stopped_pipelines(monitor: Monitor, pipeline: Pretended, clo
 
 def test_metrics_count_batches(monitor: Monitor, pipeline: Pretended) -> None:
     pipeline.write(3)
-    pipeline.write(4, is_folded=True)
+    pipeline.write(4)
+    pipeline.fold(3)
     pipeline.lag = 17
     status, text = get(monitor, "/metrics")
     label = '{pipeline="dcpstream /data/<flights>"}'
@@ -125,7 +152,11 @@ def test_metrics_count_batches(monitor: Monitor, pipeline: Pretended) -> None:
     assert status == 200
     assert f"dcpstream_pipeline_batches_total{label} 2.0" in lines
     assert f"dcpstream_pipeline_folds_total{label} 1.0" in lines
+    assert f"dcpstream_pipeline_rejected_documents_total{label} 3.0" in lines
     assert f"dcpstream_pipeline_append_seconds_total{label} 1.0" in lines
+    assert f"dcpstream_pipeline_wait_seconds_total{label} 0.5" in lines
+    assert f"dcpstream_pipeline_fold_seconds_total{label} 2.5" in lines
+    assert f"dcpstream_pipeline_tail_rows{label} 77.0" in lines
     assert f"dcpstream_pipeline_lag_seqnos{label} 17.0" in lines
     assert f"dcpstream_pipeline_rows_total{label} 1234.0" in lines
     assert 'dcpstream_pipeline_state{pipeline="dcpstream /data/<flights>",state="running"} 1.0' in lines
@@ -138,6 +169,7 @@ def test_an_unknown_lag_is_no_zero(monitor: Monitor, pipeline: Pretended) -> Non
 
 def test_the_page_shows_the_figures_and_escapes_names(monitor: Monitor, pipeline: Pretended) -> None:
     pipeline.write(4)
+    pipeline.fold(3)
     pipeline.lag = 12_345
     pipeline.failure = RuntimeError("<script>alert(1)</script>")
     status, text = get(monitor, "/")
@@ -145,7 +177,8 @@ def test_the_page_shows_the_figures_and_escapes_names(monitor: Monitor, pipeline
     assert "dcpstream /data/&lt;flights&gt;" in text
     assert "<script>" not in text
     assert "12,345" in text
-    assert "batch 4: 10 rows, 0.50 s to append, 0.25 s to fold" in text
+    assert "batch 4: 10 rows, 0.50 s to append, 0.25 s waiting for a fold" in text
+    assert "Last fold: up to batch 3, 8 documents written, 1 removed, 2.50 s" in text
 
 
 def test_other_paths_say_which_there_are(monitor: Monitor) -> None:

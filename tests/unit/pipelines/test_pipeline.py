@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import ConfigError, OffsetError
-from dcpstream.pipelines import Pipeline, PipelineProgress
+from dcpstream.pipelines import FoldReport, Pipeline, PipelineProgress
 from dcpstream.pipelines.delta_rs import FOLD_ROWS_MIN, DeltaRsEngine
 from tests.kit.tables import APP, NEEDED, ArrowFrame, DeltaRsBench, Row, change, pipeline_of, rollback, table_of
 
@@ -27,12 +27,13 @@ def bench(tmp_path: Path) -> DeltaRsBench:
 
 
 def test_a_batch_counts_once(bench: DeltaRsBench) -> None:
-    pipeline = pipeline_of(bench, fold_rows_min=0)
+    folds: list[FoldReport] = []
+    pipeline = pipeline_of(bench, fold_rows_min=0, on_fold=folds.append)
     rows = [change("a", 1, "1"), change("b", 2, "1"), change("b", 3, None), change("c", 4, "1")]
     report = pipeline.apply_batch(APP, 0, frame(rows))
     assert report is not None
-    assert (report.rows, report.documents, report.removed) == (4, 2, 0)
-    assert report.is_folded
+    assert report.rows == 4
+    assert [(fold.upto, fold.documents, fold.removed) for fold in folds] == [(0, 2, 0)]
     assert not report.is_recovered
     assert pipeline.apply_batch(APP, 0, frame([change("no", 9, "")])) is None
     assert len(bench.rows("changes")) == 4
@@ -45,14 +46,12 @@ def test_an_empty_batch_is_not_reported(bench: DeltaRsBench) -> None:
 
 
 def test_a_tail_is_folded_when_it_exceeds_a_share_of_the_table(bench: DeltaRsBench) -> None:
-    pipeline = pipeline_of(bench, fold_rows_min=3)
-    folds = []
+    reports: list[FoldReport] = []
+    pipeline = pipeline_of(bench, fold_rows_min=3, on_fold=reports.append)
     for batch_id in range(40):
         rows = [change(f"k{2 * batch_id + n}", 2 * batch_id + n + 1, "1") for n in range(2)]
-        report = pipeline.apply_batch(APP, batch_id, frame(rows))
-        assert report is not None
-        if report.is_folded:
-            folds.append(batch_id)
+        pipeline.apply_batch(APP, batch_id, frame(rows))
+    folds = [report.upto for report in reports]
     sizes = [right - left for left, right in itertools.pairwise(folds)]
     assert sizes[0] == 2, "a tail of 4 rows exceeds the least size"
     assert sizes == sorted(sizes)
@@ -62,10 +61,10 @@ def test_a_tail_is_folded_when_it_exceeds_a_share_of_the_table(bench: DeltaRsBen
 
 def test_a_restart_knows_the_tail(bench: DeltaRsBench) -> None:
     assert pipeline_of(bench, fold_rows_min=2).apply_batch(APP, 0, frame([change("a", 1, "1"), change("b", 2, "1")]))
-    again = pipeline_of(bench, fold_rows_min=2)
-    report = again.apply_batch(APP, 1, frame([change("c", 3, "1")]))
-    assert report is not None
-    assert (report.is_folded, report.documents) == (True, 3)
+    folds: list[FoldReport] = []
+    again = pipeline_of(bench, fold_rows_min=2, on_fold=folds.append)
+    assert again.apply_batch(APP, 1, frame([change("c", 3, "1")]))
+    assert [(fold.upto, fold.documents) for fold in folds] == [(1, 3)]
 
 
 def test_the_rest_is_folded_once(bench: DeltaRsBench) -> None:
@@ -80,13 +79,15 @@ def test_the_rest_is_folded_once(bench: DeltaRsBench) -> None:
 
 
 def test_a_fold_tells_what_a_rollback_restored(bench: DeltaRsBench) -> None:
-    pipeline = pipeline_of(bench)
+    folds: list[FoldReport] = []
+    pipeline = pipeline_of(bench, on_fold=folds.append)
     pipeline.apply_batch(APP, 0, frame([change("a", 1, "1"), change("b", 2, "1")]))
     pipeline.apply_batch(APP, 1, frame([change("a", 3, "2"), change("c", 4, "1")]))
     pipeline.fold()
     report = pipeline.apply_batch(APP, 2, frame([rollback(0, 2)]))
     assert report is not None
-    assert (report.rows, report.documents, report.removed, report.is_folded) == (0, 1, 1, True)
+    assert report.rows == 0
+    assert [(fold.upto, fold.documents, fold.removed, fold.restored) for fold in folds[1:]] == [(2, 1, 1, 2)]
     assert [item.to_seqno for item in report.rollbacks] == [2]
     assert pipeline.progress().rollbacks == 1
 
