@@ -108,6 +108,8 @@ class ClusterConfig:
         alternates: other addresses of this node, by network.
         release: which server release the node is.
         quotas_mib: memory for services, by the name of its field in REST; empty until set.
+        is_given: whether a cluster manager gives the maps. Their versions are the manager's then: nothing that happens
+            on this node makes another one.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class ClusterConfig:
         self.alternates = dict(alternates or {})
         self.release = release_of(compat_version)
         self.quotas_mib: dict[str, int] = {}
+        self.is_given = False
 
     def settings_to_json(self) -> dict[str, Any]:
         """The settings of the cluster, for `take_settings`; empty if none was set."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
-from dcpstream.model import BucketSettings, Manifest
+from dcpstream.model import BucketSettings, Manifest, VbucketMap
 from dcpstream.node.engine import cluster_config
 from dcpstream.node.engine.access.login_throttle import LoginThrottle
 from dcpstream.node.engine.access.users import Users
@@ -186,7 +186,7 @@ class Engine(Generic[S]):
         uuid = uuid or f"{self.random.getrandbits(128):032x}"
         bucket = Bucket(name, uuid, store, storage=storage, random=self.random)
         bucket.open(is_filled=is_filled)
-        bucket.config_rev = self.config.next_rev()
+        bucket.config_rev = 0 if self.config.is_given else self.config.next_rev()
         self.buckets[name] = bucket
         self._tell_listeners()
         return bucket
@@ -287,8 +287,43 @@ class Engine(Generic[S]):
 
         The configuration gets a new revision, and is pushed to the clients that asked for that.
         """
-        bucket.config_rev = self.config.next_rev()
-        for session in bucket.sessions:
+        if not self.config.is_given:
+            bucket.config_rev = self.config.next_rev()
+            for session in bucket.sessions:
+                session.push_config()
+        self._tell_listeners()
+
+    def given_version(self, bucket: Bucket | None) -> tuple[int, int]:
+        """The version of the map that a cluster manager gave last, of a bucket or without one; (0, 0) before."""
+        if not self.config.is_given or (bucket is not None and bucket.given_chains is None):
+            return 0, 0
+        return self.config_version(bucket)
+
+    def take_map(self, bucket: Bucket | None, given: VbucketMap, this_node: int) -> None:
+        """A cluster manager gave the map of a bucket, or the list of nodes; it is pushed to the clients that ask.
+
+        Args:
+            bucket: None: the map is the cluster's without a bucket.
+            given: not older than the present one.
+            this_node: which of its nodes this is.
+        """
+        config = self.config
+        if not config.is_given:
+            config.is_given = True
+            for each in self.buckets.values():
+                each.config_rev = 0  # what this node made of them itself is older than any map that is given
+        config.epoch, config.rev = given.epoch, max(given.rev, config.rev)
+        config.nodes, config.this_node = list(given.nodes), this_node
+        config.cluster_uuid = given.cluster_uuid or config.cluster_uuid
+        if bucket is None:
+            config.node_rev = given.rev
+            used: set[Client] = set().union(*(each.sessions for each in self.buckets.values()))
+            told: set[Client] = {session for session in self.sessions if session not in used}
+        else:
+            bucket.uuid, bucket.config_rev = given.uuid or bucket.uuid, given.rev
+            bucket.given_chains = [list(chain) for chain in given.chains]
+            told = set(bucket.sessions)
+        for session in told:
             session.push_config()
         self._tell_listeners()
 

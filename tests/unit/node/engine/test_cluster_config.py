@@ -236,3 +236,89 @@ def test_a_flush_ends_streams():
     request = struct.pack(">IIQQQQQ", 0, 0, 1, (1 << 64) - 1, old, 1, 1)
     answers = client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=request, opaque=6))
     assert (answers[0].status, int.from_bytes(answers[0].value, "big")) == (Status.ROLLBACK, 0)
+
+
+def given(epoch: int, rev: int, chains: list[list[int]], *, this: int = 0) -> bytes:
+    """A map of two nodes."""
+    nodes = [{"services": {"kv": 11210 + number, "mgmt": 8091 + number}} for number in range(2)]
+    nodes[this]["thisNode"] = True  # type: ignore[assignment]
+    content = {"rev": rev, "revEpoch": epoch, "uuid": "ours", "clusterUUID": "all", "nodesExt": nodes}
+    return json.dumps(content | {"vBucketServerMap": {"vBucketMap": chains}}).encode()
+
+
+def give(client: Talker, epoch: int, rev: int, value: bytes, key: bytes = b"default") -> int:
+    extras = struct.pack(">qq", epoch, rev)
+    return client.call(Opcode.SET_CLUSTER_CONFIG, key=key, extras=extras, value=value).status
+
+
+CHAINS = [[0, 1], [1, 0], [-1, 1], [1, -1]]
+
+
+def test_a_manager_s_map_is_told_to_clients():
+    client = Talker(engine_of())
+    assert give(client, 7, 5, given(7, 5, CHAINS, this=1)) == 0
+    content = config_of(client)
+    assert (content["revEpoch"], content["rev"], content["uuid"]) == (7, 5, "ours")
+    assert content["vBucketServerMap"]["vBucketMap"] == CHAINS
+    assert content["vBucketServerMap"]["serverList"] == ["127.0.0.1:11210", "127.0.0.1:11211"]
+    assert [entry.get("thisNode") for entry in content["nodesExt"]] == [None, True]
+    assert content["nodes"][1]["hostname"] == "127.0.0.1:8092"
+
+
+def test_what_happens_here_makes_no_other_version_of_a_manager_s_map():
+    client = Talker(engine_of())
+    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
+    client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\2")
+    content = config_of(client)
+    assert (content["revEpoch"], content["rev"]) == (7, 5)
+    assert content["vBucketServerMap"]["vBucketMap"] == CHAINS
+
+
+def test_a_manager_s_map_is_pushed():
+    engine = engine_of()
+    listener, manager = Talker(engine, features=FULL), Talker(engine)
+    give(manager, 7, 5, given(7, 5, CHAINS))
+    (pushed,) = listener.collect()
+    assert json.loads(pushed.value)["vBucketServerMap"]["vBucketMap"] == CHAINS
+    give(manager, 7, 5, given(7, 5, CHAINS))
+    assert listener.collect() == []
+
+
+def test_an_older_map_is_refused():
+    client = Talker(engine_of())
+    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
+    assert give(client, 7, 4, given(7, 4, CHAINS[::-1])) == Status.KEY_EEXISTS
+    assert give(client, 6, 9, given(6, 9, CHAINS[::-1])) == Status.KEY_EEXISTS
+    assert config_of(client)["vBucketServerMap"]["vBucketMap"] == CHAINS
+    assert give(client, 8, 1, given(8, 1, CHAINS[::-1])) == 0
+    assert config_of(client)["vBucketServerMap"]["vBucketMap"] == CHAINS[::-1]
+
+
+def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
+    """The list of nodes is given first; what the node counted for its bucket before is no version of the manager's."""
+    client = Talker(engine_of())
+    for state in (b"\2", b"\1", b"\2"):
+        client.call(Opcode.SET_VBUCKET, vbid=0, extras=state)
+    assert give(client, 1, 1, given(1, 1, []), key=b"") == 0
+    assert config_of(client)["rev"] == 0
+    assert give(client, 1, 2, given(1, 2, CHAINS)) == 0
+    assert config_of(client)["rev"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "status"),
+    [
+        (b"no JSON", b"default", Status.EINVAL),
+        (b"[]", b"default", Status.EINVAL),
+        (b"{}", b"default", Status.EINVAL),
+        (given(7, 5, CHAINS).replace(b"thisNode", b"other"), b"default", Status.EINVAL),
+        (given(7, 6, CHAINS), b"default", Status.EINVAL),
+        (given(7, 5, CHAINS[:3]), b"default", Status.EINVAL),
+        (given(7, 5, CHAINS), b"missing", Status.KEY_ENOENT),
+    ],
+)
+def test_what_is_no_map_is_refused(value: bytes, key: bytes, status: int):
+    client = Talker(engine_of())
+    before = config_of(client)
+    assert give(client, 7, 5, value, key) == status
+    assert config_of(client) == before

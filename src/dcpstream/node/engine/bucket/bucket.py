@@ -99,6 +99,7 @@ class Bucket:
         allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
+        given_chains: the vbucket map of a cluster manager; None on a node that is a cluster of its own.
     """
 
     def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
@@ -132,6 +133,7 @@ class Bucket:
         self.range_scans = RangeScans()
         self.parameters = Parameters()
         self.config_rev = 0
+        self.given_chains: list[list[int]] | None = None
         self.ops = [0] * OPCODES
 
     @property
@@ -507,9 +509,11 @@ class Bucket:
     def chains(self) -> list[list[int]]:
         """The vbucket map, with one place for each copy.
 
-        This node, 0, stands first where it has the active copy, and second where it has a replica. The nodes of the
-        other copies are not known here.
+        A cluster manager's map is told as it is. Without one, this node, 0, stands first where it has the active copy,
+        and second where it has a replica; the nodes of the other copies are not known then.
         """
+        if self.given_chains is not None:
+            return self.given_chains
         replicas = self.settings.replicas
         missing = [-1] * replicas
         return [

@@ -9,9 +9,11 @@ daemon/ioctl.cc, engines/ep/src/ep_vb.cc (evictKey), include/mcbp/protocol/opcod
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from dcpstream.errors import DcpstreamError
+from dcpstream.model import VbucketMap
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
 from dcpstream.node.engine.bucket.vbucket import MAX_TRUSTED_CAS
@@ -190,6 +192,36 @@ def _check_map(_session: Session, frame: Frame) -> Fault | None:
     return None
 
 
+def set_cluster_config(session: Session, frame: Frame) -> None:
+    """SET_CLUSTER_CONFIG: the map of the bucket that the key names, or of the cluster without a bucket.
+
+    From then on the node gives clients this map, and no longer one of its own.
+    """
+    engine, name = session.engine, frame.key.decode("utf-8", "replace")
+    bucket = engine.buckets.get(name)
+    if name and bucket is None:
+        session.respond(frame, Status.KEY_ENOENT)
+        return
+    try:
+        content = json.loads(frame.value)
+        # Without a name of its own a node is reached at the address that the client dialled.
+        given = VbucketMap.from_json(content, "")
+        this_node = next(number for number, entry in enumerate(content["nodesExt"]) if entry.get("thisNode"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration):
+        session.refuse(frame, Status.EINVAL, "Not a cluster map with a nodesExt that says thisNode once")
+        return
+    version = given.epoch, given.rev
+    if version != admin.SetClusterConfig.unpack(frame) or this_node >= len(given.nodes):
+        session.refuse(frame, Status.EINVAL, "The map has another version than the request, or lacks this node")
+    elif bucket is not None and len(given.chains) != bucket.vbucket_count:
+        session.refuse(frame, Status.EINVAL, f"The bucket has {bucket.vbucket_count} vbuckets")
+    elif version < engine.given_version(bucket):
+        session.refuse(frame, Status.KEY_EEXISTS, "A newer map is there")
+    else:
+        engine.take_map(bucket, given, this_node)
+        session.respond(frame)
+
+
 def _check_interface(_session: Session, frame: Frame) -> Fault | None:
     if frame.key not in (b"define", b"delete", b"list", b"tls"):
         what = 'Key must be "define", "delete", "list", "tls"' if frame.value else "Request must include value"
@@ -226,7 +258,7 @@ def register(table: CommandTable[Session]) -> None:
         node,
     )
     table.add(Opcode.IFCONFIG, refuse, node, check=_check_interface)
-    table.add(Opcode.SET_CLUSTER_CONFIG, refuse, node, check=_check_map)
+    table.add(Opcode.SET_CLUSTER_CONFIG, set_cluster_config, node, check=_check_map)
     table.add(Opcode.GET_CTRL_TOKEN, get_token, node)
     table.add(Opcode.SET_CTRL_TOKEN, set_token, node, check=_check_token)
     table.add(Opcode.EVICT_KEY, at_place(active_place, evict), node)
