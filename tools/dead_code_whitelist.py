@@ -10,6 +10,7 @@ __dir__
 
 # Called by asyncio's transports and by aiohttp.
 _.connection_made
+_.data_received
 _.pause_writing
 _.resume_writing
 _.eof_received
@@ -58,6 +59,11 @@ _.remove_user
 _.change_bucket
 _.set_collections
 _.client_certificate
+_.add_node
+_.wait_until_drained
+_.pause_replication
+_.resume_replication
+_.has_news
 _.crash
 
 # Called by users: the client and the pipelines.

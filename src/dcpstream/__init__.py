@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dcpstream.client import AsyncClient, Client, FileOffsetStore, SqliteOffsetStore
+    from dcpstream.cluster import Cluster
     from dcpstream.node import Node
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "FileOffsetStore", "Node", "SqliteOffsetStore", "__version__"]
+__all__ = ["AsyncClient", "Client", "Cluster", "FileOffsetStore", "Node", "SqliteOffsetStore", "__version__"]
 
 _HOME_OF = {
     "AsyncClient": "dcpstream.client",
     "Client": "dcpstream.client",
+    "Cluster": "dcpstream.cluster",
     "FileOffsetStore": "dcpstream.client",
     "Node": "dcpstream.node",
     "SqliteOffsetStore": "dcpstream.client",

@@ -7,7 +7,8 @@ test that uses a fixture imports the node.
         cluster = Cluster(couchbase_bucket.connection_string, ...)
 
 Fixtures: `couchbase_node` (shared by all tests of a session unless a marker says otherwise), `couchbase_session_node`
-(the shared node, for fixtures of a wider scope) and `couchbase_bucket`. With pytest-xdist each worker has its own node.
+(the shared node, for fixtures of a wider scope), `couchbase_bucket`, and `couchbase_cluster` (several nodes, for one
+test alone). With pytest-xdist each worker has its own nodes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
+    from dcpstream.cluster import Cluster
     from dcpstream.node import Node
     from dcpstream.testing import FreshBucket
 
@@ -56,6 +58,27 @@ def pytest_configure(config: pytest.Config) -> None:
         "couchbase_bucket(name=..., collections=[...], vbuckets=..., settings=...): "
         "arguments of the bucket that the fixture couchbase_bucket creates",
     )
+    config.addinivalue_line(
+        "markers",
+        "couchbase_cluster(nodes=..., replicas=..., vbuckets=..., collections=[...], **options of dcpstream.Cluster): "
+        "arguments of the cluster that the fixture couchbase_cluster returns",
+    )
+
+
+@pytest.fixture
+def couchbase_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running cluster with the arguments of the marker, for this test alone: a test may fail its nodes over."""
+    from dcpstream.testing.nodes import running_cluster
+
+    arguments = {
+        "vbuckets": int(request.config.getini("couchbase_node_vbuckets")),
+        "collections": request.config.getini("couchbase_node_collections"),
+        **_arguments(request.node, "couchbase_cluster"),
+    }
+    with ExitStack() as stack:
+        with _as_mistakes_of("couchbase_cluster"):
+            cluster = stack.enter_context(running_cluster(**arguments))
+        yield cluster
 
 
 @pytest.fixture(scope="session")

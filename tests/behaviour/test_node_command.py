@@ -75,6 +75,17 @@ def test_it_serves_tells_so_and_stops_cleanly(tmp_path):
     assert not node.ready_file.exists()
 
 
+def test_several_nodes_are_one_cluster(tmp_path):
+    node = Process(tmp_path, "--nodes", "3", "--replicas", "1")
+    assert len({member["kv"] for member in node.ready["nodes"]}) == 3
+    assert node.ready["nodes"][0]["kv"] == node.ready["kv"]
+    (answer,) = node.call(encode_request(Opcode.GET_CLUSTER_CONFIG))
+    server_map = json.loads(answer.value)["vBucketServerMap"]
+    assert server_map["serverList"] == [f"127.0.0.1:{member['kv']}" for member in node.ready["nodes"]]
+    assert all(len(set(chain)) == 2 for chain in server_map["vBucketMap"])
+    assert node.end(signal.SIGTERM) == 0
+
+
 def test_ctrl_c_is_a_clean_stop_too(tmp_path):
     node = Process(tmp_path)
     assert node.end(signal.SIGINT) == 0
@@ -111,6 +122,9 @@ def test_after_kill_9_what_was_persisted_is_there_on_a_new_branch(tmp_path):
         (["--vbuckets", "0"], "vbuckets"),
         (["--host", "0.0.0.0"], "password"),
         (["--flush-interval", "-1"], "flush_interval_s"),
+        (["--replicas", "1"], "--replicas"),
+        (["--nodes", "17"], "nodes"),
+        (["--nodes", "2", "--tls"], "tls"),
         (["--set", "max_ttl"], "persist=group"),
         (["--set", "persist=sometimes"], "none, group, every"),
         (["--set", "colour=red"], "colour"),

@@ -169,6 +169,33 @@ def test_markers_say_which_node_and_bucket(runner: Runner) -> None:
     runner.run(passed=9)
 
 
+def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
+    runner.write(
+        "test_cluster.py",
+        """
+        import pytest
+
+        names = []
+
+        @pytest.mark.parametrize("number", [1, 2])
+        @pytest.mark.couchbase_cluster(nodes=2, vbuckets=4, collections=["shop.orders"])
+        def test_failover(number, couchbase_cluster):
+            assert couchbase_cluster.connection_string not in names
+            names.append(couchbase_cluster.connection_string)
+            couchbase_cluster.nodes[0].crash()
+            couchbase_cluster.fail_over(couchbase_cluster.nodes[0])
+            survivor = couchbase_cluster.nodes[1]
+            assert couchbase_cluster.chains() == [(survivor.name, None)] * 4
+            manifest = survivor.node.engine.buckets["default"].manifest
+            assert manifest.find("shop", "orders") is not None
+
+        @pytest.mark.couchbase_cluster(nodes=0)
+        def test_mistake(couchbase_cluster): ...
+        """,
+    )
+    assert "couchbase_cluster: nodes=0 is not allowed" in runner.run(passed=2, error=1)
+
+
 def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.write(
         "pytest.ini",

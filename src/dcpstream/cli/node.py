@@ -9,16 +9,20 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options, warn_of_readers
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
+from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node import Node
 from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
 from dcpstream.node.engine import DEFAULT_VERSION, RELEASES
+
+if TYPE_CHECKING:
+    from dcpstream.cluster import Cluster
 
 MAX_USERS_FILE_BYTES = 1024 * 1024
 
@@ -104,6 +108,10 @@ def write_atomically(path: Path, content: str) -> None:
     type=int,
     help="vBuckets of each bucket, 1 to 1024.  [default: 1024, and for a bucket in --data the number that it has]",
 )
+@click.option("--nodes", default=1, show_default=True, help="Nodes of the cluster, 1 to 16, all in this process.")
+@click.option(
+    "--replicas", default=0, show_default=True, help="Copies of each vbucket on other nodes, 0 to 3; needs --nodes."
+)
 @click.option("--bucket", "buckets", multiple=True, default=("default",), show_default=True, help="May be repeated.")
 @click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True, help="The administrator's name.")
 @click.option(
@@ -158,6 +166,8 @@ def node_command(
     port: int,
     mgmt_port: int,
     vbuckets: int | None,
+    nodes: int,
+    replicas: int,
     buckets: tuple[str, ...],
     username: str,
     password: str,
@@ -176,6 +186,9 @@ def node_command(
 
     Clients connect to couchbase://HOST:PORT. With --data, writes survive a restart, and a kill loses at most the writes
     of the last --flush-interval.
+
+    With --nodes, the nodes are one cluster whose data is in memory. The first node has --port and --mgmt-port, each
+    further node the next ones.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -191,31 +204,40 @@ def node_command(
 
     guarded = security_arguments(security, password)
     allow_descriptors(guarded["limits"])
-    node = Node(
-        buckets=buckets,
-        vbuckets=vbuckets,
-        path=data,
-        host=host,
-        port=port,
-        mgmt_port=mgmt_port,
-        username=username,
-        users=read_users(users) if users is not None else None,
-        flush_interval_s=flush_interval,
-        settings=read_settings(texts, persist),
-        alternate_addresses=read_alternate_addresses(alternate_addresses),
-        compat_version=compat_version,
+    arguments = {
+        "buckets": buckets,
+        "path": data,
+        "host": host,
+        "port": port,
+        "mgmt_port": mgmt_port,
+        "username": username,
+        "users": read_users(users) if users is not None else None,
+        "flush_interval_s": flush_interval,
+        "settings": read_settings(texts, persist),
+        "alternate_addresses": read_alternate_addresses(alternate_addresses),
+        "compat_version": compat_version,
         **guarded,
-    )
+    }
+    if nodes == 1 and replicas:
+        raise ConfigError("--replicas", replicas, "0 with one node; --nodes gives it others")
+    node: Node | Cluster
+    if nodes == 1:
+        node = Node(vbuckets=vbuckets, **arguments)
+    else:
+        from dcpstream.cluster import Cluster
+
+        node = Cluster(nodes, replicas, vbuckets=MAX_VBUCKETS if vbuckets is None else vbuckets, **arguments)
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with node:
-            click.echo(f"{node.connection_string}  management http://{node.host}:{node.mgmt_port}", err=True)
-            if node.tls_port:
-                click.echo(
-                    f"{node.tls_connection_string}  management https://{node.host}:{node.mgmt_tls_port}", err=True
-                )
+            members = [node] if isinstance(node, Node) else [each.node for each in node.nodes]
+            for member in members:
+                click.echo(f"{member.connection_string}  management http://{member.host}:{member.mgmt_port}", err=True)
+                if member.tls_port:
+                    where = f"management https://{member.host}:{member.mgmt_tls_port}"
+                    click.echo(f"{member.tls_connection_string}  {where}", err=True)
             if ready_file is not None:
-                write_atomically(ready_file, ready_content(node, os.getpid()) + "\n")
+                write_atomically(ready_file, ready_content(members, os.getpid()) + "\n")
             stopping.wait()
     finally:
         for number, handler in previous.items():

@@ -38,6 +38,7 @@ class RunningBuckets:
         directory: keeps the buckets.
         flush_interval_s: pause between commits.
         vbuckets: default number for new buckets.
+        is_member: whether new buckets begin without vbuckets in any case, because a cluster manager makes these.
 
     Attributes:
         compactors: bucket → its compactor.
@@ -51,6 +52,8 @@ class RunningBuckets:
         directory: DataDirectory,
         flush_interval_s: float,
         vbuckets: int = MAX_VBUCKETS,
+        *,
+        is_member: bool = False,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -60,6 +63,7 @@ class RunningBuckets:
         self.tasks: dict[str, list[_Task]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         self.vbuckets = vbuckets
+        self._is_member = is_member
 
     def start(self) -> None:
         """Start the tasks of the existing buckets, and accept orders."""
@@ -101,6 +105,7 @@ class RunningBuckets:
         if name in self._deletions:
             raise ConfigError("bucket", name, "a name whose last bucket is gone; its deletion is under way")
         is_new = not self._directory.holds(name)
+        is_filled = is_filled and not self._is_member
         store = self._directory.open(name, vbucket_count, settings)
         try:
             self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)

@@ -78,6 +78,8 @@ class Node:
         segment_bytes: size at which a bucket's next file begins; for tests that need many files.
         compat_version: the server release that clients see, 7.2 or 7.6. A 7.2 node refuses the additions of 7.6: range
             scans, reading replicas through sub-document commands, cluster maps by known version.
+        is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream.Cluster` does; new
+            buckets begin without vbuckets.
 
     Attributes:
         port, mgmt_port: the ports that it listens on, once started.
@@ -110,6 +112,7 @@ class Node:
         password_iterations: int = DEFAULT_ITERATIONS,
         segment_bytes: int = SEGMENT_BYTES,
         compat_version: str = DEFAULT_VERSION,
+        is_member: bool = False,
     ) -> None:
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
@@ -144,6 +147,7 @@ class Node:
         self.password = password
         self._flush_interval_s = flush_interval_s
         self._segment_bytes = segment_bytes
+        self._is_member = is_member
         self._compat_version = release_of(compat_version).name
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
@@ -464,7 +468,9 @@ class Node:
                 self._loop.set_exception_handler(handler_of(engine.log))
                 cleanup.callback(self._loop.set_exception_handler, None)
             server = KvServer(engine, SystemClock(), self._limits, self._tls)
-            buckets = RunningBuckets(server, engine, directory, self._flush_interval_s, self._vbuckets)
+            buckets = RunningBuckets(
+                server, engine, directory, self._flush_interval_s, self._vbuckets, is_member=self._is_member
+            )
             management = Management(engine, buckets, server.schedule_turn, self._limits)
             self._server, self._buckets = server, buckets
             try:
@@ -495,7 +501,8 @@ class Node:
         )
         config.take_settings(directory.cluster)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.
-        config.epoch = clock.time_ns() // 1_000_000
+        # A member has no configuration of its own, so that its cluster's is newer in any case.
+        config.epoch = 1 if self._is_member else clock.time_ns() // 1_000_000
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)
         engine.set_time(clock.monotonic(), clock.time_ns())
         engine.started = engine.now
@@ -520,7 +527,9 @@ class Node:
                     continue
                 opened.callback(store.close, clean=False)
                 storage = "disk" if store.is_durable else "memory"
-                engine.add_bucket(name, store, storage=storage, uuid=directory.uuid_of(name))
+                engine.add_bucket(
+                    name, store, storage=storage, is_filled=not self._is_member, uuid=directory.uuid_of(name)
+                )
             if engine.damaged and not engine.buckets:
                 raise next(iter(engine.damaged.values()))
             opened.pop_all()
@@ -528,10 +537,14 @@ class Node:
         return engine
 
 
-def ready_content(node: Node, pid: int) -> str:
-    """The content of a ready file: the ports and the process."""
-    encrypted = {"kv_tls": node.tls_port, "mgmt_tls": node.mgmt_tls_port} if node.tls_port else {}
-    return json.dumps({"kv": node.port, "mgmt": node.mgmt_port, **encrypted, "pid": pid})
+def ready_content(nodes: Sequence[Node], pid: int) -> str:
+    """The content of a ready file: the ports and the process; of several nodes the first one's, and all in a list."""
+    ports = [
+        {"kv": node.port, "mgmt": node.mgmt_port}
+        | ({"kv_tls": node.tls_port, "mgmt_tls": node.mgmt_tls_port} if node.tls_port else {})
+        for node in nodes
+    ]
+    return json.dumps(ports[0] | {"pid": pid} | ({"nodes": ports} if len(ports) > 1 else {}))
 
 
 def check_kinds(settings: object, tls: object = None, limits: object = None) -> None:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from dcpstream.cluster import Cluster
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
@@ -90,6 +91,29 @@ def running_node(
 
 
 @contextmanager
+def running_cluster(
+    *, vbuckets: int = DEFAULT_VBUCKETS, collections: Iterable[str] = (), **options: Any
+) -> Iterator[Cluster]:
+    """A cluster that runs within the context.
+
+    Args:
+        vbuckets: of each bucket.
+        collections: created in each bucket, as `scope.collection`.
+        options: other arguments of `dcpstream.Cluster`.
+
+    Raises: ConfigError: an argument that cannot be.
+    """
+    scopes: dict[str, list[str]] = {}
+    for name in dict.fromkeys(collections):
+        scope, collection = _parts_of(name)
+        scopes.setdefault(scope, []).append(collection)
+    with Cluster(vbuckets=vbuckets, **options) as cluster:
+        for bucket in cluster.buckets if scopes else ():
+            cluster.set_collections(bucket, scopes)
+        yield cluster
+
+
+@contextmanager
 def _nothing() -> Generator[None]:
     yield None
 
@@ -142,15 +166,21 @@ def add_collections(node: Node, bucket: str, names: Iterable[str]) -> None:
         for scope in _request(node, "GET", path)["scopes"]
     }
     for name in wanted:
-        scope, dot, collection = name.partition(".")
-        if not (scope and dot and collection):
-            raise ConfigError("collections", name, "scope.collection")
+        scope, collection = _parts_of(name)
         if scope not in there:
             _request(node, "POST", path, {"name": scope})
             there[scope] = set()
         if collection not in there[scope]:
             _request(node, "POST", f"{path}/{quote(scope, safe='')}/collections", {"name": collection})
             there[scope].add(collection)
+
+
+def _parts_of(name: str) -> tuple[str, str]:
+    """The scope and the collection in `scope.collection`. Raises: ConfigError: another form."""
+    scope, dot, collection = name.partition(".")
+    if not (scope and dot and collection):
+        raise ConfigError("collections", name, "scope.collection")
+    return scope, collection
 
 
 def _request(node: Node, method: str, path: str, form: Mapping[str, str] | None = None) -> Any:

@@ -367,6 +367,11 @@ class Peer:
         self._taken = len(self.received)
         return found
 
+    @property
+    def has_news(self) -> bool:
+        """Whether frames came that `take` has not returned."""
+        return len(self.received) > self._taken
+
     def disconnect(self) -> None:
         """Close from the peer's side."""
         if not self.closed:

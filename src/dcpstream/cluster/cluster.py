@@ -1,0 +1,492 @@
+"""`Cluster`: several nodes in this process and their orchestrator, as one object."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dcpstream.cluster.machine.failover import FailoverReport, fail_over, fail_over_gracefully
+from dcpstream.cluster.machine.layout import Chain
+from dcpstream.cluster.machine.moves import MoveCancelled
+from dcpstream.cluster.machine.orchestrator import Orchestrator
+from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.cluster.machine.state import BucketState, Member
+from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.cluster.shell import Shell
+from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.model import BucketSettings, Manifest, NodeAddress
+from dcpstream.node import Node
+from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_port, check_vbuckets
+from dcpstream.node.engine.bucket.manifest import ManifestError
+from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
+from dcpstream.node.shell.listeners import is_loopback, is_unspecified
+from dcpstream.runtime import SystemClock, SystemRandom
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_CLUSTER_NODES = 16
+"""Nodes of a cluster on one machine; each has a thread and its connections to all others."""
+MAX_REPLICAS = 3
+"""As on the server."""
+READY_TIMEOUT_S = 60.0
+"""Longest wait until a new bucket's copies are fed; it takes a fraction of a second."""
+DRAIN_PAUSE_S = 0.005
+"""Pause between two looks whether the replicas have everything."""
+DRAIN_TIMEOUT_S = 60.0
+REBALANCE_TIMEOUT_S = 600.0
+FAILOVER_TIMEOUT_S = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class ClusterNode:
+    """A node of a cluster.
+
+    Attributes:
+        name: as the orchestrator calls it.
+        node: the node itself.
+    """
+
+    name: str
+    node: Node
+
+    @property
+    def port(self) -> int:
+        """The KV port."""
+        return self.node.port
+
+    @property
+    def mgmt_port(self) -> int:
+        """The management port."""
+        return self.node.mgmt_port
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves."""
+        return self.node.is_running
+
+    @property
+    def connection_string(self) -> str:
+        """The connection string to this node; the cluster's names all nodes."""
+        return self.node.connection_string
+
+    def crash(self) -> None:
+        """Stop as if killed. The cluster finds out, and serves the node's vbuckets again after `fail_over`."""
+        self.node.crash()
+
+    def __str__(self) -> str:
+        """The name, for use in texts."""
+        return self.name
+
+
+class RunningRebalance:
+    """A rebalance that was begun.
+
+    Attributes:
+        is_done: whether it is over.
+    """
+
+    def __init__(self, rebalance: Rebalance, left: concurrent.futures.Future[list[str]], shell: Shell) -> None:
+        self._rebalance = rebalance
+        self._left = left
+        self._shell = shell
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is over: through, cancelled or failed."""
+        return self._left.done()
+
+    @property
+    def progress(self) -> float:
+        """The share of the vbuckets to move that are where they shall be, 0 to 1."""
+        return 1.0 if self._left.done() and self._left.exception() is None else self._rebalance.progress
+
+    def cancel(self) -> None:
+        """Begin no more moves; `wait` returns when those under way are over. The map is consistent then."""
+        self._shell.call(self._rebalance.cancel)
+
+    def wait(self, timeout_s: float = REBALANCE_TIMEOUT_S) -> bool:
+        """Wait for the end; returns whether everything was moved: False after `cancel`.
+
+        Raises: TimeoutError: it is not over. DcpstreamError: a node failed; the map is consistent.
+        """
+        try:
+            self._left.result(timeout_s)
+        except MoveCancelled:
+            return False
+        return True
+
+
+class Cluster:
+    """Several nodes in this process that are one cluster.
+
+    Args:
+        nodes: how many, 1 to 16.
+        replicas: copies of each vbucket beside the active one, 0 to 3.
+        buckets: names of buckets that are made.
+        vbuckets: of each bucket, 1 to 1024.
+        settings: of the buckets; the number of replicas is `replicas`.
+        port, mgmt_port: of the first node; each further node has the next one. 0: any free ones.
+        username, password: the administrator.
+        options: other arguments of every `Node`, but not `path`, `tls` and `alternate_addresses`: data is in memory.
+
+    Attributes:
+        nodes: those that are in the cluster or were added to it; one that left is taken out.
+
+    Raises:
+        ConfigError: an option with an unusable value.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        replicas: int = 1,
+        buckets: Sequence[str] = ("default",),
+        vbuckets: int = 1024,
+        settings: BucketSettings | None = None,
+        port: int = 0,
+        mgmt_port: int = 0,
+        username: str = DEFAULT_USERNAME,
+        password: str = DEFAULT_PASSWORD,
+        **options: Any,
+    ) -> None:
+        if not 1 <= nodes <= MAX_CLUSTER_NODES:
+            raise ConfigError("nodes", nodes, f"1 to {MAX_CLUSTER_NODES}")
+        if not 0 <= replicas <= MAX_REPLICAS:
+            raise ConfigError("replicas", replicas, f"0 to {MAX_REPLICAS}")
+        for option in ("path", "tls", "alternate_addresses"):
+            if options.get(option):
+                raise ConfigError(option, options[option], "nothing: a cluster cannot have that, only a single node")
+        check_vbuckets(vbuckets)
+        for option, first in (("port", port), ("mgmt_port", mgmt_port)):
+            check_port(option, first)
+        self.replicas = replicas
+        self.username = username
+        self.password = password
+        self._count = nodes
+        self._first_ports = port, mgmt_port
+        self._started = 0
+        self._bucket_names = tuple(dict.fromkeys(buckets))
+        self._vbuckets = vbuckets
+        self._settings = replace(settings or BucketSettings(), replicas=replicas)
+        self._options = options
+        self._made: dict[str, tuple[BucketSettings, int]] = {}
+        self._users: dict[str, tuple[str, tuple[str, ...], str]] = {}
+        self._orchestrator: Orchestrator | None = None
+        self._shell: Shell | None = None
+        self._rebalance: RunningRebalance | None = None
+        self.nodes: list[ClusterNode] = []
+
+    # ------------------------------------------------------------------------------------------------------- its life
+
+    def start(self) -> Self:
+        """Serve; returns when every bucket's replicas are fed. A cluster that runs already is left alone.
+
+        Raises: ConfigError, DcpstreamError: a node could not be started.
+        """
+        if self._shell is not None:
+            return self
+        clock, random = SystemClock(), SystemRandom()
+        with ExitStack() as undo:
+            undo.callback(self.stop)
+            orchestrator = Orchestrator(
+                random, epoch=clock.time_ns() // 1_000_000, cluster_uuid=f"{random.getrandbits(128):032x}"
+            )
+            self._orchestrator = orchestrator
+            for _ in range(self._count):
+                member = self._start_node()
+                member.is_active = True
+                orchestrator.members[member.name] = member
+            self._shell = Shell(orchestrator, clock).start()
+            for name in self._bucket_names:
+                self.create_bucket(name)
+            undo.pop_all()
+        return self
+
+    def _start_node(self) -> Member:
+        """Start a node with all buckets and users, but without vbuckets."""
+        port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
+        self._started += 1
+        node = Node(
+            (*self._made, *self._bucket_names) or ("default",),
+            vbuckets=self._vbuckets,
+            settings={name: settings for name, (settings, _) in self._made.items()} or self._settings,
+            port=port,
+            mgmt_port=mgmt_port,
+            username=self.username,
+            password=self.password,
+            is_member=True,
+            **self._options,
+        ).start()
+        dial = "127.0.0.1" if is_unspecified(node.host) else node.host
+        host = "" if is_loopback(node.host) or is_unspecified(node.host) else node.host
+        name = f"ns_1@{dial}:{node.mgmt_port}"
+        for user, (password, roles, display_name) in self._users.items():
+            node.add_user(user, password, roles, display_name)
+        address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
+        self.nodes.append(ClusterNode(name, node))
+        return Member(name, address, dial, self.username, self.password)
+
+    def stop(self) -> None:
+        """Stop the orchestrator and all nodes. A cluster that does not run is left alone."""
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.stop()
+        nodes, self.nodes = self.nodes, []
+        with ExitStack() as stack:
+            for each in nodes:
+                stack.callback(each.node.stop)
+        self._orchestrator = None
+        self._made.clear()
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it serves."""
+        return self._shell is not None
+
+    @property
+    def connection_string(self) -> str:
+        """The connection string for clients: all nodes that run and are in the map."""
+        orchestrator, _ = self._parts()
+        hosts = [
+            each.connection_string.removeprefix("couchbase://")
+            for each in self.nodes
+            if each.is_running and orchestrator.members[each.name].is_active
+        ]
+        return "couchbase://" + ",".join(hosts)
+
+    def _parts(self) -> tuple[Orchestrator, Shell]:
+        if self._orchestrator is None or self._shell is None:
+            raise DcpstreamError("the cluster does not run: start it first")
+        return self._orchestrator, self._shell
+
+    def _carry_out(self, make: Callable[[Orchestrator], Procedure[T]], timeout_s: float = READY_TIMEOUT_S) -> T:
+        orchestrator, shell = self._parts()
+        return shell.begin(lambda: make(orchestrator)).result(timeout_s)
+
+    # -------------------------------------------------------------------------------------- buckets, collections, users
+
+    @property
+    def buckets(self) -> list[str]:
+        """The names of the buckets."""
+        return list(self._made)
+
+    def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
+        """Make a bucket on all nodes; returns when its replicas are fed.
+
+        Args:
+            name: of the bucket.
+            settings: None: those given to the cluster. The number of replicas is the bucket's own.
+            vbuckets: None: the number given to the cluster.
+
+        Raises: ConfigError: the name is taken. DcpstreamError: a node refused.
+        """
+        self._parts()
+        chosen, count = settings or self._settings, vbuckets or self._vbuckets
+        for each in self._running():
+            engine = each.node.engine
+            if engine is None or name not in engine.buckets:
+                each.node.create_bucket(name, chosen, count)
+        self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas))
+        self._made[name] = chosen, count
+
+    def drop_bucket(self, name: str) -> None:
+        """Delete a bucket on all nodes; its connections are closed.
+
+        Raises: ConfigError: there is no such bucket.
+        """
+        self._state(name)
+        orchestrator, shell = self._parts()
+        shell.call(lambda: orchestrator.remove_bucket(name)).result(READY_TIMEOUT_S)
+        del self._made[name]
+        for each in self._running():
+            each.node.drop_bucket(name)
+
+    def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
+        """Give a bucket these scopes and collections on all nodes, as `Node.set_collections` does on one.
+
+        Raises: ConfigError: no such bucket, or a name that cannot be.
+        """
+        bucket, settings = self._state(name), self._made[name][0]
+        wanted = {
+            scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
+            for scope, items in scopes.items()
+        }
+        editor = ManifestEditor(bucket.manifest, history=settings.keeps_history)
+        try:
+            manifest: Manifest = editor.replace_all(wanted, keeps_default_collection=True)
+        except ManifestError as error:
+            raise ConfigError("scopes", scopes, str(error)) from error
+        self._carry_out(lambda o: o.set_manifest(bucket, manifest))
+
+    def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
+        """Make a user on all nodes, or change one; see `Node.add_user`."""
+        given = tuple(roles)
+        for each in self._running():
+            each.node.add_user(name, password, given, display_name)
+        self._users[name] = password, given, display_name
+
+    def remove_user(self, name: str) -> None:
+        """Take a user away on all nodes. Raises: ConfigError: there is none."""
+        if name not in self._users:
+            raise ConfigError("user", name, "a user of this cluster")
+        del self._users[name]
+        for each in self._running():
+            each.node.remove_user(name)
+
+    def _running(self) -> list[ClusterNode]:
+        return [each for each in self.nodes if each.is_running]
+
+    def _state(self, name: str) -> BucketState:
+        orchestrator, _ = self._parts()
+        bucket = orchestrator.buckets.get(name)
+        if bucket is None:
+            raise ConfigError("bucket", name, "a bucket of this cluster")
+        return bucket
+
+    # ------------------------------------------------------------------------------------------------ nodes and copies
+
+    def chains(self, bucket: str = "default") -> list[Chain]:
+        """Per vbucket the names of the nodes that have it, the active one first; None for a copy that is nowhere.
+
+        Raises: ConfigError: there is no such bucket.
+        """
+        return list(self._state(bucket).chains)
+
+    def node(self, name: str) -> ClusterNode:
+        """The node of that name. Raises: ConfigError: there is none."""
+        for each in self.nodes:
+            if each.name == name:
+                return each
+        raise ConfigError("node", name, f"a node of this cluster: {', '.join(each.name for each in self.nodes)}")
+
+    def add_node(self) -> ClusterNode:
+        """Start one more node with all buckets, collections and users. It gets vbuckets by the next rebalance."""
+        orchestrator, shell = self._parts()
+        if len(self.nodes) >= MAX_CLUSTER_NODES:
+            raise ConfigError("nodes", len(self.nodes) + 1, f"at most {MAX_CLUSTER_NODES}")
+        member = self._start_node()
+        added = self.nodes[-1]
+        for name, (settings, count) in self._made.items():
+            if added.node.engine is not None and name not in added.node.engine.buckets:
+                added.node.create_bucket(name, settings, count)
+
+        def join() -> Procedure[None]:
+            orchestrator.members[member.name] = member
+            for bucket in orchestrator.buckets.values():
+                yield from orchestrator.tell_manifest(bucket, member.name)
+
+        shell.begin(join).result(READY_TIMEOUT_S)
+        return added
+
+    def begin_rebalance(self, remove: Iterable[ClusterNode | str] = ()) -> RunningRebalance:
+        """Begin to give each node its share of the copies.
+
+        Nodes that were added get their share; those in `remove`, and those that were failed over, leave and are
+        stopped.
+
+        Raises: ConfigError: a node to remove is not active. DcpstreamError: a rebalance is under way.
+        """
+        orchestrator, shell = self._parts()
+        names = [str(each) for each in remove]
+        if self._rebalance is not None and not self._rebalance.is_done:
+            raise DcpstreamError("a rebalance is under way: wait for its end, or cancel it")
+        rebalance = shell.call(lambda: Rebalance(orchestrator, names)).result(READY_TIMEOUT_S)
+        left: concurrent.futures.Future[list[str]] = concurrent.futures.Future()
+        thread = threading.Thread(
+            target=self._finish, args=(shell.begin(rebalance.run), left), name="dcpstream-rebalance", daemon=True
+        )
+        thread.start()
+        self._rebalance = RunningRebalance(rebalance, left, shell)
+        return self._rebalance
+
+    def _finish(self, moved: concurrent.futures.Future[list[str]], left: concurrent.futures.Future[list[str]]) -> None:
+        """Stop the nodes that left, in a thread of its own: neither the orchestrator nor the caller waits for that."""
+        try:
+            names = moved.result()
+            for name in names:
+                gone = self.node(name)
+                self.nodes.remove(gone)
+                gone.node.stop()
+        except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the rebalance
+            left.set_exception(error)
+        else:
+            left.set_result(names)
+
+    def rebalance(self, remove: Iterable[ClusterNode | str] = (), timeout_s: float = REBALANCE_TIMEOUT_S) -> None:
+        """As `begin_rebalance`, and wait for the end.
+
+        Raises: as `begin_rebalance` and `RunningRebalance.wait`.
+        """
+        self.begin_rebalance(remove).wait(timeout_s)
+
+    def fail_over(self, *nodes: ClusterNode | str) -> FailoverReport:
+        """Give nodes up at once: their replicas are promoted, with a new branch of history.
+
+        What the replicas lack is lost; clients that have it are rolled back. A rebalance that is under way is
+        cancelled. A node that still runs serves nothing any more; the next rebalance stops it.
+
+        Raises: ConfigError: a node is not active, or all are given.
+        """
+        names = [str(each) for each in nodes]
+        return self._carry_out(lambda o: fail_over(o, names), FAILOVER_TIMEOUT_S)
+
+    def fail_over_gracefully(self, node: ClusterNode | str, timeout_s: float = REBALANCE_TIMEOUT_S) -> FailoverReport:
+        """Hand over every active copy of a node, then give it up: nothing is lost, and no client is rolled back.
+
+        Raises: ConfigError: the node is not active, or a vbucket has no replica.
+        """
+        name = str(node)
+        self._cancel_rebalance()
+        return self._carry_out(lambda o: fail_over_gracefully(o, name, lambda: False, lambda *_: None), timeout_s)
+
+    def _cancel_rebalance(self) -> None:
+        if self._rebalance is not None and not self._rebalance.is_done:
+            self._rebalance.cancel()
+
+    def wait_until_drained(self, bucket: str = "default", timeout_s: float = DRAIN_TIMEOUT_S) -> None:
+        """Wait until every replica has everything that its active copy had when this was called, or later.
+
+        Raises: TimeoutError: a replica stays behind, for example while replication is paused.
+        """
+        state = self._state(bucket)
+
+        def wait(o: Orchestrator) -> Procedure[None]:
+            end = o.tasks.now + timeout_s
+            while not (yield from o.drained(state)):
+                if o.tasks.now >= end:
+                    raise TimeoutError(f"the replicas of {bucket} were not drained within {timeout_s:g} s")
+                yield o.tasks.pause(DRAIN_PAUSE_S)
+
+        self._carry_out(wait, timeout_s + READY_TIMEOUT_S)
+
+    def pause_replication(self) -> None:
+        """Hold back everything that feeds replicas: a failover loses what is written from now on.
+
+        Durable writes wait; a rebalance does not go on.
+        """
+        orchestrator, shell = self._parts()
+        shell.call(lambda: orchestrator.pause(is_on=True)).result(READY_TIMEOUT_S)
+
+    def resume_replication(self) -> None:
+        """Feed the replicas again, beginning with what was held back."""
+        orchestrator, shell = self._parts()
+        shell.call(lambda: orchestrator.pause(is_on=False)).result(READY_TIMEOUT_S)

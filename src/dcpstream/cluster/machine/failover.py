@@ -1,0 +1,182 @@
+"""Failover: the copies of a node that is given up are promoted elsewhere.
+
+Hard failover gives the node up at once. If it still answers, it is fenced first: nothing can make a copy of it active
+any more, and its active copies are made dead, so no two copies are active. For each of its vbuckets the replica that
+has most is promoted: the one with the highest prepared seqno, then with the highest seqno. It begins a new branch of
+history; what the failed node had beyond that is lost, and clients that received it are rolled back. Every acknowledged
+durable write is there, because a majority of the chain has it: as a document, or prepared, and then it is committed
+when there is a majority again.
+
+Graceful failover hands the active copies over first, one takeover after the other, and loses nothing.
+
+Source: ns_server's failover.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from dcpstream.cluster.machine.layout import Chain
+from dcpstream.cluster.machine.moves import Move, run_moves, settle
+from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator, is_trouble
+from dcpstream.cluster.machine.state import BucketState, topology
+from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.errors import ConfigError
+from dcpstream.model import VbucketState
+
+logger = logging.getLogger(__name__)
+
+MOVES_PAUSE_S = 0.01
+"""Pause between two looks whether the rebalance that a failover interrupts is over."""
+
+
+@dataclass(slots=True)
+class FailoverReport:
+    """What a failover did.
+
+    Attributes:
+        promoted: bucket → vbucket → the node whose copy is active now.
+        lost: bucket → vbuckets without any copy left. They are empty after the next rebalance.
+    """
+
+    promoted: dict[str, dict[int, str]] = field(default_factory=dict)
+    lost: dict[str, list[int]] = field(default_factory=dict)
+
+
+def fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport]:
+    """Give nodes up; through when their vbuckets are served elsewhere.
+
+    Errors: ConfigError: a node that is not in the map, or all of them.
+    """
+    check_active(o, nodes)
+    o.is_failing_over = True
+    try:
+        return (yield from _fail_over(o, nodes))
+    finally:
+        o.is_failing_over = False
+
+
+def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport]:
+    for node in nodes:
+        o.members[node].is_given_up = True
+    yield [o.tasks.start(o.fence(bucket, node)).quietly() for bucket in o.buckets.values() for node in nodes]
+    for node in nodes:
+        o.members[node].is_failed = True
+        o.members[node].is_active = False
+        o.forget_links(node)
+    # Moves that are under way fail for want of the node, and settle themselves.
+    while o.is_rebalancing:
+        yield o.tasks.pause(MOVES_PAUSE_S)
+    nodes = [node for node in nodes if node in o.members]  # the rebalance may have removed one in its last moment
+    report = FailoverReport()
+    for bucket in o.buckets.values():
+        for vbid in list(bucket.unsettled):
+            yield from settle(o, bucket, vbid)
+        yield from _promote(o, bucket, set(nodes), report)
+    yield from o.publish_nodes()
+    yield [o.tasks.start(o.dismiss(node)) for node in nodes]
+    for bucket in o.buckets.values():  # nobody waits for the replicas that are left: they may be paused
+        o.tasks.start(o.feed_all(bucket)).then(partial(o.look_after_all, bucket))
+    return report
+
+
+def check_active(o: Orchestrator, nodes: Sequence[str]) -> None:
+    """Raises: ConfigError: a node is not in the map, or these are all of them."""
+    active = [member.name for member in o.known_members()]
+    for node in nodes:
+        if node not in active:
+            raise ConfigError("node", node, f"an active node of the cluster: {', '.join(active)}")
+    if len(set(nodes)) >= len(active):
+        raise ConfigError("nodes", list(nodes), "not all nodes of the cluster")
+
+
+def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: FailoverReport) -> Procedure[None]:
+    promoted = report.promoted.setdefault(bucket.name, {})
+    lost = report.lost.setdefault(bucket.name, [])
+    for key in [key for key, source in bucket.fed.items() if key[1] in failed or source in failed]:
+        del bucket.fed[key]
+    orders = []
+    for vbid, chain in enumerate(bucket.chains):
+        present: Chain = tuple(node for node in chain if node is not None and node not in failed)
+        if len(present) == sum(node is not None for node in chain):
+            continue
+        if chain[0] in failed:
+            best = yield from _best_copy(o, bucket, vbid, present)
+            if best is None:
+                lost.append(vbid)
+                logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
+            else:
+                promoted[vbid] = best
+                present = (best, *(node for node in present if node != best))
+        new = bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
+        if new[0] is not None:
+            orders.append(o.set_state(bucket, vbid, new[0], VbucketState.ACTIVE, topology(new)))
+    yield orders
+
+
+def _best_copy(o: Orchestrator, bucket: BucketState, vbid: int, copies: Chain) -> Procedure[str | None]:
+    """The copy that has most; None without any that answers."""
+    best: tuple[tuple[int, int], str] | None = None
+    if len(copies) == 1:
+        return copies[0]
+    for node in copies:
+        assert node is not None, "the caller names those that are there"
+        try:
+            key = yield from _reached(o, bucket, vbid, node)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            logger.warning("node %s does not say how far vbucket %d is: %s", node, vbid, error)
+            continue
+        if best is None or key > best[0]:
+            best = key, node
+    return None if best is None else best[1]
+
+
+def _reached(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Procedure[tuple[int, int]]:
+    """(high prepared seqno, high seqno) of a copy."""
+    stats = yield o.tasks.within(
+        o.orders(node, bucket.name).stats(b"vbucket-durability-state %d" % vbid), REPLY_TIMEOUT_S, f"node {node}"
+    )
+    prefix = b"vb_%d:" % vbid
+    return int(stats[prefix + b"high_prepared_seqno"]), int(stats[prefix + b"high_seqno"])
+
+
+def fail_over_gracefully(
+    o: Orchestrator, node: str, is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
+) -> Procedure[FailoverReport]:
+    """Hand over every active copy of a node, then give the node up.
+
+    Args:
+        moved: called with the number of copies that were handed over, and that of all.
+
+    Errors: ConfigError: a vbucket has no replica that could take over, or the node is not active. MoveCancelled.
+    """
+    check_active(o, [node])
+    while o.is_rebalancing:
+        yield o.tasks.pause(MOVES_PAUSE_S)
+    o.is_rebalancing = True
+    try:
+        yield from _hand_over(o, node, is_cancelled, moved)
+    finally:
+        o.is_rebalancing = False
+    return (yield from fail_over(o, [node]))
+
+
+def _hand_over(
+    o: Orchestrator, node: str, is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
+) -> Procedure[None]:
+    """Move every active copy of a node to a replica."""
+    moves = []
+    for bucket in o.buckets.values():
+        for vbid in bucket.vbuckets_of(node):
+            chain = bucket.chains[vbid]
+            new = next((each for each in chain[1:] if each is not None), None)
+            if new is None:
+                raise ConfigError("node", node, f"a node whose vbuckets have replicas; vbucket {vbid} has none")
+            rest = [each for each in chain[1:] if each != new]
+            moves.append(Move(bucket, vbid, (new, node, *rest)))
+    yield from run_moves(o, moves, lambda: is_cancelled() or o.is_failing_over, moved)

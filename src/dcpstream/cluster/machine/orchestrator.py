@@ -1,0 +1,492 @@
+"""The orchestrator: connections to all nodes, the streams that feed the copies, and the map that clients get.
+
+Theory of operation. For each bucket it has one connection to each node, for orders, and a replicator for each pair of
+nodes of which one feeds the other. `BucketState.fed` says which streams should be there; one that ends or is lost is
+added again, until its source or destination has another role. A change of the map is told to every node by
+SET_CLUSTER_CONFIG; changes that come while the map is told are told together.
+
+The procedures that change who has which copy are in `moves`, `failover` and `rebalance`.
+
+Source: ns_server's replication manager and janitor.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+
+from dcpstream.cluster.machine.layout import plan_chains
+from dcpstream.cluster.machine.link import Link, RequestFields
+from dcpstream.cluster.machine.replicator import Replicator, openings
+from dcpstream.cluster.machine.state import BucketState, Member, map_json, topology
+from dcpstream.cluster.machine.tasks import Outcome, Procedure, Tasks
+from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
+from dcpstream.model import Manifest, NodeAddress, VbucketState
+from dcpstream.runtime import Random
+from dcpstream.wire import Datatype, Frame, Opcode
+from dcpstream.wire.messages import admin
+from dcpstream.wire.messages.kv import ObserveSeqnoFailoverResponse, ObserveSeqnoResponse
+from dcpstream.wire.values import decode_failover_log
+
+logger = logging.getLogger(__name__)
+
+
+REPLY_TIMEOUT_S = 5.0
+"""Longest wait for a node that is perhaps dead."""
+RETRY_S = 0.1
+"""Pause before streams that ended are added again."""
+CATCH_UP_PAUSE_S = 0.005
+CATCH_UP_PAUSE_MAX_S = 0.1
+"""First and longest pause between two questions how far a copy is."""
+
+
+class Orchestrator:
+    """The orchestrator of one cluster.
+
+    Args:
+        random: for identities of buckets.
+        epoch: first part of every version of the map; larger than that of any earlier orchestrator of the same nodes.
+        cluster_uuid: identity of the cluster.
+
+    Attributes:
+        tasks: the running procedures; its `now` is set by the shell.
+        members: name → node, in the order of the map.
+        buckets: name → bucket.
+        to_connect: links whose connection the shell is to open; it takes them out.
+        with_output: links that have something to send; the shell takes them out.
+        is_paused: whether no replicator passes on what sources send.
+        is_rebalancing: whether a rebalance is under way.
+        is_failing_over: whether a failover is under way, which ends a rebalance.
+    """
+
+    def __init__(self, random: Random, *, epoch: int, cluster_uuid: str) -> None:
+        self.tasks = Tasks()
+        self.members: dict[str, Member] = {}
+        self.buckets: dict[str, BucketState] = {}
+        self.to_connect: list[Link] = []
+        self.with_output: dict[Link, None] = {}
+        self.is_paused = False
+        self.is_rebalancing = False
+        self.is_failing_over = False
+        self._random = random
+        self._epoch = epoch
+        self._cluster_uuid = cluster_uuid
+        self._rev = 0
+        self._orders: dict[tuple[str, str], Link] = {}
+        self._replicators: dict[tuple[str, str, str], Replicator] = {}
+        self._of_link: dict[Link, Replicator] = {}
+        self._mending: set[tuple[str, str, str]] = set()
+        self._told: dict[str, Outcome[None]] = {}
+
+    # --------------------------------------------------------------------------------------------------- for the shell
+
+    def received(self, link: Link, data: bytes | bytearray | memoryview) -> None:
+        """Bytes came on a link."""
+        link.receive_data(data)
+        if link.is_closed:  # it gave up
+            self._after_loss(link, ConnectionLost(f"node {link.node} broke the protocol"))
+        self.tasks.run()
+
+    def lost(self, link: Link, error: Exception) -> None:
+        """The connection of a link could not be made, or ended."""
+        link.lost(error)
+        self._after_loss(link, error)
+        self.tasks.run()
+
+    def _after_loss(self, link: Link, error: Exception) -> None:
+        replicator = self._of_link.get(link)
+        if replicator is not None:
+            replicator.lost(error)
+
+    def next_timeout(self) -> float | None:
+        """When `handle_timeout` wants to be called, monotonic seconds."""
+        return self.tasks.next_timeout()
+
+    def handle_timeout(self, now: float) -> None:
+        """Time has come."""
+        self.tasks.now = now
+        self.tasks.handle_timeout()
+        self.tasks.run()
+
+    # ----------------------------------------------------------------------------------------------------- connections
+
+    def _link(self, node: str, bucket: str, opening: RequestFields | None = None) -> Link:
+        member = self.members[node]
+        address = NodeAddress(member.dial, member.address.kv_port)
+        link = Link(node, address, member.username, member.password, bucket, opening)
+        link.has_output = self._note_output
+        self.to_connect.append(link)
+        return link
+
+    def _note_output(self, link: Link) -> None:
+        self.with_output[link] = None
+
+    def orders(self, node: str, bucket: str) -> Link:
+        """The connection for orders about a bucket; a lost one is replaced."""
+        link = self._orders.get((node, bucket))
+        if link is None or link.is_closed:
+            link = self._orders[node, bucket] = self._link(node, bucket)
+        return link
+
+    def order(
+        self, node: str, bucket: str, opcode: int, *, vbid: int = 0, extras: bytes = b"", value: bytes = b""
+    ) -> Outcome[Frame]:
+        """An order that must succeed. Nodes that are given up get none."""
+        if self.members[node].is_given_up:
+            return Outcome.failed(ConnectionLost(f"node {node} is given up"))
+        fields = RequestFields(vbid=vbid, extras=extras, value=value)
+        if opcode == Opcode.SET_VBUCKET and value:
+            fields["datatype"] = Datatype.JSON
+        return self.orders(node, bucket).order(opcode, **fields)
+
+    def set_state(
+        self, bucket: BucketState, vbid: int, node: str, state: VbucketState, meta: bytes = b""
+    ) -> Outcome[Frame]:
+        """SET_VBUCKET."""
+        return self.order(node, bucket.name, Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([state]), value=meta)
+
+    def delete_copy(self, bucket: BucketState, vbid: int, node: str) -> Outcome[Frame]:
+        """DEL_VBUCKET."""
+        return self.order(node, bucket.name, Opcode.DEL_VBUCKET, vbid=vbid)
+
+    def state_of(self, bucket: BucketState, vbid: int, node: str) -> Procedure[VbucketState | None]:
+        """The role of a node's copy; None if it has none. Errors: the node does not answer."""
+        answer = yield self.tasks.within(
+            self.orders(node, bucket.name).request(Opcode.GET_VBUCKET, vbid=vbid), REPLY_TIMEOUT_S, f"node {node}"
+        )
+        if answer.status:
+            return None
+        (state,) = admin.GetVbucketResponse.unpack(answer)
+        return VbucketState(state)
+
+    def seqno_of(self, bucket: BucketState, vbid: int, node: str, vbuuid: int) -> Procedure[tuple[int, int]]:
+        """(high seqno, persisted seqno) of a copy that knows the branch; (-1, -1) if it does not."""
+        answer = yield self.orders(node, bucket.name).request(
+            Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid.to_bytes(8, "big")
+        )
+        if answer.status:
+            return -1, -1
+        if answer.value[0]:
+            _, _, persisted, high, *_ = ObserveSeqnoFailoverResponse.unpack(answer)
+        else:
+            _, _, persisted, high = ObserveSeqnoResponse.unpack(answer)
+        return high, persisted
+
+    def position(self, bucket: BucketState, vbid: int, node: str) -> Procedure[tuple[int, int]]:
+        """(vbuuid, high seqno) of a copy. Errors: StatusError: the node has none."""
+        answer = yield self.order(node, bucket.name, Opcode.GET_FAILOVER_LOG, vbid=vbid)
+        vbuuid = decode_failover_log(answer.value).newest.vbuuid
+        high, _ = yield from self.seqno_of(bucket, vbid, node, vbuuid)
+        return vbuuid, high
+
+    def forget_links(self, node: str) -> None:
+        """Close every connection to a node."""
+        error = ConnectionLost(f"node {node} has left")
+        for key in [key for key in self._orders if key[0] == node]:
+            self._orders.pop(key).lost(error)
+        for replicator in [each for pair, each in self._replicators.items() if node in pair[1:]]:
+            replicator.lost(error)
+
+    # --------------------------------------------------------------------------------------------------------- streams
+
+    def replicator(self, bucket: str, source: str, destination: str) -> Replicator:
+        """The replicator of a pair of nodes; made if it is missing."""
+        key = bucket, source, destination
+        found = self._replicators.get(key)
+        if found is None:
+            of_source, of_destination = openings(f"replication:{source}->{destination}:{bucket}", destination)
+            producer, consumer = self._link(source, bucket, of_source), self._link(destination, bucket, of_destination)
+            found = Replicator(producer, consumer, self._stream_ended, self._replicator_lost)
+            found.pause(is_on=self.is_paused)
+            self._replicators[key] = found
+            self._of_link[producer] = self._of_link[consumer] = found
+        return found
+
+    def pause(self, *, is_on: bool) -> None:
+        """Hold back everything that feeds copies, or pass it on again."""
+        self.is_paused = is_on
+        for replicator in self._replicators.values():
+            replicator.pause(is_on=is_on)
+        self.tasks.run()
+
+    def feed(
+        self, bucket: BucketState, vbid: int, source: str, destination: str, flags: int = 0
+    ) -> Procedure[Replicator]:
+        """Have a copy follow another one: ADD_STREAM; through when the source accepted."""
+        bucket.fed[vbid, destination] = source
+        replicator = self.replicator(bucket.name, source, destination)
+        yield [replicator.producer.opened, replicator.consumer.opened]
+        if vbid not in replicator.feeds:
+            yield replicator.add_stream(vbid, flags)
+        return replicator
+
+    def starve(self, bucket: BucketState, vbid: int, destination: str) -> Procedure[None]:
+        """Have a copy follow no longer: CLOSE_STREAM.
+
+        When this is through, the destination has no stream into the copy, and takes one from another source.
+        """
+        source = bucket.fed.pop((vbid, destination), None)
+        replicator = self._replicators.get((bucket.name, source or "", destination))
+        if replicator is not None and vbid in replicator.feeds:
+            yield from replicator.close_stream(vbid)
+        elif replicator is not None:
+            yield replicator.barrier()  # its STREAM_END may still be on the way
+
+    def cut(self, bucket: BucketState, source: str, destination: str) -> Procedure[None]:
+        """End the replicator of a pair, so that nothing of it is still carried out when this is through.
+
+        A node closes an older connection when a newer one takes its name over. What the older one had received and not
+        yet carried out is void then. A node that does not answer is left alone.
+        """
+        replicator = self._replicators.get((bucket.name, source, destination))
+        if replicator is not None:
+            replicator.lost(ConnectionLost("the orchestrator cut it"))
+        of_source, of_destination = openings(f"replication:{source}->{destination}:{bucket.name}", destination)
+        for node, opening in ((source, of_source), (destination, of_destination)):
+            if node in self.members and not self.members[node].is_failed:
+                link = self._link(node, bucket.name, opening)
+                yield self.tasks.within(link.opened, REPLY_TIMEOUT_S, f"node {node}").quietly()
+                link.lost(ConnectionLost("it has done its work"))
+
+    def fence(self, bucket: BucketState, node: str) -> Procedure[None]:
+        """Make sure that a node that is given up serves no copy any more, if it answers.
+
+        Nothing passes to it any more. When it has carried out what had passed, no copy of it can become active, and
+        those that are are made dead.
+        """
+        barriers = []
+        for (name, _, destination), replicator in self._replicators.items():
+            if name == bucket.name and destination == node:
+                replicator.pause(is_on=True)
+                barriers.append(replicator.barrier())
+        yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in barriers]
+        touched = {*bucket.vbuckets_of(node), *bucket.moving, *bucket.unsettled}
+        link = self.orders(node, bucket.name)
+        dead = [
+            link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(touched)
+        ]
+        yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in dead]
+
+    def _stream_ended(self, replicator: Replicator, vbid: int, status: int) -> None:
+        source, destination = replicator.producer.node, replicator.consumer.node
+        logger.debug("stream of vbucket %d from %s to %s ended: %d", vbid, source, destination, status)
+        self._mend(replicator.consumer.bucket, source, destination)
+
+    def _replicator_lost(self, replicator: Replicator, error: Exception) -> None:
+        source, destination = replicator.producer.node, replicator.consumer.node
+        bucket = replicator.consumer.bucket
+        logger.debug("replication from %s to %s is lost: %s", source, destination, error)
+        self._replicators.pop((bucket, source, destination), None)
+        for link in (replicator.producer, replicator.consumer):
+            self._of_link.pop(link, None)
+            self._note_output(link)
+        self._mend(bucket, source, destination)
+
+    def _mend(self, bucket: str, source: str, destination: str) -> None:
+        key = bucket, source, destination
+        if key not in self._mending:
+            self._mending.add(key)
+            self.tasks.start(self._add_again(*key)).then(lambda: self._mending.discard(key))
+
+    def look_after(self, bucket: BucketState, vbid: int) -> None:
+        """Add the streams of a vbucket again that ended while nobody looked."""
+        for (each, destination), source in list(bucket.fed.items()):
+            if each == vbid and not self.is_fed(bucket, vbid, destination):
+                self._mend(bucket.name, source, destination)
+
+    def look_after_all(self, bucket: BucketState) -> None:
+        """Add all streams again that ended while nobody looked."""
+        for source, destination in {(source, to) for (_, to), source in bucket.fed.items()}:
+            if self._missing(bucket.name, source, destination):
+                self._mend(bucket.name, source, destination)
+
+    def is_fed(self, bucket: BucketState, vbid: int, node: str) -> bool:
+        """Whether a node's copy has a stream into it."""
+        replicator = self._replicators.get((bucket.name, bucket.fed.get((vbid, node), ""), node))
+        return replicator is not None and vbid in replicator.feeds
+
+    def _add_again(self, name: str, source: str, destination: str) -> Procedure[None]:
+        """Add the streams of a pair that should be there, until they are."""
+        while True:
+            yield self.tasks.pause(RETRY_S)
+            missing = self._missing(name, source, destination)
+            if not missing:
+                return
+            bucket = self.buckets[name]
+            yield [self.tasks.start(self.feed(bucket, vbid, source, destination)).quietly() for vbid in missing]
+
+    def _missing(self, name: str, source: str, destination: str) -> list[int]:
+        bucket = self.buckets.get(name)
+        if bucket is None or not {source, destination} <= self.members.keys():
+            return []
+        replicator = self._replicators.get((name, source, destination))
+        there = replicator.feeds.keys() if replicator is not None else ()
+        return [
+            vbid
+            for (vbid, to), of in bucket.fed.items()
+            if to == destination and of == source and vbid not in there and vbid not in bucket.moving
+        ]
+
+    # --------------------------------------------------------------------------------------------------------- the map
+
+    def known_members(self) -> list[Member]:
+        """The nodes that stand in the map."""
+        return [member for member in self.members.values() if member.is_active and not member.is_failed]
+
+    def publish(self, bucket: BucketState) -> Outcome[None]:
+        """Tell all nodes the map as it will be at the end of this turn; there when all that live have it."""
+        told = self._told.get(bucket.name)
+        if told is None:
+            told = self._told[bucket.name] = Outcome()
+            self.tasks.start(self._publish(bucket))
+        return told
+
+    def _publish(self, bucket: BucketState) -> Procedure[None]:
+        told = self._told.pop(bucket.name)
+        self._rev += 1
+        bucket.rev = self._rev
+        members = self.known_members()
+        logger.debug("map of %s, revision %d", bucket.name, bucket.rev)
+        yield [
+            self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+            for member in members
+        ]
+        told.succeed(None)
+
+    def _tell(self, bucket: BucketState | None, member: Member, members: Iterable[Member]) -> Outcome[Frame]:
+        rev = self._rev if bucket is None else bucket.rev
+        value = map_json(bucket, members, member.name, epoch=self._epoch, rev=rev, cluster_uuid=self._cluster_uuid)
+        name = "" if bucket is None else bucket.name
+        return self.orders(member.name, name).order(
+            Opcode.SET_CLUSTER_CONFIG,
+            key=name.encode(),
+            extras=admin.SetClusterConfig.layout.extras.pack(self._epoch, rev),
+            value=value,
+        )
+
+    def dismiss(self, node: str) -> Procedure[None]:
+        """Tell a node that was failed over where its vbuckets are now, for the clients that still ask it."""
+        member = self.members[node]
+        yield [
+            self.tasks.within(
+                self._tell(bucket, member, [*self.known_members(), member]), REPLY_TIMEOUT_S, f"node {node}"
+            ).quietly()
+            for bucket in self.buckets.values()
+        ]
+        self.forget_links(node)
+
+    def publish_nodes(self) -> Procedure[None]:
+        """Tell all nodes the list of nodes, and the map of every bucket."""
+        self._rev += 1
+        members = self.known_members()
+        yield [
+            self.tasks.within(self._tell(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+            for member in members
+        ]
+        yield [self.publish(bucket) for bucket in self.buckets.values()]
+
+    # --------------------------------------------------------------------------------------------------------- buckets
+
+    def add_bucket(self, name: str, vbuckets: int, replicas: int) -> Procedure[BucketState]:
+        """Give a bucket that all nodes have, without vbuckets, its copies; through when all replicas are fed."""
+        if name in self.buckets:
+            raise ConfigError("bucket", name, "a name that no bucket of the cluster has")
+        nodes = [member.name for member in self.known_members()]
+        chains = plan_chains([()] * vbuckets, nodes, replicas)
+        bucket = BucketState(name, f"{self._random.getrandbits(128):032x}", replicas, chains)
+        self.buckets[name] = bucket
+        orders = []
+        for vbid, chain in enumerate(chains):
+            assert chain[0] is not None, "a new bucket has active copies"
+            orders.append(self.set_state(bucket, vbid, chain[0], VbucketState.ACTIVE, topology(chain)))
+            orders += [
+                self.set_state(bucket, vbid, node, VbucketState.REPLICA) for node in chain[1:] if node is not None
+            ]
+        yield orders
+        yield self.publish(bucket)
+        yield from self.feed_all(bucket)
+        return bucket
+
+    def feed_all(self, bucket: BucketState) -> Procedure[None]:
+        """Feed every replica of the map that is not fed."""
+        yield [
+            self.tasks.start(self.feed(bucket, vbid, chain[0], node))
+            for vbid, chain in enumerate(bucket.chains)
+            if chain[0] is not None
+            for node in chain[1:]
+            if node is not None and bucket.fed.get((vbid, node)) != chain[0]
+        ]
+
+    def remove_bucket(self, name: str) -> None:
+        """Forget a bucket; its connections are closed."""
+        self.buckets.pop(name, None)
+        error = ConnectionLost(f"the bucket {name} was deleted")
+        for key in [key for key in self._orders if key[1] == name]:
+            self._orders.pop(key).lost(error)
+        for replicator in [each for pair, each in self._replicators.items() if pair[0] == name]:
+            replicator.lost(error)
+
+    def set_manifest(self, bucket: BucketState, manifest: Manifest) -> Procedure[None]:
+        """Give all nodes a bucket's scopes and collections, and clients the news.
+
+        A replica's node knows a collection before the active copy has it in its history.
+        """
+        bucket.manifest = manifest
+        yield [
+            self.tasks.start(self.tell_manifest(bucket, name)).quietly()
+            for name, member in self.members.items()
+            if not member.is_failed
+        ]
+        yield self.publish(bucket)
+
+    def tell_manifest(self, bucket: BucketState, node: str) -> Procedure[None]:
+        """Give a node a bucket's scopes and collections."""
+        if bucket.manifest.uid:
+            yield self.order(
+                node, bucket.name, Opcode.SET_COLLECTIONS, value=json.dumps(bucket.manifest.to_json()).encode()
+            )
+
+    def drained(self, bucket: BucketState) -> Procedure[bool]:
+        """Whether every replica has everything that its active copy has at this moment."""
+        found = yield [
+            self.tasks.start(self._is_equal(bucket, vbid, chain[0], node))
+            for vbid, chain in enumerate(bucket.chains)
+            if chain[0] is not None
+            for node in chain[1:]
+            if node is not None
+        ]
+        return all(found)
+
+    def _is_equal(self, bucket: BucketState, vbid: int, active: str, replica: str) -> Procedure[bool]:
+        vbuuid, high = yield from self.position(bucket, vbid, active)
+        reached, _ = yield from self.seqno_of(bucket, vbid, replica, vbuuid)
+        return bool(reached >= high)
+
+    def caught_up(
+        self, bucket: BucketState, vbid: int, source: str, copies: Iterable[str], check: Callable[[], None]
+    ) -> Procedure[None]:
+        """Wait until copies have, durably, everything that the source has when this begins.
+
+        Args:
+            check: called before each pause; it raises to end the wait.
+
+        Errors: ConnectionLost: a copy is not fed any more.
+        """
+        vbuuid, high = yield from self.position(bucket, vbid, source)
+        for node in copies:
+            pause = CATCH_UP_PAUSE_S
+            while True:
+                _, persisted = yield from self.seqno_of(bucket, vbid, node, vbuuid)
+                if persisted >= high:
+                    break
+                if not self.is_fed(bucket, vbid, node):
+                    raise ConnectionLost(f"vbucket {vbid} of node {node} is not fed any more")
+                check()
+                yield self.tasks.pause(pause)
+                pause = min(2 * pause, CATCH_UP_PAUSE_MAX_S)
+
+
+def is_trouble(error: Exception) -> bool:
+    """Whether an error comes from a node or a connection, and not from a fault of the orchestrator."""
+    return isinstance(error, DcpstreamError | TimeoutError)

@@ -1,0 +1,110 @@
+"""Rebalance: all moves that a new set of nodes needs.
+
+Nodes that were added get copies; nodes that are to go, and those that were failed over, lose theirs and leave. Every
+vbucket moves by itself, so the map is consistent at any time: also after a rebalance that was cancelled or failed. The
+next one begins with what is there.
+
+Source: ns_server's ns_rebalancer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dcpstream.cluster.machine.failover import check_active
+from dcpstream.cluster.machine.layout import plan_chains
+from dcpstream.cluster.machine.moves import Move, run_moves, settle
+from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
+from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.errors import DcpstreamError
+from dcpstream.wire import Opcode
+
+
+class Rebalance:
+    """One rebalance.
+
+    Args:
+        remove: names of active nodes that shall leave.
+
+    Attributes:
+        moved, moves: vbuckets that are where they shall be, and all that move.
+        is_cancelled: whether `cancel` was called: moves that are under way end, no other begins.
+
+    Raises:
+        ConfigError: a node to remove is not active, or all are to be removed.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, remove: Iterable[str] = ()) -> None:
+        self._orchestrator = orchestrator
+        self._remove = set(remove)
+        check_active(orchestrator, list(self._remove))
+        self.moved = self.moves = 0
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Begin no more moves."""
+        self.is_cancelled = True
+
+    @property
+    def progress(self) -> float:
+        """The share of the moves that are through, 0 to 1."""
+        return self.moved / self.moves if self.moves else 0.0
+
+    def _note(self, moved: int, moves: int) -> None:
+        self.moved, self.moves = moved, moves
+
+    def run(self) -> Procedure[list[str]]:
+        """Carry it out; returns the nodes that left. A failover that begins meanwhile cancels it.
+
+        Errors: MoveCancelled, or those of the nodes; the map is consistent.
+        """
+        self._orchestrator.is_rebalancing = True
+        try:
+            return (yield from self._run())
+        finally:
+            self._orchestrator.is_rebalancing = False
+
+    def _is_over(self) -> bool:
+        return self.is_cancelled or self._orchestrator.is_failing_over
+
+    def _run(self) -> Procedure[list[str]]:
+        o = self._orchestrator
+        for bucket in o.buckets.values():
+            for vbid in list(bucket.unsettled):
+                yield from settle(o, bucket, vbid)
+                if vbid in bucket.unsettled:
+                    node = bucket.unsettled[vbid].wanted[0]
+                    raise DcpstreamError(
+                        f"vbucket {vbid} may be active on node {node}, which does not answer: "
+                        "start that node, or fail it over"
+                    )
+        for member in o.members.values():
+            member.is_active = not member.is_failed
+        yield from o.publish_nodes()
+        nodes = [member.name for member in o.known_members() if member.name not in self._remove]
+        moves = [
+            Move(bucket, vbid, wanted)
+            for bucket in o.buckets.values()
+            for vbid, wanted in enumerate(plan_chains(bucket.chains, nodes, bucket.replicas))
+            if wanted != bucket.chains[vbid]
+        ]
+        self.moves = len(moves)
+        # A node that is failed over from now on is the failover's, and leaves with the next rebalance.
+        gone = [name for name, member in o.members.items() if member.is_failed or name in self._remove]
+        yield from run_moves(o, moves, self._is_over, self._note)
+        for name in gone:
+            o.members[name].is_active = False
+        yield from o.publish_nodes()
+        for name in gone:
+            if not o.members[name].is_failed:
+                yield [
+                    o.tasks.within(
+                        o.orders(name, "").order(Opcode.DELETE_BUCKET, key=bucket.name.encode()),
+                        REPLY_TIMEOUT_S,
+                        f"node {name}",
+                    ).quietly()
+                    for bucket in o.buckets.values()
+                ]
+            o.forget_links(name)
+            del o.members[name]
+        return gone

@@ -1,0 +1,347 @@
+"""Whole clusters on virtual time from a seed: rebalance, failover, and lost connections at any moment.
+
+After every exchange between the orchestrator and a node the world looks for two active copies of a vbucket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
+from dcpstream.cluster.machine.layout import Chain
+from dcpstream.cluster.machine.moves import MoveCancelled
+from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.model import FailoverLog, VbucketState
+from dcpstream.testing.simulation import Peer
+from dcpstream.wire import Opcode, Status
+from tests.kit.cluster_world import ClusterWorld
+
+SLOW_SEEDS = 40
+
+
+def seeds(count: int) -> list[Any]:
+    """The first seeds; more of them in slow runs."""
+    return [*range(count), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(count, SLOW_SEEDS))]
+
+
+def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4) -> ClusterWorld:
+    world = ClusterWorld(nodes, replicas=replicas, seed=seed, vbuckets=vbuckets)
+    for vbid in range(world.vbuckets):
+        for number in range(5):
+            world.write(vbid, f"k{number}")
+    world.settle()
+    world.check()
+    return world
+
+
+def documents(world: ClusterWorld) -> dict[int, set[bytes]]:
+    """Vbucket → the keys in its active copy."""
+    return {vbid: set(world.copy(world.active(vbid)[0], vbid)) for vbid in range(world.vbuckets)}
+
+
+def failover_logs(world: ClusterWorld) -> list[FailoverLog]:
+    """Per vbucket that of its active copy."""
+    return [world.nodes[world.active(vbid)[0]].failover_log(vbid) for vbid in range(world.vbuckets)]
+
+
+@pytest.mark.parametrize("replicas", [0, 1, 2])
+def test_every_vbucket_has_its_copies(replicas: int):
+    world = filled(replicas=replicas)
+    assert all(len(chain) == replicas + 1 and None not in chain for chain in world.bucket.chains)
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_nodes_come_and_go(seed: int):
+    world = filled(seed=seed, replicas=1 + seed % 2)
+    before = documents(world)
+    logs = failover_logs(world)
+    added = world.add_node()
+    assert world.run(Rebalance(world.orchestrator).run()) == []
+    world.settle()
+    world.check()
+    assert any(chain[0] == added for chain in world.bucket.chains)
+    assert world.run(Rebalance(world.orchestrator, ["n0"]).run()) == ["n0"]
+    world.settle()
+    world.check()
+    assert not any("n0" in chain for chain in world.bucket.chains)
+    assert documents(world) == before
+    assert failover_logs(world) == logs, "a takeover begins no branch"
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_writes_go_on_while_vbuckets_move(seed: int):
+    world = filled(seed=seed)
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        vbid = world.chance.randrange(world.vbuckets)
+        if world.passed % 7 == 0 and world.active(vbid) and written < 60:
+            written += 1
+            world.write(vbid, f"late {written}")
+
+    world.add_node()
+    world.after_pass = write
+    world.run(Rebalance(world.orchestrator, ["n1"]).run())
+    world.settle()
+    world.check()
+    assert written > 20
+    assert sum(len(keys) for keys in documents(world).values()) == 20 + written
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_connection_is_lost_at_any_moment_of_a_rebalance(seed: int):
+    """The rebalance goes on or fails; in either case the next one ends well."""
+    world = filled(seed=seed)
+    before = documents(world)
+    world.add_node()
+    start, cuts = world.passed, {world.chance.randint(1, 200) for _ in range(3)}
+
+    def cut() -> None:
+        if world.passed - start in cuts:
+            world.cut()
+
+    world.after_pass = cut
+    for _ in range(10):
+        try:
+            world.run(Rebalance(world.orchestrator, ["n0"] if "n0" in world.orchestrator.members else []).run())
+        except DcpstreamError:
+            continue
+        break
+    else:
+        raise AssertionError("no rebalance ends well")
+    world.settle()
+    world.check()
+    assert {vbid: keys >= before[vbid] for vbid, keys in documents(world).items()} == dict.fromkeys(before, True)
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_cancelled_rebalance_leaves_a_true_map(seed: int):
+    world = filled(seed=seed)
+    before = documents(world)
+    world.add_node()
+    rebalance, start = Rebalance(world.orchestrator), world.passed
+    limit = world.chance.randint(1, 150)
+    world.after_pass = lambda: rebalance.cancel() if world.passed - start == limit else None
+    outcome = world.orchestrator.tasks.start(rebalance.run())
+    world.until(lambda: outcome.is_done)
+    assert outcome.error is None or isinstance(outcome.error, MoveCancelled)
+    world.settle()
+    world.check()
+    assert documents(world) == before
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+
+
+def test_a_failover_promotes_the_replicas_on_a_new_branch():
+    world = filled()
+    before = documents(world)
+    mine = world.bucket.vbuckets_of("n1")
+    logs = {vbid: world.nodes["n1"].failover_log(vbid) for vbid in mine}
+    world.crash("n1")
+    report = world.run(fail_over(world.orchestrator, ["n1"]))
+    assert set(report.promoted["default"]) == set(mine)
+    assert report.lost["default"] == []
+    world.settle()
+    world.check()
+    assert documents(world) == before
+    for vbid in mine:
+        log = world.nodes[world.active(vbid)[0]].failover_log(vbid)
+        assert len(log) == len(logs[vbid]) + 1
+        assert log.newest.seqno == 5
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+    assert all(None not in chain for chain in world.bucket.chains)
+
+
+def test_a_node_that_is_given_up_while_it_runs_serves_nothing_more():
+    world = filled()
+    world.run(fail_over(world.orchestrator, ["n0"]))
+    assert not any("n0" in world.active(vbid) for vbid in range(world.vbuckets))
+
+
+def test_a_stale_replica_is_promoted_and_the_others_are_rolled_back():
+    """The replica that has most is chosen; the one that has less follows it."""
+    world = filled(replicas=2)
+    vbid = world.bucket.vbuckets_of("n0")[0]
+    _, first, second = world.bucket.chains[vbid]
+    assert first is not None
+    assert second is not None
+    world.orchestrator.replicator("default", "n0", first).pause(is_on=True)
+    world.write(vbid, "beyond the first")
+    world.settle()
+    world.orchestrator.replicator("default", "n0", second).pause(is_on=True)
+    world.write(vbid, "beyond both")
+    world.settle()
+    world.crash("n0")
+    report = world.run(fail_over(world.orchestrator, ["n0"]))
+    assert report.promoted["default"][vbid] == second
+    world.settle()
+    world.check()
+    assert {b"\0beyond the first", b"\0beyond both"} & documents(world)[vbid] == {b"\0beyond the first"}
+    assert world.nodes[second].failover_log(vbid).newest.seqno == 6
+
+
+def test_a_copy_that_is_ahead_of_the_promoted_one_is_rolled_back():
+    world = filled(replicas=2)
+    vbid = world.bucket.vbuckets_of("n0")[0]
+    _, first, second = world.bucket.chains[vbid]
+    assert first is not None
+    assert second is not None
+    world.orchestrator.replicator("default", "n0", first).pause(is_on=True)
+    world.write(vbid, "only the second has it")
+    world.settle()
+    world.orchestrator.members[second].is_failed = True  # it does not say how far it is
+    world.crash("n0")
+    world.orchestrator.forget_links("n0")
+    world.orchestrator.members["n0"].is_active = False
+    world.orchestrator.members["n0"].is_failed = True
+    world.orchestrator.members[second].is_failed = False
+    world.bucket.fed.pop((vbid, second))
+    world.bucket.chains[vbid] = (first, second, None)
+    world.run(iter_once(world.orchestrator.set_state(world.bucket, vbid, first, VbucketState.ACTIVE)))
+    world.run(world.orchestrator.feed(world.bucket, vbid, first, second))
+    world.settle()
+    assert world.copy(second, vbid) == world.copy(first, vbid)
+    assert b"\0only the second has it" not in world.copy(second, vbid)
+
+
+def iter_once(outcome):
+    yield outcome
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_graceful_failover_begins_no_branch(seed: int):
+    world = filled(seed=seed)
+    before = documents(world)
+    logs = failover_logs(world)
+    count: list[tuple[int, int]] = []
+    done = fail_over_gracefully(world.orchestrator, "n0", lambda: False, lambda *each: count.append(each))
+    report = world.run(done)
+    assert report.promoted == {"default": {}}
+    assert count[-1] == (len(count), len(count))
+    world.settle()
+    world.check()
+    assert documents(world) == before
+    assert failover_logs(world) == logs
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_node_is_failed_over_at_any_moment_of_a_rebalance(seed: int):
+    world = filled(seed=seed, replicas=2, nodes=4)
+    before = documents(world)
+    rebalance = Rebalance(world.orchestrator, ["n3"])
+    start, limit = world.passed, world.chance.randint(1, 250)
+    outcome = world.orchestrator.tasks.start(rebalance.run())
+    world.until(lambda: outcome.is_done or world.passed - start >= limit)
+    victim = world.chance.choice(["n0", "n1", "n2"])
+    if world.chance.random() < 0.5:
+        world.crash(victim)
+    report = world.run(fail_over(world.orchestrator, [victim]))
+    world.until(lambda: outcome.is_done)
+    assert report.lost == {"default": []}
+    world.settle()
+    world.check()
+    assert documents(world) == before
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+
+
+def durable(world: ClusterWorld, vbid: int, key: str) -> Peer:
+    """Begin a durable write; the peer that waits for its answer."""
+    peer = world.nodes[world.active(vbid)[0]].connect()
+    peer.send(Opcode.SET, vbid=vbid, key=b"\0" + key.encode(), extras=bytes(8), framing=b"\x11\x01")
+    return peer
+
+
+def test_a_durable_write_needs_a_majority():
+    world = filled(replicas=2)
+    vbid = 0
+    waiting = durable(world, vbid, "durable")
+    assert not [frame for frame in waiting.received if frame.opcode == Opcode.SET]
+    world.settle()
+    assert [frame.status for frame in waiting.received if frame.opcode == Opcode.SET] == [Status.SUCCESS]
+    world.orchestrator.pause(is_on=True)
+    waiting = durable(world, vbid, "held")
+    world.settle()
+    assert not [frame for frame in waiting.received if frame.opcode == Opcode.SET]
+    world.orchestrator.pause(is_on=False)
+    world.settle()
+    assert [frame.status for frame in waiting.received if frame.opcode == Opcode.SET] == [Status.SUCCESS]
+
+
+class DurableWrites:
+    """Writes durably all the time, and checks what was acknowledged.
+
+    At any time, an acknowledged write is on a majority of the copies that the map names.
+    """
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self._world = world
+        self._waiting: list[tuple[int, bytes, Peer]] = []
+        self._chains: list[Chain] = list(world.bucket.chains)
+        self.acknowledged: dict[int, set[bytes]] = {vbid: set() for vbid in range(world.vbuckets)}
+
+    def __call__(self) -> None:
+        world = self._world
+        vbid = world.chance.choice(sorted(world.bucket.moving) or range(world.vbuckets))
+        if world.passed % 2 == 0 and world.active(vbid) and len(self._waiting) < 20:
+            name = f"durable {world.passed}"
+            self._waiting.append((vbid, b"\0" + name.encode(), durable(world, vbid, name)))
+        for each in list(self._waiting):
+            vbid, key, peer = each
+            statuses = [frame.status for frame in peer.received if frame.opcode == Opcode.SET]
+            if statuses:
+                self._waiting.remove(each)
+                peer.disconnect()
+            if statuses == [Status.SUCCESS]:
+                self.acknowledged[vbid].add(key)
+                self._check(vbid, key)
+        for vbid, chain in enumerate(world.bucket.chains):
+            if chain != self._chains[vbid]:
+                self._chains[vbid] = chain
+                for key in self.acknowledged[vbid]:
+                    self._check(vbid, key)
+
+    def _check(self, vbid: int, key: bytes) -> None:
+        chain = self._world.bucket.chains[vbid]
+        count = sum(self._world.has(name, vbid, key) for name in chain)
+        assert count > len(chain) // 2, f"vbucket {vbid}: only {count} of {chain} have {key!r}"
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_no_acknowledged_durable_write_is_lost_by_one_failover(seed: int):
+    """Durable writes all the time; any node dies at any moment of a rebalance."""
+    world = filled(seed=seed, replicas=1 + seed % 2, nodes=4, vbuckets=12)
+    writes = world.after_pass = DurableWrites(world)
+    start, limit = world.passed, world.chance.randint(100, 2000)
+    outcome = world.orchestrator.tasks.start(Rebalance(world.orchestrator, ["n3"]).run())
+    world.until(lambda: world.passed - start >= limit or outcome.is_done)
+    world.after_pass = lambda: None
+    victim = world.chance.choice(["n0", "n1", "n2"])
+    world.crash(victim)
+    world.run(fail_over(world.orchestrator, [victim]))
+    # A promoted copy may have a write prepared only: it commits when a majority is there again.
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+    kept = documents(world)
+    assert sum(map(len, writes.acknowledged.values())) > 0
+    for vbid, keys in writes.acknowledged.items():
+        assert keys <= kept[vbid], f"vbucket {vbid} lost {keys - kept[vbid]}"
+
+
+@pytest.mark.parametrize("nodes", [["n9"], ["n0", "n1", "n2"]])
+def test_what_cannot_be_failed_over_is_refused(nodes: list[str]):
+    world = filled()
+    with pytest.raises(ConfigError):
+        world.run(fail_over(world.orchestrator, nodes))
+    with pytest.raises(ConfigError):
+        Rebalance(world.orchestrator, nodes)
+    world.check()
