@@ -9,17 +9,19 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dcpstream
+from dcpstream.cli.decode import frame_bytes, frames
 from dcpstream.client import RollbackEvent
 from dcpstream.cluster import Cluster, ClusterNode
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, VbucketMap, vbucket_of_key
-from dcpstream.wire import Opcode, OpenFlag, Status
-from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire import Opcode, OpenFlag, Status, decode_message
+from dcpstream.wire.messages.dcp import AddStream, Mutation, StreamRequest
 from tests.kit.cluster import ACTIVE, REPLICA, Address, Admin
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
@@ -324,6 +326,22 @@ def test_a_cluster_starts_again_and_stops_twice():
         assert not cluster.is_running
         with pytest.raises(DcpstreamError, match="start it first"):
             cluster.chains()
+
+
+def test_a_capture_has_every_frame(tmp_path: Path):
+    path = tmp_path / "frames.hex"
+    with Cluster(nodes=2, replicas=1, vbuckets=2, capture=path) as cluster:
+        with admin(active_of(cluster, 0)) as connection:
+            connection.set(0, b"k", b"captured")
+        cluster.wait_until_drained()
+        names = [node.name for node in cluster.nodes]
+    messages = [decode_message(frame) for _, frame in frames(frame_bytes(path.read_bytes()))]
+    assert sum(isinstance(message, AddStream) for message in messages) == 2
+    assert sum(isinstance(message, StreamRequest) for message in messages) == 2
+    assert [message.value for message in messages if isinstance(message, Mutation)] == [b"captured"]
+    comments = {line for line in path.read_text().splitlines() if line.startswith("#")}
+    assert f"# orchestrator to destination: {names[0]} -> {names[1]}" in comments
+    assert f"# source: {names[1]} -> {names[0]}" in comments
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,17 @@ def test_no_acknowledged_durable_write_is_lost_by_one_failover(seed: int):
         assert keys <= kept[vbid], f"vbucket {vbid} lost {keys - kept[vbid]}"
 
 
+def test_the_only_node_is_replaced():
+    world = filled(nodes=1, replicas=0)
+    before = documents(world)
+    added = world.add_node()
+    assert world.run(Rebalance(world.orchestrator, ["n0"]).run()) == ["n0"]
+    world.settle()
+    world.check()
+    assert {chain[0] for chain in world.bucket.chains} == {added}
+    assert documents(world) == before
+
+
 @pytest.mark.parametrize("nodes", [["n9"], ["n0", "n1", "n2"]])
 def test_what_cannot_be_failed_over_is_refused(nodes: list[str]):
     world = filled()

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dcpstream.cluster.capture import Capture
 from dcpstream.cluster.machine.failover import FailoverReport, fail_over, fail_over_gracefully
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import MoveCancelled
@@ -135,6 +137,7 @@ class Cluster:
         settings: of the buckets; the number of replicas is `replicas`.
         port, mgmt_port: of the first node; each further node has the next one. 0: any free ones.
         username, password: the administrator.
+        capture: a file that gets every frame that passes between nodes; `dcpstream decode` reads it.
         options: other arguments of every `Node`, but not `path`, `tls` and `alternate_addresses`: data is in memory.
 
     Attributes:
@@ -155,6 +158,7 @@ class Cluster:
         mgmt_port: int = 0,
         username: str = DEFAULT_USERNAME,
         password: str = DEFAULT_PASSWORD,
+        capture: str | Path | None = None,
         **options: Any,
     ) -> None:
         if not 1 <= nodes <= MAX_CLUSTER_NODES:
@@ -177,6 +181,8 @@ class Cluster:
         self._vbuckets = vbuckets
         self._settings = replace(settings or BucketSettings(), replicas=replicas)
         self._options = options
+        self._capture_path = Path(capture) if capture is not None else None
+        self._capture: Capture | None = None
         self._made: dict[str, tuple[BucketSettings, int]] = {}
         self._users: dict[str, tuple[str, tuple[str, ...], str]] = {}
         self._orchestrator: Orchestrator | None = None
@@ -200,6 +206,8 @@ class Cluster:
                 random, epoch=clock.time_ns() // 1_000_000, cluster_uuid=f"{random.getrandbits(128):032x}"
             )
             self._orchestrator = orchestrator
+            if self._capture_path is not None:
+                self._capture = orchestrator.capture = Capture(self._capture_path)
             for _ in range(self._count):
                 member = self._start_node()
                 member.is_active = True
@@ -239,6 +247,9 @@ class Cluster:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.close()
         nodes, self.nodes = self.nodes, []
         with ExitStack() as stack:
             for each in nodes:
@@ -403,7 +414,7 @@ class Cluster:
         Nodes that were added get their share; those in `remove`, and those that were failed over, leave and are
         stopped.
 
-        Raises: ConfigError: a node to remove is not active. DcpstreamError: a rebalance is under way.
+        Raises: ConfigError: a node to remove is not in the cluster. DcpstreamError: a rebalance is under way.
         """
         orchestrator, shell = self._parts()
         names = [str(each) for each in remove]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.link import Link, RequestFields
@@ -57,6 +58,8 @@ class Orchestrator:
         with_output: links that have something to send; the shell takes them out.
         is_paused: whether no replicator passes on what sources send.
         is_rebalancing: whether a rebalance is under way.
+        capture: called with source, destination, sender and bytes of all that passes between two nodes, and of the
+            orchestrator's requests to them and their answers; None: nobody looks.
         is_failing_over: whether a failover is under way, which ends a rebalance.
     """
 
@@ -69,6 +72,7 @@ class Orchestrator:
         self.is_paused = False
         self.is_rebalancing = False
         self.is_failing_over = False
+        self.capture: Callable[[str, str, str, bytes], None] | None = None
         self._random = random
         self._epoch = epoch
         self._cluster_uuid = cluster_uuid
@@ -199,6 +203,8 @@ class Orchestrator:
             producer, consumer = self._link(source, bucket, of_source), self._link(destination, bucket, of_destination)
             found = Replicator(producer, consumer, self._stream_ended, self._replicator_lost)
             found.pause(is_on=self.is_paused)
+            if self.capture is not None:
+                found.capture = partial(self.capture, source, destination)
             self._replicators[key] = found
             self._of_link[producer] = self._of_link[consumer] = found
         return found

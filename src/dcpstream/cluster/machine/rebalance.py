@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dcpstream.cluster.machine.failover import check_active
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.moves import Move, run_moves, settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
 from dcpstream.cluster.machine.tasks import Procedure
-from dcpstream.errors import DcpstreamError
+from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.wire import Opcode
 
 
@@ -24,20 +23,24 @@ class Rebalance:
     """One rebalance.
 
     Args:
-        remove: names of active nodes that shall leave.
+        remove: names of nodes that shall leave, also of those that were added and have nothing yet.
 
     Attributes:
         moved, moves: vbuckets that are where they shall be, and all that move.
         is_cancelled: whether `cancel` was called: moves that are under way end, no other begins.
 
     Raises:
-        ConfigError: a node to remove is not active, or all are to be removed.
+        ConfigError: a node to remove is not in the cluster or was failed over, or all are to be removed.
     """
 
     def __init__(self, orchestrator: Orchestrator, remove: Iterable[str] = ()) -> None:
         self._orchestrator = orchestrator
         self._remove = set(remove)
-        check_active(orchestrator, list(self._remove))
+        staying = {member.name for member in orchestrator.members.values() if not member.is_failed}
+        for name in self._remove - staying:
+            raise ConfigError("remove", name, f"nodes of the cluster: {', '.join(sorted(staying))}")
+        if staying <= self._remove:
+            raise ConfigError("remove", sorted(self._remove), "not all nodes of the cluster")
         self.moved = self.moves = 0
         self.is_cancelled = False
 
