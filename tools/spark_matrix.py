@@ -31,7 +31,7 @@ INTRODUCTION = """# Versions of Spark
 <!-- Written by tools/spark_matrix.py (make test-spark-matrix); do not edit. -->
 
 Results of the source's tests on each version of Spark, against a node of the same machine, as of the last run. A dash
-stands for a feature that this version of Spark lacks; the reason is below the table. [Decision
+stands for a feature that this version of Spark lacks; reasons are below the table. [Decision
 18](../decisions/0018-the-spark-that-is-locked.md) says which of them the project itself uses, and why.
 
 """
@@ -39,7 +39,7 @@ stands for a feature that this version of Spark lacks; the reason is below the t
 
 @dataclass
 class Outcome:
-    """The results of one version: test → "yes", "**no**" or "-", and the reasons of the dashes; and the day."""
+    """The results of one version: test → "yes", "**no**" or "-", the reasons of the last two, and the day."""
 
     version: str
     results: dict[str, str] = field(default_factory=dict)
@@ -146,13 +146,18 @@ def outcome_of(version: str, report: Path) -> Outcome:
             outcome.results[name] = "-"
             outcome.reasons.append(f"{name}: {skipped.get('message')}")
         else:
-            failed = case.find("failure") is not None or case.find("error") is not None
-            outcome.results[name] = "**no**" if failed else "yes"
+            failures = [found for kind in ("failure", "error") for found in case.findall(kind)]
+            outcome.results[name] = "**no**" if failures else "yes"
+            outcome.reasons += [f"{name}, failed on {version}: {_first_line(found)}" for found in failures]
     return outcome
 
 
+def _first_line(failure: ET.Element) -> str:
+    return (failure.get("message") or "").partition("\n")[0]
+
+
 def table_of(outcomes: list[Outcome]) -> str:
-    """A table in Markdown: a test a row, a version a column; then the reasons of the dashes."""
+    """A table in Markdown: a test a row, a version a column; then the reasons of failures and dashes."""
     lines = [f"| test | {' | '.join(outcome.version for outcome in outcomes)} |", "| --- " * (len(outcomes) + 1) + "|"]
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.results))
     lines += [f"| {name} | {' | '.join(one.results.get(name, '') for one in outcomes)} |" for name in names]

@@ -11,7 +11,7 @@ REPORT = """<testsuites><testsuite timestamp="2026-11-20T10:00:00+00:00">
 </testsuite></testsuites>"""
 
 
-def test_the_table_has_a_column_a_version_and_the_reasons_of_its_dashes(tmp_path: Path) -> None:
+def test_the_table_has_a_column_a_version_and_the_reasons_of_failures_and_dashes(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
     outcome = outcome_of("4.3.0", report)
@@ -25,6 +25,7 @@ def test_the_table_has_a_column_a_version_and_the_reasons_of_its_dashes(tmp_path
         "| day of the run | 2026-11-20 |",
         "",
         "- delta holds: no connector",
+        "- a stream resumes, failed on 4.3.0: no",
     ]
 
 
