@@ -95,7 +95,9 @@ class PipelineProgress:
 
 
 def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
-    """The lag, from Spark's progress of a query; None if the cluster did not answer, or before the first batch.
+    """The lag, from Spark's progress of a query.
+
+    None if the cluster did not answer, before the first batch, and before Spark 4.2, which shows a planned end there.
 
     Raises:
         OffsetError: the query does not read from this source.
@@ -104,4 +106,5 @@ def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
     latest = sources[0].get("latestOffset")
     if isinstance(latest, str):
         latest = json.loads(latest)
-    return None if latest is None else Lag.from_json(latest)
+    is_offset = isinstance(latest, Mapping) and "bucket" in latest
+    return None if latest is None or is_offset else Lag.from_json(latest)
