@@ -48,7 +48,8 @@ def failure_of(error: BaseException, options: Mapping[str, str]) -> Failure:
             name, message = found[-1]
             kind = getattr(errors, name, None)
     if kind is None or not issubclass(kind, DcpstreamError):
-        return Failure(message.strip(), is_final=False)
+        # After its reason Spark describes the query, in many lines.
+        return Failure(message.partition("\n=== Streaming Query ===")[0].strip(), is_final=False)
     rewinds = {name.lower(): value.lower() for name, value in options.items()}.get("onrollback") != "fail"
     is_final = issubclass(kind, _FINAL) or (issubclass(kind, RollbackRequired) and not rewinds)
     return Failure(message.strip(), is_final)

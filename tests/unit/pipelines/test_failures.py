@@ -52,7 +52,8 @@ def test_the_sentence_is_ours() -> None:
     found = failure_of(StreamingQueryException(CALLBACK), {})
     assert (found.message, found.is_final) == ("the table changes holds batch 7", True), "the last error counts"
     text = "Python worker exited unexpectedly (crashed)"
-    assert failure_of(StreamingQueryException(text), {}).message == text
+    for described in (text, f"{text}\n=== Streaming Query ===\nIdentifier: dcpstream /lake"):
+        assert failure_of(StreamingQueryException(described), {}).message == text
 
 
 def test_a_rollback_is_final_if_it_must_not_happen() -> None:
