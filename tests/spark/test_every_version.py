@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dcpstream.pipelines import Pipeline
 from dcpstream.spark.jars import CONNECTORS, TableFormat
-from tests.kit.spark import Bucket
+from tests.kit.spark import Bucket, current_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,33 @@ def test_a_stream_resumes_exactly(spark: SparkSession, bucket: Bucket, tmp_path:
     rows = spark.read.parquet(str(tmp_path / "out"))
     assert rows.count() == rows.select("vbucket", "seqno").distinct().count() == 130
     assert run() == 0
+
+
+def test_with_the_checkpoint_every_run_keeps_the_limit(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    """Also the first one of a new query; before Spark 4.2 a run is one batch."""
+    bucket.set_many("k", 100, "1")
+    checkpoint = tmp_path / "checkpoint"
+    rows: list[int] = []
+    for _ in range(5):
+        stream = stream_of(spark, bucket, maxOffsetsPerTrigger="40", checkpointLocation=str(checkpoint))
+        progress = run_available(stream.writeStream.format("noop"), checkpoint)
+        rows += [one.numInputRows for one in progress if one.numInputRows]
+        if sum(rows) >= 100:
+            break
+    assert sum(rows) == 100
+    assert max(rows) <= 40
+
+
+def test_a_run_of_a_pipeline_is_whole(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    from dcpstream.spark.source import HAS_ADMISSION_CONTROL
+
+    if HAS_ADMISSION_CONTROL:
+        pytest.skip("since Spark 4.2 one run has several batches")
+    bucket.set_many("k", 100, "1")
+    options = {**bucket.options, "maxOffsetsPerTrigger": "40"}
+    with Pipeline(spark, tmp_path / "tables", options, engine="delta-rs") as pipeline:
+        assert pipeline.run().rows == 100
+        assert len(current_of(pipeline)) == 100
 
 
 def test_a_rollback_is_a_control_row(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Pipelines of a lake in a real session, and a comparison of what a reader of their tables sees."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcpstream.pipelines import Pipeline, compare
+from dcpstream.pipelines.lake import Lake, LakeEvent
+from dcpstream.pipelines.lake_config import PipelineConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.kit.spark import Bucket
+
+pytestmark = pytest.mark.spark
+
+COUNT = 60
+
+
+def test_a_mistake_ends_one_pipeline_and_the_other_goes_on(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    """The mistake appears only in the running query, as an exception of Spark."""
+    bucket.set_many("k", COUNT, '{"n": 1}')
+    configs = [
+        PipelineConfig(name="good", path=str(tmp_path / "good"), options=bucket.options),
+        PipelineConfig(
+            name="wrong", path=str(tmp_path / "wrong"), options={**bucket.options, "collections": "shop.nothing"}
+        ),
+    ]
+    events: list[LakeEvent] = []
+    assert not Lake.of_session(spark, configs, events.append).run(threading.Event(), once=True)
+    told = [event for event in events if event.kind != "progress"]  # as often as the machine is slow
+    kinds = {name: [event.kind for event in told if event.name == name] for name in ("good", "wrong")}
+    assert kinds == {"good": ["started", "finished"], "wrong": ["started", "given up"]}
+    (message,) = (event.message for event in events if event.message)
+    assert message.startswith("collections='shop.nothing' is not allowed"), message
+
+    # What `dcpstream compare --table-kind live` does: batches that are not folded yet count.
+    def compared() -> tuple[bool, int, int]:
+        pipeline = Pipeline(spark, tmp_path / "good", bucket.options)
+        report = compare(spark, pipeline.live(), bucket.options)
+        return report.is_equal, report.equal, report.missing
+
+    assert compared() == (True, COUNT, 0)
+    bucket.set(new="1")
+    assert compared() == (False, COUNT, 1)
