@@ -456,6 +456,21 @@ def test_stop_waits_for_the_fold_and_ends_the_thread(world: World) -> None:
     assert not any(thread.name.startswith("dcpstream-fold") for thread in threading.enumerate())
 
 
+def test_a_new_start_waits_for_the_fold_and_forgets_its_error(world: World) -> None:
+    world.engine.before.close()
+    world.apply(0, *two(1))
+    world.engine.before.await_()
+    world.engine.dies = {"fold after"}
+    again = world.beside(world.pipeline._folder.reset)
+    again.thread.join(0.05)
+    assert again.thread.is_alive(), "the start did not wait"
+    world.engine.before.open()
+    again.await_()
+    assert world.pipeline.failure is None
+    world.apply(1, change("a", 9, "1"))
+    assert_exact(world.bench, world.pipeline, world.expected)
+
+
 def test_maintenance_runs_beside_batches_and_never_beside_a_fold(world: World) -> None:
     world.engine.maintaining.close()
     asked = world.beside(world.pipeline.maintain)

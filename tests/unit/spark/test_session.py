@@ -24,6 +24,7 @@ from tools.patience import patient
 def test_settings_for_one_machine() -> None:
     settings = recommended_settings(3)
     assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert settings["spark.scheduler.mode"] == "FAIR", "the tasks of a batch would wait for those of a fold"
     assert settings["spark.python.unix.domain.socket.enabled"] == "true"
     assert settings["spark.sql.streaming.checkpointFileManagerClass"].endswith(
         ".checkpointing.FileSystemBasedCheckpointFileManager"
