@@ -321,7 +321,8 @@ FoldQuery.merge = lambda self, source: _true_merge(self, source).replace("s.seqn
         "dcpstream.pipelines.fold_sql",
         """
 _true_live = FoldQuery.live
-FoldQuery.live = lambda self: _true_live(self).replace("LEFT ANTI JOIN effective", "LEFT JOIN effective")
+FoldQuery.live = lambda self: _true_live(self).replace(
+    "JOIN effective AS e", "JOIN (SELECT * FROM effective WHERE false) AS e")
 """,
         ("delta",),
         {"purge": 1},
