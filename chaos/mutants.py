@@ -326,6 +326,7 @@ FoldQuery.live = lambda self: _true_live(self).replace(
 """,
         ("delta",),
         {"purge": 1},
+        seed=78,
     ),
     Mutant(
         "Spark does not delete void rows from changes",
@@ -361,6 +362,7 @@ _DeltaFormat.append = lambda self, table, rows, app, batch_id: (
 """,
         ("delta",),
         {"purge": 1},
+        seed=7,
     ),
     Mutant(
         "a new schema leaves the typed columns of older rows null",
@@ -416,6 +418,54 @@ DeltaRsEngine.rejects = _rejects
         ("delta-rs",),
         {"purge": 1},
         typed_share=1.0,
+    ),
+    Mutant(
+        "a rollback does not wait for the fold that runs",
+        "dcpstream.pipelines.folding",
+        """
+Folder.settle = Folder._raise_failure
+""",
+        ("delta-rs",),
+        _LOSSES,
+        seed=37,
+    ),
+    Mutant(
+        "the error of a fold beside the batches is lost",
+        "dcpstream.pipelines.folding",
+        """
+from dcpstream.pipelines.engine import FoldReport as _FoldReport
+_true_given = Folder._given
+
+def _given(self, job, what):
+    def quiet():
+        try:
+            return job()
+        except Exception:
+            return _FoldReport(upto=0, documents=0, removed=0, restored=0, current_rows=0)
+    return _true_given(self, quiet, what)
+
+Folder._given = _given
+""",
+        ("delta-rs",),
+        {"add_node": 1},
+        seed=15,
+    ),
+    Mutant(
+        "a fold counts batches as folded that were appended while it ran",
+        "dcpstream.pipelines.folding",
+        """
+_true_folded = Folder._folded
+
+def _folded(self, held, rollbacks):
+    report = _true_folded(self, held, rollbacks)
+    with self._lock:
+        held.folded, held.tail_rows = held.last, 0
+    return report
+
+Folder._folded = _folded
+""",
+        ("delta-rs",),
+        {"purge": 1},
     ),
 )
 """All of them."""

@@ -189,7 +189,7 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
     type_dice = random.Random(f"{seed} types")
     is_typed = sink != "parquet" and type_dice.random() < choice.typed_share
     phases.append(Phase((Event("write", dice.choice((0, 40))),), "available"))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         sink=sink,
         has_executors=has_executors,
@@ -203,6 +203,8 @@ def draw(seed: int, choice: Draw | None = None) -> Scenario:
         fold_pause_s=type_dice.choice(FOLD_PAUSES_S),
         phases=tuple(phases),
     )
+    # A fold of each batch that takes longer than a batch: then rollbacks and deaths come while one runs.
+    return replace(scenario, fold_rows=1) if scenario.fold_pause_s else scenario
 
 
 def _first_phase(dice: random.Random, sink: str) -> Phase:
