@@ -14,12 +14,15 @@ from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress, VbucketState
 from dcpstream.store.items import PREPARE_NAMESPACE
 from dcpstream.testing.simulation import START_S, Peer, SeededRandom, SimulatedNode
+from dcpstream.wire import FrameReader
 
 T = TypeVar("T")
 
 TURNS_MAX = 100_000
 SPEEDS = (1.0, 1.0, 0.05)
 """Of links, by chance: copies behind a slow one lag."""
+NEVER, ALWAYS = 1e-9, 1e9
+"""Speeds of a link that moves only when no other one does, and of one that moves first."""
 PREPARED = bytes([PREPARE_NAMESPACE])
 """Begins the keys under which a store keeps prepares."""
 
@@ -41,6 +44,7 @@ class ClusterWorld:
         self.orchestrator.tasks.now = START_S
         self._links: dict[Link, Peer] = {}
         self._speeds: dict[Link, float] = {}
+        self._flying: dict[Link, list[bytes]] = {}
         self.after_pass: Callable[[], None] = lambda: None
         self.passed = 0
         self.most_active = [0] * vbuckets
@@ -96,6 +100,7 @@ class ClusterWorld:
             else:
                 self._links[link] = Peer(node)
                 self._speeds[link] = self.chance.choice(SPEEDS)
+                self._flying[link] = []
                 orchestrator.with_output[link] = None
         orchestrator.to_connect.clear()
         for link in [link for link in orchestrator.with_output if link not in self._links]:
@@ -110,22 +115,27 @@ class ClusterWorld:
         return True
 
     def _has_something(self, link: Link, peer: Peer) -> bool:
-        return link in self.orchestrator.with_output or link.is_closed or peer.closed or peer.has_news
+        has_output = link in self.orchestrator.with_output
+        return has_output or bool(self._flying[link]) or link.is_closed or peer.closed or peer.has_news
 
     def _exchange(self, link: Link) -> None:
-        orchestrator, peer = self.orchestrator, self._links[link]
-        orchestrator.with_output.pop(link, None)
-        if not link.is_closed:
-            came = peer.take()
-            data = link.data_to_send()
-            if data and not peer.closed:
-                came += peer.send_bytes(data)
-            if came:
-                orchestrator.received(link, b"".join(frame.encode() for frame in came))
-        if link.is_closed or peer.closed:
-            del self._links[link], self._speeds[link]
+        """One step of a link: bytes leave the orchestrator, reach the node, or come back.
+
+        What has left reaches the node also after the orchestrator has closed the link.
+        """
+        orchestrator, peer, flying = self.orchestrator, self._links[link], self._flying[link]
+        if link in orchestrator.with_output and not link.is_closed and not (flying and self.chance.random() < 0.5):
+            del orchestrator.with_output[link]
+            flying.append(link.data_to_send())
+        elif flying and not peer.closed:
+            peer.deliver(flying.pop(0))
+        elif link.is_closed or peer.closed:
+            orchestrator.with_output.pop(link, None)
+            del self._links[link], self._speeds[link], self._flying[link]
             peer.disconnect()
             orchestrator.lost(link, ConnectionLost("closed"))
+        elif came := peer.take():
+            orchestrator.received(link, b"".join(frame.encode() for frame in came))
 
     def _pass_time(self) -> None:
         times = [self.orchestrator.next_timeout()]
@@ -151,6 +161,25 @@ class ClusterWorld:
         """Cut a connection by chance."""
         if self._links:
             self._links[self.chance.choice(list(self._links))].disconnect()
+
+    def interrupt(self, source: str, destination: str, opcode: int, extras: bytes) -> Link | None:
+        """Cut the source's connection while a frame flies to the destination, which it does not reach before `release`.
+
+        Returns: the link to the destination; None if no such frame flies.
+        """
+        replicator = self.orchestrator.replicator(self.bucket.name, source, destination)
+        reader = FrameReader()
+        reader.receive_data(b"".join(self._flying.get(replicator.consumer, ())))
+        if not any(frame.opcode == opcode and frame.extras == extras for frame in reader.frames()):
+            return None
+        self._speeds[replicator.consumer] = NEVER
+        self._links[replicator.producer].disconnect()
+        return replicator.consumer
+
+    def release(self, link: Link) -> None:
+        """Let what flies on a link arrive before anything else moves."""
+        if link in self._speeds:
+            self._speeds[link] = ALWAYS
 
     # ----------------------------------------------------------------------------------------------------------- checks
 

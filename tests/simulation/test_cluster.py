@@ -11,9 +11,10 @@ import pytest
 
 from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
 from dcpstream.cluster.machine.layout import Chain
-from dcpstream.cluster.machine.moves import MoveCancelled
+from dcpstream.cluster.machine.link import Link
+from dcpstream.cluster.machine.moves import MoveCancelled, move
 from dcpstream.cluster.machine.rebalance import Rebalance
-from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.testing.simulation import Peer
 from dcpstream.wire import Opcode, Status
@@ -22,9 +23,11 @@ from tests.kit.cluster_world import ClusterWorld
 SLOW_SEEDS = 40
 
 
-def seeds(count: int) -> list[Any]:
-    """The first seeds; more of them in slow runs."""
-    return [*range(count), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(count, SLOW_SEEDS))]
+def seeds(count: int, *known: int) -> list[Any]:
+    """The first seeds, and those that found a bug; more of them in slow runs."""
+    fast = {*range(count), *known}
+    slow = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(SLOW_SEEDS) if seed not in fast]
+    return [*sorted(fast), *slow]
 
 
 def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4) -> ClusterWorld:
@@ -53,7 +56,7 @@ def test_every_vbucket_has_its_copies(replicas: int):
     assert all(len(chain) == replicas + 1 and None not in chain for chain in world.bucket.chains)
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", seeds(3, 12))
 def test_nodes_come_and_go(seed: int):
     world = filled(seed=seed, replicas=1 + seed % 2)
     before = documents(world)
@@ -116,6 +119,34 @@ def test_a_connection_is_lost_at_any_moment_of_a_rebalance(seed: int):
     world.settle()
     world.check()
     assert {vbid: keys >= before[vbid] for vbid, keys in documents(world).items()} == dict.fromkeys(before, True)
+
+
+@pytest.mark.parametrize("state", [VbucketState.PENDING, VbucketState.ACTIVE])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_interrupted_takeover_is_over_before_another_copy_is_made_active(state: VbucketState, seed: int):
+    """The word that makes the destination pending or active is still on its way when the source is lost."""
+    world = filled(nodes=2, seed=seed, vbuckets=1)
+    (chain,) = world.bucket.chains
+    source, destination = (str(node) for node in chain)
+    held: list[Link] = []
+
+    def interrupt() -> None:
+        if not held:
+            link = world.interrupt(source, destination, Opcode.DCP_SET_VBUCKET_STATE, bytes([state]))
+            held.extend([link] if link is not None else [])
+        elif source in world.active(0):
+            world.release(held[0])  # the worst moment
+
+    world.after_pass = interrupt
+    outcome = world.orchestrator.tasks.start(
+        move(world.orchestrator, world.bucket, 0, (destination, source), lambda: False)
+    )
+    world.until(lambda: outcome.is_done)
+    assert held
+    assert isinstance(outcome.error, ConnectionLost)
+    world.settle()
+    world.check()
+    assert not world.bucket.unsettled
 
 
 @pytest.mark.parametrize("seed", seeds(4))

@@ -325,11 +325,15 @@ class Peer:
     def send_bytes(self, data: bytes) -> list[Frame]:
         """Send bytes; returns the frames that follow from them."""
         self.take()
+        self.deliver(data)
+        return self.take()
+
+    def deliver(self, data: bytes) -> None:
+        """Send bytes; the frames that follow from them are left to `take`."""
         if not self.closed:
             self._unread += data
             self._feed()
             self.node.pump()
-        return self.take()
 
     def _feed(self) -> None:
         session = self.session
