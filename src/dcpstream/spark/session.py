@@ -52,11 +52,6 @@ TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
 }
 """What a session needs besides the jars to read and write tables of a format."""
 
-ARROW_OPTIONS = "-Darrow.enable_null_check_for_get=false"
-"""For the JVMs of driver and executors. Spark asks whether a cell is null before it gets the cell, and Arrow asks again
-at every get, for each cell of each row."""
-
-_DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
@@ -80,8 +75,6 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        _DRIVER_OPTIONS: ARROW_OPTIONS,
-        "spark.executor.defaultJavaOptions": ARROW_OPTIONS,
     }
     if is_local:
         # The default manager starts a `chmod` process for every file that it writes.
@@ -139,14 +132,11 @@ def session_settings(
     ensure_java()
     use_this_python()
     lasting = warehouse_settings(warehouse)
-    settings = {
+    return {
         **recommended_settings(cores or os.cpu_count() or 1, is_local=is_local),
         **lasting,
         **_table_settings(tables, lasting["spark.sql.warehouse.dir"]),
     }
-    if (derby := lasting.get(_DRIVER_OPTIONS)) is not None:
-        settings[_DRIVER_OPTIONS] = f"{ARROW_OPTIONS} {derby}"
-    return settings
 
 
 def use_this_python() -> None:
@@ -206,7 +196,7 @@ def warehouse_settings(warehouse: str | os.PathLike[str] | None) -> dict[str, st
         "spark.sql.warehouse.dir": str(directory),
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
-        _DRIVER_OPTIONS: f"-Dderby.stream.error.file={directory}/derby.log",
+        "spark.driver.defaultJavaOptions": f"-Dderby.stream.error.file={directory}/derby.log",
     }
 
 

@@ -31,13 +31,6 @@ def test_settings_for_one_machine() -> None:
     )
 
 
-def test_options_of_the_jvm_are_joined(tmp_path: Path) -> None:
-    plain, lasting = session_settings(tables=None), session_settings(tables=None, warehouse=tmp_path)
-    name = "spark.driver.defaultJavaOptions"
-    assert plain[name] == plain["spark.executor.defaultJavaOptions"] == "-Darrow.enable_null_check_for_get=false"
-    assert lasting[name] == f"{plain[name]} -Dderby.stream.error.file={tmp_path.resolve()}/derby.log"
-
-
 def test_a_failed_task_is_run_again_on_one_machine_too() -> None:
     assert local_master(3) == "local[3,4]"
 
