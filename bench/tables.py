@@ -96,7 +96,7 @@ def _pair(spark: SparkSession, path: Path, size: int) -> list[str]:
     spark.sql(f"ALTER TABLE delta.`{plain}/current` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
     lines.append(_fold_line(engine, "pair", size, rows, append, newest))
     copying, copying_wall = _cost(lambda: _engine(spark, plain).fold(APP, 0, newest, ()))
-    live, live_wall = _cost(lambda: engine.live(newest).count())
+    live, live_wall = _cost(lambda: engine.live(APP).count())
     return [
         *lines,
         f"{size:>11,} rows: the same fold without deletion vectors {copying:8.1f} CPU s, {copying_wall:.1f} s",
