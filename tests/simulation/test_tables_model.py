@@ -205,6 +205,11 @@ def test_the_tables_are_the_bucket_after_any_history(tmp_path: Path) -> None:
     play_all(range(HISTORIES), tmp_path)
 
 
+def test_a_limited_batch_gets_beyond_a_purge(tmp_path: Path) -> None:
+    # Each new process asks about all positions, and was sent back to the same place again and again.
+    play_all((1038, 1071), tmp_path)
+
+
 @pytest.mark.slow
 def test_many_histories(tmp_path: Path) -> None:
     play_all(range(HISTORIES, 4_000), tmp_path)

@@ -434,6 +434,9 @@ class Coordinator:
         )
         if end is start:
             return logged
+        # What begins anew and had no room in this batch is asked for again.
+        anew = planner.begins_anew(start, observed, landings)
+        self._has_asked = all(end.vbuckets[vbid].rewound is not None for vbid in anew)
         self._last_batch_at = self._clock.monotonic()
         return end
 

@@ -115,6 +115,10 @@ def plan_end_offset(
     Vbuckets that are pending first read what a change of the option `collections` added, up to their position, and move
     on in later batches. These reads come first within the limit; one vbucket is refilled even if it alone exceeds it.
 
+    A vbucket that begins anew after a purge (`begins_anew`) is read as a whole, one of them even if it alone exceeds
+    the limit, and the others that exceed it do not move: nodes refuse every position below the purge, so a part would
+    be read again and again.
+
     Args:
         start: the end of the previous batch, `completed`.
         observed: branches and high seqnos now; a vbucket that is missing does not move.
@@ -139,7 +143,16 @@ def plan_end_offset(
             if _is_readable(begin[vbid], observed[vbid]) and (limit is None or not refills or cost <= limit):
                 refills.append(vbid)
                 refilled_seqnos = cost
-    takes = share_out(backlog, None if limit is None else max(0, limit - refilled_seqnos), tasks)
+    whole: dict[int, int] = {}
+    left = None if limit is None else max(0, limit - refilled_seqnos)
+    for vbid in begins_anew(start, observed, landings):
+        cost = backlog.pop(vbid, 0)
+        if left is not None and whole and cost > left:
+            landings = {other: at for other, at in landings.items() if other != vbid}
+        else:
+            whole[vbid] = cost
+            left = None if left is None else max(0, left - cost)
+    takes = {**share_out(backlog, left, tasks), **whole}
     if not takes and not landings and not refills:
         return start
     vbuckets: dict[int, VbucketOffset] = {}
@@ -163,6 +176,16 @@ def plan_end_offset(
     rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)
     pending = start.pending.difference(refills, rolled_back)
     return SourceOffset(start.bucket, start.collections, vbuckets, bucket_uuid=start.bucket_uuid, pending=pending)
+
+
+def begins_anew(
+    start: SourceOffset, observed: Mapping[int, BranchState], landings: Mapping[int, StreamOffset]
+) -> list[int]:
+    """Vbuckets whose position was refused although their branch is unchanged: deletions after it were purged.
+
+    The arguments are those of `plan_end_offset`.
+    """
+    return [vbid for vbid, at in landings.items() if not at.seqno and observed[vbid].continues(start.vbuckets[vbid].at)]
 
 
 def backlog_of(

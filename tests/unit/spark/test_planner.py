@@ -55,6 +55,26 @@ def test_few_vbuckets_end_inside_a_snapshot() -> None:
     assert sorted(takes) == list(range(100)), "neighbours, so that a table by vbucket is touched in few files"
 
 
+def test_a_vbucket_that_begins_anew_after_a_purge_is_read_as_a_whole() -> None:
+    # All three stand at 4 on their branches, and nodes refuse positions below a purge at 13.
+    at = StreamOffset(7, 4, 0, 30)
+    start = offset(**{f"v{vbid}": VbucketOffset(at) for vbid in range(4)})
+    observed = dict.fromkeys(range(4), state(7, 30))
+    landings = dict.fromkeys(range(3), StreamOffset.ZERO)
+    end = planner.plan_end_offset(start, observed, landings, limit=4)
+    assert end.vbuckets[0].at.seqno == 30, "one of them even if it exceeds the limit"
+    assert end.vbuckets[0].rewound == Rewind(StreamOffset.ZERO, 7)
+    assert [end.vbuckets[vbid] for vbid in (1, 2, 3)] == [VbucketOffset(at)] * 3, "the others wait"
+    end = planner.plan_end_offset(start, observed, landings, limit=65)
+    assert [end.vbuckets[vbid].at.seqno for vbid in range(4)] == [30, 30, 4, 9]
+    end = planner.plan_end_offset(start, observed, landings)
+    assert [end.vbuckets[vbid].at.seqno for vbid in range(4)] == [30, 30, 30, 30]
+    # After a failover the branch is another one, and no purge is in the way of a part.
+    failed_over = dict.fromkeys(range(3), state(8, 30, (7, 2)))
+    end = planner.plan_end_offset(start, failed_over, landings, limit=6, tasks=2)
+    assert [end.vbuckets[vbid].at.seqno for vbid in range(4)] == [3, 3, 0, 4]
+
+
 def test_a_planned_end_has_conservative_bounds_and_remembers_its_start() -> None:
     old = StreamOffset(7, 3, 3, 3)
     at = StreamOffset(7, 10, 3, None)
