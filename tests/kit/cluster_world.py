@@ -157,6 +157,11 @@ class ClusterWorld:
             if peer.node is node:
                 peer.disconnect()
 
+    def disconnect(self, link: Link) -> None:
+        """Cut one connection, if it is there."""
+        if link in self._links:
+            self._links[link].disconnect()
+
     def cut(self) -> None:
         """Cut a connection by chance."""
         if self._links:

@@ -149,6 +149,29 @@ def test_an_interrupted_takeover_is_over_before_another_copy_is_made_active(stat
     assert not world.bucket.unsettled
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_move_whose_new_chain_rules_is_completed(seed: int):
+    """The old chain may lack a durable write by then."""
+    world = filled(seed=seed, vbuckets=1)
+    active, old = world.bucket.chains[0]
+    (new,) = {"n0", "n1", "n2"} - {active, old}
+    failed: list[bool] = []
+
+    def interrupt() -> None:
+        if world.bucket.unsettled:
+            failed.append(True)
+        elif world.bucket.chains[0] == (active, new) and not failed:
+            world.disconnect(world.orchestrator.orders(new, "default"))
+
+    world.after_pass = interrupt
+    outcome = world.orchestrator.tasks.start(move(world.orchestrator, world.bucket, 0, (active, new), lambda: False))
+    world.until(lambda: outcome.is_done)
+    assert isinstance(outcome.error, ConnectionLost)
+    world.settle()
+    world.check()
+    assert world.bucket.chains[0] == (active, new)
+
+
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_cancelled_rebalance_leaves_a_true_map(seed: int):
     world = filled(seed=seed)
