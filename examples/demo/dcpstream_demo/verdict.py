@@ -251,11 +251,13 @@ def read_current(path: Path, show: Show = lambda *_: None) -> dict[bytes, bytes]
 
 def read_changes(path: Path, show: Show = lambda *_: None) -> tuple[HistoryCheck, int]:
     """The table `changes`, replayed, and the number of its control rows."""
+    import pyarrow as pa
     from deltalake import DeltaTable
     from pyarrow import compute
 
     dataset = DeltaTable(str(path)).to_pyarrow_dataset()
-    is_control = compute.field("op") == "rollback"
+    # A file that delta-rs has written again after a deletion has views of strings. Arrow compares them with views only.
+    is_control = compute.field("op").cast(pa.string()) == "rollback"
     rollbacks = int(dataset.count_rows(filter=is_control))
     total = int(dataset.count_rows()) - rollbacks
 
