@@ -442,18 +442,24 @@ def test_a_process_that_dies_while_a_fold_runs_loses_nothing(world: World) -> No
     assert_exact(world.bench, world.pipeline, world.expected, is_folded=True)
 
 
+def fold_threads() -> set[threading.Thread]:
+    """Threads of folders, also of those that other tests left to the garbage collector."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("dcpstream-fold")}
+
+
 def test_stop_waits_for_the_fold_and_ends_the_thread(world: World) -> None:
+    others = fold_threads()
     world.engine.before.close()
     world.apply(0, *two(1))
     world.engine.before.await_()
-    assert any(thread.name.startswith("dcpstream-fold") for thread in threading.enumerate())
+    assert fold_threads() - others
     stopped = world.beside(world.pipeline.stop)
     stopped.thread.join(0.05)
     assert stopped.thread.is_alive(), "stop did not wait"
     world.engine.before.open()
     stopped.await_()
     assert world.engine.folded(APP) == 0
-    assert not any(thread.name.startswith("dcpstream-fold") for thread in threading.enumerate())
+    assert not fold_threads() - others
 
 
 def test_a_new_start_waits_for_the_fold_and_forgets_its_error(world: World) -> None:
