@@ -322,7 +322,7 @@ class RemoteHost:
         self._child = self._started()
 
     def _started(self) -> subprocess.Popen[str]:
-        # Whoever is killed leaves files behind.
+        # A process that is killed leaves its files behind.
         self._folder = tempfile.mkdtemp(prefix="dcpstream-chaos-", dir=quick_folder())
         with self._log.open("a", encoding="utf-8") as log:
             child = subprocess.Popen(
