@@ -45,8 +45,8 @@ class Mutant:
         module: the module that gets the code.
         code: added to its end.
         sinks, world, spark: what the rounds draw from.
-        seed: of the first round. It chooses the trouble, no more: without the bug the same rounds differ in nothing. It
-            is one after which the trouble that the bug needs comes soon.
+        seed: of the first round. It chooses the trouble, no more, and is one after which the trouble that the bug needs
+            comes soon.
         typed_share: of its rounds.
     """
 
