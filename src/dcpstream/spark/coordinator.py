@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
@@ -54,6 +55,10 @@ SAMPLE_WINDOW_BYTES = 128 * 1024
 
 PARSED_OFFSETS = 3
 """Offsets whose texts are not parsed again: start and end of the batch that is read, and the next end."""
+
+MAX_CUT_CHECKS = 4
+"""Times that a batch is planned anew because nodes refuse ends at which the limit cuts vbuckets. Each time reads some
+of them as a whole, which leaves less room for others. An end that is not checked costs a second reading, and no row."""
 
 MAX_NAMES = 2_000
 """Limit of collection names in an offset; the newest are kept. A bucket holds up to 1,200 collections."""
@@ -160,6 +165,7 @@ class Coordinator:
         self._observed_all: tuple[float, tuple[int, int]] | None = None
         self._has_asked = False
         self._narrowed: tuple[CollectionName, ...] | None = None
+        self._uncut: set[int] = set()
 
     @property
     def tasks(self) -> int:
@@ -422,22 +428,47 @@ class Coordinator:
         begin, backlog = planner.backlog_of(start, observed, landings, self._target)
         if not landings and not start.pending and self._may_wait(sum(backlog.values()), limits.least):
             return logged
-        end = planner.plan_end_offset(
-            start,
-            observed,
-            landings,
-            limit=self._seqnos_within(limits, begin, backlog, observed),
-            target=self._target,
-            tasks=self.tasks,
-            collections=self._collections_after(start),
-            is_filtered=self._options.collections is not None,
-        )
+        end = self._end_of_batch(start, observed, landings, self._seqnos_within(limits, begin, backlog, observed))
         if end is start:
             return logged
         # What begins anew and had no room in this batch is asked for again.
         anew = planner.begins_anew(start, observed, landings)
         self._has_asked = all(end.vbuckets[vbid].rewound is not None for vbid in anew)
         self._last_batch_at = self._clock.monotonic()
+        return end
+
+    def _end_of_batch(
+        self,
+        start: SourceOffset,
+        observed: Mapping[int, BranchState],
+        landings: Mapping[int, StreamOffset],
+        limit: int | None,
+    ) -> SourceOffset:
+        """The end of the next batch; the limit cuts no vbucket where the node would refuse to begin the batch after."""
+        plan = partial(
+            planner.plan_end_offset,
+            start,
+            observed,
+            landings,
+            limit=limit,
+            target=self._target,
+            tasks=self.tasks,
+            collections=self._collections_after(start),
+            is_filtered=self._options.collections is not None,
+        )
+        begin, backlog = planner.backlog_of(start, observed, landings, self._target)
+        end = plan(uncut=self._uncut)
+        for _ in range(MAX_CUT_CHECKS):
+            cuts = planner.cut_vbuckets(end, begin, backlog, observed)
+            if not cuts or self._options.effective_purge_gap == "ignore":
+                break
+            answers = self._cluster.check_positions(cuts, purge_gap="reconcile")
+            refused = {vbid for vbid, answer in answers.items() if isinstance(answer, RollbackTo)}
+            if not refused:
+                break
+            self._uncut |= refused
+            end = plan(uncut=self._uncut)
+        self._uncut -= {vbid for vbid, at in begin.items() if end.vbuckets[vbid].at.seqno > at.seqno}
         return end
 
     def _may_wait(self, backlog: int, least: int) -> bool:
@@ -494,16 +525,9 @@ class Coordinator:
         zero = dict.fromkeys(range(cluster_map.vbucket_count), StreamOffset.ZERO)
         start = SourceOffset.starting_at(self._options.bucket, self._options.collections, zero)
         start = replace(start, bucket_uuid=cluster_map.uuid or None)
-        end = planner.plan_end_offset(
-            start,
-            self._wanted(self._cluster.observe(None)),
-            {},
-            limit=limit.seqnos if isinstance(limit, Limits) else limit,
-            target=self._target,
-            tasks=self.tasks,
-            collections=self._collections_after(start),
-            is_filtered=self._options.collections is not None,
-        )
+        self._uncut.clear()
+        observed = self._wanted(self._cluster.observe(None))
+        end = self._end_of_batch(start, observed, {}, limit.seqnos if isinstance(limit, Limits) else limit)
         return replace(end, is_reset=True)
 
     def _with_filter(self, start: SourceOffset) -> SourceOffset:

@@ -17,11 +17,15 @@ A limit is shared out to whole vbuckets, those with the largest backlog first. A
 the node send the rest of that snapshot in vain. With shares in proportion to the backlog, that would happen in every
 vbucket of every batch, and a first load in ten steps would receive five times what it delivers. The backlog of a
 waiting vbucket grows, so none starves. No vbucket gets more than one task's share, so that all tasks have work.
+
+A vbucket is not cut where the next batch could not begin. Nodes refuse positions below the purge seqno, so a first load
+that is cut there would begin at 0 in every batch. The coordinator asks the nodes about the ends of `cut_vbuckets`; the
+refused vbuckets are read as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,15 +113,16 @@ def plan_end_offset(
     tasks: int = 1,
     collections: Sequence[CollectionName] | None = None,
     is_filtered: bool = False,
+    uncut: Collection[int] = (),
 ) -> SourceOffset:
     """The end of the next batch.
 
     Vbuckets that are pending first read what a change of the option `collections` added, up to their position, and move
     on in later batches. These reads come first within the limit; one vbucket is refilled even if it alone exceeds it.
 
-    A vbucket that begins anew after a purge (`begins_anew`) is read as a whole, one of them even if it alone exceeds
-    the limit, and the others that exceed it do not move: nodes refuse every position below the purge, so a part would
-    be read again and again.
+    A vbucket that begins anew after a purge (`begins_anew`), and one of `uncut`, is read as a whole, one of them even
+    if it alone exceeds the limit, and the others that exceed it do not move: nodes refuse every position below the
+    purge, so a part would be read again and again.
 
     Args:
         start: the end of the previous batch, `completed`.
@@ -129,6 +134,7 @@ def plan_end_offset(
         collections: those that the batch reads, and that vbuckets that move cover then. None if unknown.
         is_filtered: whether others exist that are not read. A collection that a position does not cover is then read
             from its beginning; without a filter, its rows all come after the position.
+        uncut: vbuckets that move to the end of their backlog, or not at all.
 
     Returns:
         `start` itself if no vbucket moves.
@@ -145,7 +151,8 @@ def plan_end_offset(
                 refilled_seqnos = cost
     whole: dict[int, int] = {}
     left = None if limit is None else max(0, limit - refilled_seqnos)
-    for vbid in begins_anew(start, observed, landings):
+    anew = begins_anew(start, observed, landings)
+    for vbid in (*anew, *sorted(vbid for vbid in backlog if vbid in uncut and vbid not in anew)):
         cost = backlog.pop(vbid, 0)
         if left is not None and whole and cost > left:
             landings = {other: at for other, at in landings.items() if other != vbid}
@@ -186,6 +193,26 @@ def begins_anew(
     The arguments are those of `plan_end_offset`.
     """
     return [vbid for vbid, at in landings.items() if not at.seqno and observed[vbid].continues(start.vbuckets[vbid].at)]
+
+
+def cut_vbuckets(
+    end: SourceOffset,
+    begin: Mapping[int, StreamOffset],
+    backlog: Mapping[int, int],
+    observed: Mapping[int, BranchState],
+) -> dict[int, StreamOffset]:
+    """Vbuckets that a planned batch moves only a part of their way, with a position at that end that is complete.
+
+    Args:
+        end: of the batch.
+        begin, backlog: of `backlog_of`.
+        observed: branches of the plan.
+    """
+    return {
+        vbid: StreamOffset(observed[vbid].vbuuid, seqno, seqno, seqno)
+        for vbid, waiting in backlog.items()
+        if begin[vbid].seqno < (seqno := end.vbuckets[vbid].at.seqno) < begin[vbid].seqno + waiting
+    }
 
 
 def backlog_of(

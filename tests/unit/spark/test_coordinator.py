@@ -371,3 +371,45 @@ def test_a_batch_read_leaves_no_vbucket_out() -> None:
         setup.cluster.write(vbid, "k", 1)
     with pytest.raises(ConnectionLost, match="1 of 2 vbuckets"):
         setup.another().batch()
+
+
+def purged(*sizes: int, **options: str) -> tuple[Setup, Coordinator]:
+    """A first load of vbuckets of these sizes. The row before the last of the first one is a purged deletion."""
+    setup = Setup(None, **options)
+    setup.cluster = FakeCluster(len(sizes))
+    for vbid, size in enumerate(sizes):
+        for number in range(size):
+            setup.cluster.write(vbid, f"k{number}", None if number == size - 2 else number)
+    setup.cluster.purge(0, sizes[0])
+    setup.coordinator = setup.another()
+    return setup, setup.coordinator
+
+
+@pytest.mark.parametrize("gap", [{}, {"purgeGap": "fail"}])
+def test_a_limit_cuts_no_vbucket_below_its_purge_seqno(gap: dict[str, str]) -> None:
+    setup, coordinator = purged(10, 30, numPartitions="1", onRollback="rewindAndMark", **gap)
+    data = setup.first(limit=4)
+    assert seqnos(data) == [0, 4], "vbucket 0 waits: the larger one comes first"
+    found = []
+    while True:
+        following = coordinator.next_offset(data, 4)
+        if following is data:
+            break
+        assert all(planned.rolled_back_from is None for planned in coordinator.ranges(data, following))
+        data = following
+        found.append(seqnos(data)[0])
+    assert set(found) == {0, 10}, "it is read as a whole, although that exceeds the limit"
+    assert seqnos(data) == [10, 30]
+
+
+def test_a_limit_cuts_a_vbucket_above_its_purge_seqno() -> None:
+    setup, coordinator = purged(10, 3, numPartitions="1")
+    data = setup.first(limit=9)
+    assert seqnos(data) == [9, 0]
+    assert seqnos(coordinator.next_offset(data, 9)) == [10, 3]
+
+
+def test_who_ignores_purges_is_asked_nothing() -> None:
+    setup, _ = purged(10, 3, purgeGap="ignore", numPartitions="1")
+    assert seqnos(setup.first(limit=4)) == [4, 0]
+    assert "check_positions" not in setup.cluster.questions
