@@ -87,7 +87,17 @@ __all__ = [
 
 
 class DcpstreamError(Exception):
-    """Base class of all exceptions of this package."""
+    """Base class of all exceptions of this package. All of them can be pickled: they cross processes."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Without a call of `__init__`, whose arguments are not kept."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[DcpstreamError], args: tuple[object, ...], state: dict[str, object]) -> DcpstreamError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class WireError(DcpstreamError):

@@ -19,3 +19,7 @@ def test_key_value_calls_of_the_sdk(vbuckets: int, compat_version: str, tmp_path
     options = {"vbuckets": vbuckets, "password": "secret1", "compat_version": compat_version}
     with Node(path=tmp_path / "node", **options) as node:  # type: ignore[arg-type]
         check_program(CHILD, node.connection_string, "secret1", compat_version)
+
+
+def test_a_scan_in_the_program_that_started_the_node() -> None:
+    check_program(CHILD.with_name("sdk_own_node_child.py"))

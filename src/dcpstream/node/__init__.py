@@ -3,6 +3,7 @@
 The rooms, each importing only from those below it:
 
 - `embedded`: `Node`, all of a node as one object with a thread and a loop of its own: `with Node() as node: …`.
+- `process`: a node's own process, as its parent sees it. `fork_server`: that process. `channel`: calls between both.
 - `http`: the management port. `prometheus`: the metrics that it shows.
 - `bucket_host`: makes, opens and deletes the buckets of a running node.
 - `tasks`: commits, compaction, expiry and read-ahead, one set for each bucket. `summary`: numbers of a running node.

@@ -1,17 +1,20 @@
-"""A node in this process: a thread with an event loop of its own, used as a context manager."""
+"""A node in this process, as a thread with an event loop of its own, or in a child process; a context manager."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse, StoreMismatch
 from dcpstream.model import BucketSettings, NodeAddress
@@ -34,12 +37,18 @@ from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.runtime import SystemClock, SystemRandom
 from dcpstream.store import SEGMENT_BYTES
 
+if TYPE_CHECKING:
+    from dcpstream.node.process import NodeProcess
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_USERNAME = "Administrator"
 DEFAULT_PASSWORD = "password"
 DEFAULT_FLUSH_INTERVAL_S = 0.05
 """Pause between commits to disk: a crash loses at most the writes of one pause; each costs a sync."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PLAIN_POLICIES = ("always", "tls")
 """The values of `plain`."""
@@ -49,6 +58,19 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 ORDER_TIMEOUT_S = 60.0
 """Longest wait for an order: deleting the files of a large bucket takes some seconds."""
+
+
+def _in_its_process(method: Callable[Concatenate[Node, P], T]) -> Callable[Concatenate[Node, P], T]:
+    """Have a method carried out in the node's own process, if it has one. Arguments and result are pickled."""
+
+    @wraps(method)
+    def carry_out(self: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._process is None:
+            return method(self, *args, **kwargs)
+        result: T = self._process.call(method.__name__, *args, **kwargs)
+        return result
+
+    return carry_out
 
 
 class Node:
@@ -80,12 +102,18 @@ class Node:
             scans, reading replicas through sub-document commands, cluster maps by known version.
         is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream.Cluster` does; new
             buckets begin without vbuckets.
+        process: whether the node runs in a process of its own, a child of this one. A client of this process that
+            holds the interpreter's lock while it waits needs that; so does `pause`. Users that were added while the
+            node ran are kept over a stop by a node with a `path` only.
 
     Attributes:
         port, mgmt_port: the ports that it listens on, once started.
         tls_port, mgmt_tls_port: the encrypted ports; 0 without TLS.
         ca_certificate: the authority that clients of the encrypted ports trust, PEM; empty before the start, and with a
             given certificate.
+        engine: the node's state, once started; None if the node is in a process of its own.
+        manager: the manager of the node's cluster, which its management port asks: a function of a verb and arguments,
+            set before the start; None without a cluster.
 
     Raises:
         ConfigError: an option with an unusable value, or a port that is taken, when started.
@@ -113,7 +141,9 @@ class Node:
         segment_bytes: int = SEGMENT_BYTES,
         compat_version: str = DEFAULT_VERSION,
         is_member: bool = False,
+        process: bool = False,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "process")}
         if isinstance(buckets, str) or not buckets or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
         for name in buckets:
@@ -165,6 +195,10 @@ class Node:
         self._is_ready = threading.Event()
         self._error: BaseException | None = None
         self.engine: Engine | None = None
+        self.manager: Callable[..., Any] | None = None
+        self._given = given
+        self._has_process = process
+        self._process: NodeProcess | None = None
         self._server: KvServer | None = None
         self._buckets: RunningBuckets | None = None
 
@@ -179,8 +213,11 @@ class Node:
     @property
     def ca_certificate(self) -> str:
         """The authority that clients of the encrypted ports trust, PEM."""
+        if self._process is not None:
+            return str(self._process.facts["ca_certificate"])
         return self._tls.ca_certificate if self._tls is not None else ""
 
+    @_in_its_process
     def client_certificate(self, user: str) -> tuple[str, str]:
         """A certificate with which a user logs in, and its key, both PEM; signed by the node's own authority.
 
@@ -200,15 +237,22 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether the node serves."""
+        """Whether the node serves, or is paused."""
+        if self._process is not None:
+            return self._process.is_alive
         return self._thread is not None and self._thread.is_alive() and self._is_ready.is_set()
 
     def start(self) -> Self:
         """Serve; returns when the ports answer. A node that runs already is left alone.
 
+        A node that was stopped takes the ports again that it had.
+
         Raises:
             ConfigError: a port is taken. StoreError: the data cannot be used.
         """
+        if self._has_process:
+            self._start_process()
+            return self
         if self._thread is not None:
             return self
         self._is_ready.clear()
@@ -225,14 +269,68 @@ class Node:
             raise error
         return self
 
+    def _start_process(self) -> None:
+        from dcpstream.node.process import NodeProcess
+
+        if self._process is not None and self._process.is_alive:
+            return
+        port, mgmt_port = self._wanted_ports
+        kept = {"port": port, "mgmt_port": mgmt_port, "tls": self._tls_settings}
+        process = NodeProcess(self._given | kept, self.manager)
+        for name in ("port", "mgmt_port", "tls_port", "mgmt_tls_port"):
+            setattr(self, name, process.facts[name])
+        self._process = process
+        self._keep_ports()
+
+    def _keep_ports(self) -> None:
+        """From now on a start takes these ports."""
+        self._wanted_ports = self.port, self.mgmt_port
+        if self._tls_settings is not None:
+            self._tls_settings = replace(self._tls_settings, port=self.tls_port, mgmt_port=self.mgmt_tls_port)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that the node runs in: this one, or its own."""
+        return os.getpid() if self._process is None else self._process.pid
+
     def stop(self) -> None:
         """Stop serving, after a last commit. A node that does not run is left alone."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
         self._end()
 
     def crash(self) -> None:
-        """Stop as if killed: writes without a commit are lost. For tests."""
+        """Stop as if killed: writes without a commit are lost. For tests.
+
+        A process of its own is killed (SIGKILL).
+        """
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
         self._is_crashing = True
         self._end()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the node's process was paused."""
+        return self._process is not None and self._process.is_paused
+
+    def pause(self) -> None:
+        """Let the node's process hang: it stops where it is, and its connections stay open (SIGSTOP). For tests.
+
+        Raises: DcpstreamError: the node does not run in a process of its own.
+        """
+        self._own_process().pause()
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT). Raises: as `pause`."""
+        self._own_process().resume()
+
+    def _own_process(self) -> NodeProcess:
+        if self._process is None:
+            raise DcpstreamError("only a running node in a process of its own can be paused: Node(process=True)")
+        return self._process
 
     def _end(self) -> None:
         thread, loop = self._thread, self._loop
@@ -269,11 +367,19 @@ class Node:
     # Each of these methods may be called from any thread but the node's own, where it would wait for itself. The node's
     # loop does the work between two turns; the method returns when it is done.
 
+    @property
+    def buckets(self) -> list[str]:
+        """The names of the buckets that it serves; none before the start."""
+        if self._process is not None:
+            return list(self._process.call("buckets"))
+        return [] if self.engine is None or not self.is_running else list(self.engine.buckets)
+
     def _settings_of(self, name: str) -> BucketSettings:
         if isinstance(self._settings, BucketSettings):
             return self._settings
         return self._settings.get(name) or BucketSettings()
 
+    @_in_its_process
     def create_bucket(self, name: str, settings: BucketSettings | None = None, vbuckets: int | None = None) -> None:
         """Make a bucket, with all its vbuckets, while the node runs.
 
@@ -297,6 +403,7 @@ class Node:
 
         self._order(create)
 
+    @_in_its_process
     def drop_bucket(self, name: str) -> None:
         """Delete a bucket and all it holds; its connections are closed.
 
@@ -309,6 +416,7 @@ class Node:
 
         self._order(drop)
 
+    @_in_its_process
     def flush_bucket(self, name: str) -> None:
         """Empty a bucket, whether or not its settings allow that over HTTP.
 
@@ -324,6 +432,7 @@ class Node:
 
         self._order(flush)
 
+    @_in_its_process
     def change_bucket(self, name: str, settings: BucketSettings) -> None:
         """Give a bucket other settings, durably.
 
@@ -342,6 +451,7 @@ class Node:
 
         self._order(change)
 
+    @_in_its_process
     def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
         """Give a bucket these scopes and collections; others are dropped with their documents.
 
@@ -371,6 +481,7 @@ class Node:
 
         self._order(change)
 
+    @_in_its_process
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
         """Make a user, or change one.
 
@@ -389,6 +500,7 @@ class Node:
 
         self._order(add)
 
+    @_in_its_process
     def remove_user(self, name: str) -> None:
         """Take a user away, also on connections that are open.
 
@@ -460,6 +572,7 @@ class Node:
                 tls_listeners = [*encrypted]
             elif not is_loopback(self.host):
                 logger.warning("listening on %s without TLS: documents and passwords over HTTP can be read", self.host)
+            self._keep_ports()
             kept_users = UserFile(self._users, self._path)
             self._users.changed = kept_users.keep
             engine = self._open(directory)

@@ -85,7 +85,7 @@ def running_node(
         # A path that the caller gives has precedence, and is not deleted.
         options = options if path is None else {"path": path} | options
         with Node(vbuckets=vbuckets, **options) as node:
-            for bucket in list(node.engine.buckets) if node.engine is not None else ():
+            for bucket in node.buckets:
                 add_collections(node, bucket, collections)
             yield node
 
@@ -146,7 +146,7 @@ def fresh_bucket(
         yield bucket
     finally:
         # The test may have stopped the node or deleted the bucket.
-        if node.is_running and node.engine is not None and bucket.name in node.engine.buckets:
+        if node.is_running and not node.is_paused and bucket.name in node.buckets:
             node.drop_bucket(bucket.name)
 
 

@@ -1,0 +1,199 @@
+"""A node in a process of its own: the same surface, and what only a process has."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dcpstream.client import KvClient
+from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
+from dcpstream.model import BucketSettings
+from dcpstream.node import Node
+from dcpstream.wire import Opcode, Status, encode_request
+from tests.kit.peer import SocketPeer
+from tests.kit.waiting import TIMEOUT_S, wait_until
+
+BOTH = pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with Node(vbuckets=8, process=True) as running:
+        yield running
+
+
+def kv(node: Node, bucket: str = "default", username: str = "Administrator", password: str = "password") -> KvClient:
+    return KvClient(node.connection_string, username, password, bucket)
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for has."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_it_serves_in_another_process(node: Node):
+    assert node.pid != os.getpid()
+    assert is_there(node.pid)
+    assert node.is_running
+    assert node.engine is None
+    with kv(node) as client:
+        client.set("k", "1")
+        found = client.get("k")
+        assert found is not None
+        assert found.value == b"1"
+
+
+def test_buckets_users_and_collections_are_changed_from_outside(node: Node):
+    node.create_bucket("other", BucketSettings(flush_enabled=True), vbuckets=4)
+    assert node.buckets == ["default", "other"]
+    with pytest.raises(ConfigError, match="a name that no bucket of this node has"):
+        node.create_bucket("other")
+    node.set_collections("other", {"shop": ["orders"]})
+    node.add_user("reader", "secret", ["data_writer[other]", "data_reader[other]"])
+    with SocketPeer(node.port).open() as peer:
+        peer.succeed(Opcode.SELECT_BUCKET, key=b"other")
+        peer.succeed(Opcode.GET_COLLECTION_ID, value=b"shop.orders")
+    with kv(node, "other", "reader", "secret") as client:
+        client.set("k", "1")
+        node.flush_bucket("other")
+        assert client.get("k") is None
+    node.remove_user("reader")
+    node.change_bucket("other", BucketSettings(flush_enabled=False))
+    node.drop_bucket("other")
+    assert node.buckets == ["default"]
+
+
+def test_a_client_that_holds_the_interpreter_s_lock_is_answered(node: Node):
+    """A node in a thread of this process could never answer: this call keeps Python's lock while it waits."""
+    with socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S) as connection:
+        connection.settimeout(None)
+        connection.sendall(encode_request(Opcode.NOOP, opaque=7))
+        answer = ctypes.create_string_buffer(24)
+        assert ctypes.PyDLL(None).recv(connection.fileno(), answer, 24, socket.MSG_WAITALL) == 24
+    assert answer.raw[1] == Opcode.NOOP
+
+
+@BOTH
+def test_a_stopped_node_comes_back_at_its_ports(process: bool):
+    node = Node(vbuckets=1, tls=True, process=process)
+    with node:
+        ports = node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port
+        assert 0 not in ports
+        assert "BEGIN CERTIFICATE" in node.ca_certificate
+        assert "BEGIN CERTIFICATE" in node.client_certificate("jane")[0]
+    for end in (node.stop, node.crash):
+        node.start()
+        assert (node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port) == ports
+        with SocketPeer(node.port).open() as peer:
+            peer.set("k", b"v")
+        end()
+        assert not node.is_running
+
+
+@BOTH
+def test_a_port_that_was_taken_meanwhile_is_told(process: bool):
+    node = Node(vbuckets=1, process=process).start()
+    node.stop()
+    with socket.create_server(("127.0.0.1", node.port)), pytest.raises(ConfigError, match=f"{node.port}.*in use"):
+        node.start()
+    node.start()
+    node.stop()
+
+
+def test_data_on_disk_survives_a_kill(tmp_path: Path):
+    with Node(
+        vbuckets=1, path=tmp_path, settings=BucketSettings.from_texts({"persist": "every"}), process=True
+    ) as node:
+        with SocketPeer(node.port).open() as peer:
+            peer.set("k", b"v")
+        before = node.pid
+        node.crash()
+        wait_until(lambda: not is_there(before))
+        node.start()
+        assert node.pid != before
+        with SocketPeer(node.port).open() as peer:
+            assert peer.get("k").value == b"v"
+
+
+def test_a_process_that_ends_by_itself_is_noticed():
+    node = Node(vbuckets=1, process=True).start()
+    os.kill(node.pid, signal.SIGKILL)
+    wait_until(lambda: not node.is_running)
+    with pytest.raises(ConnectionLost, match="the node's process has ended"):
+        node.create_bucket("b")
+    node.start()
+    assert node.buckets == ["default"]
+    node.stop()
+
+
+def test_a_paused_node_hangs_until_it_is_resumed():
+    with Node(vbuckets=1, process=True) as node, SocketPeer(node.port).open() as peer:
+        node.pause()
+        assert node.is_paused
+        assert node.is_running
+        with pytest.raises(DcpstreamError, match="paused"):
+            node.create_bucket("b")
+        peer.socket.sendall(encode_request(Opcode.NOOP, opaque=7))
+        readable, _, _ = select.select([peer.socket], [], [], 0)
+        assert not readable
+        node.resume()
+        wait_until(lambda: any(frame.opaque == 7 and frame.status == Status.SUCCESS for frame in peer.read_ready()))
+        node.pause()
+    assert not node.is_running
+
+
+def test_only_a_process_can_be_paused():
+    with Node(vbuckets=1) as node, pytest.raises(DcpstreamError, match="process=True"):
+        node.pause()
+
+
+def test_the_manager_is_asked_in_the_parent():
+    """What a member's management port asks its cluster goes through the same pipe, the other way."""
+    from dcpstream.node.process import NodeProcess
+
+    asked: list[object] = []
+
+    def manager(verb: str, arguments: dict[str, object]) -> dict[str, object]:
+        asked.append((verb, arguments))
+        if verb == "no":
+            raise ConfigError("verb", verb, "yes")
+        return {"pid": os.getpid()}
+
+    process = NodeProcess({"vbuckets": 1}, manager)
+    try:
+        assert process.call("manager", "yes", {"a": 1}) == {"pid": os.getpid()}
+        with pytest.raises(ConfigError, match="verb"):
+            process.call("manager", "no", {})
+    finally:
+        process.stop()
+    assert asked == [("yes", {"a": 1}), ("no", {})]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_the_death_of_the_parent_ends_the_nodes(is_paused: bool):
+    program = f"""
+import sys, dcpstream
+node = dcpstream.Node(vbuckets=1, process=True).start()
+if {is_paused}: node.pause()
+print(node.pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_there(pid)
+        parent.kill()
+    wait_until(lambda: not is_there(pid), "the node is an orphan")
