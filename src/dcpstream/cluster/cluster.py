@@ -13,16 +13,25 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dcpstream.cluster.capture import Capture
-from dcpstream.cluster.machine.failover import FailoverReport, fail_over, fail_over_gracefully
+from dcpstream.cluster.machine.failover import FailoverReport, GracefulFailover, fail_over
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import MoveCancelled
 from dcpstream.cluster.machine.orchestrator import Orchestrator
-from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.cluster.machine.rebalance import Rebalance, is_balanced
 from dcpstream.cluster.machine.state import BucketState, Member
 from dcpstream.cluster.machine.tasks import Procedure
 from dcpstream.cluster.shell import Shell
 from dcpstream.errors import ConfigError, DcpstreamError
-from dcpstream.model import BucketSettings, Manifest, NodeAddress
+from dcpstream.model import (
+    AutoFailover,
+    BucketSettings,
+    ClusterState,
+    ClusterTask,
+    Manifest,
+    Membership,
+    NodeAddress,
+    NodeState,
+)
 from dcpstream.node import Node
 from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_port, check_vbuckets
 from dcpstream.node.engine.bucket.manifest import ManifestError
@@ -45,6 +54,9 @@ DRAIN_PAUSE_S = 0.005
 DRAIN_TIMEOUT_S = 60.0
 REBALANCE_TIMEOUT_S = 600.0
 FAILOVER_TIMEOUT_S = 60.0
+STOPPED = "Rebalance stopped by user."
+FAILED = "{} failed. See logs for detailed reason. You can try again."
+"""Why the last rebalance ended early, in the server's words."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,21 +101,42 @@ class ClusterNode:
 
 
 class RunningRebalance:
-    """A rebalance that was begun.
+    """A rebalance or a graceful failover that was begun.
 
     Attributes:
+        kind: rebalance or gracefulFailover.
+        ejected: names of the nodes that leave with it.
         is_done: whether it is over.
     """
 
-    def __init__(self, rebalance: Rebalance, left: concurrent.futures.Future[list[str]], shell: Shell) -> None:
+    def __init__(
+        self,
+        rebalance: Rebalance | GracefulFailover,
+        left: concurrent.futures.Future[Any],
+        shell: Shell,
+        kind: str,
+        ejected: Sequence[str] = (),
+    ) -> None:
         self._rebalance = rebalance
         self._left = left
         self._shell = shell
+        self.kind = kind
+        self.ejected = tuple(ejected)
 
     @property
     def is_done(self) -> bool:
         """Whether it is over: through, cancelled or failed."""
         return self._left.done()
+
+    @property
+    def error(self) -> str:
+        """Why it ended early; empty while it runs, and if it is through."""
+        error = self._left.exception() if self._left.done() else None
+        if error is None:
+            return ""
+        if isinstance(error, MoveCancelled):
+            return STOPPED
+        return FAILED.format("Rebalance" if self.kind == "rebalance" else "Graceful failover")
 
     @property
     def progress(self) -> float:
@@ -142,6 +175,7 @@ class Cluster:
 
     Attributes:
         nodes: those that are in the cluster or were added to it; one that left is taken out.
+        auto_failover: settings of the automatic failover.
 
     Raises:
         ConfigError: an option with an unusable value.
@@ -184,11 +218,15 @@ class Cluster:
         self._capture_path = Path(capture) if capture is not None else None
         self._capture: Capture | None = None
         self._made: dict[str, tuple[BucketSettings, int]] = {}
-        self._users: dict[str, tuple[str, tuple[str, ...], str]] = {}
+        self._users: dict[str, Any] | None = None
+        self._pool: tuple[str | None, dict[str, int]] = None, {}
+        self._changes = threading.RLock()
+        self._balance: tuple[object, bool] = None, True
         self._orchestrator: Orchestrator | None = None
         self._shell: Shell | None = None
         self._rebalance: RunningRebalance | None = None
         self.nodes: list[ClusterNode] = []
+        self.auto_failover = AutoFailover()
 
     # ------------------------------------------------------------------------------------------------------- its life
 
@@ -218,10 +256,17 @@ class Cluster:
             undo.pop_all()
         return self
 
-    def _start_node(self) -> Member:
-        """Start a node with all buckets and users, but without vbuckets."""
-        port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
-        self._started += 1
+    def _start_node(self, wanted_port: int = 0) -> Member:
+        """Start a node with all buckets and users, but without vbuckets.
+
+        Args:
+            wanted_port: the management port; the KV port is any free one then.
+        """
+        if wanted_port:
+            port, mgmt_port = 0, wanted_port
+        else:
+            port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
+            self._started += 1
         node = Node(
             (*self._made, *self._bucket_names) or ("default",),
             vbuckets=self._vbuckets,
@@ -232,12 +277,16 @@ class Cluster:
             password=self.password,
             is_member=True,
             **self._options,
-        ).start()
+        )
+        node.manager = self._manage
+        node.start()
         dial = "127.0.0.1" if is_unspecified(node.host) else node.host
         host = "" if is_loopback(node.host) or is_unspecified(node.host) else node.host
         name = f"ns_1@{dial}:{node.mgmt_port}"
-        for user, (password, roles, display_name) in self._users.items():
-            node.add_user(user, password, roles, display_name)
+        if self._users is not None:
+            node.take_users(self._users)
+        if self._pool != (None, {}):
+            node.set_pool(*self._pool)
         address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
         self.nodes.append(ClusterNode(name, node))
         return Member(name, address, dial, self.username, self.password)
@@ -311,6 +360,7 @@ class Cluster:
         Raises: ConfigError: the name is taken. DcpstreamError: a node refused.
         """
         self._parts()
+        self._refuse_while_rebalancing("make a bucket")
         chosen, count = settings or self._settings, vbuckets or self._vbuckets
         for each in self._running():
             engine = each.node.engine
@@ -325,6 +375,7 @@ class Cluster:
         Raises: ConfigError: there is no such bucket.
         """
         self._state(name)
+        self._refuse_while_rebalancing("delete a bucket")
         orchestrator, shell = self._parts()
         shell.call(lambda: orchestrator.remove_bucket(name)).result(READY_TIMEOUT_S)
         del self._made[name]
@@ -348,20 +399,66 @@ class Cluster:
             raise ConfigError("scopes", scopes, str(error)) from error
         self._carry_out(lambda o: o.set_manifest(bucket, manifest))
 
+    def change_bucket(self, name: str, settings: BucketSettings) -> None:
+        """Give a bucket other settings, on all nodes. Another number of replicas takes effect by the next rebalance.
+
+        Raises:
+            ConfigError: there is no such bucket, or a changed setting is fixed.
+        """
+        bucket = self._state(name)
+        for each in self._running():
+            each.node.change_bucket(name, settings)
+        bucket.replicas = settings.replicas
+        self._made[name] = settings, self._made[name][1]
+
+    def flush_bucket(self, name: str) -> None:
+        """Empty a bucket on all nodes; returns when its replicas are fed again.
+
+        Streams end, and resumed ones are rolled back to the beginning; collections stay.
+
+        Raises:
+            ConfigError: there is no such bucket. DcpstreamError: a rebalance is under way.
+        """
+        bucket = self._state(name)
+        self._refuse_while_rebalancing("empty a bucket")
+        self._carry_out(lambda o: o.starve_all(bucket))
+        for each in self._running():
+            each.node.flush_bucket(name)
+        self._carry_out(lambda o: o.feed_all(bucket))
+
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
         """Make a user on all nodes, or change one; see `Node.add_user`."""
-        given = tuple(roles)
-        for each in self._running():
-            each.node.add_user(name, password, given, display_name)
-        self._users[name] = password, given, display_name
+        self._change_users("put", name, password, tuple(roles), display_name)
 
     def remove_user(self, name: str) -> None:
         """Take a user away on all nodes. Raises: ConfigError: there is none."""
-        if name not in self._users:
+        if self._users is None or name not in self._users["users"]:
             raise ConfigError("user", name, "a user of this cluster")
-        del self._users[name]
+        self._change_users("remove", name)
+
+    def _change_users(self, change: str, *arguments: Any) -> None:
+        """Change users and groups on all nodes, and for those that come later."""
+        running = self._running()
+        for each in running:
+            each.node.change_users(change, *arguments)
+        self._users = running[0].node.users_data()
+
+    def _edit_collections(self, name: str, change: str, arguments: Sequence[Any]) -> int:
+        """Change a bucket's scopes and collections by a method of `ManifestEditor`; returns the manifest's new uid."""
+        bucket, settings = self._state(name), self._made[name][0]
+        editor = ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
+        try:
+            manifest: Manifest = getattr(editor, change)(*arguments)
+        except ManifestError as error:
+            raise ConfigError(change, name, str(error)) from error
+        self._carry_out(lambda o: o.set_manifest(bucket, manifest))
+        return manifest.uid
+
+    def _set_pool(self, name: str | None, quotas_mib: Mapping[str, int]) -> None:
+        """Set the cluster's name and memory quotas on all nodes, and for those that come later."""
+        self._pool = name or self._pool[0], {**self._pool[1], **quotas_mib}
         for each in self._running():
-            each.node.remove_user(name)
+            each.node.set_pool(name, quotas_mib)
 
     def _running(self) -> list[ClusterNode]:
         return [each for each in self.nodes if each.is_running]
@@ -389,12 +486,52 @@ class Cluster:
                 return each
         raise ConfigError("node", name, f"a node of this cluster: {', '.join(each.name for each in self.nodes)}")
 
-    def add_node(self) -> ClusterNode:
-        """Start one more node with all buckets, collections and users. It gets vbuckets by the next rebalance."""
+    def state(self) -> ClusterState:
+        """The nodes with their roles, and what is under way."""
+        orchestrator, _ = self._parts()
+        healthy = {each.name: each.is_running for each in self.nodes}
+        nodes = tuple(
+            NodeState(
+                member.name,
+                member.address,
+                Membership.FAILED if member.is_failed else Membership.ACTIVE if member.is_active else Membership.ADDED,
+                is_healthy=healthy.get(member.name, False),
+            )
+            for member in list(orchestrator.members.values())
+        )
+        running = self._rebalance
+        task, error = None, ""
+        if running is not None and not running.is_done:
+            task = ClusterTask(running.kind, running.progress, running.ejected)
+        elif running is not None:
+            error = running.error
+        return ClusterState(nodes, task is None and self._is_balanced(nodes), task, error, self.auto_failover)
+
+    def _is_balanced(self, nodes: tuple[NodeState, ...]) -> bool:
+        """Whether a rebalance would change nothing; computed once for each version of the maps."""
+        orchestrator, _ = self._parts()
+        buckets = list(orchestrator.buckets.values())
+        key = [(each.name, each.rev, each.replicas, len(each.unsettled)) for each in buckets], nodes
+        if self._balance[0] != key:
+            self._balance = key, is_balanced(orchestrator)
+        return self._balance[1]
+
+    def set_auto_failover(self, settings: AutoFailover) -> None:
+        """Change the settings of the automatic failover."""
+        self.auto_failover = settings
+
+    def add_node(self, mgmt_port: int = 0) -> ClusterNode:
+        """Start one more node with all buckets, collections and users. It gets vbuckets by the next rebalance.
+
+        Args:
+            mgmt_port: its management port; 0: the next one, or any free one.
+
+        Raises: ConfigError: there are too many nodes, or the port is taken.
+        """
         orchestrator, shell = self._parts()
         if len(self.nodes) >= MAX_CLUSTER_NODES:
             raise ConfigError("nodes", len(self.nodes) + 1, f"at most {MAX_CLUSTER_NODES}")
-        member = self._start_node()
+        member = self._start_node(mgmt_port)
         added = self.nodes[-1]
         for name, (settings, count) in self._made.items():
             if added.node.engine is not None and name not in added.node.engine.buckets:
@@ -426,8 +563,17 @@ class Cluster:
             target=self._finish, args=(shell.begin(rebalance.run), left), name="dcpstream-rebalance", daemon=True
         )
         thread.start()
-        self._rebalance = RunningRebalance(rebalance, left, shell)
+        self._rebalance = RunningRebalance(rebalance, left, shell, "rebalance", names)
         return self._rebalance
+
+    def stop_rebalance(self) -> None:
+        """Cancel the rebalance or graceful failover that is under way, if there is one."""
+        if self._rebalance is not None and not self._rebalance.is_done:
+            self._rebalance.cancel()
+
+    def _refuse_while_rebalancing(self, what: str) -> None:
+        if self._rebalance is not None and not self._rebalance.is_done:
+            raise DcpstreamError(f"a rebalance is under way: {what} when it is over, or cancel it")
 
     def _finish(self, moved: concurrent.futures.Future[list[str]], left: concurrent.futures.Future[list[str]]) -> None:
         """Stop the nodes that left, in a thread of its own: neither the orchestrator nor the caller waits for that."""
@@ -438,6 +584,7 @@ class Cluster:
                 self.nodes.remove(gone)
                 gone.node.stop()
         except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the rebalance
+            logger.info("the rebalance ended early: %s", error)
             left.set_exception(error)
         else:
             left.set_result(names)
@@ -465,13 +612,44 @@ class Cluster:
 
         Raises: ConfigError: the node is not active, or a vbucket has no replica.
         """
-        name = str(node)
-        self._cancel_rebalance()
-        return self._carry_out(lambda o: fail_over_gracefully(o, name, lambda: False, lambda *_: None), timeout_s)
+        self.stop_rebalance()
+        return self._begin_graceful_failover(str(node)).result(timeout_s)
 
-    def _cancel_rebalance(self) -> None:
-        if self._rebalance is not None and not self._rebalance.is_done:
-            self._rebalance.cancel()
+    def begin_graceful_failover(self, node: ClusterNode | str) -> RunningRebalance:
+        """The same without waiting.
+
+        Raises: ConfigError: as `fail_over_gracefully`. DcpstreamError: a rebalance is under way.
+        """
+        self._refuse_while_rebalancing("fail a node over gracefully")
+        self._begin_graceful_failover(str(node))
+        assert self._rebalance is not None, "it was begun"
+        return self._rebalance
+
+    def _begin_graceful_failover(self, name: str) -> concurrent.futures.Future[FailoverReport]:
+        orchestrator, shell = self._parts()
+        failover = shell.call(lambda: GracefulFailover(orchestrator, name)).result(READY_TIMEOUT_S)
+        done = shell.begin(failover.run)
+        self._rebalance = RunningRebalance(failover, done, shell, "gracefulFailover")
+        return done
+
+    def eject(self, node: ClusterNode | str) -> None:
+        """Take a node out that holds no copies: one that was added or failed over. It is stopped.
+
+        Raises: ConfigError: there is no such node, or it is active.
+        """
+        orchestrator, shell = self._parts()
+        gone = self.node(str(node))
+        if orchestrator.members[gone.name].is_active:
+            raise ConfigError("node", gone.name, "a node that is not active; a rebalance removes those that are")
+
+        def leave() -> None:
+            orchestrator.forget_links(gone.name)
+            del orchestrator.members[gone.name]
+
+        shell.call(leave).result(READY_TIMEOUT_S)
+        self.nodes.remove(gone)
+        # In a thread of its own: the order may have come over the management port of the node itself.
+        threading.Thread(target=gone.node.stop, name="dcpstream-eject", daemon=True).start()
 
     def wait_until_drained(self, bucket: str = "default", timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Wait until every replica has everything that its active copy had when this was called, or later.
@@ -501,3 +679,78 @@ class Cluster:
         """Feed the replicas again, beginning with what was held back."""
         orchestrator, shell = self._parts()
         shell.call(lambda: orchestrator.pause(is_on=False)).result(READY_TIMEOUT_S)
+
+    # --------------------------------------------------------------------------------------- for the management ports
+
+    def _manage(self, verb: str, arguments: Mapping[str, Any]) -> Any:
+        """Carry out what a node's management port was asked for; see `Site.order`. Changes come one after the other.
+
+        Raises: DcpstreamError: it cannot be done.
+        """
+        if verb in _AT_ONCE:
+            return _AT_ONCE[verb](self, **arguments)
+        with self._changes:
+            return _VERBS[verb](self, **arguments)
+
+
+def _add_node(cluster: Cluster, host: str, mgmt_port: int) -> str:
+    own = cluster.nodes[0].node.host
+    if host != own and not (is_loopback(host) and (is_loopback(own) or is_unspecified(own))):
+        raise ConfigError("hostname", host, f"the address at which this cluster starts its nodes, {own}")
+    return cluster.add_node(mgmt_port).name
+
+
+def _begin_graceful_failover(cluster: Cluster, node: str) -> bool:
+    """Whether it was begun: every vbucket of the node has a replica."""
+    try:
+        cluster.begin_graceful_failover(node)
+    except ConfigError:
+        return False
+    return True
+
+
+def _begin_rebalance(cluster: Cluster, remove: Sequence[str]) -> None:
+    cluster.begin_rebalance(remove)
+
+
+def _fail_over(cluster: Cluster, nodes: Sequence[str]) -> None:
+    cluster.fail_over(*nodes)
+
+
+def _put_user(
+    cluster: Cluster, name: str, password: str | None, roles: Sequence[str], display_name: str, groups: Sequence[str]
+) -> None:
+    cluster._change_users("put", name, password, tuple(roles), display_name, tuple(groups))
+
+
+def _set_password(cluster: Cluster, name: str, password: str) -> None:
+    cluster._change_users("set_password", name, password)
+    if name == cluster.username:  # the orchestrator logs in with it
+        orchestrator, _ = cluster._parts()
+        cluster.password = password
+        for member in orchestrator.members.values():
+            member.password = password
+
+
+_AT_ONCE: Mapping[str, Callable[..., Any]] = {"state": Cluster.state, "stop_rebalance": Cluster.stop_rebalance}
+"""Orders that wait for no other."""
+_VERBS: Mapping[str, Callable[..., Any]] = {
+    "add_node": _add_node,
+    "rebalance": _begin_rebalance,
+    "fail_over": _fail_over,
+    "begin_graceful_failover": _begin_graceful_failover,
+    "eject": Cluster.eject,
+    "set_auto_failover": Cluster.set_auto_failover,
+    "create_bucket": Cluster.create_bucket,
+    "change_bucket": Cluster.change_bucket,
+    "drop_bucket": Cluster.drop_bucket,
+    "flush_bucket": Cluster.flush_bucket,
+    "edit_collections": Cluster._edit_collections,
+    "put_user": _put_user,
+    "remove_user": lambda cluster, name: cluster._change_users("remove", name),
+    "put_group": lambda cluster, name, data: cluster._change_users("put_group", name, data),
+    "remove_group": lambda cluster, name: cluster._change_users("remove_group", name),
+    "set_password": _set_password,
+    "set_pool": Cluster._set_pool,
+}
+"""Orders of the management ports, carried out one after the other."""

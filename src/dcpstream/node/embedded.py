@@ -25,6 +25,7 @@ from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream.node.directory.user_file import UserFile
 from dcpstream.node.engine import DEFAULT_VERSION, Bucket, ClusterConfig, Engine, Users, new_engine
+from dcpstream.node.engine.access.groups import Group
 from dcpstream.node.engine.bucket.manifest import ManifestError
 from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream.node.engine.cluster_config import read_alternates
@@ -514,6 +515,57 @@ class Node:
 
         self._order(remove)
 
+    @_in_its_process
+    def change_users(self, change: str, *arguments: Any) -> None:
+        """Carry out a change of users or groups that was made on another member of the cluster.
+
+        Args:
+            change: put, remove, set_password, put_group or remove_group, as in `Users`; put_group takes name and JSON.
+
+        Raises:
+            ConfigError: it cannot be. DcpstreamError: the node does not run.
+        """
+
+        async def carry_out(_: RunningBuckets) -> None:
+            if change == "put_group":
+                name, data = arguments
+                self._users.put_group(Group.from_json(name, data))
+            else:
+                getattr(self._users, change)(*arguments)
+
+        self._order(carry_out)
+
+    @_in_its_process
+    def users_data(self) -> dict[str, Any]:
+        """The users and groups made while it ran, for `take_users` of another member: salted hashes, no password."""
+        return self._users.to_json()
+
+    @_in_its_process
+    def take_users(self, data: Mapping[str, Any]) -> None:
+        """Have the users and groups of another member, and no others beside those that the node was started with.
+
+        Raises:
+            ConfigError: it is not what `users_data` gives. DcpstreamError: the node does not run.
+        """
+
+        async def take(_: RunningBuckets) -> None:
+            self._users.replace(data)
+
+        self._order(take)
+
+    @_in_its_process
+    def set_pool(self, name: str | None, quotas_mib: Mapping[str, int]) -> None:
+        """Set the name of the cluster, unless it is None, and memory quotas of services, as POST /pools/default does.
+
+        Raises: DcpstreamError: the node does not run.
+        """
+
+        async def change(_: RunningBuckets) -> None:
+            assert self.engine is not None
+            self.engine.set_pool(name, quotas_mib)
+
+        self._order(change)
+
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None
         if bucket is None:
@@ -584,7 +636,7 @@ class Node:
             buckets = RunningBuckets(
                 server, engine, directory, self._flush_interval_s, self._vbuckets, is_member=self._is_member
             )
-            management = Management(engine, buckets, server.schedule_turn, self._limits)
+            management = Management(engine, buckets, server.schedule_turn, self._limits, self.manager)
             self._server, self._buckets = server, buckets
             try:
                 await server.start(listeners[0], tls_listeners[0])

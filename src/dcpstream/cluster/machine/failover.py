@@ -166,10 +166,45 @@ def fail_over_gracefully(
     return (yield from fail_over(o, [node]))
 
 
+class GracefulFailover:
+    """One graceful failover, with its progress.
+
+    Attributes:
+        is_cancelled: whether `cancel` was called.
+        progress: the share of the active copies that were handed over, 0 to 1.
+
+    Raises: ConfigError: as `fail_over_gracefully`.
+    """
+
+    def __init__(self, o: Orchestrator, node: str) -> None:
+        check_active(o, [node])
+        _handovers(o, node)
+        self._orchestrator = o
+        self._node = node
+        self.is_cancelled = False
+        self.progress = 0.0
+
+    def cancel(self) -> None:
+        """Begin no more moves."""
+        self.is_cancelled = True
+
+    def _note(self, moved: int, moves: int) -> None:
+        self.progress = moved / moves if moves else 1.0
+
+    def run(self) -> Procedure[FailoverReport]:
+        """Carry it out. Errors: as `fail_over_gracefully`."""
+        return (yield from fail_over_gracefully(self._orchestrator, self._node, lambda: self.is_cancelled, self._note))
+
+
 def _hand_over(
     o: Orchestrator, node: str, is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
 ) -> Procedure[None]:
     """Move every active copy of a node to a replica."""
+    yield from run_moves(o, _handovers(o, node), lambda: is_cancelled() or o.is_failing_over, moved)
+
+
+def _handovers(o: Orchestrator, node: str) -> list[Move]:
+    """A move to a replica for every active copy of a node. Raises: ConfigError: a vbucket has no replica."""
     moves = []
     for bucket in o.buckets.values():
         for vbid in bucket.vbuckets_of(node):
@@ -179,4 +214,4 @@ def _hand_over(
                 raise ConfigError("node", node, f"a node whose vbuckets have replicas; vbucket {vbid} has none")
             rest = [each for each in chain[1:] if each != new]
             moves.append(Move(bucket, vbid, (new, node, *rest)))
-    yield from run_moves(o, moves, lambda: is_cancelled() or o.is_failing_over, moved)
+    return moves

@@ -424,6 +424,16 @@ class Orchestrator:
             if node is not None and bucket.fed.get((vbid, node)) != chain[0]
         ]
 
+    def starve_all(self, bucket: BucketState) -> Procedure[None]:
+        """Have no copy of a bucket follow another one; `feed_all` feeds them again.
+
+        When this is through, nothing that was on its way into a copy is still carried out.
+        """
+        bucket.fed.clear()
+        for name, source, destination in [pair for pair in self._replicators if pair[0] == bucket.name]:
+            assert name == bucket.name, "those of the bucket"
+            yield from self.cut(bucket, source, destination)
+
     def remove_bucket(self, name: str) -> None:
         """Forget a bucket; its connections are closed."""
         self.buckets.pop(name, None)

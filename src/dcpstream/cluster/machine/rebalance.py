@@ -111,3 +111,12 @@ class Rebalance:
             o.forget_links(name)
             del o.members[name]
         return gone
+
+
+def is_balanced(o: Orchestrator) -> bool:
+    """Whether a rebalance would change nothing."""
+    nodes = [member.name for member in o.known_members()]
+    return len(nodes) == len(o.members) and all(
+        not bucket.unsettled and plan_chains(bucket.chains, nodes, bucket.replicas) == bucket.chains
+        for bucket in o.buckets.values()
+    )

@@ -9,7 +9,7 @@ The engine lies below the sessions: it opens, wakes and closes them through `Cli
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
@@ -328,7 +328,13 @@ class Engine(Generic[S]):
         self._tell_listeners()
 
     def node_changed(self) -> None:
-        """The addresses of the node or the name of its cluster changed: every configuration gets a new revision."""
+        """The addresses of the node or the name of its cluster changed: every configuration gets a new revision.
+
+        A map that a cluster manager gave has the manager's revision.
+        """
+        if self.config.is_given:
+            self._tell_listeners()
+            return
         self.config.node_rev = self.config.next_rev()
         used: set[Client] = set()
         for bucket in self.buckets.values():
@@ -338,6 +344,13 @@ class Engine(Generic[S]):
             if session not in used:
                 session.push_config()
         self._tell_listeners()
+
+    def set_pool(self, name: str | None, quotas_mib: Mapping[str, int]) -> None:
+        """Set the name of the cluster, unless it is None, and memory quotas of services."""
+        self.config.quotas_mib |= quotas_mib
+        if name is not None:
+            self.config.cluster_name = name
+        self.node_changed()
 
     def _tell_listeners(self) -> None:
         for listener in list(self.config_listeners):

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.node.engine import Engine, User
-from dcpstream.node.http import buckets, collections, health, pools, statistics, status_page, users
+from dcpstream.node.http import buckets, collections, health, pools, statistics, status_page, topology, users
 from dcpstream.node.http.authorization import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.connection_limits import HttpConnectionLimits
@@ -23,6 +23,7 @@ from dcpstream.node.http.site import (
     NOT_FOUND,
     USER,
     Handler,
+    Manager,
     Route,
     Site,
     check_head,
@@ -51,23 +52,30 @@ class Management:
         running: makes and deletes buckets.
         changed: called after changes that DCP streams must report.
         limits: the limits of clients.
+        manager: of the cluster that the node belongs to; see `Site`.
 
     Attributes:
         routes: every page.
     """
 
     def __init__(
-        self, engine: Engine, running: RunningBuckets, changed: Callable[[], None], limits: Limits | None = None
+        self,
+        engine: Engine,
+        running: RunningBuckets,
+        changed: Callable[[], None],
+        limits: Limits | None = None,
+        manager: Manager | None = None,
     ) -> None:
         self._engine = engine
         self._access = Access(engine)
         self._guard = HttpConnectionLimits(limits or Limits(), engine.log)
         self._tls: Tls | None = None
-        site = Site(engine, running, changed)
+        site = Site(engine, running, changed, manager)
         self._maps = MapPages(site)
         self.routes: list[Route] = [
             *pools.PoolPages(site, self._maps).routes(),
             *self._maps.routes(),
+            *topology.TopologyPages(site).routes(),
             *buckets.BucketPages(site).routes(),
             *collections.CollectionPages(site).routes(),
             *status_page.StatusPages(site).routes(),

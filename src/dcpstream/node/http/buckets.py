@@ -52,16 +52,16 @@ class BucketPages:
 
     async def _list(self, request: web.Request) -> web.Response:
         seen = visible_buckets(request[USER], self._engine)
-        return answer([self._describe(bucket, request) for bucket in seen])
+        return answer([await self._describe(bucket, request) for bucket in seen])
 
     async def _get(self, request: web.Request) -> web.Response:
-        return answer(self._describe(self._site.bucket(request), request))
+        return answer(await self._describe(self._site.bucket(request), request))
 
     async def _nodes(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
         servers = [
             {"hostname": node["hostname"], "uri": f"{BUCKETS}/{bucket.name}/nodes/{node['hostname']}"}
-            for node in nodes(self._engine, request)
+            for node in await nodes(self._site, request)
         ]
         return answer({"servers": servers})
 
@@ -80,7 +80,12 @@ class BucketPages:
             return self._validated(errors, asked)
         assert name is not None, "there is a fault without"
         vbuckets = asked.vbuckets or self._site.buckets.vbuckets
-        self._site.buckets.create(name, vbuckets, asked.settings, is_filled=True)
+        if self._site.manager is not None:
+            if (await self._site.state(request)).task is not None:
+                return answer({"_": "Cannot create buckets during rebalance"}, 503)
+            await self._site.order("create_bucket", name=name, settings=asked.settings, vbuckets=vbuckets)
+        else:
+            self._site.buckets.create(name, vbuckets, asked.settings, is_filled=True)
         note(request, "made bucket", name)
         return done(202, {"Location": f"{BUCKETS}/{name}"})
 
@@ -91,9 +96,12 @@ class BucketPages:
         errors = asked.errors | self._beyond_quota(asked, bucket)
         if errors or "just_validate" in request.query:
             return self._validated(errors, asked, bucket)
-        self._engine.change_settings(bucket, asked.settings)
+        if self._site.manager is not None:
+            await self._site.order("change_bucket", name=bucket.name, settings=asked.settings)
+        else:
+            self._engine.change_settings(bucket, asked.settings)
+            self._site.changed()
         note(request, "changed bucket", bucket.name)
-        self._site.changed()
         return done()
 
     def _beyond_quota(self, asked: BucketForm, bucket: Bucket | None) -> dict[str, str]:
@@ -127,7 +135,12 @@ class BucketPages:
 
     async def _delete(self, request: web.Request) -> web.Response:
         name = self._site.bucket(request).name
-        await self._site.buckets.drop(name)
+        if self._site.manager is not None:
+            if (await self._site.state(request)).task is not None:
+                return answer({"_": "Cannot delete buckets during rebalance.\r\n"}, 503)
+            await self._site.order("drop_bucket", name=name)
+        else:
+            await self._site.buckets.drop(name)
         note(request, "deleted bucket", name)
         return done()
 
@@ -135,7 +148,12 @@ class BucketPages:
         bucket = self._site.bucket(request)
         if not bucket.settings.flush_enabled:
             return answer({"_": "Flush is disabled for the bucket"}, 400)
-        await self._site.buckets.flush(bucket.name)
+        if self._site.manager is not None:
+            if (await self._site.state(request)).task is not None:
+                return answer({"_": "Cannot flush buckets during rebalance"}, 503)
+            await self._site.order("flush_bucket", name=bucket.name)
+        else:
+            await self._site.buckets.flush(bucket.name)
         note(request, "emptied bucket", bucket.name)
         return done()
 
@@ -147,7 +165,7 @@ class BucketPages:
         self._site.bucket(request)
         return done()
 
-    def _describe(self, bucket: Bucket, request: web.Request) -> dict[str, Any]:
+    async def _describe(self, bucket: Bucket, request: web.Request) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self._engine.config_json(bucket, reached_host(request)))
         path = f"{BUCKETS}/{bucket.name}"
         uuid = f"?bucket_uuid={bucket.uuid}"
@@ -165,7 +183,7 @@ class BucketPages:
             | {
                 "uri": path + uuid,
                 "streamingUri": f"/pools/default/bucketsStreaming/{bucket.name}{uuid}",
-                "nodes": nodes(self._engine, request),
+                "nodes": await nodes(self._site, request),
                 "controllers": controllers,
                 "stats": {"uri": f"{path}/stats", "nodeStatsListURI": f"{path}/nodes"},
                 "authType": "sasl",

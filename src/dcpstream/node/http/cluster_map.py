@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from aiohttp import web
@@ -71,10 +71,13 @@ class MapPages:
             is_there = self._engine.buckets.get(bucket.name) is bucket
             return self._engine.config_version(bucket) if is_there and not self.is_stopping else None
 
-        return await self.stream(request, version, lambda: self._engine.config_json(bucket, host))
+        async def content() -> bytes:
+            return self._engine.config_json(bucket, host)
+
+        return await self.stream(request, version, content)
 
     async def stream(
-        self, request: web.Request, version: Callable[[], object | None], content: Callable[[], bytes]
+        self, request: web.Request, version: Callable[[], object | None], content: Callable[[], Awaitable[bytes]]
     ) -> web.StreamResponse:
         """Write the content now, after each change of its version, and at each heartbeat; end at the version None."""
         if len(self._streams) >= MAX_STREAMS:
@@ -87,7 +90,7 @@ class MapPages:
         try:
             await answer.prepare(request)
             while (told := version()) is not None and request.method != "HEAD":
-                await answer.write(content() + CHUNK_END)
+                await answer.write(await content() + CHUNK_END)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
                         while version() == told:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -70,22 +70,28 @@ class CollectionPages:
             Route("POST", SCOPES + "/@ensureManifest/{uid}", self._ensure, "bucket.read", ensure),
         ]
 
-    async def _adopt(
-        self, request: web.Request, bucket: Bucket, change: Callable[[ManifestEditor], Manifest]
-    ) -> web.Response:
-        """Give the bucket the changed manifest; answered when its vbuckets have the events of the change."""
+    async def _adopt(self, request: web.Request, bucket: Bucket, change: str, *arguments: Any) -> web.Response:
+        """Give the bucket a changed manifest; answered when its vbuckets have the events of the change.
+
+        Args:
+            change: the method of `ManifestEditor`.
+        """
         settings = bucket.settings
         editor = ManifestEditor(bucket.manifest, history=settings.keeps_history and settings.history_default)
         try:
-            manifest = change(editor)
+            manifest: Manifest = getattr(editor, change)(*arguments)
         except ManifestError as error:
             return fault(404 if isinstance(error, NameMissingError) else 400, str(error))
-        self._engine.set_manifest(bucket, manifest)
-        self._site.changed()
+        uid = manifest.uid
+        if self._site.manager is not None:
+            uid = await self._site.order("edit_collections", name=bucket.name, change=change, arguments=arguments)
+        else:
+            self._engine.set_manifest(bucket, manifest)
+            self._site.changed()
         while bucket.behind and self._engine.buckets.get(bucket.name) is bucket:  # noqa: ASYNC110 - turns of the loop
             await asyncio.sleep(0)
         note(request, "changed scopes and collections of bucket", bucket.name)
-        return answer({"uid": f"{manifest.uid:x}"})
+        return answer({"uid": f"{uid:x}"})
 
     async def _get(self, request: web.Request) -> web.Response:
         bucket, user = self._site.bucket(request), request[USER]
@@ -107,11 +113,11 @@ class CollectionPages:
         wrong = _name_faults(form) | _unknown(form, {"name"})
         if wrong:
             return faults(wrong)
-        return await self._adopt(request, bucket, lambda editor: editor.add_scope(form["name"]))
+        return await self._adopt(request, bucket, "add_scope", form["name"])
 
     async def _drop_scope(self, request: web.Request) -> web.Response:
         bucket = self._site.bucket(request)
-        return await self._adopt(request, bucket, lambda editor: editor.drop_scope(request.match_info["scope"]))
+        return await self._adopt(request, bucket, "drop_scope", request.match_info["scope"])
 
     async def _add(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -120,7 +126,7 @@ class CollectionPages:
         wrong = _name_faults(form) | wrong | _unknown(form, {"name", "maxTTL", "history"})
         if wrong:
             return faults(wrong)
-        return await self._adopt(request, bucket, lambda editor: editor.add_collection(scope, form["name"], wanted))
+        return await self._adopt(request, bucket, "add_collection", scope, form["name"], wanted)
 
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
@@ -129,11 +135,11 @@ class CollectionPages:
         wrong |= _unknown(form, {"maxTTL", "history"})
         if wrong:
             return faults(wrong)
-        return await self._adopt(request, bucket, lambda editor: editor.change_collection(*path, wanted))
+        return await self._adopt(request, bucket, "change_collection", *path, wanted)
 
     async def _drop(self, request: web.Request) -> web.Response:
         bucket, path = self._site.bucket(request), _path(request)
-        return await self._adopt(request, bucket, lambda editor: editor.drop_collection(*path))
+        return await self._adopt(request, bucket, "drop_collection", *path)
 
     async def _replace(self, request: web.Request) -> web.Response:
         content = await json_of(request)
@@ -145,7 +151,11 @@ class CollectionPages:
                 return fault(400, "Invalid validOnUid")
             if uid != bucket.manifest.uid:
                 return fault(400, "validOnUid doesn't match the current manifest Uid")
-        return await self._adopt(request, bucket, lambda editor: editor.replace_all(_read_scopes(content)))
+        try:
+            scopes = _read_scopes(content)
+        except ManifestError as error:
+            return fault(400, str(error))
+        return await self._adopt(request, bucket, "replace_all", scopes)
 
     async def _ensure(self, request: web.Request) -> web.Response:
         form = await form_of(request)

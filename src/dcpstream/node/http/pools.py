@@ -1,4 +1,4 @@
-"""Pages of the cluster and its nodes, as in the REST API; a node here is a cluster of its own."""
+"""Pages of the cluster and its nodes, as in the REST API; a node without a manager is a cluster of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from dcpstream.node.engine.engine import MAX_BUCKETS
 from dcpstream.node.http.authorization import allows, has_permission, visible_buckets
 from dcpstream.node.http.cluster_map import MapPages
-from dcpstream.node.http.node_info import nodes, this_node
+from dcpstream.node.http.node_info import describe, nodes, this_node
 from dcpstream.node.http.pool_form import DATA_QUOTA, OTHER_QUOTAS, read_form
 from dcpstream.node.http.site import (
     ANYBODY,
@@ -26,6 +26,7 @@ from dcpstream.node.http.site import (
     note,
     text_of,
 )
+from dcpstream.node.http.topology import CONTROLLERS, rebalance_task
 from dcpstream.node.summary import memory_bytes
 
 MIB = 1024 * 1024
@@ -52,7 +53,7 @@ class PoolPages:
             Route("GET", "/pools/nodes", self._pool, "pools.read", "the same as /pools/default"),
             Route("GET", "/pools/default/nodeStatuses", self._statuses, "pools.read", "each node's status"),
             Route("GET", "/pools/default/serverGroups", self._groups, "pools.read", "one group with all nodes"),
-            Route("GET", "/pools/default/tasks", self._tasks, "pools.read", "what runs in the background: compactions"),
+            Route("GET", "/pools/default/tasks", self._tasks, "pools.read", "what runs in the background"),
             Route("GET", "/pools/default/terseClusterInfo", self._terse, LOGIN, "identity of the cluster"),
             Route("POST", "/pools/default/checkPermissions", self._check, LOGIN, "which of the permissions one has"),
             Route("GET", "/nodes/self", self._self, "pools.read", "the node that answers"),
@@ -81,20 +82,20 @@ class PoolPages:
         )
 
     async def _pool(self, request: web.Request) -> web.Response:
-        return answer(self._description(request))
+        return answer(await self._description(request))
 
     async def _change(self, request: web.Request) -> web.Response:
         form = await form_of(request)
         config, used = self._engine.config, self._bucket_quotas()
-        name = this_node(self._engine, request)["otpNode"]
+        name = (await this_node(self._site, request))["otpNode"]
         asked = read_form(form, used_mib=used // MIB, machine_mib=memory_bytes()[0] // MIB, node=name)
         if asked.errors:
             return faults(asked.errors)
-        config.quotas_mib |= asked.quotas
-        if asked.name is not None:
-            config.cluster_name = asked.name
-        self._engine.node_changed()
-        self._site.changed()
+        if self._site.manager is not None:
+            await self._site.order("set_pool", name=asked.name, quotas_mib=asked.quotas)
+        else:
+            self._engine.set_pool(asked.name, asked.quotas)
+            self._site.changed()
         note(request, "changed settings of cluster", config.cluster_name)
         return done()
 
@@ -103,23 +104,27 @@ class PoolPages:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         engine = self._engine
-        return await self._maps.stream(
-            request,
-            lambda: None if self._maps.is_stopping else engine.config.version,
-            lambda: json.dumps(self._description(request), separators=(",", ":")).encode(),
-        )
 
-    def _description(self, request: web.Request) -> dict[str, Any]:
+        async def content() -> bytes:
+            return json.dumps(await self._description(request), separators=(",", ":")).encode()
+
+        version = lambda: None if self._maps.is_stopping else engine.config.version  # noqa: E731
+        return await self._maps.stream(request, version, content)
+
+    async def _description(self, request: web.Request) -> dict[str, Any]:
         buckets = visible_buckets(request[USER], self._engine)
         config, used = self._engine.config, self._bucket_quotas()
         quota = config.quotas_mib.get(DATA_QUOTA, used // MIB)
+        state = await self._site.state(request)
         return {
             "name": "default",
             "clusterName": config.cluster_name,
-            "nodes": nodes(self._engine, request),
-            "balanced": True,
-            "rebalanceStatus": "none",
+            "nodes": describe(state, self._engine, request),
+            "balanced": state.is_balanced,
+            "rebalanceStatus": "none" if state.task is None else "running",
             "rebalanceProgressUri": "/pools/default/rebalanceProgress",
+            "stopRebalanceUri": "/controller/stopRebalance",
+            "controllers": {name: {"uri": f"/controller/{page}"} for name, page in CONTROLLERS.items()},
             **{field: least for field, (_, least) in OTHER_QUOTAS.items()},
             **config.quotas_mib,
             DATA_QUOTA: quota,
@@ -148,12 +153,12 @@ class PoolPages:
                     "clusterMembership": node["clusterMembership"],
                     "replication": 1,
                 }
-                for node in nodes(self._engine, request)
+                for node in await nodes(self._site, request)
             }
         )
 
     async def _groups(self, request: web.Request) -> web.Response:
-        group = {"name": "Group 1", "uri": "/pools/default/serverGroups/0", "nodes": nodes(self._engine, request)}
+        group = {"name": "Group 1", "uri": "/pools/default/serverGroups/0", "nodes": await nodes(self._site, request)}
         return answer({"groups": [group], "uri": "/pools/default/serverGroups?rev=1"})
 
     async def _tasks(self, request: web.Request) -> web.Response:
@@ -162,14 +167,15 @@ class PoolPages:
             for name, status in self._site.buckets.compactions().items()
             if status.is_running and allows(request[USER], "bucket.read", {"bucket": name})
         ]
-        return answer([{"type": "rebalance", "status": "notRunning", "statusIsStale": False}, *running])
+        return answer([rebalance_task(await self._site.state(request)), *running])
 
     async def _terse(self, request: web.Request) -> web.Response:
+        state = await self._site.state(request)
         return answer(
             {
                 "clusterUUID": self._engine.config.cluster_uuid,
-                "orchestrator": this_node(self._engine, request)["otpNode"],
-                "isBalanced": True,
+                "orchestrator": state.nodes[0].name,
+                "isBalanced": state.is_balanced,
                 "clusterCompatVersion": self._engine.release.name,
             }
         )
@@ -181,4 +187,4 @@ class PoolPages:
         return answer({item: has_permission(request[USER], item, self._engine.buckets) for item in wanted})
 
     async def _self(self, request: web.Request) -> web.Response:
-        return answer(this_node(self._engine, request))
+        return answer(await this_node(self._site, request))

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from dcpstream.model import AutoFailover, ClusterState, NodeState
 from dcpstream.node.engine import Bucket, Engine, User
+from dcpstream.node.engine.cluster_config import in_url
 
 if TYPE_CHECKING:
     from dcpstream.node.bucket_host import RunningBuckets
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Manager = Callable[[str, Mapping[str, Any]], Any]
+"""How a node reaches its cluster's manager: an order and its arguments. It blocks, so it is called in a thread."""
+
+AUTO_FAILOVER = "autoFailover"
+"""Key of the settings of a node that is alone."""
 
 USER = web.RequestKey("user", User)
 """Key of the request's user, after the login."""
@@ -72,11 +81,33 @@ class Site:
         engine: the node, on the same loop.
         buckets: makes, empties and deletes buckets.
         changed: called after changes that DCP streams must report.
+        manager: carries out changes of the cluster that the node belongs to; None for a node that is alone.
+        alone: what an administrator set of a cluster that this node alone is.
     """
 
     engine: Engine
     buckets: RunningBuckets
     changed: Callable[[], None]
+    manager: Manager | None = None
+    alone: dict[str, AutoFailover] = field(default_factory=dict)
+
+    async def order(self, verb: str, **arguments: Any) -> Any:
+        """Have the cluster's manager carry out a change, or tell its state.
+
+        Raises: DcpstreamError: the manager refuses.
+        """
+        assert self.manager is not None, "the caller looks first"
+        return await asyncio.get_running_loop().run_in_executor(None, partial(self.manager, verb, arguments))
+
+    async def state(self, request: web.Request) -> ClusterState:
+        """The cluster; of a node that is alone, that node."""
+        if self.manager is not None:
+            state = await self.order("state")
+            assert isinstance(state, ClusterState), "what a manager answers"
+            return state
+        reached = reached_host(request)
+        nodes = tuple(NodeState(f"ns_1@{in_url(node.host or reached)}", node) for node in self.engine.config.nodes)
+        return ClusterState(nodes, auto_failover=self.alone.get(AUTO_FAILOVER, AutoFailover()))
 
     def bucket(self, request: web.Request) -> Bucket:
         """The bucket that the path names.
@@ -214,16 +245,23 @@ async def form_of(request: web.Request) -> dict[str, str]:
 
     Raises: HTTPBadRequest: too many fields, or one that is not UTF-8.
     """
+    return dict(await fields_of(request))
+
+
+async def fields_of(request: web.Request) -> list[tuple[str, str]]:
+    """The fields of a form in their order, a name perhaps several times.
+
+    Raises: as `form_of`.
+    """
     if request.content_type != FORM_TYPE:
-        return {}
+        return []
     text = await text_of(request)
     try:
-        fields = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except UnicodeDecodeError:
         raise web.HTTPBadRequest(text="A field of the form is not UTF-8.\r\n") from None
     except ValueError:
         raise web.HTTPBadRequest(text=f"A form has at most {MAX_FIELDS} fields.\r\n") from None
-    return dict(fields)
 
 
 def whole_number(text: str, low: int, high: int) -> int | None:

@@ -31,6 +31,7 @@ class UserPages:
     """The pages of users."""
 
     def __init__(self, site: Site) -> None:
+        self._site = site
         self._users = site.engine.users
 
     def routes(self) -> list[Route]:
@@ -89,7 +90,13 @@ class UserPages:
         if refused is not None:
             return refused
         title = form.get("name", user.display_name if user is not None else "")
-        self._users.put(name, password, roles, title, joined)
+        if self._site.manager is not None:
+            texts = [str(role) for role in roles]
+            await self._site.order(
+                "put_user", name=name, password=password, roles=texts, display_name=title, groups=joined
+            )
+        else:
+            self._users.put(name, password, roles, title, joined)
         note(request, "put user", name)
         return done()
 
@@ -101,7 +108,10 @@ class UserPages:
         refused = self._refused(request, user.origins())
         if refused is not None:
             return refused
-        self._users.remove(user.name)
+        if self._site.manager is not None:
+            await self._site.order("remove_user", name=user.name)
+        else:
+            self._users.remove(user.name)
         note(request, "removed user", name)
         return done()
 
@@ -133,7 +143,11 @@ class UserPages:
         if refused is not None:
             return refused
         texts = {field: form.get(field) for field in ("description", "ldap_group_ref")}
-        self._users.put_group(Group(name=name, roles=roles, **texts))
+        group = Group(name=name, roles=roles, **texts)
+        if self._site.manager is not None:
+            await self._site.order("put_group", name=name, data=group.to_json())
+        else:
+            self._users.put_group(group)
         note(request, "put group", name)
         return done()
 
@@ -145,7 +159,10 @@ class UserPages:
         refused = self._refused(request, group.roles)
         if refused is not None:
             return refused
-        self._users.remove_group(name)
+        if self._site.manager is not None:
+            await self._site.order("remove_group", name=name)
+        else:
+            self._users.remove_group(name)
         note(request, "removed group", name)
         return done()
 
@@ -153,7 +170,10 @@ class UserPages:
         password = (await form_of(request)).get("password", "")
         if len(password) < MIN_PASSWORD_LENGTH:
             return faults({"password": _TOO_SHORT})
-        self._users.set_password(request[USER].name, password)
+        if self._site.manager is not None:
+            await self._site.order("set_password", name=request[USER].name, password=password)
+        else:
+            self._users.set_password(request[USER].name, password)
         return done()
 
     async def _roles(self, _: web.Request) -> web.Response:

@@ -404,6 +404,21 @@ class Users:
             },
         }
 
+    def replace(self, data: Any) -> None:
+        """As `load`, in place of the users and groups that were made while the node ran, and keep them.
+
+        Raises:
+            ConfigError: it is not what `to_json` gives.
+        """
+        for user in [user for user in self._users.values() if not user.is_configured]:
+            del self._users[user.name]
+            user.allow(frozenset())
+            user.credentials = None
+        for name in list(self._groups):
+            del self._groups[name]
+        self.load(data)
+        self._change()
+
     def load(self, data: Any) -> None:
         """Take what `to_json` gave; users whom the node is started with win over kept ones of the same name.
 
