@@ -125,6 +125,10 @@ example: setup ## the examples in a fresh virtual environment, with the wheel bu
 	$(call say,'examples')
 	@STRICT='$(filter 1 yes true,$(STRICT))' sh tools/example.sh $(PY)
 
+.PHONY: sanitize
+sanitize: setup ## the decoder's tests on a native kernel with the address and undefined-behaviour sanitizers
+	@$(PY) tools/sanitize.py $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md
 	@$(PY) tools/conformance.py
@@ -189,9 +193,10 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
 	@$(LOCKED) $<
 	@touch $@
 
-$(STAMPS)/project: pyproject.toml $(STAMPS)/dev
+$(STAMPS)/project: pyproject.toml native/frames.c tools/build_kernel.py $(STAMPS)/dev
 	$(call say,'dcpstream itself (editable)')
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.columnar import kernel; print(kernel.description)')"
 	@touch $@
 
 # Only its data files are read. It is never imported, so its dependencies are left out.
