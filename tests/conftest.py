@@ -6,7 +6,12 @@ import pytest
 
 from tools.patience import patient
 
-pytest_plugins = ["tests.fixtures.skips", "tests.fixtures.hypothesis_profiles", "tests.fixtures.spark_connections"]
+pytest_plugins = [
+    "tests.fixtures.decoders",
+    "tests.fixtures.hypothesis_profiles",
+    "tests.fixtures.skips",
+    "tests.fixtures.spark_connections",
+]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import cramjam
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
+
+pytestmark = pytest.mark.usefixtures("each_decoder")
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 collection_ids = st.one_of(st.just(0), st.integers(0, 200), u32)

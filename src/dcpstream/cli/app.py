@@ -59,8 +59,27 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    """Print the version, and which decoder this installation uses."""
+    if not is_asked:
+        return
+    try:
+        decoder: str = importlib.import_module("dcpstream.columnar.kernel").description
+    except ImportError:
+        decoder = "single messages only; Arrow batches need pyarrow"
+    click.echo(f"dcpstream, version {dcpstream.__version__}\ndecoder: {decoder}")
+    ctx.exit()
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(dcpstream.__version__, prog_name="dcpstream")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and the decoder in use, and exit.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """Couchbase's Database Change Protocol for Python and Spark.

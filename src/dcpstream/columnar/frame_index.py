@@ -1,15 +1,19 @@
 """The whole, checked frames of a receive buffer.
 
-`scan` is the first half of decoding: it finds the boundaries (`dcpstream.columnar.boundaries`), gathers all headers
-once (`dcpstream.columnar.headers`) and checks them. The second half, `decode_wire`, uses the gathered headers again.
+`scan` is the first half of decoding. With the native kernel it is one loop in C. In plain Python it finds the
+boundaries (`dcpstream.columnar.boundaries`), gathers all headers once (`dcpstream.columnar.headers`) and checks them.
+The second half, `decode_wire`, continues in the way in which the buffer was scanned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
+from dcpstream.columnar import kernel
 from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
 from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.errors import FrameError
@@ -22,6 +26,22 @@ MAX_BUFFER_BYTES = 2**31 - 1
 """Arrow's plain string and binary columns count their bytes in an int32."""
 
 
+class Counts(NamedTuple):
+    """What the native kernel counts while it scans: the sizes of the columns.
+
+    Attributes:
+        native: the kernel.
+        rows: number of data messages.
+        key_bytes: of their key fields, with collection prefixes.
+        value_bytes: of their values.
+    """
+
+    native: ModuleType
+    rows: int
+    key_bytes: int
+    value_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
     """The places of the whole frames of a buffer.
@@ -30,12 +50,15 @@ class FrameIndex:
         starts: int64[n], offset in bytes of each header in the buffer, rising; the frames touch each other.
         consumed: bytes of whole frames from the start of the scan. An incomplete frame may follow.
         end: offset in the buffer at which the last whole frame ends.
+        headers: the gathered headers; None after a native scan, and for few frames.
+        counts: of a native scan; None in plain Python.
     """
 
     starts: Int64Array
     consumed: int
     end: int
     headers: Headers | None = field(default=None, repr=False, compare=False)
+    counts: Counts | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         """The number of whole frames."""
@@ -64,11 +87,13 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
             not returned: the connection has lost its boundaries.
         ValueError: a buffer of 2 GiB or more, or bounds outside of it.
 
-    Cost: about 40 ns a frame below 600 bytes, 130 ns above.
+    Cost: about 5 ns a frame with the native kernel; otherwise 40 ns below 600 bytes, and 130 ns above.
     """
     stop = len(buffer) if stop is None else stop
     if not 0 <= start <= stop <= len(buffer) or len(buffer) > MAX_BUFFER_BYTES:
         raise ValueError(f"cannot scan {start}:{stop} of {len(buffer)} bytes (at most {MAX_BUFFER_BYTES})")
+    if kernel.native is not None:
+        return _scan_natively(kernel.native, buffer, start, stop)
     starts, end = find_boundaries(buffer, start, stop)
     headers = None
     if len(starts) < SMALL_BATCH_FRAMES or not LITTLE_ENDIAN:
@@ -83,6 +108,16 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
             raise AssertionError(f"the fast check refused the frame at {at}, the plain one did not")
     _check_rest(buffer, end, stop)
     return FrameIndex(starts, end - start, end, headers)
+
+
+def _scan_natively(native: ModuleType, buffer: Buffer, start: int, stop: int) -> FrameIndex:
+    starts, end, rows, key_bytes, value_bytes, broken = native.scan(buffer, start, stop)
+    if broken >= 0:
+        frame_length(buffer, broken)
+        raise AssertionError(f"the kernel refused the frame at {broken}, the plain check did not")
+    _check_rest(buffer, end, stop)
+    counts = Counts(native, rows, key_bytes, value_bytes)
+    return FrameIndex(np.frombuffer(starts, np.int64), end - start, end, None, counts)
 
 
 def _check_rest(buffer: Buffer, at: int, stop: int) -> None:

@@ -1,9 +1,11 @@
 """The data messages of a scanned buffer as Arrow columns, without a Python step per message.
 
-Theory of operation. `scan` has gathered the headers. Keys and values are in the receive buffer, in order, with gaps
-between them. Arrow's binary array is a list of rising offsets into bytes, so one array over the receive buffer with the
-elements key, value, gap, key, value, gap, and so on takes three offsets per message and no copy. `take` of every third
-element then copies the keys, and of the elements after them the values, into Arrow's own memory, by memcpy in C++.
+Theory of operation. After a native scan `dcpstream.columnar.native_rows` has the kernel fill the columns. The rest of
+this module is the way in plain Python. `scan` has gathered the headers. Keys and values are in the receive buffer, in
+order, with gaps between them. Arrow's binary array is a list of rising offsets into bytes, so one array over the
+receive buffer with the elements key, value, gap, key, value, gap, and so on takes three offsets per message and no
+copy. `take` of every third element then copies the keys, and of the elements after them the values, into Arrow's own
+memory, by memcpy in C++.
 
 When the fast path finds a fault, it passes the messages to `decode_messages`, which raises the error.
 """
@@ -20,6 +22,7 @@ from dcpstream.columnar.chunk import DecodeOptions, WireChunk
 from dcpstream.columnar.frame_index import FrameIndex
 from dcpstream.columnar.headers import Headers, gather, swap_words
 from dcpstream.columnar.messages import decode_messages, stream_id_of
+from dcpstream.columnar.native_rows import decode_natively
 from dcpstream.errors import FieldError
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import FrameInfoId, Magic
@@ -64,8 +67,10 @@ def decode_wire(buffer: Buffer, index: FrameIndex, options: DecodeOptions = _DEF
         FieldError: a data message with extras of another length than its kind has, or a key whose collection id cannot
             be read; `offset` is the frame's. The peer violates the negotiated features, so nothing is returned.
 
-    Cost: about 45 ns per message and a copy of keys and values.
+    Cost: a copy of keys and values, and about 10 ns per message with the native kernel, otherwise 45 ns.
     """
+    if index.counts is not None:
+        return decode_natively(buffer, index.starts, index.counts, options)
     if index.headers is None:
         return decode_messages(buffer, options, starts=index.starts.tolist())
     headers, starts, ends = index.headers, index.starts, index.ends()

@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream import __version__
 from dcpstream.cli import app, exits
+from dcpstream.columnar import kernel
 from dcpstream.errors import AuthenticationFailed, ConnectTimeout
 from tools.patience import patient
 
@@ -40,7 +41,15 @@ def test_help_lists_the_commands_without_importing_them() -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["--version"]) == 0
-    assert __version__ in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"dcpstream, version {__version__}"
+    assert second == f"decoder: {kernel.description}"
+
+
+def test_version_without_pyarrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dcpstream.columnar.kernel", None)
+    assert app.run(["--version"]) == 0
+    assert "need pyarrow" in capsys.readouterr().out
 
 
 def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,8 @@ from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "airline"), 0x555: ("inventory", "route")}
 CONTEXT = ChangeContext(collection_names=NAMES, vbuuids={3: 2**64 - 1, 4: 77})
 WRITTEN = 1_385_769_600_123_456

@@ -8,6 +8,8 @@ import pytest
 from dcpstream.columnar import WIRE_SCHEMA, DecodeOptions, WireChunk, decode_messages, decode_wire, scan
 from tests.kit import raw_frames
 
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
 IDS = DecodeOptions(stream_ids=True)
 
 

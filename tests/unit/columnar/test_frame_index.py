@@ -13,6 +13,8 @@ from dcpstream.errors import FrameError
 from dcpstream.wire.frames import MAX_FRAME_BYTES
 from tests.kit import raw_frames
 
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
 MANY = b"".join(raw_frames.mutation(b"\0%d" % number, bytes(50)) for number in range(800))
 
 

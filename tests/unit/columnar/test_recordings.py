@@ -12,6 +12,8 @@ from dcpstream.columnar import ChangeContext, DecodeOptions, decode_messages, de
 from tests.kit import raw_frames
 from tests.kit.recorded import STREAMS, expected_crcs, scenario_names, server_transcript, stream_bytes
 
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
 CONTEXT = ChangeContext()
 EXTRA_DOCUMENTS = 40
 """Documents with empty values or keys that are not ASCII; the list of expected values leaves them out."""

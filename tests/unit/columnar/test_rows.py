@@ -16,6 +16,8 @@ from dcpstream.wire.frames import decode_frame
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
 
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
 PREFIXED = DecodeOptions()
 PLAIN = DecodeOptions(collections=False)
 IDS = DecodeOptions(stream_ids=True)
@@ -220,7 +222,9 @@ class TestFlexibleFraming:
     def test_the_index_is_not_changed(self) -> None:
         buffer = raw_frames.mutation(seqno=7, stream_id=1) * 60
         index = scan(buffer)
-        assert index.headers is not None
+        if index.headers is None:
+            assert index.counts is not None, "the kernel gathers no headers"
+            return
         words = index.headers.words.copy()
         decode_wire(buffer, index, IDS)
         np.testing.assert_array_equal(index.headers.words, words)

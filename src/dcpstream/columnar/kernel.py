@@ -1,0 +1,38 @@
+"""The choice between the native kernel and plain Python with numpy.
+
+The kernel is a compiled module of `native/frames.c`. An installation has it if a C compiler was there, or if it came as
+a wheel for its platform. Both ways yield the same result; only the speed differs. This module is the one place that
+chooses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from types import ModuleType
+
+PURE_VARIABLE = "DCPSTREAM_PURE"
+"""The environment variable that turns the kernel off, unless it is empty or "0"."""
+
+_log = logging.getLogger(__name__)
+
+
+def load(switch: str | None) -> tuple[ModuleType | None, str]:
+    """The kernel, or None for plain Python; and a line that says which it is, and why.
+
+    Args:
+        switch: the value of `PURE_VARIABLE`, None if it is not set.
+    """
+    if switch not in {None, "", "0"}:
+        return None, f"plain Python with numpy ({PURE_VARIABLE}={switch})"
+    try:
+        kernel = importlib.import_module("dcpstream.columnar._kernel")
+    except ImportError as error:
+        return None, f"plain Python with numpy (the native kernel is not installed: {error})"
+    return kernel, f"native kernel ({kernel.__file__})"
+
+
+native, description = load(os.environ.get(PURE_VARIABLE))
+"""What this process uses. `dcpstream.columnar.scan` looks at it for every buffer."""
+_log.info("columnar decoder: %s", description)
