@@ -14,6 +14,7 @@ import dcpstream
 from dcpstream.cli import exits
 
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "cluster": ("dcpstream.cli.cluster:cluster_command", "Operate a cluster: nodes, rebalance, failover."),
     "compare": ("dcpstream.cli.compare:compare_command", "Compare a table with a bucket, in parallel on Spark."),
     "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
     "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
