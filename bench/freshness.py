@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         acknowledged = write(kv, given.rate, given.seconds)
         written = time.time()
         _drain(pipeline)
+        assert pipeline._query is not None
         took, used = time.time() - written, cpu_s() - cpu
+        progress = [one.durationMs for one in pipeline._query.recentProgress if one.numInputRows]
         pipeline.stop()
         if pipeline.failure is not None:
             raise pipeline.failure
@@ -95,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{len(appends)} batches; {median(appends):.2f} s to append, the longest {max(appends):.2f} s; "
             f"{sum(waits):.1f} s of waiting for folds"
         )
+        parts = {name: median([one.get(name, 0) for one in progress]) for name in progress[-1]}
+        print("ms of a batch: " + ", ".join(f"{name} {ms:.0f}" for name, ms in sorted(parts.items())))
         for share in (0.5, 0.9, 0.99):
             print(f"p{share * 100:.0f} {times[int(share * (len(times) - 1))]:.2f} s from acknowledgement to visible")
         print(f"{took:.1f} s for the rest after the last write; {used / count * 1000:.2f} CPU s for 1,000 changes")
