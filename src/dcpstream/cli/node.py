@@ -20,6 +20,7 @@ from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node import Node
 from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
 from dcpstream.node.engine import DEFAULT_VERSION, RELEASES
+from dcpstream.runtime import replace_shared
 
 if TYPE_CHECKING:
     from dcpstream.cluster import Cluster
@@ -90,13 +91,6 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigError("--alternate-address", text, allowed)
         found[network] = entry
     return found
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """Write a file so that a reader sees the whole content or no file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)
 
 
 @click.command("node")
@@ -237,7 +231,8 @@ def node_command(
                     where = f"management https://{member.host}:{member.mgmt_tls_port}"
                     click.echo(f"{member.tls_connection_string}  {where}", err=True)
             if ready_file is not None:
-                write_atomically(ready_file, ready_content(members, os.getpid()) + "\n")
+                content = ready_content(members, os.getpid()) + "\n"
+                replace_shared(ready_file, content.encode(), 0o644)
             stopping.wait()
     finally:
         for number, handler in previous.items():

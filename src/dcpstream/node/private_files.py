@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 from dcpstream.errors import ConfigError
-from dcpstream.runtime import SystemFileSystem, write_whole
+from dcpstream.runtime import SystemFileSystem, replace_shared, write_whole
 from dcpstream.runtime.files import FILE_MODE
 
 KEPT_IN: Final = ".security"
@@ -24,26 +23,9 @@ def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
         if mode == FILE_MODE:
             write_whole(SystemFileSystem(), path, content.encode())
         else:
-            _write_for_others(path, content, mode)
+            replace_shared(path, content.encode(), mode)
     except OSError as error:
         raise ConfigError("file", f"{path} ({error.strerror})", "a file that can be written") from error
-
-
-def _write_for_others(path: Path, content: str, mode: int) -> None:
-    """As `write_whole`, with a temporary name per process: several nodes may write to the directory."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    SystemFileSystem().sync_directory(path.parent)
 
 
 def make_secret_directory(directory: Path) -> None:

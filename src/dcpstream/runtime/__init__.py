@@ -13,6 +13,7 @@ from dcpstream.runtime.files import (
     is_locked,
     make_durable_directory,
     make_private,
+    replace_shared,
     write_whole,
 )
 from dcpstream.runtime.random import Random, SystemRandom, new_vbuuid
@@ -30,6 +31,7 @@ __all__ = [
     "make_durable_directory",
     "make_private",
     "new_vbuuid",
+    "replace_shared",
     "utc_now",
     "write_whole",
 ]

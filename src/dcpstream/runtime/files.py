@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -318,6 +319,33 @@ def write_whole(file_system: FileSystem, path: Path, content: bytes) -> None:
             file_system.remove(temporary)
         raise
     file_system.sync_directory(path.parent)
+
+
+def replace_shared(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write or replace a file as `write_whole` does, where several processes may write it at the same time.
+
+    Each writer has a temporary name of its own, and the last one wins.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        mode: its permissions; by default only its owner may read it.
+
+    Raises: OSError: it cannot be written; the old content is still there.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, FILE_MODE if mode is None else mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    SystemFileSystem().sync_directory(path.parent)
 
 
 NEW_SUFFIX = ".new"

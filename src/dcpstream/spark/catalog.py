@@ -18,13 +18,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql.types import StructField, StructType
 
 from dcpstream.errors import ConfigError
+from dcpstream.runtime import replace_shared
 from dcpstream.spark.java import user_cache_dir
 
 METADATA = "dcp.options"
@@ -67,7 +67,8 @@ def with_options(schema: StructType, options: Mapping[str, str], *, cache_dir: P
     if secrets:
         path = _secrets_path(lower, cache_dir)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(path, json.dumps(secrets))
+        # Another query may read it now, and another process may write it.
+        replace_shared(path, json.dumps(secrets).encode())
     first, *others = schema.fields
     kept = json.dumps({name: value for name, value in options.items() if name.lower() not in _SECRETS}, sort_keys=True)
     marked = StructField(first.name, first.dataType, first.nullable, {**(first.metadata or {}), METADATA: kept})
@@ -104,21 +105,6 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
             "machine. Give it to the query, as in SELECT … FROM t WITH (password = '…')",
         )
     return options
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the file as a whole: another query may read it now, and this process may end at any time."""
-    # Only its owner can read a temporary file.
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as file:
-        own = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            own.replace(path)
-        except BaseException:
-            own.unlink(missing_ok=True)
-            raise
 
 
 def _secrets_path(options: Mapping[str, str], cache_dir: Path | None) -> Path:

@@ -68,8 +68,8 @@ class TaskNotes:
         except OSError as error:
             raise StoreError(
                 f"vbucket {vbid}: its deletions were purged, so it must be read from its beginning, but no note of it "
-                f"can be written to {self.checkpoint}: {error}. Let the executors write there, or leave the option "
-                "checkpointLocation out: a failover soon after may then lose rows."
+                f"can be written to {self.checkpoint}: {error}. Let the executors write there; on several machines, "
+                "give the query a checkpoint that all of them reach."
             ) from error
         _log.warning("vbucket %d: deletions after seqno %d were purged before this task: it is read anew", vbid, seqno)
 

@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.runtime import File, SystemFileSystem, is_locked, make_durable_directory, make_private, write_whole
+from dcpstream.runtime import (
+    File,
+    SystemFileSystem,
+    is_locked,
+    make_durable_directory,
+    make_private,
+    replace_shared,
+    write_whole,
+)
 from dcpstream.runtime.files import LOCK_NAME, WRITEV_MAX
 
 HOLD_LOCK = """
@@ -270,3 +278,23 @@ def test_a_system_that_does_not_tell_is_believed_to_have_it(tmp_path, monkeypatc
     file = SystemFileSystem().open(tmp_path / "file")
     assert file.is_at_hand(0)
     file.close()
+
+
+def test_a_shared_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shared.json"
+    replace_shared(path, b"old")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "only its owner reads it"
+    replace_shared(path, b"new", 0o644)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o644)
+
+    def full(descriptor: int) -> None:
+        # Another writer comes in between: its file is another one.
+        monkeypatch.undo()
+        replace_shared(path, b"other")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_shared(path, b"never")
+    assert path.read_bytes() == b"other"
+    assert [one.name for one in tmp_path.iterdir()] == ["shared.json"], "nothing is left behind"
