@@ -13,7 +13,7 @@ import dcpstream
 from dcpstream.client.kv.client import KvClient
 from dcpstream.cluster import Cluster, ClusterNode
 from dcpstream.errors import AuthenticationFailed, StatusError
-from dcpstream.model import Membership
+from dcpstream.model import AutoFailover, Membership
 from tests.kit.rest import Answer, ask
 from tests.kit.waiting import wait_until
 
@@ -241,7 +241,7 @@ def test_answers_are_the_server_s(path: str, form: dict[str, str], status: int, 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
     """For tests that change nothing."""
-    with Cluster(nodes=2, vbuckets=1) as running:
+    with Cluster(nodes=2, vbuckets=1, auto_failover=AutoFailover()) as running:
         yield running
 
 

@@ -102,7 +102,13 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     type=int,
     help="vBuckets of each bucket, 1 to 1024.  [default: 1024, and for a bucket in --data the number that it has]",
 )
-@click.option("--nodes", default=1, show_default=True, help="Nodes of the cluster, 1 to 16, all in this process.")
+@click.option("--nodes", default=1, show_default=True, help="Nodes of the cluster, 1 to 16.")
+@click.option(
+    "--processes/--no-processes",
+    default=True,
+    show_default=True,
+    help="Whether each node of a cluster has a process of its own, or all share this one.",
+)
 @click.option(
     "--replicas", default=0, show_default=True, help="Copies of each vbucket on other nodes, 0 to 3; needs --nodes."
 )
@@ -161,6 +167,7 @@ def node_command(
     mgmt_port: int,
     vbuckets: int | None,
     nodes: int,
+    processes: bool,
     replicas: int,
     buckets: tuple[str, ...],
     username: str,
@@ -181,8 +188,8 @@ def node_command(
     Clients connect to couchbase://HOST:PORT. With --data, writes survive a restart, and a kill loses at most the writes
     of the last --flush-interval.
 
-    With --nodes, the nodes are one cluster whose data is in memory. The first node has --port and --mgmt-port, each
-    further node the next ones.
+    With --nodes, the nodes are one cluster. The first node has --port and --mgmt-port, each further node the next ones.
+    With --data, each node has a directory in it, which must be new: a cluster that ended does not go on with its data.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -220,7 +227,8 @@ def node_command(
     else:
         from dcpstream.cluster import Cluster
 
-        node = Cluster(nodes, replicas, vbuckets=MAX_VBUCKETS if vbuckets is None else vbuckets, **arguments)
+        count = MAX_VBUCKETS if vbuckets is None else vbuckets
+        node = Cluster(nodes, replicas, vbuckets=count, processes=processes, **arguments)
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with node:

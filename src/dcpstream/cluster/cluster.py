@@ -1,4 +1,4 @@
-"""`Cluster`: several nodes in this process and their orchestrator, as one object."""
+"""`Cluster`: several nodes, in this process or in processes of their own, and their orchestrator, as one object."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import MoveCancelled
 from dcpstream.cluster.machine.orchestrator import Orchestrator
 from dcpstream.cluster.machine.rebalance import Rebalance, is_balanced
-from dcpstream.cluster.machine.state import BucketState, Member
+from dcpstream.cluster.machine.recovery import add_back, rejoin
+from dcpstream.cluster.machine.state import BucketState, Member, Recovery
 from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.cluster.machine.watch import Watch
 from dcpstream.cluster.shell import Shell
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import (
@@ -45,6 +47,8 @@ T = TypeVar("T")
 
 MAX_CLUSTER_NODES = 16
 """Nodes of a cluster on one machine; each has a thread and its connections to all others."""
+NODE_DIRECTORY = "node-"
+"""Before the number of a node, in the name of its directory."""
 MAX_REPLICAS = 3
 """As on the server."""
 READY_TIMEOUT_S = 60.0
@@ -92,8 +96,27 @@ class ClusterNode:
         return self.node.connection_string
 
     def crash(self) -> None:
-        """Stop as if killed. The cluster finds out, and serves the node's vbuckets again after `fail_over`."""
+        """Stop as if killed; a process of its own is killed (SIGKILL).
+
+        The cluster serves the node's vbuckets again after a failover, or after `Cluster.restart_node`.
+        """
         self.node.crash()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its process was paused."""
+        return self.node.is_paused
+
+    def pause(self) -> None:
+        """Let it hang: its process stops where it is, its connections stay open (SIGSTOP).
+
+        Raises: DcpstreamError: it has no process of its own.
+        """
+        self.node.pause()
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT). Raises: as `pause`."""
+        self.node.resume()
 
     def __str__(self) -> str:
         """The name, for use in texts."""
@@ -160,7 +183,7 @@ class RunningRebalance:
 
 
 class Cluster:
-    """Several nodes in this process that are one cluster.
+    """Several nodes on this machine that are one cluster.
 
     Args:
         nodes: how many, 1 to 16.
@@ -170,12 +193,16 @@ class Cluster:
         settings: of the buckets; the number of replicas is `replicas`.
         port, mgmt_port: of the first node; each further node has the next one. 0: any free ones.
         username, password: the administrator.
+        processes: whether each node runs in a process of its own, see `dcpstream.Node`.
+        path: directory for the data, with a directory for each node; None keeps it in memory. The directory must not
+            hold nodes yet: a node can be restarted with its data, a whole cluster cannot.
+        auto_failover: settings of the automatic failover; None: as on a server, after 120 s of silence.
         capture: a file that gets every frame that passes between nodes; `dcpstream decode` reads it.
-        options: other arguments of every `Node`, but not `path`, `tls` and `alternate_addresses`: data is in memory.
+        options: other arguments of every `Node`, but not `tls` and `alternate_addresses`.
 
     Attributes:
         nodes: those that are in the cluster or were added to it; one that left is taken out.
-        auto_failover: settings of the automatic failover.
+        auto_failover: settings of the automatic failover, and how often it acted; `set_auto_failover` changes them.
 
     Raises:
         ConfigError: an option with an unusable value.
@@ -193,13 +220,16 @@ class Cluster:
         username: str = DEFAULT_USERNAME,
         password: str = DEFAULT_PASSWORD,
         capture: str | Path | None = None,
+        processes: bool = False,
+        path: str | Path | None = None,
+        auto_failover: AutoFailover | None = None,
         **options: Any,
     ) -> None:
         if not 1 <= nodes <= MAX_CLUSTER_NODES:
             raise ConfigError("nodes", nodes, f"1 to {MAX_CLUSTER_NODES}")
         if not 0 <= replicas <= MAX_REPLICAS:
             raise ConfigError("replicas", replicas, f"0 to {MAX_REPLICAS}")
-        for option in ("path", "tls", "alternate_addresses"):
+        for option in ("process", "tls", "alternate_addresses"):
             if options.get(option):
                 raise ConfigError(option, options[option], "nothing: a cluster cannot have that, only a single node")
         check_vbuckets(vbuckets)
@@ -211,10 +241,13 @@ class Cluster:
         self._count = nodes
         self._first_ports = port, mgmt_port
         self._started = 0
+        self._numbers = 0
         self._bucket_names = tuple(dict.fromkeys(buckets))
         self._vbuckets = vbuckets
         self._settings = replace(settings or BucketSettings(), replicas=replicas)
         self._options = options
+        self._has_processes = processes
+        self._path = Path(path) if path is not None else None
         self._capture_path = Path(capture) if capture is not None else None
         self._capture: Capture | None = None
         self._made: dict[str, tuple[BucketSettings, int]] = {}
@@ -226,7 +259,7 @@ class Cluster:
         self._shell: Shell | None = None
         self._rebalance: RunningRebalance | None = None
         self.nodes: list[ClusterNode] = []
-        self.auto_failover = AutoFailover()
+        self.auto_failover = auto_failover or AutoFailover(is_enabled=True)
 
     # ------------------------------------------------------------------------------------------------------- its life
 
@@ -238,6 +271,8 @@ class Cluster:
         if self._shell is not None:
             return self
         clock, random = SystemClock(), SystemRandom()
+        if self._path is not None and self._path.is_dir() and any(self._path.glob(f"{NODE_DIRECTORY}*")):
+            raise ConfigError("path", str(self._path), "a directory that holds no nodes of another cluster")
         with ExitStack() as undo:
             undo.callback(self.stop)
             orchestrator = Orchestrator(
@@ -253,6 +288,7 @@ class Cluster:
             self._shell = Shell(orchestrator, clock).start()
             for name in self._bucket_names:
                 self.create_bucket(name)
+            self._shell.begin(Watch(orchestrator, lambda: self.auto_failover, self._note_failover).run)
             undo.pop_all()
         return self
 
@@ -267,15 +303,17 @@ class Cluster:
         else:
             port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
             self._started += 1
+        self._numbers += 1
         node = Node(
-            (*self._made, *self._bucket_names) or ("default",),
+            (),
             vbuckets=self._vbuckets,
-            settings={name: settings for name, (settings, _) in self._made.items()} or self._settings,
             port=port,
             mgmt_port=mgmt_port,
             username=self.username,
             password=self.password,
             is_member=True,
+            process=self._has_processes,
+            path=self._path / f"{NODE_DIRECTORY}{self._numbers}" if self._path is not None else None,
             **self._options,
         )
         node.manager = self._manage
@@ -283,13 +321,24 @@ class Cluster:
         dial = "127.0.0.1" if is_unspecified(node.host) else node.host
         host = "" if is_loopback(node.host) or is_unspecified(node.host) else node.host
         name = f"ns_1@{dial}:{node.mgmt_port}"
+        self._equip(node)
+        address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
+        self.nodes.append(ClusterNode(name, node))
+        return Member(name, address, dial, self.username, self.password)
+
+    def _equip(self, node: Node) -> None:
+        """Give a node that was just started what is the cluster's, but no vbuckets."""
         if self._users is not None:
             node.take_users(self._users)
         if self._pool != (None, {}):
             node.set_pool(*self._pool)
-        address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
-        self.nodes.append(ClusterNode(name, node))
-        return Member(name, address, dial, self.username, self.password)
+        there = node.buckets
+        for name, (settings, count) in self._made.items():
+            if name not in there:
+                node.create_bucket(name, settings, count)
+        for name in there:
+            if name not in self._made:
+                node.drop_bucket(name)
 
     def stop(self) -> None:
         """Stop the orchestrator and all nodes. A cluster that does not run is left alone."""
@@ -305,7 +354,7 @@ class Cluster:
                 stack.callback(each.node.stop)
         self._orchestrator = None
         self._made.clear()
-        self._started = 0
+        self._started = self._numbers = 0
 
     def __enter__(self) -> Self:
         """Start."""
@@ -363,8 +412,7 @@ class Cluster:
         self._refuse_while_rebalancing("make a bucket")
         chosen, count = settings or self._settings, vbuckets or self._vbuckets
         for each in self._running():
-            engine = each.node.engine
-            if engine is None or name not in engine.buckets:
+            if name not in each.node.buckets:
                 each.node.create_bucket(name, chosen, count)
         self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas))
         self._made[name] = chosen, count
@@ -461,7 +509,9 @@ class Cluster:
             each.node.set_pool(name, quotas_mib)
 
     def _running(self) -> list[ClusterNode]:
-        return [each for each in self.nodes if each.is_running]
+        """The nodes that take orders: not those that are down, nor those that hang and were failed over."""
+        failed = {each.name for each in self._parts()[0].members.values() if each.is_failed}
+        return [each for each in self.nodes if each.is_running and not (each.is_paused and each.name in failed)]
 
     def _state(self, name: str) -> BucketState:
         orchestrator, _ = self._parts()
@@ -489,13 +539,14 @@ class Cluster:
     def state(self) -> ClusterState:
         """The nodes with their roles, and what is under way."""
         orchestrator, _ = self._parts()
-        healthy = {each.name: each.is_running for each in self.nodes}
+        healthy = {each.name: each.is_running and not each.is_paused for each in self.nodes}
         nodes = tuple(
             NodeState(
                 member.name,
                 member.address,
                 Membership.FAILED if member.is_failed else Membership.ACTIVE if member.is_active else Membership.ADDED,
                 is_healthy=healthy.get(member.name, False),
+                recovery=member.recovery or "none",
             )
             for member in list(orchestrator.members.values())
         )
@@ -516,6 +567,10 @@ class Cluster:
             self._balance = key, is_balanced(orchestrator)
         return self._balance[1]
 
+    def _note_failover(self, nodes: Sequence[str]) -> None:
+        """Count an automatic failover."""
+        self.auto_failover = replace(self.auto_failover, count=self.auto_failover.count + len(nodes))
+
     def set_auto_failover(self, settings: AutoFailover) -> None:
         """Change the settings of the automatic failover."""
         self.auto_failover = settings
@@ -533,9 +588,6 @@ class Cluster:
             raise ConfigError("nodes", len(self.nodes) + 1, f"at most {MAX_CLUSTER_NODES}")
         member = self._start_node(mgmt_port)
         added = self.nodes[-1]
-        for name, (settings, count) in self._made.items():
-            if added.node.engine is not None and name not in added.node.engine.buckets:
-                added.node.create_bucket(name, settings, count)
 
         def join() -> Procedure[None]:
             orchestrator.members[member.name] = member
@@ -544,6 +596,41 @@ class Cluster:
 
         shell.begin(join).result(READY_TIMEOUT_S)
         return added
+
+    def restart_node(self, node: ClusterNode | str) -> FailoverReport:
+        """Start a node again, at its ports and with its data; one that runs is stopped first.
+
+        If the node is in the map its vbuckets are served again when this returns: by the node, or by a replica that has
+        more. What was in memory only is fed to it anew. A node that was failed over serves nothing before `add_back`.
+
+        Returns: the vbuckets whose replica was promoted, and those that no node has any more.
+        Raises: ConfigError: there is no such node, or its port is taken. StoreError: its data cannot be used.
+        """
+        orchestrator, _ = self._parts()
+        found = self.node(str(node))
+        found.node.stop()
+        found.node.start()
+        self._equip(found.node)
+        if not orchestrator.members[found.name].is_active:
+            return FailoverReport()
+        return self._carry_out(lambda o: rejoin(o, found.name), FAILOVER_TIMEOUT_S)
+
+    def add_back(self, node: ClusterNode | str, recovery: str = Recovery.DELTA) -> None:
+        """Let a node that was failed over get copies by the next rebalance.
+
+        Args:
+            node: must be up: `restart_node` starts one that is down, `resume` one that hangs.
+            recovery: delta: its copies begin where they were, and are rolled back as far as they must be; full: its
+                copies are deleted, and built anew.
+
+        Raises: ConfigError: it was not failed over, or no such recovery. DcpstreamError, TimeoutError: it is not up.
+        """
+        if recovery not in tuple(Recovery):
+            raise ConfigError("recovery", recovery, " or ".join(Recovery))
+        found = self.node(str(node))
+        self._refuse_while_rebalancing("add a node back")
+        self._equip(found.node)
+        self._carry_out(lambda o: add_back(o, found.name, Recovery(recovery)))
 
     def begin_rebalance(self, remove: Iterable[ClusterNode | str] = ()) -> RunningRebalance:
         """Begin to give each node its share of the copies.
@@ -740,6 +827,7 @@ _VERBS: Mapping[str, Callable[..., Any]] = {
     "fail_over": _fail_over,
     "begin_graceful_failover": _begin_graceful_failover,
     "eject": Cluster.eject,
+    "add_back": Cluster.add_back,
     "set_auto_failover": Cluster.set_auto_failover,
     "create_bucket": Cluster.create_bucket,
     "change_bucket": Cluster.change_bucket,

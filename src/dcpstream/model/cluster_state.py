@@ -64,7 +64,7 @@ class AutoFailover:
     """
 
     is_enabled: bool = False
-    timeout_s: int = 120
+    timeout_s: float = 120
     max_count: int = 1
     count: int = 0
     can_abort_rebalance: bool = False

@@ -78,7 +78,8 @@ class Node:
     """An embedded Couchbase-compatible node.
 
     Args:
-        buckets: names of buckets, made if they are missing; other buckets in the directory are opened, too.
+        buckets: names of buckets, made if they are missing; other buckets in the directory are opened, too. A member of
+            a cluster needs none.
         vbuckets: number of vbuckets of each bucket, 1 to 1024. None: 1,024, or the number that a bucket on disk has.
         path: directory for the data; None keeps it in memory.
         host: address to listen on.
@@ -145,7 +146,7 @@ class Node:
         process: bool = False,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "process")}
-        if isinstance(buckets, str) or not buckets or not all(buckets):
+        if isinstance(buckets, str) or not (buckets or is_member) or not all(buckets):
             raise ConfigError("buckets", buckets, "a list of at least one name")
         for name in buckets:
             check_bucket_name(name)
@@ -692,9 +693,11 @@ class Node:
                     continue
                 opened.callback(store.close, clean=False)
                 storage = "disk" if store.is_durable else "memory"
-                engine.add_bucket(
+                bucket = engine.add_bucket(
                     name, store, storage=storage, is_filled=not self._is_member, uuid=directory.uuid_of(name)
                 )
+                if self._is_member:
+                    bucket.stand_down()
             if engine.damaged and not engine.buckets:
                 raise next(iter(engine.damaged.values()))
             opened.pop_all()

@@ -22,7 +22,7 @@ from functools import partial
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import Move, run_moves, settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator, is_trouble
-from dcpstream.cluster.machine.state import BucketState, topology
+from dcpstream.cluster.machine.state import BucketState, Unsettled, topology
 from dcpstream.cluster.machine.tasks import Procedure
 from dcpstream.errors import ConfigError
 from dcpstream.model import VbucketState
@@ -66,6 +66,7 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
     for node in nodes:
         o.members[node].is_failed = True
         o.members[node].is_active = False
+        o.members[node].recovery = None
         o.forget_links(node)
     # Moves that are under way fail for want of the node, and settle themselves.
     while o.is_rebalancing:
@@ -75,6 +76,8 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
     for bucket in o.buckets.values():
         for vbid in list(bucket.unsettled):
             yield from settle(o, bucket, vbid)
+        for node in nodes:
+            bucket.recovered.pop(node, None)
         yield from _promote(o, bucket, set(nodes), report)
     yield from o.publish_nodes()
     yield [o.tasks.start(o.dismiss(node)) for node in nodes]
@@ -104,7 +107,7 @@ def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: Fai
         if len(present) == sum(node is not None for node in chain):
             continue
         if chain[0] in failed:
-            best = yield from _best_copy(o, bucket, vbid, present)
+            best = yield from best_copy(o, bucket, vbid, present)
             if best is None:
                 lost.append(vbid)
                 logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
@@ -113,12 +116,24 @@ def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: Fai
                 present = (best, *(node for node in present if node != best))
         new = bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
         if new[0] is not None:
-            orders.append(o.set_state(bucket, vbid, new[0], VbucketState.ACTIVE, topology(new)))
+            orders.append(o.tasks.start(_activate(o, bucket, vbid, new)))
     yield orders
 
 
-def _best_copy(o: Orchestrator, bucket: BucketState, vbid: int, copies: Chain) -> Procedure[str | None]:
-    """The copy that has most; None without any that answers."""
+def _activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> Procedure[None]:
+    """Make the first copy of a chain active. If its node does not answer, the next rebalance or failover goes on."""
+    assert chain[0] is not None, "the caller looks first"
+    try:
+        yield o.set_state(bucket, vbid, chain[0], VbucketState.ACTIVE, topology(chain))
+    except Exception as error:
+        if not is_trouble(error):
+            raise
+        logger.warning("vbucket %d of %s is unsettled: %s", vbid, bucket.name, error)
+        bucket.unsettled[vbid] = Unsettled(chain, chain, is_begun=True)
+
+
+def best_copy(o: Orchestrator, bucket: BucketState, vbid: int, copies: Chain) -> Procedure[str | None]:
+    """The copy that has most, of equal ones the first; None without any that answers."""
     best: tuple[tuple[int, int], str] | None = None
     if len(copies) == 1:
         return copies[0]

@@ -40,8 +40,10 @@ def _spread_active(current: Sequence[Chain], nodes: Sequence[str]) -> list[str]:
     order = sorted(nodes, key=lambda node: -counts[node])
     room = {node: share + (number < extra) for number, node in enumerate(order)}
     result: list[str | None] = [None] * len(current)
-    for vbid, chain in enumerate(current):
-        node = chain[0] if chain else None
+    # A node that has too many gives up those first that need no backfill elsewhere.
+    receivers = {node for node in nodes if counts[node] < room[node]}
+    for vbid in sorted(range(len(current)), key=lambda vbid: not receivers.isdisjoint(current[vbid][1:])):
+        node = current[vbid][0] if current[vbid] else None
         if node is not None and room.get(node, 0) > 0:
             result[vbid] = node
             room[node] -= 1

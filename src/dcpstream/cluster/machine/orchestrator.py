@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S = 5.0
 """Longest wait for a node that is perhaps dead."""
+ORDER_TIMEOUT_S = 10.0
+"""Longest wait for a node that should be alive: an order takes milliseconds, on a busy machine a second."""
 RETRY_S = 0.1
 """Pause before streams that ended are added again."""
 CATCH_UP_PAUSE_S = 0.005
@@ -136,13 +138,16 @@ class Orchestrator:
     def order(
         self, node: str, bucket: str, opcode: int, *, vbid: int = 0, extras: bytes = b"", value: bytes = b""
     ) -> Outcome[Frame]:
-        """An order that must succeed. Nodes that are given up get none."""
+        """An order that must succeed, in time. Nodes that are given up get none.
+
+        A node that hung may carry the order out later.
+        """
         if self.members[node].is_given_up:
             return Outcome.failed(ConnectionLost(f"node {node} is given up"))
         fields = RequestFields(vbid=vbid, extras=extras, value=value)
         if opcode == Opcode.SET_VBUCKET and value:
             fields["datatype"] = Datatype.JSON
-        return self.orders(node, bucket).order(opcode, **fields)
+        return self.tasks.within(self.orders(node, bucket).order(opcode, **fields), ORDER_TIMEOUT_S, f"node {node}")
 
     def set_state(
         self, bucket: BucketState, vbid: int, node: str, state: VbucketState, meta: bytes = b""
@@ -166,9 +171,8 @@ class Orchestrator:
 
     def seqno_of(self, bucket: BucketState, vbid: int, node: str, vbuuid: int) -> Procedure[tuple[int, int]]:
         """(high seqno, persisted seqno) of a copy that knows the branch; (-1, -1) if it does not."""
-        answer = yield self.orders(node, bucket.name).request(
-            Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid.to_bytes(8, "big")
-        )
+        asked = self.orders(node, bucket.name).request(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid.to_bytes(8, "big"))
+        answer = yield self.tasks.within(asked, ORDER_TIMEOUT_S, f"node {node}")
         if answer.status:
             return -1, -1
         if answer.value[0]:
@@ -234,10 +238,15 @@ class Orchestrator:
         """
         source = bucket.fed.pop((vbid, destination), None)
         replicator = self._replicators.get((bucket.name, source or "", destination))
-        if replicator is not None and vbid in replicator.feeds:
-            yield from replicator.close_stream(vbid)
-        elif replicator is not None:
-            yield replicator.barrier()  # its STREAM_END may still be on the way
+        if replicator is None:
+            return
+        is_there = vbid in replicator.feeds  # if not, its STREAM_END may still be on the way
+        closed = self.tasks.start(replicator.close_stream(vbid)) if is_there else replicator.barrier()
+        try:
+            yield self.tasks.within(closed, ORDER_TIMEOUT_S, f"node {source} or {destination}")
+        except TimeoutError as error:
+            replicator.lost(ConnectionLost(f"replication to node {destination}: {error}"))
+            raise
 
     def cut(self, bucket: BucketState, source: str, destination: str) -> Procedure[None]:
         """End the replicator of a pair, so that nothing of it is still carried out when this is through.

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.moves import Move, run_moves, settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
+from dcpstream.cluster.machine.recovery import chains_with_recovered, end_recovery, restore_lost
 from dcpstream.cluster.machine.tasks import Procedure
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.wire import Opcode
@@ -83,18 +84,20 @@ class Rebalance:
                     )
         for member in o.members.values():
             member.is_active = not member.is_failed
+        yield from restore_lost(o)
         yield from o.publish_nodes()
         nodes = [member.name for member in o.known_members() if member.name not in self._remove]
         moves = [
             Move(bucket, vbid, wanted)
             for bucket in o.buckets.values()
-            for vbid, wanted in enumerate(plan_chains(bucket.chains, nodes, bucket.replicas))
+            for vbid, wanted in enumerate(plan_chains(chains_with_recovered(bucket), nodes, bucket.replicas))
             if wanted != bucket.chains[vbid]
         ]
         self.moves = len(moves)
         # A node that is failed over from now on is the failover's, and leaves with the next rebalance.
         gone = [name for name, member in o.members.items() if member.is_failed or name in self._remove]
         yield from run_moves(o, moves, self._is_over, self._note)
+        yield from end_recovery(o)
         for name in gone:
             o.members[name].is_active = False
         yield from o.publish_nodes()

@@ -9,10 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.model import Manifest, NodeAddress
+
+
+class Recovery(StrEnum):
+    """How a node that was failed over gets its copies back.
+
+    DELTA: it keeps what it has, and gets what it lacks. FULL: everything anew.
+    """
+
+    DELTA = "delta"
+    FULL = "full"
 
 
 @dataclass(slots=True)
@@ -27,6 +38,7 @@ class Member:
         is_active: whether it may hold copies: from its first rebalance to its failover or removal.
         is_given_up: whether a failover has begun: it gets no more orders to change a copy.
         is_failed: whether it serves nothing any more, or is taken for dead; a rebalance removes it.
+        recovery: how it comes back by the next rebalance, after it was failed over and added back; None for others.
     """
 
     name: str
@@ -37,6 +49,7 @@ class Member:
     is_active: bool = False
     is_given_up: bool = False
     is_failed: bool = False
+    recovery: Recovery | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +81,7 @@ class BucketState:
         fed: (vbucket, destination) → source: the streams that should be there.
         moving: vbuckets that a move is working on.
         unsettled: vbucket → a move that failed, until it is undone or completed.
+        recovered: node that was added back → the vbuckets of which it still has a copy, until the next rebalance.
     """
 
     name: str
@@ -79,6 +93,7 @@ class BucketState:
     fed: dict[tuple[int, str], str] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
     unsettled: dict[int, Unsettled] = field(default_factory=dict)
+    recovered: dict[str, set[int]] = field(default_factory=dict)
 
     def vbuckets_of(self, node: str) -> list[int]:
         """The vbuckets whose active copy the node has."""

@@ -117,16 +117,17 @@ class Tasks:
     def within(self, outcome: Outcome[T], seconds: float, what: str) -> Outcome[T]:
         """The same outcome, or a TimeoutError after this time."""
         found: Outcome[T] = Outcome()
+        timer = self.pause(seconds)
 
         def take() -> None:
             if outcome.error is not None:
                 found.fail(outcome.error)
             else:
                 found.succeed(outcome.value)
+            timer.succeed(None)  # it changes nothing any more, and nobody is woken for it
 
         outcome.then(take)
-        if not found.is_done:
-            self.pause(seconds).then(lambda: found.fail(TimeoutError(f"{what} took more than {seconds:g} s")))
+        timer.then(lambda: found.fail(TimeoutError(f"{what} took more than {seconds:g} s")))
         return found
 
     def next_timeout(self) -> float | None:

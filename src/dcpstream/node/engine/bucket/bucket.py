@@ -321,6 +321,13 @@ class Bucket:
             self.catch_up_all()
         self.is_warm = True
 
+    def stand_down(self) -> None:
+        """Make active and pending copies dead: another node may have become active while this one was down."""
+        with self.store.metadata_batch(may_wait=True):
+            for vbucket in self.vbuckets:
+                if vbucket is not None and vbucket.state in (VbucketState.ACTIVE, VbucketState.PENDING):
+                    vbucket.set_state(VbucketState.DEAD, self._random)
+
     def _create(self, vbid: int, state: VbucketState) -> VBucket:
         log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
         keep_history(log, self.settings)

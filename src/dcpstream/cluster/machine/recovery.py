@@ -1,0 +1,157 @@
+"""Recovery: a node that was down, or was failed over, comes back with the copies that it has.
+
+A member begins with dead copies: it does not know what became of its vbuckets. `rejoin` is for a node of the map that
+was restarted before anybody failed it over. For each vbucket that it served, the copy that has most becomes active, as
+in a failover; the node's own copy, if no other one has more. A crash may have cost the node writes that a replica has.
+
+`add_back` is for a node that was failed over. It gets copies by the next rebalance. In a delta recovery these are its
+old ones: each begins where it was, and is rolled back to where its history left the one of the present active copy. In
+a full recovery they are built anew.
+
+Source: ns_server's recovery types and janitor.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from dcpstream.cluster.machine.failover import MOVES_PAUSE_S, FailoverReport, best_copy
+from dcpstream.cluster.machine.layout import Chain
+from dcpstream.cluster.machine.moves import settle
+from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
+from dcpstream.cluster.machine.state import BucketState, Recovery, topology
+from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.errors import ConfigError
+from dcpstream.model import VbucketState
+from dcpstream.wire import Opcode
+
+logger = logging.getLogger(__name__)
+
+
+def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
+    """Let a node that was failed over take part in the next rebalance.
+
+    Errors: ConfigError: it was not failed over. ConnectionLost, TimeoutError: it is not up; nothing has changed.
+    """
+    member = o.members.get(node)
+    if member is None or not (member.is_failed or member.recovery):
+        raise ConfigError("node", node, "a node that was failed over and not yet removed")
+    o.forget_links(node)
+    kept: dict[str, set[int]] = {}
+    for bucket in o.buckets.values():
+        held = kept[bucket.name] = yield from copies_of(o, bucket, node)
+        link = o.orders(node, bucket.name)
+        # A node that was hung may have gone on to serve what it had.
+        orders = [link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(held)]
+        if recovery is Recovery.FULL:
+            orders += [link.order(Opcode.DEL_VBUCKET, vbid=vbid) for vbid in sorted(held)]
+        yield [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
+    member.is_failed = member.is_given_up = False
+    member.recovery = recovery
+    for bucket in o.buckets.values():
+        bucket.recovered[node] = kept[bucket.name] if recovery is Recovery.DELTA else set()
+        yield from o.tell_manifest(bucket, node)
+
+
+def copies_of(o: Orchestrator, bucket: BucketState, node: str) -> Procedure[set[int]]:
+    """The vbuckets of which a node has a copy, in whatever state. Errors: it does not answer."""
+    stats = yield o.tasks.within(o.orders(node, bucket.name).stats(b"vbucket"), REPLY_TIMEOUT_S, f"node {node}")
+    return {int(key.removeprefix(b"vb_")) for key in stats}
+
+
+def chains_with_recovered(bucket: BucketState) -> list[Chain]:
+    """The chains as they would be if the copies of recovered nodes followed already: what a plan shall begin with."""
+    found = []
+    for vbid, chain in enumerate(bucket.chains):
+        back = [node for node, held in bucket.recovered.items() if vbid in held and node not in chain]
+        present = [node for node in chain if node is not None]
+        filled = (*present, *back)[: len(chain)] if chain[0] is not None else ()
+        found.append((*filled, *(None,) * (len(chain) - len(filled))))
+    return found
+
+
+def restore_lost(o: Orchestrator) -> Procedure[None]:
+    """Serve vbuckets without any copy from a recovered node that has one."""
+    for bucket in o.buckets.values():
+        for node, held in bucket.recovered.items():
+            lost = [vbid for vbid in sorted(held) if bucket.chains[vbid][0] is None]
+            for vbid in lost:
+                bucket.chains[vbid] = (node, *(None,) * (len(bucket.chains[vbid]) - 1))
+            yield [o.set_state(bucket, vbid, node, VbucketState.ACTIVE, topology(bucket.chains[vbid])) for vbid in lost]
+
+
+def end_recovery(o: Orchestrator) -> Procedure[None]:
+    """Delete what recovered nodes still have beside their copies; they are nodes like any other now."""
+    for bucket in o.buckets.values():
+        for node, held in list(bucket.recovered.items()):
+            needless = [vbid for vbid in sorted(held) if node not in bucket.chains[vbid]]
+            yield [o.delete_copy(bucket, vbid, node).quietly() for vbid in needless]
+            del bucket.recovered[node]
+            o.members[node].recovery = None
+
+
+def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
+    """Take a node in again that was restarted while it was in the map; through when its vbuckets are served.
+
+    A rebalance that is under way is cancelled.
+
+    Errors: those of the node, if it does not answer.
+    """
+    member = o.members[node]
+    o.is_failing_over = True
+    member.is_given_up = member.is_failed = True
+    member.is_active = False
+    try:
+        o.forget_links(node)
+        # Moves that are under way fail for want of the node, and settle themselves.
+        while o.is_rebalancing:
+            yield o.tasks.pause(MOVES_PAUSE_S)
+        for bucket in o.buckets.values():
+            for vbid in list(bucket.unsettled):
+                yield from settle(o, bucket, vbid)
+        member.is_given_up = member.is_failed = False
+        member.is_active = True
+        report = FailoverReport()
+        for bucket in o.buckets.values():
+            yield from o.tell_manifest(bucket, node)
+            yield from _elect(o, bucket, node, report)
+        yield from o.publish_nodes()
+        for bucket in o.buckets.values():
+            o.tasks.start(o.feed_all(bucket)).then(partial(o.look_after_all, bucket))
+        return report
+    finally:
+        o.is_failing_over = False
+
+
+def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverReport) -> Procedure[None]:
+    """Give the copies of a restarted node their roles."""
+    promoted = report.promoted.setdefault(bucket.name, {})
+    lost = report.lost.setdefault(bucket.name, [])
+    held = yield from copies_of(o, bucket, node)
+    for key in [key for key, source in bucket.fed.items() if node in (key[1], source)]:
+        del bucket.fed[key]
+    orders = []
+    for vbid, chain in enumerate(bucket.chains):
+        if node not in chain:
+            if vbid in held:
+                orders.append(o.delete_copy(bucket, vbid, node))
+            continue
+        active: str | None = chain[0]
+        if active == node:
+            copies = tuple(each for each in chain if each is not None and (each != node or vbid in held))
+            active = yield from best_copy(o, bucket, vbid, copies)
+        if active is None:
+            lost.append(vbid)
+            logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
+            bucket.chains[vbid] = (None,) * len(chain)
+            continue
+        if active != chain[0]:
+            promoted[vbid] = active
+            rest = [each for each in chain if each is not None and each != active]
+            bucket.chains[vbid] = (active, *rest, *(None,) * (len(chain) - 1 - len(rest)))
+        if active != node:
+            orders.append(o.set_state(bucket, vbid, node, VbucketState.REPLICA))
+        if active != chain[0] or active == node:
+            orders.append(o.set_state(bucket, vbid, active, VbucketState.ACTIVE, topology(bucket.chains[vbid])))
+    yield orders

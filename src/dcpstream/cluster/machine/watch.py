@@ -1,0 +1,104 @@
+"""Automatic failover: a node that is silent for too long is failed over without an order.
+
+Every node is asked for a sign of life all the time. The watch acts when a node has given none for the time of the
+settings, and only if nothing is lost by it that waiting could save: the other nodes are a majority of the cluster, so
+that it is not the orchestrator that is cut off, and every vbucket that would be promoted has a copy on one of them. It
+acts `max_count` times, until an administrator sets the count back.
+
+Source: ns_server's auto_failover.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from dcpstream.cluster.machine.failover import fail_over
+from dcpstream.cluster.machine.orchestrator import Orchestrator, is_trouble
+from dcpstream.cluster.machine.tasks import Outcome, Procedure
+from dcpstream.model import AutoFailover
+from dcpstream.wire import Frame, Opcode
+
+logger = logging.getLogger(__name__)
+
+LOOK_PAUSE_S = 1.0
+"""Longest pause between two questions to a node."""
+LOOKS_MIN = 10
+"""Questions at least within the time after which a node is failed over."""
+
+
+class Watch:
+    """Watches the nodes of a cluster.
+
+    Args:
+        orchestrator: of the cluster.
+        settings: called for the present settings.
+        failed: called with the nodes that were failed over.
+    """
+
+    def __init__(
+        self, orchestrator: Orchestrator, settings: Callable[[], AutoFailover], failed: Callable[[list[str]], None]
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._settings = settings
+        self._failed = failed
+        self._heard: dict[str, float] = {}
+        self._asked: set[str] = set()
+        self._refused = ""
+
+    def run(self) -> Procedure[None]:
+        """Watch for ever."""
+        o = self._orchestrator
+        while True:
+            yield o.tasks.pause(min(LOOK_PAUSE_S, self._settings().timeout_s / LOOKS_MIN))
+            known = [member.name for member in o.known_members()]
+            self._heard = {name: self._heard.get(name, o.tasks.now) for name in known}
+            for name in known:
+                self._ask(name)
+            settings = self._settings()
+            due = [name for name, heard in self._heard.items() if o.tasks.now - heard >= settings.timeout_s]
+            if not (due and settings.is_enabled and self._may_act(settings, due)):
+                continue
+            logger.warning("no sign of life of %s for %g s: failed over", ", ".join(due), settings.timeout_s)
+            try:
+                yield from fail_over(o, due)
+            except Exception as error:
+                if not is_trouble(error):
+                    raise
+                logger.warning("the automatic failover failed: %s", error)
+            else:
+                self._failed(due)
+
+    def _ask(self, node: str) -> None:
+        if node not in self._asked:
+            self._asked.add(node)
+            answer = self._orchestrator.orders(node, "").request(Opcode.NOOP)
+            answer.then(lambda: self._take(node, answer))
+
+    def _take(self, node: str, answer: Outcome[Frame]) -> None:
+        self._asked.discard(node)
+        if answer.error is None and node in self._heard:
+            self._heard[node] = self._orchestrator.tasks.now
+
+    def _may_act(self, settings: AutoFailover, due: Sequence[str]) -> bool:
+        """Whether the nodes may be failed over; why not is logged once."""
+        o = self._orchestrator
+        why = ""
+        if o.is_failing_over:
+            return False
+        if settings.count + len(due) > settings.max_count:
+            why = f"{settings.count} of {settings.max_count} automatic failovers have been made"
+        elif 2 * len(due) >= len(self._heard):
+            why = "the other nodes are no majority"
+        elif o.is_rebalancing and not settings.can_abort_rebalance:
+            why = "a rebalance is under way"
+        elif any(
+            chain[0] in due and all(node is None or node in due for node in chain[1:])
+            for bucket in o.buckets.values()
+            for chain in bucket.chains
+        ):
+            why = "a vbucket has no copy elsewhere"
+        if why and why != self._refused:
+            logger.warning("%s: silent, and not failed over: %s", ", ".join(due), why)
+        self._refused = why
+        return not why
