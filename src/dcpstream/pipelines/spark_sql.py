@@ -52,8 +52,13 @@ ROWS_PER_PARTITION = 250_000
 OBSERVED_TIMEOUT_S = 10.0
 """Time to wait for the counts of a batch; after it they are read from `changes`."""
 
-APPEND_SETTINGS = {"spark.sql.adaptive.enabled": "false"}
-"""Of the session of a batch, which has no shuffle to adapt. Delta reads its log in it: one job instead of three."""
+APPEND_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.openCostInBytes": "0",
+}
+"""Of the session of a batch, which reads no files and has no shuffle to adapt. Before each append Delta reads its log
+in it: a few small files, in one job instead of three, and with few tasks."""
 
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
