@@ -134,13 +134,17 @@ class Nodes:
         connection = self.any_ready()
         if connection is not None:
             self._ask_for_map(connection, now)
+            if now >= self._next_seed_at:
+                # The node that is asked may have left the cluster, and know no more than the map of that moment.
+                self._try_next_seed(now, is_named=True)
         elif not self._connections or now >= self._next_seed_at:
             self._try_next_seed(now)
         return self.map
 
-    def _try_next_seed(self, now: float, besides: str = "") -> None:
+    def _try_next_seed(self, now: float, besides: str = "", *, is_named: bool = False) -> None:
+        """Connect to a node that has no connection; with `is_named`, only to one that the map names."""
         known = list(self.map.nodes) if self.map is not None else []
-        candidates = [*self.options.seeds, *known][:MAX_SEEDS_TRIED]
+        candidates = (known if is_named else [*self.options.seeds, *known])[:MAX_SEEDS_TRIED]
         self._next_seed_at = now + NEXT_SEED_S
         for _ in range(len(candidates)):
             address = candidates[self._next_seed % len(candidates)]

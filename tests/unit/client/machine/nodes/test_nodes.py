@@ -162,6 +162,21 @@ def test_a_silent_seed_does_not_keep_the_next_one_waiting(nodes: Nodes) -> None:
     assert nodes.to_disconnect() == [first]
 
 
+def test_a_map_that_leads_nowhere_is_asked_of_another_node_too(nodes: Nodes) -> None:
+    """The node that is asked may have left the cluster: it knows nothing of what came after."""
+    connection = ready(nodes, FakeNode(cluster_map=config(4, ports=(11210, 11211, 11212))))
+    nodes.find_map(10.0, refresh=True)
+    connect(nodes, connection, FakeNode(), 10.0)
+    (second,) = nodes.to_connect()
+    nodes.find_map(10.0 + NEXT_SEED_S / 2, refresh=True)
+    assert nodes.to_connect() == []
+    nodes.find_map(10.0 + NEXT_SEED_S, refresh=True)
+    (third,) = nodes.to_connect()
+    assert nodes.map is not None
+    named = {str(node) for node in nodes.map.nodes}
+    assert {str(second.address), str(third.address)} < named
+
+
 def test_a_map_that_is_pushed_is_taken(nodes: Nodes) -> None:
     connection = ready(nodes, FakeNode(granted=[*GRANTED, Feature.CLUSTERMAP_NOTIFICATION]))
     connection.receive_data(pushed("default", (0, 7), config(4, rev=7)), 1.0)
