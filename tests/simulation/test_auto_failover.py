@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.cluster.machine.watch import Watch
 from dcpstream.model import AutoFailover
-from tests.kit.cluster_world import ClusterWorld
+from dcpstream.testing.simulation import SimulatedCluster
 
 TIMEOUT_S = 5.0
 
@@ -17,7 +17,7 @@ class Watched:
     """A cluster that is watched."""
 
     def __init__(self, *, nodes: int = 4, replicas: int = 1, max_count: int = 1) -> None:
-        self.world = ClusterWorld(nodes, replicas=replicas, seed=1, vbuckets=4)
+        self.world = SimulatedCluster(nodes, replicas=replicas, seed=1, vbuckets=4)
         self.settings = AutoFailover(is_enabled=True, timeout_s=TIMEOUT_S, max_count=max_count)
         self.failed: list[str] = []
         watch = Watch(self.world.orchestrator, lambda: self.settings, self._note)

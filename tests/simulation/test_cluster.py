@@ -16,9 +16,8 @@ from dcpstream.cluster.machine.moves import MoveCancelled, move
 from dcpstream.cluster.machine.rebalance import Rebalance
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.testing.simulation import Peer
+from dcpstream.testing.simulation import Peer, SimulatedCluster
 from dcpstream.wire import Opcode, Status
-from tests.kit.cluster_world import ClusterWorld
 
 SLOW_SEEDS = 40
 
@@ -30,8 +29,8 @@ def seeds(count: int, *known: int) -> list[Any]:
     return [*sorted(fast), *slow]
 
 
-def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4) -> ClusterWorld:
-    world = ClusterWorld(nodes, replicas=replicas, seed=seed, vbuckets=vbuckets)
+def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4) -> SimulatedCluster:
+    world = SimulatedCluster(nodes, replicas=replicas, seed=seed, vbuckets=vbuckets)
     for vbid in range(world.vbuckets):
         for number in range(5):
             world.write(vbid, f"k{number}")
@@ -40,12 +39,12 @@ def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 
     return world
 
 
-def documents(world: ClusterWorld) -> dict[int, set[bytes]]:
+def documents(world: SimulatedCluster) -> dict[int, set[bytes]]:
     """Vbucket → the keys in its active copy."""
     return {vbid: set(world.copy(world.active(vbid)[0], vbid)) for vbid in range(world.vbuckets)}
 
 
-def failover_logs(world: ClusterWorld) -> list[FailoverLog]:
+def failover_logs(world: SimulatedCluster) -> list[FailoverLog]:
     """Per vbucket that of its active copy."""
     return [world.nodes[world.active(vbid)[0]].failover_log(vbid) for vbid in range(world.vbuckets)]
 
@@ -307,7 +306,7 @@ def test_a_node_is_failed_over_at_any_moment_of_a_rebalance(seed: int):
     world.check()
 
 
-def durable(world: ClusterWorld, vbid: int, key: str) -> Peer:
+def durable(world: SimulatedCluster, vbid: int, key: str) -> Peer:
     """Begin a durable write; the peer that waits for its answer."""
     peer = world.nodes[world.active(vbid)[0]].connect()
     peer.send(Opcode.SET, vbid=vbid, key=b"\0" + key.encode(), extras=bytes(8), framing=b"\x11\x01")
@@ -336,7 +335,7 @@ class DurableWrites:
     At any time, an acknowledged write is on a majority of the copies that the map names.
     """
 
-    def __init__(self, world: ClusterWorld) -> None:
+    def __init__(self, world: SimulatedCluster) -> None:
         self._world = world
         self._waiting: list[tuple[int, bytes, Peer]] = []
         self._chains: list[Chain] = list(world.bucket.chains)
@@ -410,3 +409,36 @@ def test_what_cannot_be_failed_over_is_refused(nodes: list[str]):
     with pytest.raises(ConfigError):
         Rebalance(world.orchestrator, nodes)
     world.check()
+
+
+def test_a_running_node_is_fenced_also_over_a_new_connection():
+    world = filled()
+    lost: list[Link] = []
+
+    def lose() -> None:
+        link = world.orchestrator.orders("n0", "default")
+        if world.orchestrator.is_failing_over and not lost:
+            lost.append(link)
+            world.disconnect(link)
+
+    world.after_pass = lose
+    world.run(fail_over(world.orchestrator, ["n0"]))
+    assert lost
+    assert not any("n0" in world.active(vbid) for vbid in range(world.vbuckets))
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_new_node_has_the_map_before_others_name_it(seed: int):
+    """A client that hears of it may ask it at once."""
+    world = filled(seed=seed)
+    added = world.add_node()
+    named: list[bool] = []
+
+    def look() -> None:
+        if any(len(world.nodes[name].engine.config.nodes) > 3 for name in ("n0", "n1", "n2")):
+            named.append(world.nodes[added].bucket.given_chains is not None)
+
+    world.after_pass = look
+    world.run(Rebalance(world.orchestrator).run())
+    assert named
+    assert all(named)

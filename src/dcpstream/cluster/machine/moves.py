@@ -195,7 +195,7 @@ def _begin_chain(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain, 
     told = o.publish(bucket)
     yield o.set_state(bucket, vbid, active, VbucketState.ACTIVE, topology(chain))
     replicas = [node for node in chain[1:] if node is not None]
-    for node in {node for node in (*replaced, *chain) if node is not None}:
+    for node in dict.fromkeys(node for node in (*replaced, *chain) if node is not None):
         if node not in replicas or bucket.fed.get((vbid, node)) != active:
             yield from o.starve(bucket, vbid, node)
     # A copy that handed over is dead: it becomes a replica, and keeps what it has.

@@ -39,6 +39,9 @@ ORDER_TIMEOUT_S = 10.0
 """Longest wait for a node that should be alive: an order takes milliseconds, on a busy machine a second."""
 RETRY_S = 0.1
 """Pause before streams that ended are added again."""
+FENCE_ATTEMPTS = 3
+FENCE_PAUSE_S = 0.05
+"""Attempts to reach a node that is failed over, and the pause between them: a dead one delays its failover by that."""
 CATCH_UP_PAUSE_S = 0.005
 CATCH_UP_PAUSE_MAX_S = 0.1
 """First and longest pause between two questions how far a copy is."""
@@ -277,11 +280,25 @@ class Orchestrator:
                 barriers.append(replicator.barrier())
         yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in barriers]
         touched = {*bucket.vbuckets_of(node), *bucket.moving, *bucket.unsettled}
-        link = self.orders(node, bucket.name)
-        dead = [
-            link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(touched)
-        ]
-        yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in dead]
+        yield [self.tasks.start(self._make_dead(bucket, vbid, node)) for vbid in sorted(touched)]
+
+    def _make_dead(self, bucket: BucketState, vbid: int, node: str) -> Procedure[None]:
+        """Make a copy of a node that is given up dead, if the node answers.
+
+        A connection that was lost says little about the node, so others are tried.
+        """
+        for _ in range(FENCE_ATTEMPTS):
+            order = self.orders(node, bucket.name).order(
+                Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])
+            )
+            try:
+                yield self.tasks.within(order, REPLY_TIMEOUT_S, f"node {node}")
+            except ConnectionLost:
+                yield self.tasks.pause(FENCE_PAUSE_S)
+            except (DcpstreamError, TimeoutError):
+                return  # it has no such copy, or hangs
+            else:
+                return
 
     def _stream_ended(self, replicator: Replicator, vbid: int, status: int) -> None:
         source, destination = replicator.producer.node, replicator.consumer.node
@@ -312,7 +329,7 @@ class Orchestrator:
 
     def look_after_all(self, bucket: BucketState) -> None:
         """Add all streams again that ended while nobody looked."""
-        for source, destination in {(source, to) for (_, to), source in bucket.fed.items()}:
+        for source, destination in dict.fromkeys((source, to) for (_, to), source in bucket.fed.items()):
             if self._missing(bucket.name, source, destination):
                 self._mend(bucket.name, source, destination)
 
@@ -363,10 +380,16 @@ class Orchestrator:
         bucket.rev = self._rev
         members = self.known_members()
         logger.debug("map of %s, revision %d", bucket.name, bucket.rev)
-        yield [
-            self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
-            for member in members
-        ]
+        # Clients that hear of a new node may ask it at once, so it is told before the others name it.
+        new = [member for member in members if member.name not in bucket.informed]
+        for group in (new, [member for member in members if member not in new]):
+            answers = yield [
+                self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+                for member in group
+            ]
+            bucket.informed.update(
+                member.name for member, answer in zip(group, answers, strict=True) if answer is not None
+            )
         told.succeed(None)
 
     def _tell(self, bucket: BucketState | None, member: Member, members: Iterable[Member]) -> Outcome[Frame]:
@@ -392,14 +415,17 @@ class Orchestrator:
         self.forget_links(node)
 
     def publish_nodes(self) -> Procedure[None]:
-        """Tell all nodes the list of nodes, and the map of every bucket."""
+        """Tell all nodes the map of every bucket, and the list of nodes.
+
+        The maps come first, because a map is told to a new node before others hear of that node.
+        """
+        yield [self.publish(bucket) for bucket in self.buckets.values()]
         self._rev += 1
         members = self.known_members()
         yield [
             self.tasks.within(self._tell(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
             for member in members
         ]
-        yield [self.publish(bucket) for bucket in self.buckets.values()]
 
     # --------------------------------------------------------------------------------------------------------- buckets
 

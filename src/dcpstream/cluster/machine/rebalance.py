@@ -113,6 +113,8 @@ class Rebalance:
                 ]
             o.forget_links(name)
             del o.members[name]
+            for bucket in o.buckets.values():
+                bucket.informed.discard(name)
         return gone
 
 

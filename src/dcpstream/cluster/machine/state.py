@@ -78,6 +78,7 @@ class BucketState:
         chains: per vbucket the nodes of its copies, the active one first.
         manifest: its scopes and collections.
         rev: revision of the map that was told last.
+        informed: nodes that have had a map of this bucket. What a node tells before is its own.
         fed: (vbucket, destination) → source: the streams that should be there.
         moving: vbuckets that a move is working on.
         unsettled: vbucket → a move that failed, until it is undone or completed.
@@ -90,6 +91,7 @@ class BucketState:
     chains: list[Chain]
     manifest: Manifest = Manifest.DEFAULT
     rev: int = 0
+    informed: set[str] = field(default_factory=set)
     fed: dict[tuple[int, str], str] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
     unsettled: dict[int, Unsettled] = field(default_factory=dict)

@@ -12,12 +12,19 @@ consumer. A `PretendWire` joins a producer of one node to a consumer of another 
 a test can stop, cut or restart between any two frames. Only the test moves the `VirtualClock`, and `SeededRandom`
 repeats itself, so a test that fails fails again.
 
+`SimulatedCluster` is a whole cluster: nodes, the orchestrator, and `Lines` over which their bytes pass in an order that
+a seed decides. `SimulatedReader` is a client of it. `Judge` and `TableJudge` watch and compare. A `scenario` plays all
+of them from one seed; `python -m dcpstream.testing.simulation` plays many.
+
 Frames are `dcpstream.wire.Frame`; `dcpstream.wire.decode_message` gives the typed message. Nothing here needs pytest.
 """
 
 from __future__ import annotations
 
 from dcpstream.testing.simulation.clock import START_S, START_UNIX_S, SeededRandom, VirtualClock
+from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.judges import Judge, TableJudge, Violation
+from dcpstream.testing.simulation.lines import Line, Lines
 from dcpstream.testing.simulation.node import (
     USUAL_FEATURES,
     WITHOUT_COLLECTIONS,
@@ -27,7 +34,9 @@ from dcpstream.testing.simulation.node import (
     known_users,
     simulated_engine,
 )
+from dcpstream.testing.simulation.reader import SimulatedReader
 from dcpstream.testing.simulation.replication import PretendWire, ScriptedProducer
+from dcpstream.testing.simulation.scenario import Report, play
 
 __all__ = [
     "START_S",
@@ -35,12 +44,21 @@ __all__ = [
     "USUAL_FEATURES",
     "WITHOUT_COLLECTIONS",
     "FrameFields",
+    "Judge",
+    "Line",
+    "Lines",
     "Peer",
     "PretendWire",
+    "Report",
     "ScriptedProducer",
     "SeededRandom",
+    "SimulatedCluster",
     "SimulatedNode",
+    "SimulatedReader",
+    "TableJudge",
+    "Violation",
     "VirtualClock",
     "known_users",
+    "play",
     "simulated_engine",
 ]

@@ -101,6 +101,7 @@ class SimulatedNode:
         users: the users that may log in; `known_users` by default.
         settings: of the bucket.
         compat_version: the server release that the node stands in for.
+        seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
 
     Attributes:
         clock: the node's time; `advance` moves it.
@@ -115,13 +116,14 @@ class SimulatedNode:
         users: Users | None = None,
         settings: BucketSettings | None = None,
         compat_version: str = "7.2",
+        seed: int = 2,
     ) -> None:
         self._settings = settings
         self._compat_version = compat_version
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()
-        self._random = SeededRandom(2)
+        self._random = SeededRandom(seed)
         self.clock = VirtualClock()
         self.peers: list[Peer] = []
         self._start()
@@ -351,9 +353,8 @@ class Peer:
             return False
         moved = False
         for piece in self.session.data_to_send(max_bytes):
-            self._reader.receive_data(bytes(piece))
+            self.arrive(bytes(piece))
             moved = True
-        self.received += self._reader.frames()
         if self.session.is_closing:
             self.closed = True
             self.close_reason = self.session.close_reason
@@ -364,6 +365,11 @@ class Peer:
             self._feed()
             moved |= len(self._unread) != before
         return moved
+
+    def arrive(self, data: bytes) -> None:
+        """The node sent bytes; a subclass may keep them as they are."""
+        self._reader.receive_data(data)
+        self.received += self._reader.frames()
 
     def take(self) -> list[Frame]:
         """The frames that came since the last call."""

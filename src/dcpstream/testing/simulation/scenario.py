@@ -1,0 +1,384 @@
+"""One seed: a cluster, its trouble, and the judges' verdict.
+
+A seed draws the size of the cluster, what its clients do, and a few operations: rebalances, failovers, and faults at
+any moment of them. At the end everything is healed, a rebalance gives every vbucket its copies again, and the judges
+compare. The same seed does the same, exchange by exchange.
+
+Only one failure at a time is promised to be survived, so an operation that gives a node up is followed by a rebalance
+before the next one begins.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
+from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.cluster.machine.tasks import Outcome, Procedure
+from dcpstream.errors import DcpstreamError
+from dcpstream.model import Manifest
+from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.judges import Judge, TableJudge, Violation
+from dcpstream.testing.simulation.reader import SimulatedReader
+from dcpstream.testing.simulation.trace import Trace
+from dcpstream.testing.simulation.workload import Workload
+
+ATTEMPTS_MAX = 12
+"""Rebalances until one ends well, after everything is healed."""
+PATIENCE_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Time that a client gets to catch up at the end: longer than all its pauses together."""
+OPERATION_S = 200.0
+"""Longest operation, in virtual time: longer than all time-outs of the orchestrator after each other."""
+STALL_S_MAX = 20.0
+"""Longest time in which a connection passes nothing, although both ends are well."""
+COLLECTION = 8
+NEVER = 1 << 60
+"""An exchange that does not come."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a seed showed.
+
+    Attributes:
+        failure: the broken promise, or the error; empty if there is none.
+        trace: what happened, if it was asked for.
+        counts: how much of what was done.
+    """
+
+    seed: int
+    failure: str = ""
+    trace: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def play(seed: int, *, is_traced: bool = False) -> Report:
+    """Play one seed."""
+    report = Report(seed)
+    scenario = None
+    try:
+        scenario = Scenario(seed, report.trace if is_traced else None)
+        scenario.play()
+    except Violation as error:
+        report.failure = str(error)
+    except Exception as error:  # noqa: BLE001 - any error of the code under test is a finding
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        report.failure = f"{type(error).__name__}: {error} ({last.filename.rpartition('/')[2]}:{last.lineno})"
+    if scenario is not None:
+        report.counts = scenario.counts()
+    return report
+
+
+class Scenario:
+    """The life of one cluster.
+
+    Args:
+        seed: draws everything.
+        lines: get a line of text about each step; None: nobody reads them.
+    """
+
+    def __init__(self, seed: int, lines: list[str] | None = None) -> None:
+        cluster = self.cluster = SimulatedCluster(0, seed=seed, begins=False)
+        chance = self._chance = cluster.chance
+        nodes = chance.choice((2, 3, 3))
+        cluster = self.cluster = SimulatedCluster(
+            nodes,
+            vbuckets=chance.choice((1, 2, 2, 3)),
+            replicas=chance.choice((1, 1, nodes - 1)),
+            seed=seed,
+            split_share=chance.choice((0.0, 0.2, 0.5)),
+            begins=False,
+        )
+        chance = self._chance = cluster.chance
+        self.trace = Trace(cluster, lines)
+        self.judge = Judge(cluster)
+        cluster.begin()
+        self.table = TableJudge("reader", self.judge.histories)
+        self.reader = SimulatedReader(
+            cluster,
+            self.table,
+            buffer_bytes=chance.choice((150, 400, 64 * 1024)),
+            ack_share=chance.choice((0.1, 0.5, 1.0)),
+        )
+        self.workload = Workload(cluster, self.judge)
+        self._write_share = chance.choice((0.01, 0.03))
+        self._durable_share = chance.choice((0.0, 0.01))
+        self._fault_share = chance.choice((0.0, 0.002, 0.01))
+        self._begin_at = NEVER
+        self._cuts_left = NEVER
+        self._done: dict[str, int] = {}
+        cluster.after_pass = self._meanwhile
+
+    def counts(self) -> dict[str, int]:
+        """How much of what was done."""
+        found = {
+            "exchanges": self.cluster.passed,
+            "writes": self.workload.written,
+            "durable writes": self.workload.acknowledged,
+            "snapshots compared": self.table.compared,
+            "rollbacks of the reader": self.table.rollbacks,
+            "readers begun": self.reader.runs,
+        }
+        return found | self._done
+
+    def play(self) -> None:
+        """Everything from the first write to the last comparison."""
+        cluster, chance = self.cluster, self._chance
+        if chance.random() < 0.3:
+            self._make_collection()
+        for _ in range(chance.randrange(12)):
+            self.workload.write()
+        self._begin_reader()
+        if chance.random() < 0.5:
+            cluster.settle(0.5)
+        for _ in range(chance.choice((1, 2, 2, 3))):
+            self._operate()
+        self._heal()
+        cluster.after_pass = self.workload.look
+        self._repair()
+        self._begin_reader()
+        for seconds in PATIENCE_S:
+            cluster.settle(seconds)
+            if self._has_caught_up():
+                break
+            self._replace_lost_reader()
+        self.judge.finish()
+        self.table.finish()
+
+    def _has_caught_up(self) -> bool:
+        newest = self.judge.histories.newest
+        return all(self.table.documents(vbid) == branch.documents(branch.high) for vbid, branch in newest.items())
+
+    def _replace_lost_reader(self) -> None:
+        """A reader that knows no node of the cluster any more needs a new address, as in any cluster."""
+        run = self.reader.run
+        assert run is not None, "it was begun"
+        known = {self.cluster.name_at(node.kv_port) for node in (run.nodes.map.nodes if run.nodes.map else ())}
+        if known.isdisjoint(self._active()):
+            self._count("reader that knew no node")
+            self.reader.kill()
+            self._begin_reader()
+
+    def _make_collection(self) -> None:
+        manifest = Manifest.from_json(
+            {
+                "uid": "1",
+                "scopes": [
+                    {
+                        "name": "_default",
+                        "uid": "0",
+                        "collections": [{"name": "_default", "uid": "0"}, {"name": f"c{COLLECTION:x}", "uid": "8"}],
+                    }
+                ],
+            }
+        )
+        self.cluster.run(self.cluster.orchestrator.set_manifest(self.cluster.bucket, manifest))
+        self.workload.collections.append(COLLECTION)
+
+    # ------------------------------------------------------------------------------------------------------ all along
+
+    def _meanwhile(self) -> None:
+        """After each exchange: clients write, connections fail."""
+        chance = self._chance
+        draw = chance.random()
+        if draw < self._write_share:
+            self.workload.write()
+        elif draw < self._write_share + self._durable_share:
+            self.workload.write_durably()
+        elif draw > 1 - self._fault_share:
+            self._fail_something()
+        if self.cluster.passed % 8 == 0:
+            self.workload.look()
+        if self.reader.run is None and self._begin_at <= self.cluster.passed:
+            self._begin_reader()
+
+    def _begin_reader(self) -> None:
+        if self.reader.run is None:
+            self._begin_at = NEVER
+            self.trace.note("the reader begins")
+            self.reader.begin()
+
+    def _fail_something(self) -> None:
+        cluster, chance = self.cluster, self._chance
+        kind = chance.choice(("cut", "cut", "stall", "reader"))
+        self._count(kind)
+        if kind == "reader" and self.reader.run is not None:
+            self.trace.note("the reader dies")
+            self.reader.kill()
+            self._begin_at = cluster.passed + chance.randrange(300)
+        elif kind == "cut" and cluster.lines.all and self._cuts_left:
+            self._cuts_left -= 1
+            line = chance.choice(cluster.lines.all)
+            self.trace.note(f"{line.name}-{line.node} is cut")
+            cluster.lines.cut(line)
+        elif kind == "stall" and cluster.lines.all:
+            line = chance.choice(cluster.lines.all)
+            cluster.stall(line, chance.randrange(1, 400), chance.choice((0.1, 3.0, STALL_S_MAX)))
+
+    def _count(self, what: str) -> None:
+        self._done[what] = self._done.get(what, 0) + 1
+
+    def _heal(self) -> None:
+        """No fault goes on."""
+        self.cluster.end_stalls()
+        for name in sorted(self.cluster.hung):
+            self.cluster.wake(name)
+        self.cluster.orchestrator.pause(is_on=False)
+
+    # ------------------------------------------------------------------------------------------------------- operations
+
+    def _operate(self) -> None:
+        """One operation, with what may happen to it."""
+        cluster, chance = self.cluster, self._chance
+        kinds: list[Callable[[], None]] = [
+            self._rebalance_in,
+            self._swap,
+            self._write_only,
+            self._fail_over_crashed,
+            self._fail_over_crashed,
+            self._fail_over_stale,
+            self._fail_over_alive,
+            self._fail_over_gracefully,
+            self._crash_in_rebalance,
+            self._cancel_rebalance,
+        ]
+        if len(self._active()) > 2:
+            kinds.append(self._rebalance_out)
+        kind = chance.choice(kinds)
+        name = kind.__name__.strip("_").replace("_", " ")
+        self.trace.note(f"== {name}")
+        self._count(name)
+        kind()
+        self.trace.note(f"== {name} is over: {cluster.bucket.chains}")
+
+    def _active(self) -> list[str]:
+        return [member.name for member in self.cluster.orchestrator.known_members()]
+
+    def _try(self, procedure: Procedure[Any]) -> bool:
+        """Carry out a procedure that may fail as the orchestrator's procedures do."""
+        return self._await(self.cluster.orchestrator.tasks.start(procedure))
+
+    def _await(self, outcome: Outcome[Any]) -> bool:
+        start = self.cluster.now
+        self.cluster.until(lambda: outcome.is_done or self.cluster.now > start + OPERATION_S)
+        if not outcome.is_done:
+            raise Violation(f"an operation ends: this one has not after {OPERATION_S:g} s")
+        if outcome.error is None:
+            return True
+        if not isinstance(outcome.error, DcpstreamError | TimeoutError):
+            raise outcome.error
+        self.trace.note(f"it failed: {type(outcome.error).__name__}: {outcome.error}")
+        return False
+
+    def _repair(self) -> None:
+        """Rebalances until every vbucket has its copies, without further faults."""
+        cluster = self.cluster
+        fault_share, self._fault_share = self._fault_share, 0.0
+        self._heal()
+        for name in [name for name, member in cluster.orchestrator.members.items() if not member.is_failed]:
+            if name not in cluster.nodes:
+                self._try(fail_over(cluster.orchestrator, [name]))
+        while len(self._active()) < cluster.bucket.replicas + 1:
+            cluster.orchestrator.members[cluster.add_node()].is_active = True
+        for _ in range(ATTEMPTS_MAX):
+            if self._try(Rebalance(cluster.orchestrator).run()):
+                break
+        else:
+            raise Violation(f"a rebalance ends well: {ATTEMPTS_MAX} in a row failed, without any fault")
+        cluster.settle(0.5)
+        self._fault_share = fault_share
+
+    def _write_only(self) -> None:
+        start, count = self.cluster.passed, self._chance.randrange(100)
+        self.cluster.until(lambda: self.cluster.passed >= start + count or self.cluster.now > 10_000)
+        for _ in range(5):
+            self.workload.write()
+            self.workload.write_durably()
+        self.cluster.settle(0.2)
+
+    def _rebalance_in(self) -> None:
+        self.cluster.add_node()
+        self._try(Rebalance(self.cluster.orchestrator).run())
+
+    def _rebalance_out(self) -> None:
+        self._try(Rebalance(self.cluster.orchestrator, [self._chance.choice(self._active())]).run())
+
+    def _swap(self) -> None:
+        gone = self._chance.choice(self._active())
+        self.cluster.add_node()
+        self._try(Rebalance(self.cluster.orchestrator, [gone]).run())
+
+    def _cancel_rebalance(self) -> None:
+        cluster = self.cluster
+        cluster.add_node()
+        rebalance = Rebalance(cluster.orchestrator, [self._chance.choice(self._active())])
+        outcome = cluster.orchestrator.tasks.start(rebalance.run())
+        limit = cluster.passed + self._chance.randrange(1, 300)
+        cluster.until(lambda: outcome.is_done or cluster.passed >= limit)
+        rebalance.cancel()
+        self._await(outcome)
+
+    def _crash_in_rebalance(self) -> None:
+        cluster = self.cluster
+        cluster.add_node()
+        victims = self._active()
+        outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
+        limit = cluster.passed + self._chance.randrange(1, 300)
+        cluster.until(lambda: outcome.is_done or cluster.passed >= limit)
+        self._give_up(self._chance.choice(victims), is_crashed=self._chance.random() < 0.7)
+        self._await(outcome)
+        self._repair()
+
+    def _give_up(self, victim: str, *, is_crashed: bool) -> None:
+        """Fail a node over that is dead, hangs, or runs."""
+        cluster = self.cluster
+        if len(self._active()) < 2 or victim not in self._active():
+            return
+        if is_crashed:
+            self.trace.note(f"{victim} dies")
+            cluster.crash(victim)
+        # A node that cannot be reached serves on; one that can be reached after a lost connection must not.
+        self._cuts_left = 1
+        report = cluster.orchestrator.tasks.start(fail_over(cluster.orchestrator, [victim]))
+        self._await(report)
+        self._cuts_left = NEVER
+        if not is_crashed and victim in cluster.nodes:
+            serving = [vbid for vbid in range(cluster.vbuckets) if self.judge.histories.serving(vbid) == victim]
+            if serving:
+                raise Violation(f"a node that was given up serves nothing: {victim} serves {serving}")
+
+    def _fail_over_crashed(self) -> None:
+        self._give_up(self._chance.choice(self._active()), is_crashed=True)
+        self._repair()
+
+    def _fail_over_alive(self) -> None:
+        self._give_up(self._chance.choice(self._active()), is_crashed=False)
+        self._repair()
+
+    def _fail_over_stale(self) -> None:
+        """The replicas lag when the active copy dies: what clients have read is rolled back."""
+        cluster = self.cluster
+        cluster.orchestrator.pause(is_on=True)
+        for _ in range(self._chance.randrange(1, 10)):
+            self.workload.write()
+        start, count = cluster.passed, self._chance.randrange(100)
+        cluster.until(lambda: cluster.passed >= start + count or cluster.now > 10_000)
+        if self.reader.run is not None:
+            cluster.settle(0.01)
+        victim = self._chance.choice(self._active())
+        self.trace.note(f"{victim} dies")
+        cluster.crash(victim)
+        self._give_up(victim, is_crashed=False)
+        self._repair()  # the replicas follow again
+
+    def _fail_over_gracefully(self) -> None:
+        active = self._active()
+        if len(active) > 1:
+            procedure = fail_over_gracefully(
+                self.cluster.orchestrator, self._chance.choice(active), lambda: False, lambda *_: None
+            )
+            self._try(procedure)
+        self._repair()

@@ -1,0 +1,140 @@
+"""Writers of a simulated cluster: plain and durable writes and deletions, where a vbucket is active at the moment.
+
+A writer knows which node that is, and its requests do not fly: it stands beside the node. Each acknowledged write is
+told to the judge, with the position that the node gave it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.judges.judge import DurableWrite, Judge
+from dcpstream.testing.simulation.node import Peer, SimulatedNode
+from dcpstream.wire import Opcode
+
+KEYS = 4
+"""Keys of a vbucket that plain writes choose from: few, so that snapshots supersede much."""
+WAITING_MAX = 8
+"""Durable writes that wait at a time."""
+WRITES_MAX = 150
+"""Of a seed. Without a limit, writes can lead to more exchanges than there are between two writes, without end."""
+DELETE_SHARE = 0.15
+COLLECTION_SHARE = 0.2
+"""Of plain writes, when there is a collection besides the default one."""
+LEVELS = (1, 1, 2, 3)
+"""Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
+DURABILITY = 1
+"""Of the framing extras of a request."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A durable write that is not answered yet."""
+
+    vbid: int
+    key: bytes
+    value: bytes
+    peer: Peer
+    opaque: int
+
+
+class Workload:
+    """Writes of one seed.
+
+    Args:
+        cluster: the nodes.
+        judge: is told of what was acknowledged.
+
+    Attributes:
+        collections: ids of collections besides the default one.
+        written, refused: plain writes.
+        acknowledged, uncertain: durable writes; the outcome of the latter is not known.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, judge: Judge) -> None:
+        self._cluster = cluster
+        self._judge = judge
+        self._waiting: list[Waiting] = []
+        self._idle: dict[SimulatedNode, list[Peer]] = {}
+        self._count = 0
+        self.collections: list[int] = []
+        self.written = self.refused = 0
+        self.acknowledged = self.uncertain = 0
+
+    def _node(self, vbid: int) -> tuple[str, SimulatedNode] | None:
+        """The node that has the active copy, if it does anything."""
+        name = self._judge.histories.serving(vbid)
+        if name is None or name in self._cluster.hung or name not in self._cluster.nodes:
+            return None
+        return name, self._cluster.nodes[name]
+
+    def write(self) -> None:
+        """One plain write or deletion, if the vbucket is served."""
+        chance = self._cluster.chance
+        vbid = chance.randrange(self._cluster.vbuckets)
+        found = self._node(vbid)
+        if found is None or self._count >= WRITES_MAX:
+            return
+        name, node = found
+        self._count += 1
+        collection = chance.choice(self.collections) if self.collections and chance.random() < COLLECTION_SHARE else 0
+        key = b"k%d" % chance.randrange(KEYS)
+        wire_key = bytes([collection]) + key
+        if chance.random() < DELETE_SHARE:
+            value = None
+            answer = node.admin.call(Opcode.DELETE, vbid=vbid, key=wire_key)
+        else:
+            value = b"%d" % self._count
+            answer = node.admin.call(Opcode.SET, vbid=vbid, key=wire_key, value=value, extras=bytes(8))
+        self._cluster.touched(name)
+        if answer.status:
+            self.refused += 1
+            return
+        self.written += 1
+        vbuuid, seqno = int.from_bytes(answer.extras[:8], "big"), int.from_bytes(answer.extras[8:16], "big")
+        self._judge.wrote(vbid, vbuuid, seqno, (collection, key), value)
+
+    def write_durably(self) -> None:
+        """Begin one durable write, if the vbucket is served."""
+        chance = self._cluster.chance
+        vbid = chance.randrange(self._cluster.vbuckets)
+        found = self._node(vbid)
+        if found is None or len(self._waiting) >= WAITING_MAX or self._count >= WRITES_MAX:
+            return
+        name, node = found
+        idle = self._idle.get(node)
+        peer = idle.pop() if idle else node.connect()
+        self._count += 1
+        key, value = b"d%d" % self._count, b"%d" % self._count
+        opaque = peer.opaque()
+        framing = bytes([DURABILITY << 4 | 1, chance.choice(LEVELS)])
+        peer.send(Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8), framing=framing, opaque=opaque)
+        self._waiting.append(Waiting(vbid, key, value, peer, opaque))
+        self._cluster.touched(name)
+        self.look()
+
+    def look(self) -> None:
+        """Take the answers to durable writes."""
+        for each in list(self._waiting):
+            peer = each.peer
+            node = peer.node
+            is_down = all(other is not node for other in self._cluster.nodes.values())
+            status = None
+            for frame in reversed(peer.received):
+                if frame.opaque == each.opaque and frame.opcode == Opcode.SET:
+                    status = frame.status
+                    break
+            if status is None and not peer.closed and not is_down:
+                continue
+            self._waiting.remove(each)
+            if status is None:
+                self.uncertain += 1
+                continue
+            if status == 0:
+                self.acknowledged += 1
+                self._judge.durable.append(DurableWrite(each.vbid, each.key, each.value))
+            else:
+                self.uncertain += 1
+            if not peer.closed and not is_down:
+                self._idle.setdefault(node, []).append(peer)
