@@ -43,6 +43,8 @@ ROUNDS ?=
 # SEED=n: the draw of guards of `make conformance-mutants`, or the first round of `make chaos` (a new one each time by
 # default).
 SEED ?=
+# SEEDS=n: number of seeds of `make sim` (1,000 by default), from SEED on (0 by default).
+SEEDS ?=
 
 # Tools that write the pages of `make reference`.
 REFERENCES = message node support user module
@@ -149,6 +151,14 @@ chaos: setup ## random trouble for a cluster and for Spark, and a check of every
 .PHONY: chaos-mutants
 chaos-mutants: setup ## plant bugs in the source and the tables, one at a time, and count those that rounds find
 	@$(PY) -m chaos.mutants $(ARGS)
+
+.PHONY: sim
+sim: setup ## whole clusters on virtual time from seeds, under the eyes of judges (SEEDS=n, SEED=n)
+	@$(PY) -m dcpstream.testing.simulation --seeds $(or $(SEEDS),1000) --first $(or $(SEED),0) --jobs $(JOBS) $(ARGS)
+
+.PHONY: sim-mutants
+sim-mutants: setup ## plant bugs in the machines, one at a time, and count those that the simulator's judges find
+	@$(PY) -m tools.sim_mutants $(ARGS)
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/

@@ -13,7 +13,7 @@ import pytest
 
 from dcpstream.testing.simulation.scenario import play
 
-SEEDS = 200
+SEEDS = 100
 GROUP = 25
 
 FOUND = {

@@ -1,0 +1,328 @@
+"""Plant bugs, one at a time, and count those that seeds of the simulator find.
+
+    python -m tools.sim_mutants [--only PART] [--seeds 400] [--list]
+
+A bug is a piece of a module's text that is replaced by another, in a copy of `src`. Each is a mistake that was made, or
+nearly made, in this project or another. Nothing tells the judges about it: the simulator plays its seeds from 0 on, as
+`make sim` does, until one fails. A bug that does not fit the code any more is an error, not a bug that was found. The
+table says for each bug which seed found it and which promise was broken.
+
+The last line is `mutants: <n> of <m> caught`; exit status 0 if all are caught but those that are listed as missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SEEDS = 400
+"""Seeds of a mutant at most; most are found within the first fifty."""
+TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A planted bug.
+
+    Attributes:
+        name: what is wrong.
+        path: the module, below `src/dcpstream`.
+        old, new: the text that is replaced, which occurs once, and what takes its place.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+
+class Misfit(Exception):
+    """A bug does not fit the code as it is."""
+
+
+MUTANTS = (
+    # ------------------------------------------------------------------------------------- the resume rule, at clients
+    Mutant(
+        "positions are sent without the bounds of their snapshot",
+        "model/position.py",
+        "return self.seqno, self.snapshot_start, MAX_SEQNO if self.snapshot_end is None else self.snapshot_end",
+        "return self.seqno, self.seqno, self.seqno",
+    ),
+    Mutant(
+        "after a rollback to R a reader goes on at (R, R, R)",
+        "client/machine/resume.py",
+        "    return best if best.seqno else StreamOffset.ZERO",
+        "    seqno = min(rollback_seqno, refused.seqno - 1)\n"
+        "    return StreamOffset(refused.vbuuid, seqno, seqno, seqno) if seqno else StreamOffset.ZERO",
+    ),
+    Mutant(
+        "a reader that resumes on another branch is not told",
+        "client/machine/reader/reader.py",
+        "        self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, "
+        "before.vbuuid, at.vbuuid, at))",
+        "        if before.seqno != at.seqno:\n"
+        "            self._output.put(\n"
+        "                RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at)\n"
+        "            )",
+    ),
+    Mutant(
+        "any STREAM_END counts as the end of a vbucket",
+        "client/machine/reader/reader.py",
+        "if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):",
+        "if True:",
+    ),
+    Mutant(
+        "a client acknowledges every byte twice",
+        "client/machine/connection/session.py",
+        "self._send(BufferAck.pack(self._consumed_bytes))",
+        "self._send(BufferAck.pack(2 * self._consumed_bytes))",
+    ),
+    Mutant(
+        "a client never asks another node for the map",
+        "client/machine/nodes/nodes.py",
+        "                self._try_next_seed(now, is_named=True)",
+        "                pass",
+    ),
+    # ----------------------------------------------------------------------------------------------------- producers
+    Mutant(
+        "a producer does not look at the bounds of a position's snapshot",
+        "protocol/producer/rollback.py",
+        "    if snapshot_end <= upper:\n        return None",
+        "    if start <= upper:\n        return None",
+    ),
+    Mutant(
+        "a producer rolls back to its own high seqno",
+        "protocol/producer/rollback.py",
+        "    return min(upper, snapshot_start)",
+        "    return min(max(upper, snapshot_start), start)",
+    ),
+    Mutant(
+        "a producer sends on when the window is full",
+        "protocol/flow_control.py",
+        "        return max(0, self.buffer_bytes - self.outstanding_bytes)",
+        "        return max(64, self.buffer_bytes - self.outstanding_bytes)",
+    ),
+    Mutant(
+        "a snapshot is not deduplicated",
+        "store/index/queries.py",
+        "        live = successors > view_seqno\n",
+        "        live = successors > 0\n",
+    ),
+    # ---------------------------------------------------------------------------------------------- branches, promotion
+    Mutant(
+        "a promotion begins no new branch",
+        "node/engine/bucket/vbucket.py",
+        "            failover_log = self._branched(random)\n            self.close_checkpoint()",
+        "            self.close_checkpoint()",
+    ),
+    Mutant(
+        "a new branch begins at the high seqno also within a snapshot",
+        "store/vbucket.py",
+        "return seqno if snapshot is None or snapshot.end_seqno <= seqno else snapshot.start_seqno",
+        "return seqno",
+    ),
+    Mutant(
+        "a takeover begins a new branch",
+        "node/engine/bucket/vbucket.py",
+        "if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:",
+        "if state == VbucketState.ACTIVE and not self.is_active:",
+    ),
+    Mutant(
+        "the copy that has least is promoted",
+        "cluster/machine/failover.py",
+        "if best is None or key > best[0]:",
+        "if best is None or key < best[0]:",
+    ),
+    Mutant(
+        "a failover promotes the first copy, whatever it has",
+        "cluster/machine/failover.py",
+        "    if len(copies) == 1:\n        return copies[0]",
+        "    if copies:\n        return copies[0]",
+    ),
+    Mutant(
+        "no fence in a failover",
+        "cluster/machine/failover.py",
+        "    yield [o.tasks.start(o.fence(bucket, node)).quietly() for bucket in o.buckets.values() "
+        "for node in nodes]\n",
+        "",
+    ),
+    Mutant(
+        "a fence gives up at the first lost connection",
+        "cluster/machine/orchestrator.py",
+        "FENCE_ATTEMPTS = 3",
+        "FENCE_ATTEMPTS = 1",
+    ),
+    # ------------------------------------------------------------------------------------------------------------ moves
+    Mutant(
+        "the step of a move in which all that was acknowledged reaches the new copies is left out",
+        "cluster/machine/moves.py",
+        "    yield o.set_state(bucket, vbid, source, VbucketState.ACTIVE, topology(old, wanted))\n"
+        "    yield from o.caught_up(bucket, vbid, source, copies, check)\n",
+        "    yield o.set_state(bucket, vbid, source, VbucketState.ACTIVE, topology(old, wanted))\n",
+    ),
+    Mutant(
+        "during a move only the new chain decides durable writes",
+        "cluster/machine/moves.py",
+        "VbucketState.ACTIVE, topology(old, wanted))",
+        "VbucketState.ACTIVE, topology(wanted))",
+    ),
+    Mutant(
+        "a new copy is not waited for",
+        "cluster/machine/orchestrator.py",
+        "                if persisted >= high:\n                    break",
+        "                if True:\n                    break",
+    ),
+    Mutant(
+        "two actives after an interrupted takeover: the source is made active again without asking",
+        "cluster/machine/moves.py",
+        "            failed.is_begun = yield from _is_active(o, bucket, vbid, new)",
+        "            failed.is_begun = False",
+    ),
+    Mutant(
+        "an interrupted takeover is not cut off before the nodes are asked",
+        "cluster/machine/moves.py",
+        "        yield from o.cut(bucket, source, new)\n",
+        "",
+    ),
+    Mutant(
+        "a move whose new chain rules is undone",
+        "cluster/machine/moves.py",
+        "is_begun=bucket.chains[vbid] == wanted)",
+        "is_begun=False)",
+    ),
+    Mutant(
+        "no barrier before a copy follows another source",
+        "cluster/machine/orchestrator.py",
+        "if is_there else replicator.barrier()",
+        "if is_there else Outcome.of(0)",
+    ),
+    Mutant(
+        "copies that moved away are not deleted",
+        "cluster/machine/moves.py",
+        "        o.tasks.within(o.delete_copy(bucket, vbid, node), REPLY_TIMEOUT_S, "
+        'f"node {node}").quietly() for node in gone\n',
+        "        o.state_of(bucket, vbid, node) for node in []\n",
+    ),
+    Mutant(
+        "a stream that ended is not added again",
+        "cluster/machine/orchestrator.py",
+        "            if not missing:\n                return\n            bucket = self.buckets[name]",
+        "            if missing or not missing:\n                return\n            bucket = self.buckets[name]",
+    ),
+    Mutant(
+        "a new node is named to clients before it has the map",
+        "cluster/machine/orchestrator.py",
+        "        new = [member for member in members if member.name not in bucket.informed]\n",
+        "        new: list[Member] = []\n",
+    ),
+    Mutant(
+        "the map changes before the new copy is active",
+        "cluster/machine/moves.py",
+        "    yield from o.starve(bucket, vbid, new)\n",
+        "    bucket.chains[vbid] = (new, *(each for each in bucket.chains[vbid] if each != new))\n"
+        "    yield from o.starve(bucket, vbid, new)\n",
+    ),
+    # --------------------------------------------------------------------------------------------------- durable writes
+    Mutant(
+        "half of the copies is a majority",
+        "node/engine/bucket/durability.py",
+        "        return count > len(chain) // 2\n",
+        "        return count >= max(1, len(chain) // 2)\n",
+    ),
+    Mutant(
+        "one of two chains decides a durable write",
+        "node/engine/bucket/durability.py",
+        "            if not all(self._has_majority(chain, waiting.prepare) for chain in chains):",
+        "            if not any(self._has_majority(chain, waiting.prepare) for chain in chains):",
+    ),
+    Mutant(
+        "a replica acknowledges a prepare before it persists",
+        "protocol/consumer/stream.py",
+        "            if level == PERSIST_TO_MAJORITY and persisted < seqno:\n                break\n",
+        "",
+    ),
+    Mutant(
+        "a replica acknowledges all prepares of a snapshot that is not whole",
+        "protocol/consumer/stream.py",
+        "        while self._prepared and self._prepared[0][0] <= self._sound_seqno:",
+        "        while self._prepared:",
+    ),
+)
+
+
+def plant(mutant: Mutant, source: Path) -> None:
+    """Change a copy of `src`. Raises: Misfit: the text is not there exactly once."""
+    path = source / "dcpstream" / mutant.path
+    if not path.is_file():
+        raise Misfit(f"{mutant.name}: there is no module {mutant.path}")
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise Misfit(f"{mutant.name}: {mutant.path} has the text {text.count(mutant.old)} times")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def play(mutant: Mutant, seeds: int) -> tuple[str, float]:
+    """What a seed found, empty if nothing; and the seconds it took."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as name:
+        source = Path(name) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        plant(mutant, source)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "dcpstream.testing.simulation", "--seeds", str(seeds), "--stop"],
+                env={**os.environ, "PYTHONPATH": str(source)},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return "", time.monotonic() - started
+    lines = [line for line in done.stdout.splitlines() if " failed: " in line]
+    if done.returncode and not lines:
+        raise Misfit(f"{mutant.name}: the simulator does not run: {done.stderr[-500:]}")
+    return (lines[-1] if lines else ""), time.monotonic() - started
+
+
+def main() -> int:
+    """Play all mutants; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a part of the names of those to play")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each at most")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--list", action="store_true", help="print the names alone")
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    if options.list:
+        print("\n".join(mutant.name for mutant in chosen))
+        return 0
+    caught = 0
+    unexpected = False
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, (found, seconds) in zip(
+            chosen, pool.map(lambda each: play(each, options.seeds), chosen), strict=True
+        ):
+            caught += bool(found)
+            expected = mutant.name not in MISSED
+            unexpected |= bool(found) != expected and expected
+            print(f"{'caught' if found else 'MISSED'} {seconds:5.1f} s  {mutant.name}: {found[:140]}", flush=True)
+    print(f"mutants: {caught} of {len(chosen)} caught")
+    return 1 if unexpected else 0
+
+
+MISSED: dict[str, str] = {}
+"""Name → why the simulator's seeds do not show it."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
