@@ -1,21 +1,23 @@
 """Rendering blocks of stored history as the bytes of one stream.
 
 Theory of operation: a stream with exactly the stored form (see `block`) gets a copy of the block, into which its opaque
-is scattered (one memcpy and one numpy scatter, no work per message). For a stream with another form (no collections, no
-xattrs, no values, a filter, a stream id, …) messages are rewritten one by one, but only in blocks whose `BlockKind`
-bits name something to rewrite.
+is scattered (one memcpy and one numpy scatter, no work per message). Two other forms are common and are made for all
+messages of a block at once: without the prefix of the default collection, and without values. For a stream with another
+form (no xattrs, a filter, a stream id, …) messages are rewritten one by one, but only in blocks whose `BlockKind` bits
+name something to rewrite.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dcpstream.wire.buffers import Buffer, BufferPool
-from dcpstream.wire.codes import Opcode, SystemEventId
+from dcpstream.wire.codes import Datatype, Opcode, SystemEventId
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.block import BlockKind, FrameBlock, Offsets, events_of
@@ -25,6 +27,13 @@ _KEY_LENGTH_AT = Mutation.layout.offset("key_length")
 _EXTRAS_LENGTH_AT = Mutation.layout.offset("extras_length")
 _OPAQUE_AT = Mutation.layout.offset("opaque")
 _COUNTER_AT = Mutation.layout.offset("nru")
+_DATATYPE_AT = Mutation.layout.offset("datatype")
+
+_OF_BODY = int(Datatype.JSON | Datatype.SNAPPY)
+"""What the datatype tells of a document's body, and of how it is packed."""
+
+_NO_PLAIN_VALUE = BlockKind.XATTR | BlockKind.SYSTEM_EVENT | BlockKind.PREPARE
+"""Kinds of frames whose values have parts that stay, or may go elsewhere."""
 
 
 class Rendered(NamedTuple):
@@ -75,6 +84,8 @@ def render(
         and form.differs_by_prefix(block.kinds)
     ):
         return _copy_without_prefix(block, opaque, first, budget)
+    if form.no_value and not block.kinds & _NO_PLAIN_VALUE and _with_values(form).is_as_stored(block.kinds):
+        return _copy_without_values(block, opaque, form, first, budget)
     return _rewrite(block, opaque, form, first, budget)
 
 
@@ -122,6 +133,36 @@ def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int
     is_kept = np.ones(len(data), dtype=bool)
     is_kept[starts + HEADER_BYTES + data[starts + _EXTRAS_LENGTH_AT]] = False
     return Rendered(data[is_kept].data, first + count, count)
+
+
+def _with_values(form: StreamForm) -> StreamForm:
+    """The form with values, which may be compressed: they are left out anyway."""
+    return replace(form, no_value=False, keep_datatype=False, snappy="passive")
+
+
+def _copy_without_values(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
+    """The headers, extras and keys of a block, in which every value is nothing but a body; all frames at once."""
+    octets = np.frombuffer(block.data, dtype=np.uint8)
+    most = None if budget is None else first + budget // HEADER_BYTES + 1
+    starts = block.starts[first:most]
+    bodies = octets[starts + _KEY_LENGTH_AT].astype(np.int64) << 8
+    bodies |= octets[starts + _KEY_LENGTH_AT + 1]
+    bodies += octets[starts + _EXTRAS_LENGTH_AT]
+    ends = np.cumsum(bodies + HEADER_BYTES)
+    count = len(starts)
+    if budget is not None:
+        count = min(count, int(np.searchsorted(ends, max(budget, 1), side="left")) + 1)
+        starts, bodies, ends = starts[:count], bodies[:count], ends[:count]
+    sizes = bodies + HEADER_BYTES
+    made = ends - sizes
+    data = octets[np.repeat(starts - made, sizes) + np.arange(int(ends[-1]))]
+    for at, numbers in ((BODY_LENGTH_AT, bodies), (_OPAQUE_AT, opaque)):
+        np.ndarray(shape=(len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))[made + at] = numbers
+    if not form.keep_datatype:
+        data[made + _DATATYPE_AT] &= ~_OF_BODY & 0xFF
+    if form.hifi_counter:
+        _set_counters(data.data, made, 0)
+    return Rendered(data.data, first + count, count)
 
 
 def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:

@@ -114,6 +114,59 @@ def test_stripping_prefixes_at_once_gives_what_rewriting_each_message_gives(
     assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
 
 
+def any_frame(seqno: int, kind: str, key: bytes, body: bytes) -> bytes:
+    if kind == "deletion":
+        return encode_stored_deletion(vbid=3, key=key, by_seqno=seqno, rev_seqno=2, cas=5, delete_time=1700000000)
+    if kind == "expiration":
+        return encode_stored_expiration(vbid=3, key=key, by_seqno=seqno, rev_seqno=3, cas=6, delete_time=1700000001)
+    value, datatype = {
+        "json": (body, Datatype.JSON),
+        "packed": (snappy_compress(body), Datatype.JSON | Datatype.SNAPPY),
+        "xattr": (encode_xattrs(XATTRS) + body, Datatype.JSON | Datatype.XATTR),
+    }.get(kind, (body, Datatype.RAW))
+    return mutation(seqno, key, value, int(datatype))
+
+
+KINDS = ("json", "raw", "packed", "deletion", "expiration", "xattr")
+
+
+@given(
+    st.sets(st.sampled_from(KINDS), min_size=1).flatmap(
+        lambda kinds: st.lists(
+            st.tuples(st.sampled_from(sorted(kinds)), st.sampled_from([b"\0", b"\x09"]), st.binary(max_size=400)),
+            min_size=1,
+            max_size=20,
+        )
+    ),
+    st.builds(
+        StreamForm,
+        xattrs=st.booleans(),
+        delete_times=st.booleans(),
+        expiry_opcode=st.booleans(),
+        no_value=st.just(True),
+        keep_datatype=st.booleans(),
+        snappy=st.sampled_from(["none", "passive", "force", "active"]),
+        collection_ids=st.none() | st.just(frozenset((9,))),
+        hifi_counter=st.booleans(),
+    ),
+    st.integers(0, 2**32 - 1),
+    st.none() | st.integers(1, 2000),
+    st.data(),
+)
+def test_leaving_out_values_at_once_gives_what_rewriting_each_message_gives(
+    documents: list[tuple[str, bytes, bytes]], form: StreamForm, opaque: int, budget: int | None, data: st.DataObject
+) -> None:
+    stored = [
+        any_frame(seqno, kind, prefix + f"k{seqno}".encode(), body)
+        for seqno, (kind, prefix, body) in enumerate(documents, 1)
+    ]
+    block = block_of(b"".join(stored))
+    first = data.draw(st.integers(0, len(stored) - 1))
+    rendered = render(block, opaque, form, first, budget)
+    rewritten = block_rendering._rewrite(block, opaque, form, first, budget)
+    assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
+
+
 def test_a_filter_lets_only_its_collections_pass() -> None:
     block = block_of(mutation(1) + mutation(2, key=b"\x08named") + mutation(3, key=b"\x09other"))
     rendered = render(block, 4, StreamForm(collection_ids=frozenset((8,))))
