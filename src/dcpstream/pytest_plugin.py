@@ -7,13 +7,14 @@ test that uses a fixture imports the node.
         cluster = Cluster(couchbase_bucket.connection_string, ...)
 
 Fixtures: `couchbase_node` (shared by all tests of a session unless a marker says otherwise), `couchbase_session_node`
-(the shared node, for fixtures of a wider scope), `couchbase_bucket`, and `couchbase_cluster` (several nodes, for one
-test alone). With pytest-xdist each worker has its own nodes.
+(the shared node, for fixtures of a wider scope), `couchbase_bucket`, `couchbase_faults` (what goes wrong in the node
+until the test ends), and `couchbase_cluster` (several nodes, for one test alone). With pytest-xdist each worker has its
+own nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -111,6 +112,14 @@ def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> It
         with _as_mistakes_of("couchbase_bucket"):
             bucket = stack.enter_context(fresh_bucket(couchbase_node, **arguments))
         yield bucket
+
+
+@pytest.fixture
+def couchbase_faults(couchbase_node: Node) -> Iterator[Callable[..., int]]:
+    """`couchbase_node.inject`: lets something go wrong. All faults are lifted when the test ends."""
+    yield couchbase_node.inject
+    if couchbase_node.is_running:
+        couchbase_node.lift()
 
 
 def _refuse(what: str) -> NoReturn:

@@ -196,6 +196,21 @@ def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
     assert "couchbase_cluster: nodes=0 is not allowed" in runner.run(passed=2, error=1)
 
 
+def test_faults_end_with_their_test(runner: Runner) -> None:
+    runner.write(
+        "test_faults.py",
+        """
+        def test_one(couchbase_node, couchbase_faults):
+            assert couchbase_faults("refuse", status="TMPFAIL") == 1
+            assert len(couchbase_node.faults()) == 1
+
+        def test_two(couchbase_node):
+            assert couchbase_node.faults() == []
+        """,
+    )
+    runner.run("-p", "no:randomly", passed=2)
+
+
 def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.write(
         "pytest.ini",

@@ -30,12 +30,14 @@ from dcpstream.node.engine.bucket.manifest import ManifestError
 from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream.node.engine.cluster_config import read_alternates
 from dcpstream.node.engine.release import release_of
+from dcpstream.node.fault_host import FaultHost
+from dcpstream.node.faults import Faults, FaultyDisk, MovableClock
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.listeners import is_loopback, is_unspecified, listen
 from dcpstream.node.shell.server import KvServer, handler_of
 from dcpstream.node.shell.tls import Tls, TlsSettings
 from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
-from dcpstream.runtime import SystemClock, SystemRandom
+from dcpstream.runtime import SystemRandom
 from dcpstream.store import SEGMENT_BYTES
 
 if TYPE_CHECKING:
@@ -203,6 +205,8 @@ class Node:
         self._process: NodeProcess | None = None
         self._server: KvServer | None = None
         self._buckets: RunningBuckets | None = None
+        self._fault_host: FaultHost | None = None
+        self._clock = MovableClock()
 
     # ------------------------------------------------------------------------------------------------- from outside
 
@@ -567,6 +571,57 @@ class Node:
 
         self._order(change)
 
+    @_in_its_process
+    def inject(self, kind: str, /, **fields: Any) -> int:
+        """Let something go wrong, for tests of what talks to the node; the page "Inject faults" has an example of each.
+
+        Args:
+            kind: close, stall, delay, split or lose a frame that the node sends; refuse a request; stale_map, full_disk
+                or slow_disk; or at once drop, move_clock, purge or stale_failover.
+            fields: when and how; see `dcpstream.node.faults.Fault`.
+
+        Returns: the number of the fault for `lift`; 0 if it is over with that.
+
+        Raises:
+            ConfigError: a fault that cannot be. DcpstreamError: the node does not run.
+        """
+        numbers: list[int] = []
+
+        async def inject(_: RunningBuckets) -> None:
+            assert self._fault_host is not None, "it runs"
+            numbers.append(await self._fault_host.inject(kind, fields))
+
+        self._order(inject)
+        return numbers[0]
+
+    @_in_its_process
+    def lift(self, number: int | None = None) -> None:
+        """End a fault, or all of them. One that is not there is left alone.
+
+        Raises: DcpstreamError: the node does not run.
+        """
+
+        async def lift(_: RunningBuckets) -> None:
+            assert self._fault_host is not None, "it runs"
+            self._fault_host.lift(number)
+
+        self._order(lift)
+
+    @_in_its_process
+    def faults(self) -> list[dict[str, Any]]:
+        """The faults that last: their fields, `id`, and `hits`, how often they acted.
+
+        Raises: DcpstreamError: the node does not run.
+        """
+        found: list[dict[str, Any]] = []
+
+        async def look(_: RunningBuckets) -> None:
+            assert self._fault_host is not None, "it runs"
+            found.extend(self._fault_host.describe())
+
+        self._order(look)
+        return found
+
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None
         if bucket is None:
@@ -611,7 +666,8 @@ class Node:
                 for port, option in zip(self._wanted_ports, ("port", "mgmt_port"), strict=True)
             ]
             self.port, self.mgmt_port = (listener.getsockname()[1] for listener in listeners)
-            directory = DataDirectory(self._path, SystemRandom(), self._segment_bytes)
+            disk = None if self._path is None else FaultyDisk()
+            directory = DataDirectory(self._path, SystemRandom(), self._segment_bytes, disk)
             cleanup.callback(directory.close)
             tls_listeners: list[socket.socket | None] = [None, None]
             if self._tls_settings is not None:
@@ -628,17 +684,19 @@ class Node:
             self._keep_ports()
             kept_users = UserFile(self._users, self._path)
             self._users.changed = kept_users.keep
+            clock = self._clock = MovableClock()
             engine = self._open(directory)
             engine.plain_needs_tls = self._plain_needs_tls
             if self._loop.get_exception_handler() is None:
                 self._loop.set_exception_handler(handler_of(engine.log))
                 cleanup.callback(self._loop.set_exception_handler, None)
-            server = KvServer(engine, SystemClock(), self._limits, self._tls)
+            server = KvServer(engine, clock, self._limits, self._tls, Faults())
             buckets = RunningBuckets(
                 server, engine, directory, self._flush_interval_s, self._vbuckets, is_member=self._is_member
             )
             management = Management(engine, buckets, server.schedule_turn, self._limits, self.manager)
             self._server, self._buckets = server, buckets
+            self._fault_host = management.faults = FaultHost(server, engine, buckets, clock, disk)
             try:
                 await server.start(listeners[0], tls_listeners[0])
                 await management.start(listeners[1])
@@ -656,7 +714,7 @@ class Node:
 
     def _open(self, directory: DataDirectory) -> Engine:
         """The engine with its buckets; after an error, the opened ones are closed."""
-        clock, random = SystemClock(), SystemRandom()
+        clock, random = self._clock, SystemRandom()
         host = "" if is_loopback(self.host) or is_unspecified(self.host) else self.host
         node = NodeAddress(host, self.port, self.mgmt_port, self.tls_port, self.mgmt_tls_port)
         config = ClusterConfig(

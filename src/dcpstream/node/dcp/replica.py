@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dcpstream.errors import ConfigError
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.node.engine.bucket.documents import collection_of
 from dcpstream.node.engine.bucket.manifest import KnownIds, manifest_in
@@ -229,3 +230,24 @@ def _event_of(change: Change) -> CollectionEvent:
 def _own(view: VBucketView) -> VBucket:
     assert isinstance(view, VBucket), "the views of a node are its vbuckets"
     return view
+
+
+def fail_over_to_stale_copy(engine: Engine, bucket: Bucket, vbid: int, seqno: int) -> None:
+    """Have an active vbucket as after a failover to a replica that had less: streams end, and a new branch begins.
+
+    Args:
+        seqno: the last one that the replica has.
+
+    Raises: ConfigError: the vbucket is not active here.
+    """
+    vbucket = bucket.vbucket(vbid)
+    if vbucket is None or vbucket.state != VbucketState.ACTIVE:
+        raise ConfigError("vbid", vbid, "a vbucket that is active on this node")
+    topology = vbucket.topology
+    vbucket.set_state(VbucketState.REPLICA, engine.random)
+    bucket.tell_state_changed(vbid, engine.now)
+    Replicas(bucket, engine).roll_back(vbucket, seqno)
+    vbucket.set_state(VbucketState.ACTIVE, engine.random)
+    vbucket.topology = topology
+    bucket.catch_up(vbucket)
+    engine.topology_changed(bucket)

@@ -151,6 +151,7 @@ class Engine(Generic[S]):
         self.config_listeners: set[Callable[[], None]] = set()
         self.stopwatch: Callable[[], float] = lambda: self.now
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
+        self._frozen: dict[str, tuple[tuple[int, int], bytes]] | None = None
 
     @property
     def release(self) -> Release:
@@ -297,7 +298,7 @@ class Engine(Generic[S]):
         """The version of the map that a cluster manager gave last, of a bucket or without one; (0, 0) before."""
         if not self.config.is_given or (bucket is not None and bucket.given_chains is None):
             return 0, 0
-        return self.config_version(bucket)
+        return self._version(bucket)
 
     def take_map(self, bucket: Bucket | None, given: VbucketMap, this_node: int) -> None:
         """A cluster manager gave the map of a bucket, or the list of nodes; it is pushed to the clients that ask.
@@ -357,7 +358,26 @@ class Engine(Generic[S]):
             listener()
 
     def config_version(self, bucket: Bucket | None) -> tuple[int, int]:
-        """(epoch, rev) of a bucket's configuration, or of the node's alone."""
+        """(epoch, rev) of a bucket's configuration, or of the node's alone, as clients are told."""
+        frozen = self._frozen_for(bucket)
+        return self._version(bucket) if frozen is None else frozen[0]
+
+    def _frozen_for(self, bucket: Bucket | None) -> tuple[tuple[int, int], bytes] | None:
+        return None if self._frozen is None else self._frozen.get("" if bucket is None else bucket.name)
+
+    def freeze_maps(self, *, is_on: bool) -> None:
+        """Tell clients the configurations as they are now, whatever changes, until this is called with False."""
+        self._frozen = None
+        if is_on:
+            for bucket in (None, *self.buckets.values()):
+                self.config_json(bucket)
+            self._frozen = dict(self._config_cache)
+            return
+        for session in self.sessions:
+            session.push_config()
+        self._tell_listeners()
+
+    def _version(self, bucket: Bucket | None) -> tuple[int, int]:
         return self.config.epoch, self.config.node_rev if bucket is None else bucket.config_rev
 
     def config_json(self, bucket: Bucket | None, host: str = "127.0.0.1") -> bytes:
@@ -367,9 +387,10 @@ class Engine(Generic[S]):
             host: the address at which the client reached the node.
         """
         key = "" if bucket is None else bucket.name
-        version = self.config_version(bucket)
-        cached = self._config_cache.get(key)
-        if cached is not None and cached[0] == version:
+        version = self._version(bucket)
+        frozen = self._frozen_for(bucket)
+        cached = frozen or self._config_cache.get(key)
+        if cached is not None and (cached[0] == version or frozen is not None):
             data = cached[1]
         else:
             if bucket is None:

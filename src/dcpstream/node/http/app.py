@@ -13,7 +13,17 @@ from aiohttp import web
 
 from dcpstream.errors import ConfigError, StoreError
 from dcpstream.node.engine import Engine, User
-from dcpstream.node.http import buckets, collections, health, pools, statistics, status_page, topology, users
+from dcpstream.node.http import (
+    buckets,
+    collections,
+    fault_pages,
+    health,
+    pools,
+    statistics,
+    status_page,
+    topology,
+    users,
+)
 from dcpstream.node.http.authorization import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.connection_limits import HttpConnectionLimits
@@ -33,6 +43,7 @@ from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
     from dcpstream.node.bucket_host import RunningBuckets
+    from dcpstream.node.fault_host import FaultHost
     from dcpstream.node.shell.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -56,6 +67,7 @@ class Management:
 
     Attributes:
         routes: every page.
+        faults: carries out faults on demand; set before `start`.
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class Management:
         self._access = Access(engine)
         self._guard = HttpConnectionLimits(limits or Limits(), engine.log)
         self._tls: Tls | None = None
+        self.faults: FaultHost | None = None
         site = Site(engine, running, changed, manager)
         self._maps = MapPages(site)
         self.routes: list[Route] = [
@@ -82,6 +95,7 @@ class Management:
             *statistics.StatsPages(site).routes(),
             *users.UserPages(site).routes(),
             *health.HealthPages(site).routes(),
+            *fault_pages.FaultPages(lambda: self.faults).routes(),
         ]
         self._open = {route.path for route in self.routes if route.needs == ANYBODY}
         self._runner: web.AppRunner | None = None

@@ -14,12 +14,17 @@ import ssl
 from typing import TYPE_CHECKING, Protocol, cast
 
 from dcpstream.node.engine import Session
+from dcpstream.node.engine.handlers.resolve import not_my_vbucket
 from dcpstream.node.engine.limit_log import described
 from dcpstream.node.engine.session.session import SLICE_S
+from dcpstream.node.shell.fault_gate import FaultGate, name_of
+from dcpstream.wire import Status
+from dcpstream.wire.frames import HEADER_BYTES, decode_frame
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Engine
     from dcpstream.node.engine.access.users import User
+    from dcpstream.node.faults import Faults
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +49,8 @@ WRITE_LIMIT_BYTES = 4 * 1024 * 1024
 client that pipelines without reading would deadlock."""
 SHORT_WRITE_LIMIT_BYTES = 64 * 1024
 """The same while memory is short."""
+_REQUESTS = frozenset((0x80, 0x08))
+"""Magics of requests, without and with framing extras."""
 CLOSE_TIMEOUT_S = 1.0
 """Time that a closing connection has to accept its output."""
 
@@ -64,6 +71,7 @@ class Server(Protocol):
     """The listener that a connection belongs to."""
 
     engine: Engine
+    faults: Faults
     loop: asyncio.AbstractEventLoop
     read_view: memoryview
 
@@ -123,6 +131,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._is_sliced = False
         self._timer: asyncio.TimerHandle | None = None
         self._lent: list[memoryview] = []
+        self._gate: FaultGate | None = None
 
     # ---------------------------------------------------------------------------------------------------- transport
 
@@ -147,6 +156,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
+        if self._gate is not None:
+            self._gate.stop()
         self._pending, self._own = b"", None
         self._count()
         self.server.forget(self)
@@ -166,6 +177,10 @@ class KvProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The socket accepts output again."""
         self._is_writable = True
+        self._go_on_sending()
+
+    def _go_on_sending(self) -> None:
+        """Nothing holds the output back any more."""
         if not self._is_sliced:
             self._process(self._take())
         if self.session is not None and self._has_dcp:
@@ -272,7 +287,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         while len(data) >= session.needed and session.takes_requests:
             if not self._takes_answers(transport):
                 break
-            used = session.receive(data)
+            used = self._receive(session, data) if self.server.faults.has_requests else session.receive(data)
             data = data[used:]
             if session.output.pieces:
                 self._write(session.take_output())
@@ -294,6 +309,25 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._keep(data)
         self.server.schedule_turn()
 
+    def _receive(self, session: Session, data: bytes) -> int:
+        """As `session.receive`, but at most one frame, which a fault may refuse."""
+        stop = HEADER_BYTES + int.from_bytes(data[8:12], "big")
+        if not HEADER_BYTES <= stop <= len(data) or data[0] not in _REQUESTS or session.needed > stop:
+            return session.receive(data)
+        bucket = session.bucket.name if session.bucket is not None else ""
+        vbid, now = int.from_bytes(data[6:8], "big"), self.server.loop.time()
+        fault = self.server.faults.on_request(data[1], vbid, bucket, name_of(session), now)
+        if fault is None:
+            return session.receive(data[:stop])
+        frame, status = decode_frame(data[:stop]), Status[fault.status]
+        if status is Status.NOT_MY_VBUCKET:
+            not_my_vbucket(session, frame)
+        else:
+            session.refuse(frame, status, "A fault that was asked for")
+        session.needed = HEADER_BYTES
+        session.wake()
+        return stop
+
     def _postpone(self) -> None:
         """Wait for a turn with the kept input, and read nothing until then."""
         self._is_sliced = True
@@ -310,7 +344,7 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     def _takes_answers(self, transport: asyncio.Transport) -> bool:
         """Whether the client reads. A DCP client's BUFFER_ACK must be read also while data waits for it."""
-        return self._is_writable or (self._has_dcp and transport.get_write_buffer_size() < WRITE_LIMIT_BYTES)
+        return self._can_send or (self._has_dcp and transport.get_write_buffer_size() < WRITE_LIMIT_BYTES)
 
     def _set_reading(self, is_reading: bool) -> None:
         if is_reading != self._is_reading and self._transport is not None and not self._transport.is_closing():
@@ -322,7 +356,33 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------------------ output
 
+    @property
+    def _can_send(self) -> bool:
+        """Whether the socket takes more, and no fault holds back what came before."""
+        return self._is_writable and (self._gate is None or self._gate.is_empty)
+
     def _write(self, pieces: list[bytes]) -> None:
+        faults, session = self.server.faults, self.session
+        if self._gate is None and faults.has_sent and session is not None:
+            self._gate = FaultGate(faults, session, self.server.loop, self._send_on, self._cut, self._go_on_sending)
+        if self._gate is None:
+            self._send_pieces(pieces)
+            return
+        self._gate.put(b"".join(pieces))
+        if self._gate.is_empty and not faults.has_sent:
+            self._gate = None
+
+    def _send_on(self, data: bytes) -> None:
+        self._send_pieces([data])
+
+    def _cut(self) -> None:
+        """A fault closes the connection."""
+        if self.session is not None:
+            self.session.close("a fault that was asked for")
+        if self._transport is not None:
+            self._transport.close()
+
+    def _send_pieces(self, pieces: list[bytes]) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -353,8 +413,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
             self._process(self._take())
         pull_bytes = SHORT_PULL_BYTES if self.server.memory.is_short else PULL_BYTES
-        if self._is_writable or (session.output.pieces and self._takes_answers(transport)):
-            pieces = session.data_to_send(pull_bytes if self._is_writable else 0)
+        if self._can_send or (session.output.pieces and self._takes_answers(transport)):
+            pieces = session.data_to_send(pull_bytes if self._can_send else 0)
             if pieces:
                 self._write(pieces)
             if pieces and session.dcp is not None:

@@ -16,9 +16,11 @@ from typing import Any
 
 from dcpstream.node.engine import Engine, Session
 from dcpstream.node.engine.limit_log import LimitLog, described
+from dcpstream.node.faults import Faults, is_meant
 from dcpstream.node.shell.acceptor import Acceptor
 from dcpstream.node.shell.connection import CLOSE_TIMEOUT_S, READ_BYTES, KvProtocol
 from dcpstream.node.shell.connection_limits import MemoryBudget, TimeLimits
+from dcpstream.node.shell.fault_gate import name_of
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.tls import Tls
 from dcpstream.runtime import Clock
@@ -43,10 +45,19 @@ class KvServer:
         protocols: the connections, by session.
         read_view: the buffer that all connections read into.
         memory: the memory budget of all connections.
+        faults: what goes wrong on demand.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, limits: Limits | None = None, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        limits: Limits | None = None,
+        tls: Tls | None = None,
+        faults: Faults | None = None,
+    ) -> None:
         self.engine = engine
+        self.faults = faults or Faults()
         self.clock = clock
         engine.stopwatch = clock.monotonic
         self.limits = limits or Limits()
@@ -193,6 +204,22 @@ class KvServer:
         self._encrypted.discard(protocol)
         self._times.forget(protocol)
         self.memory.forget(protocol)
+
+    def drop(self, bucket: str, connection: str) -> int:
+        """Close connections at once, without their waiting output; returns how many.
+
+        Args:
+            bucket, connection: as in `Fault`.
+        """
+        found = [
+            protocol
+            for session, protocol in self.protocols.items()
+            if (not bucket or (session.bucket is not None and session.bucket.name == bucket))
+            and is_meant(connection, name_of(session))
+        ]
+        for protocol in found:
+            protocol.abort()
+        return len(found)
 
     # --------------------------------------------------------------------------------------------------------- time
 

@@ -1,0 +1,33 @@
+"""The clocks of a node, which can be moved."""
+
+from __future__ import annotations
+
+from dcpstream.runtime import SystemClock
+
+MAX_MOVE_S = 100 * 365 * 24 * 3600
+"""Longest move, a century: times of day stay within 64 bits of nanoseconds."""
+
+
+class MovableClock:
+    """The system's clocks, moved.
+
+    The time of day moves both ways. The monotonic clock only moves forward, as its name says.
+    """
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._monotonic_s = 0.0
+        self._unix_ns = 0
+
+    def monotonic(self) -> float:
+        """Seconds of the monotonic clock."""
+        return self._system.monotonic() + self._monotonic_s
+
+    def time_ns(self) -> int:
+        """Nanoseconds of the wall clock."""
+        return self._system.time_ns() + self._unix_ns
+
+    def move(self, seconds: float) -> None:
+        """Move both by this much from where they are; back, only the time of day."""
+        self._unix_ns += int(seconds * 1e9)
+        self._monotonic_s += max(0.0, seconds)

@@ -1,0 +1,158 @@
+"""`Fault`: what goes wrong and when, checked, from keyword arguments or the fields of a form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from dcpstream.errors import ConfigError
+from dcpstream.node.faults.clock import MAX_MOVE_S
+from dcpstream.wire import Opcode, Status
+
+MAX_DELAY_S = 3600.0
+MAX_NUMBER = (1 << 63) - 1
+_MATCHING = ("opcode", "bucket", "vbid", "connection", "skip", "count", "share", "after_s", "for_s")
+_TIMED = ("after_s", "for_s")
+
+KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "close": ((*_MATCHING, "at_byte"), "close the connection at a frame that the node sends"),
+        "stall": (_MATCHING, "send nothing more on the connection from such a frame on, and leave it open"),
+        "delay": ((*_MATCHING, "delay_s"), "send such a frame, and all behind it, later"),
+        "split": ((*_MATCHING, "at_byte", "delay_s"), "send such a frame in two pieces"),
+        "lose": (_MATCHING, "do not send such a frame"),
+        "refuse": ((*_MATCHING, "status"), "answer such a request with a status, and do not carry it out"),
+        "stale_map": (_TIMED, "tell clients the cluster map as it is now, whatever changes"),
+        "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
+        "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
+        "drop": (("bucket", "connection"), "close connections now"),
+        "move_clock": (("seconds",), "move the node's clocks"),
+        "purge": (("bucket",), "forget every deletion now"),
+        "stale_failover": (("bucket", "vbid", "seqno"), "have a vbucket as after a failover to a stale replica"),
+    }
+)
+"""Kind → its fields, and what it does. The last ones happen once and at once; the others last until they are lifted."""
+AT_ONCE = frozenset(("drop", "move_clock", "purge", "stale_failover"))
+OF_SENT = frozenset(("close", "stall", "delay", "split", "lose"))
+"""Kinds that look at what the node sends."""
+_REQUIRED = MappingProxyType(
+    {
+        "delay": ("delay_s",),
+        "refuse": ("status",),
+        "slow_disk": ("delay_s",),
+        "move_clock": ("seconds",),
+        "purge": ("bucket",),
+        "stale_failover": ("bucket", "vbid", "seqno"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong, and when. Which fields a kind takes says `KINDS`.
+
+    Attributes:
+        kind: one of `KINDS`.
+        opcode: name of the frames that it is about, such as DCP_SNAPSHOT_MARKER or GET; empty: of any, or for refuse
+            all requests about one document.
+        bucket: name; empty: any.
+        vbid: of requests and of DCP messages; None: any. An answer names no vbucket.
+        connection: a part of the connection's DCP name, or of the name that the client gave in HELLO; empty: any but
+            those of the cluster's manager.
+        skip: matching frames that pass first.
+        count: how often it acts; None: until it is lifted.
+        share: of the matching frames, above 0 to 1: with 0.25 every fourth.
+        after_s: seconds from now until it begins.
+        for_s: seconds that it lasts then; None: until it is lifted.
+        at_byte: bytes of the frame that pass before the connection is closed or the frame split; None: for close all,
+            for split the first 12.
+        delay_s: seconds.
+        status: name of a status, such as TMPFAIL or NOT_MY_VBUCKET.
+        seconds: forward, or below 0 back.
+        seqno: the last one that the stale replica has.
+    """
+
+    kind: str
+    opcode: str = ""
+    bucket: str = ""
+    vbid: int | None = None
+    connection: str = ""
+    skip: int = 0
+    count: int | None = None
+    share: float = 1.0
+    after_s: float = 0.0
+    for_s: float | None = None
+    at_byte: int | None = None
+    delay_s: float = 0.0
+    status: str = ""
+    seconds: float = 0.0
+    seqno: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that say something."""
+        default = Fault(kind=self.kind)
+        said = {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
+        return {"kind": self.kind} | said
+
+
+_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "vbid": (0, 0xFFFF),
+        "skip": (0, MAX_NUMBER),
+        "count": (1, MAX_NUMBER),
+        "share": (1e-6, 1.0),
+        "after_s": (0.0, MAX_DELAY_S),
+        "for_s": (0.0, MAX_DELAY_S),
+        "at_byte": (0, MAX_NUMBER),
+        "delay_s": (0.0, MAX_DELAY_S),
+        "seconds": (-MAX_MOVE_S, MAX_MOVE_S),
+        "seqno": (0, MAX_NUMBER),
+    }
+)
+_WHOLE = frozenset(("vbid", "skip", "count", "at_byte", "seqno"))
+
+
+def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
+    """A checked fault.
+
+    Args:
+        given: its other fields; numbers may be text, as in a form.
+
+    Raises: ConfigError: an unknown kind or field, a missing one, or a value that cannot be.
+    """
+    if kind not in KINDS:
+        raise ConfigError("kind", kind, ", ".join(KINDS))
+    allowed = KINDS[kind][0]
+    unknown = sorted(given.keys() - set(allowed))
+    if unknown:
+        raise ConfigError(kind, ", ".join(unknown), f"fields of this kind: {', '.join(allowed)}")
+    missing = [name for name in _REQUIRED.get(kind, ()) if given.get(name) in (None, "")]
+    if missing:
+        raise ConfigError(kind, f"no {missing[0]}", f"{missing[0]}, which this kind needs")
+    values: dict[str, Any] = {}
+    for each in fields(Fault):
+        value = given.get(each.name)
+        if each.name == "kind" or value is None:
+            continue
+        values[each.name] = _number(each.name, value) if each.name in _BOUNDS else str(value)
+    for name, names in (("opcode", Opcode.__members__), ("status", Status.__members__)):
+        if values.get(name):
+            values[name] = values[name].upper()
+            if values[name] not in names:
+                raise ConfigError(name, values[name], f"a name such as {'GET' if name == 'opcode' else 'TMPFAIL'}")
+    return Fault(kind=kind, **values)
+
+
+def _number(name: str, value: Any) -> float | int:
+    low, high = _BOUNDS[name]
+    kind = "whole number" if name in _WHOLE else "number"
+    try:
+        number = int(value) if name in _WHOLE else float(value)
+        if (name in _WHOLE and float(value) != number) or not math.isfinite(number) or not low <= number <= high:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(name, value, f"a {kind} from {low:g} to {high:g}") from None
+    return number
