@@ -65,6 +65,7 @@ _.pause_replication
 _.resume_replication
 _.has_news
 _.crash
+_.restart_node
 
 # Called by users: the client and the pipelines.
 _.vbucket_of

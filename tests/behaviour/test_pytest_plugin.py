@@ -319,3 +319,26 @@ def test_the_project_announces_it_to_pytest() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"dcpstream": "dcpstream.pytest_plugin"}
     assert not any(requirement.startswith("pytest") for requirement in project["dependencies"])
+
+
+def test_nodes_in_processes_of_their_own(runner: Runner) -> None:
+    runner.write(
+        "test_processes.py",
+        """
+        import os
+        import pytest
+        from helper import kv
+
+        @pytest.mark.couchbase_node(process=True, collections=["shop.orders"])
+        def test_node(couchbase_node, couchbase_bucket):
+            assert couchbase_node.pid != os.getpid()
+            assert couchbase_bucket.name in couchbase_node.buckets
+            with kv(couchbase_bucket, couchbase_bucket.name) as client:
+                client.set("k", "1")
+
+        @pytest.mark.couchbase_cluster(nodes=2, processes=True, vbuckets=4)
+        def test_cluster(couchbase_cluster):
+            assert len({os.getpid(), *(node.node.pid for node in couchbase_cluster.nodes)}) == 3
+        """,
+    )
+    runner.run(passed=2)
