@@ -169,7 +169,8 @@ def plot(found: dict[str, Any], path: Path) -> None:
     memory.set_ylabel("resident memory, MB")
     memory.set_xlabel("minutes")
     memory.set_ylim(bottom=0)
-    memory.legend()
+    rows.set_ylim(bottom=0)
+    memory.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, frameon=False)
     for axes in (rows, memory):
         axes.grid(alpha=0.3)
     figure.suptitle(f"First load of {found['documents']:,} documents on two workers with one core each")
