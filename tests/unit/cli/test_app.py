@@ -52,6 +52,14 @@ def test_version_without_pyarrow(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "need pyarrow" in capsys.readouterr().out
 
 
+def test_the_package_runs_as_a_module() -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-m", "dcpstream", "node", "--nodes", "x"], capture_output=True, text=True, check=False
+    )
+    assert outcome.returncode == exits.USAGE
+    assert "Usage: dcpstream node" in outcome.stderr
+
+
 def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["strem"]) == exits.USAGE
     assert "strem" in capsys.readouterr().err
