@@ -170,3 +170,10 @@ _.byte_limit
 _.path_length
 _.value_length
 _.status_of_change
+
+# Read by name: the manager of a cluster edits collections by the name of the change.
+_.add_scope
+_.drop_scope
+_.add_collection
+_.change_collection
+_.drop_collection

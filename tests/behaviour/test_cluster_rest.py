@@ -173,6 +173,31 @@ def test_a_node_is_failed_over_gracefully(cluster: Cluster):
     assert (last.status, last.body) == (400, b"Last active node cannot be failed over.")
 
 
+@pytest.mark.parametrize("recovery", ["delta", "full"])
+def test_a_node_comes_back(cluster: Cluster, recovery: str):
+    first, second = cluster.nodes
+    assert post(first, "/controller/failOver", {"otpNode": second.name}).status == 200
+    form = {"otpNode": second.name, "recoveryType": recovery}
+    made = post(first, "/controller/setRecoveryType", form)
+    assert (made.status, made.json) == (200, [])
+    (found,) = [node for node in get(first, "/pools/nodes")["nodes"] if node["otpNode"] == second.name]
+    assert (found["clusterMembership"], found["recoveryType"]) == ("inactiveAdded", recovery)
+    assert post(first, "/controller/rebalance", {"knownNodes": names(cluster)}).status == 200
+    assert "errorMessage" not in wait_for_rebalance(first)
+    assert roles(first)[second.name] == ("active", "healthy")
+    assert get(first, "/pools/default")["balanced"]
+    assert post(first, "/controller/setRecoveryType", form).status == 400, "it is back"
+
+
+def test_a_node_that_is_down_does_not_come_back(cluster: Cluster):
+    first, second = cluster.nodes
+    second.crash()
+    assert post(first, "/controller/failOver", {"otpNode": second.name}).status == 200
+    refused = post(first, "/controller/reAddNode", {"otpNode": second.name})
+    assert refused.status == 503
+    assert roles(first)[second.name] == ("inactiveFailed", "unhealthy")
+
+
 def test_without_replicas_there_is_no_graceful_failover():
     with Cluster(nodes=2, replicas=0, vbuckets=2) as cluster:
         refused = post(cluster.nodes[0], "/controller/startGracefulFailover", {"otpNode": cluster.nodes[1].name})

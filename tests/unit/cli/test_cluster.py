@@ -70,6 +70,10 @@ def test_a_graceful_failover(cluster: dcpstream.Cluster, shell: Shell) -> None:
     found = shell.status(expect=1)
     assert [node["membership"] for node in found["nodes"]] == ["active", "active", "inactiveFailed"]
     assert not found["balanced"]
+    assert shell("recover", place(third)) == f"{third.name} comes back with the next rebalance\n"
+    assert "recovery delta" in shell("status", expect=1)
+    assert shell("rebalance") == "done\n"
+    assert shell.status()["balanced"]
 
 
 def test_a_hard_failover_of_a_node_that_is_gone(cluster: dcpstream.Cluster, shell: Shell) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import AutoFailover, ClusterState, NodeState
 from dcpstream.node.engine import Bucket, Engine, User
 from dcpstream.node.engine.cluster_config import in_url
@@ -94,10 +95,18 @@ class Site:
     async def order(self, verb: str, **arguments: Any) -> Any:
         """Have the cluster's manager carry out a change, or tell its state.
 
-        Raises: DcpstreamError: the manager refuses.
+        Raises:
+            ConfigError: it cannot be. HTTPServiceUnavailable: not now. HTTPGatewayTimeout: a node does not answer.
         """
         assert self.manager is not None, "the caller looks first"
-        return await asyncio.get_running_loop().run_in_executor(None, partial(self.manager, verb, arguments))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, partial(self.manager, verb, arguments))
+        except ConfigError:
+            raise
+        except DcpstreamError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\r\n") from error
+        except TimeoutError as error:
+            raise web.HTTPGatewayTimeout(text=f"The cluster's manager was not done in time: {error}\r\n") from error
 
     async def state(self, request: web.Request) -> ClusterState:
         """The cluster; of a node that is alone, that node."""
