@@ -177,3 +177,7 @@ _.drop_scope
 _.add_collection
 _.change_collection
 _.drop_collection
+
+# For users of `dcpstream.testing.simulation`.
+_.hang
+_.interrupt
