@@ -757,7 +757,7 @@ class Cluster:
     def pause_replication(self) -> None:
         """Hold back everything that feeds replicas: a failover loses what is written from now on.
 
-        Durable writes wait; a rebalance does not go on.
+        Durable writes wait. A rebalance waits, too, and fails when an order to a node took too long.
         """
         orchestrator, shell = self._parts()
         shell.call(lambda: orchestrator.pause(is_on=True)).result(READY_TIMEOUT_S)

@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S = 5.0
 """Longest wait for a node that is perhaps dead."""
-ORDER_TIMEOUT_S = 10.0
-"""Longest wait for a node that should be alive: an order takes milliseconds, on a busy machine a second."""
+ORDER_TIMEOUT_S = 30.0
+"""Longest wait for a node that should be alive: an order takes milliseconds, and on a very busy machine seconds. A
+failover ends the wait at once."""
 RETRY_S = 0.1
 """Pause before streams that ended are added again."""
 FENCE_ATTEMPTS = 3
