@@ -8,8 +8,8 @@ from zlib import crc32
 import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamStopped
-from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
-from dcpstream.client.machine.reader.changes import changes_of
+from dcpstream.client.machine.connection.rows import ArrowRows
+from dcpstream.client.machine.reader.changes import ChangeConverter
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Feature
 from tests.kit.client_machines import ready_connection
@@ -62,8 +62,8 @@ def check_documents(received: list[RowsReceived], has_collections: bool) -> None
     """The last change of each key is the document that the server gave afterwards."""
     documents: dict[bytes, bytes | None] = {}
     for event in received:
-        assert isinstance(event.rows, FrameRows)
-        for change in changes_of(event.rows.frames, event.runs, has_collections, NAMES, {}):
+        ((changes, _),) = ChangeConverter().convert(event, has_collections, NAMES, {})
+        for change in changes:
             documents[change.key] = None if change.op != "mutation" else change.value
     for key, crc in expected_crcs().items():
         value = documents[key if isinstance(key, bytes) else key.encode()]

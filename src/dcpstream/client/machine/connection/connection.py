@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
-from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
+from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder, MixedDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
@@ -48,7 +48,7 @@ class NodeConnection:
         nonce: at least 16 random bytes.
         now: seconds of a monotonic clock.
         connect_timeout_s: from now until the handshake is done.
-        arrow: decode rows into Arrow columns, else into frames.
+        arrow: decode rows into Arrow columns; else into frames, and where that is faster into columns, too.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class NodeConnection:
         self._handshake = Handshake(login, address, nonce, settings)
         self._deadline = now + connect_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else lambda _: FrameDecoder()
+        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else MixedDecoder
         self._decoder: Decoder = FrameDecoder()
         self._out = [self._handshake.start()]
         self._buffer = bytearray(FIRST_RECEIVE_BYTES)

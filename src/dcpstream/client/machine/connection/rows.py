@@ -8,6 +8,7 @@ them, and which row is the first above a seqno. `FrameRows` needs no extra; `Arr
 from __future__ import annotations
 
 import importlib
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -29,6 +30,14 @@ DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
 
 MANY_RUNS = 8
 """Number of runs from which their ends are looked up all at once."""
+
+COLUMNS_MIN_BYTES = 64 * 1024
+"""Bytes of a receive from which single changes are read from columns; below, the fixed cost of columns is more."""
+
+COLUMNS_AFTER_BYTES = 16 * 1024 * 1024
+"""Bytes of large receives before pyarrow is imported for single changes: what the import costs is saved by then."""
+
+NEVER = 1 << 63
 
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
@@ -270,6 +279,38 @@ class ArrowDecoder:
         """The whole frames between `start` and `stop`."""
         index = self._scan(buffer, start, stop)
         return ArrowRows(self._decode(buffer, index, self._options), index.consumed), start + index.consumed
+
+
+class MixedDecoder:
+    """Rows for single changes: as columns if many arrive at once and pyarrow is installed, else as frames.
+
+    Reading a column is much cheaper than a Python step for each field of each frame.
+
+    Args:
+        collections: whether keys carry a collection id.
+    """
+
+    def __init__(self, collections: bool) -> None:
+        self._collections = collections
+        self._frames = FrameDecoder()
+        self._columns: ArrowDecoder | None = None
+        self._until_columns = 0 if "pyarrow" in sys.modules else COLUMNS_AFTER_BYTES
+
+    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
+        """The whole frames between `start` and `stop`."""
+        if stop - start >= COLUMNS_MIN_BYTES:
+            self._until_columns -= stop - start
+            if self._until_columns < 0:
+                try:
+                    if self._columns is None:
+                        self._columns = ArrowDecoder(self._collections)
+                    return self._columns.decode(buffer, start, stop)
+                except ConfigError:
+                    self._until_columns = NEVER
+                except FieldError:
+                    # A key that cannot be read concerns only its own row here; as frames the others can be read.
+                    pass
+        return self._frames.decode(buffer, start, stop)
 
 
 def require_columnar() -> ModuleType:

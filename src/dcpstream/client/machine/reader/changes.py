@@ -6,10 +6,10 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcpstream.client.machine.connection.events import RowsReceived
-from dcpstream.client.machine.connection.rows import FrameRows
+from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
@@ -19,6 +19,11 @@ from dcpstream.wire import Datatype, Frame
 from dcpstream.wire.keys import split_collection_key
 from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutation
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dcpstream.columnar import WireChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,50 @@ class Change:
         return self._run.offset(self.seqno)
 
 
+class _Draft:
+    """A `Change` in the making.
+
+    The slots of a frozen dataclass are filled through `object.__setattr__`, which takes 1.1 µs. A draft has the same
+    slots without the lock, so it becomes a change by a change of its class.
+    """
+
+    __slots__ = Change.__slots__
+
+    def __init__(
+        self,
+        op: str,
+        key: bytes,
+        value: bytes | None,
+        scope: str,
+        collection: str,
+        vbid: int,
+        vbuuid: int,
+        seqno: int,
+        rev: int,
+        cas: int,
+        flags: int,
+        datatype: int,
+        expiry: int,
+        xattrs: Mapping[str, bytes],
+        run: Run | None,
+    ) -> None:
+        self.op = op
+        self.key = key
+        self.value = value
+        self.scope = scope
+        self.collection = collection
+        self.vbid = vbid
+        self.vbuuid = vbuuid
+        self.seqno = seqno
+        self.rev = rev
+        self.cas = cas
+        self.flags = flags
+        self.datatype = datatype
+        self.expiry = expiry
+        self.xattrs = xattrs
+        self._run = run
+
+
 class _Shape(NamedTuple):
     """The places of a `Change`'s fields in the extras of a message. The first two are the seqno and the revision."""
 
@@ -94,6 +143,22 @@ _SHAPES = _shapes()
 """(opcode, length of the extras) → shape."""
 
 
+_SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
+_PACKED = _SNAPPY | _XATTR
+_MUTATION = Op.MUTATION.value
+
+
+def _body_of(value: bytes, datatype: int, op: str) -> tuple[bytes | None, dict[str, bytes]]:
+    """(the body, attributes) in the value of a message."""
+    xattrs: dict[str, bytes] = {}
+    if datatype & _PACKED and value:
+        if datatype & _SNAPPY:
+            value = snappy_uncompress(value)
+        if datatype & _XATTR and value:
+            xattrs, value = decode_xattrs(value)
+    return value if value or op == _MUTATION else None, xattrs
+
+
 def change_of(frame: Frame, has_collections: bool, names: Names, vbuuid: int, run: Run | None = None) -> Change:
     """The change in a mutation, deletion or expiration.
 
@@ -113,14 +178,7 @@ def change_of(frame: Frame, has_collections: bool, names: Names, vbuuid: int, ru
     numbers = shape.extras.unpack(frame.extras)
     collection_id, key = split_collection_key(frame.key) if has_collections else (0, frame.key)
     scope, collection = names.get(collection_id) or ("", f"0x{collection_id:x}")
-    value: bytes | None = frame.value
-    xattrs: dict[str, bytes] = {}
-    if frame.datatype & Datatype.SNAPPY and value:
-        value = snappy_uncompress(value)
-    if frame.datatype & Datatype.XATTR and value:
-        xattrs, value = decode_xattrs(value)
-    if not value and shape.op != Op.MUTATION.value:
-        value = None
+    value, xattrs = _body_of(frame.value, frame.datatype, shape.op)
     return Change(
         op=shape.op,
         key=key,
@@ -148,8 +206,12 @@ class ChangeConverter:
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
-        assert isinstance(rows, FrameRows)
-        yield changes_of(rows.frames, event.runs, has_collections, names, vbuuids), event.offsets
+        if isinstance(rows, ArrowRows):
+            changes = changes_in(rows.chunk, event.runs, names, vbuuids)
+        else:
+            assert isinstance(rows, FrameRows)
+            changes = changes_of(rows.frames, event.runs, has_collections, names, vbuuids)
+        yield changes, event.offsets
 
 
 def changes_of(
@@ -161,6 +223,78 @@ def changes_of(
         for run in runs
         for frame in frames[run.first : run.stop]
     )
+
+
+_OPS = {opcode: shape.op for (opcode, _), shape in _SHAPES.items()}
+
+
+def changes_in(chunk: WireChunk, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:
+    """The changes in those rows of a chunk that lie in runs, in their order; as `changes_of` makes them of frames.
+
+    Raises:
+        FieldError: a value is malformed.
+    """
+    key_offsets, keys = _offsets_and_bytes(chunk.key)
+    value_offsets, values = _offsets_and_bytes(chunk.value)
+    columns = [
+        column.tolist()
+        for column in (
+            chunk.opcode,
+            chunk.collection_ids,
+            chunk.vbucket,
+            chunk.seqno,
+            chunk.rev,
+            chunk.cas,
+            chunk.flags,
+            chunk.datatype,
+            chunk.expiry,
+        )
+    ]
+    ops, known = _OPS, {}
+    for number in set(columns[1]):
+        known[number] = names.get(number) or ("", f"0x{number:x}")
+    changes: list[Change] = []
+    append = changes.append
+    for run in runs:
+        row = run.first
+        for opcode, collection_id, vbid, seqno, rev, cas, flags, datatype, expiry in zip(
+            *(column[run.first : run.stop] for column in columns), strict=True
+        ):
+            op = ops[opcode]
+            value = values[value_offsets[row] : value_offsets[row + 1]]
+            body, xattrs = _body_of(value, datatype, op)
+            key = keys[key_offsets[row] : key_offsets[row + 1]]
+            row += 1
+            scope, collection = known[collection_id]
+            draft = _Draft(
+                op,
+                key,
+                body,
+                scope,
+                collection,
+                vbid,
+                vbuuids.get(vbid, 0),
+                seqno,
+                rev,
+                cas,
+                flags,
+                datatype,
+                expiry,
+                xattrs,
+                run,
+            )
+            draft.__class__ = Change  # type: ignore[assignment]
+            append(draft)  # type: ignore[arg-type]
+    return tuple(changes)
+
+
+def _offsets_and_bytes(column: pa.BinaryArray) -> tuple[list[int], bytes]:
+    """Where each value of a column begins, the end of the last one, and the bytes of all."""
+    import numpy as np
+
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).tolist()
+    return bounds, data.to_pybytes()
 
 
 def positions_after(changes: Iterable[Change]) -> dict[int, StreamOffset]:

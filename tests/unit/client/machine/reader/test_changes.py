@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from dataclasses import FrozenInstanceError
 
 import pytest
 
-from dcpstream.client.machine.reader.changes import change_of
+from dcpstream.client.machine.connection.rows import ArrowDecoder, FrameDecoder
+from dcpstream.client.machine.reader.changes import change_of, changes_in, changes_of
+from dcpstream.client.machine.tracker import Run
 from dcpstream.errors import FieldError
 from dcpstream.wire import Datatype, Frame, Opcode, decode_frame
 from dcpstream.wire.values import encode_xattrs, snappy_compress
+from tests.kit import raw_frames
 from tests.kit.messages import deletion, mutation
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "flights")}
@@ -59,3 +64,81 @@ def test_an_empty_document_is_not_a_missing_one() -> None:
 def test_broken_extras() -> None:
     with pytest.raises(FieldError):
         change_of(Frame(0x80, Opcode.DCP_MUTATION, extras=b"123", key=b"\0k"), True, NAMES, 0xA)
+
+
+class TestColumns:
+    """Changes out of columns are those out of frames."""
+
+    @staticmethod
+    def stream(seed: int, *more: bytes) -> bytearray:
+        """Messages of every kind: with attributes, compressed, of known and unknown collections."""
+        chance = random.Random(seed)
+        messages: list[bytes] = []
+        for seqno in range(1, 200):
+            datatype = chance.randrange(8)
+            value = chance.randbytes(chance.randrange(40))
+            if datatype & Datatype.XATTR:
+                value = encode_xattrs({"_sync": b"{}"}, value)
+            if datatype & Datatype.SNAPPY:
+                value = snappy_compress(value)
+            fields = {
+                "vbucket": chance.randrange(4),
+                "cas": chance.getrandbits(64),
+                "datatype": datatype,
+                "seqno": seqno,
+                "rev": chance.getrandbits(64),
+            }
+            key = chance.choice([b"\0", b"\x08", b"\x7f"]) + chance.randbytes(chance.randrange(9))
+            kind = chance.randrange(5)
+            if kind < 2:
+                messages.append(
+                    raw_frames.mutation(
+                        key, value, flags=chance.getrandbits(32), expiry=chance.getrandbits(32), **fields
+                    )
+                )
+            elif kind == 2:
+                messages.append(raw_frames.deletion(key, value, delete_time=chance.choice([None, 7]), **fields))
+            elif kind == 3:
+                messages.append(raw_frames.expiration(key, value, delete_time=8, **fields))
+            else:
+                messages.append(raw_frames.marker())
+        return bytearray(b"".join([*messages, *more]))
+
+    @staticmethod
+    def run(first: int, stop: int) -> Run:
+        return Run(0, first, stop, 5, stop, 0, None, 0)
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_all_fields_are_equal(self, seed: int) -> None:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+        data = self.stream(seed)
+        frames, _ = FrameDecoder().decode(data, 0, len(data))
+        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
+        runs = [self.run(3, 20), self.run(20, 20), self.run(31, frames.count)]
+        vbuuids = {0: 11, 1: 12, 2: 13}
+        expected = changes_of(frames.frames, runs, True, NAMES, vbuuids)
+        found = changes_in(columns.chunk, runs, NAMES, vbuuids)
+        assert found == expected
+        assert [repr(change) for change in found] == [repr(change) for change in expected]
+        assert [change.offset for change in found] == [change.offset for change in expected]
+        assert [type(change) for change in found] == [type(change) for change in expected]
+
+    def test_no_rows(self) -> None:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+        columns, _ = ArrowDecoder(True).decode(bytearray(raw_frames.marker()), 0, 44)
+        assert changes_in(columns.chunk, [self.run(0, 0)], NAMES, {}) == ()
+
+    def test_a_value_that_cannot_be_read(self) -> None:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+        data = bytearray(raw_frames.mutation(value=b"\xff", datatype=Datatype.SNAPPY))
+        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
+        with pytest.raises(FieldError):
+            changes_in(columns.chunk, [self.run(0, 1)], NAMES, {})
+
+    def test_they_cannot_be_changed(self) -> None:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+        data = self.stream(1)
+        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
+        change = changes_in(columns.chunk, [self.run(0, 1)], NAMES, {})[0]
+        with pytest.raises(FrozenInstanceError):
+            change.seqno = 7  # type: ignore[misc]
