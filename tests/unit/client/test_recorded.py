@@ -63,6 +63,7 @@ def check_documents(received: list[RowsReceived], has_collections: bool) -> None
     documents: dict[bytes, bytes | None] = {}
     for event in received:
         ((changes, _),) = ChangeConverter().convert(event, has_collections, NAMES, {})
+        assert isinstance(changes, tuple)
         for change in changes:
             documents[change.key] = None if change.op != "mutation" else change.value
     for key, crc in expected_crcs().items():
