@@ -8,6 +8,9 @@ delete it, or move it to the tests. `_` stands for any object; only the names co
 __getattr__
 __dir__
 
+# Read by Python: the class of an object, set on one that was made as another.
+_.__class__
+
 # Called by asyncio's transports and by aiohttp.
 _.connection_made
 _.data_received
