@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from dcpstream.cluster import Cluster, ClusterNode
 from dcpstream.errors import AuthenticationFailed, StatusError
 from dcpstream.model import AutoFailover, Membership
 from tests.kit.rest import Answer, ask
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import TIMEOUT_S, wait_until
 
 VBUCKETS = 8
 BUCKETS = "/pools/default/buckets"
@@ -452,6 +455,24 @@ def test_settings_of_the_cluster_reach_all(cluster: Cluster):
     found = [get(node, "/pools/default/nodeServices") for node in (first, second)]
     assert [item["revEpoch"] for item in found] == [epoch, epoch]
     assert [item["rev"] for item in found] == revisions, "only the manager makes versions of the map"
+
+
+def test_a_cluster_stops_although_an_order_is_under_way():
+    """The page that waits for the manager does not hold its node up."""
+    with Cluster(nodes=2, vbuckets=1) as cluster:
+        cluster.pause_replication()  # no replica of a new bucket is fed
+        node = cluster.nodes[0]
+
+        def make() -> None:
+            with suppress(OSError, HTTPException):
+                post(node, BUCKETS, {"name": "shop", "ramQuotaMB": "100", "numVBuckets": "1"})
+
+        asking = threading.Thread(target=make, daemon=True)
+        asking.start()
+        wait_until(lambda: "shop" in node.node.buckets)
+        cluster.stop()
+        asking.join(TIMEOUT_S)
+        assert not asking.is_alive()
 
 
 def test_the_state_in_python(cluster: Cluster):

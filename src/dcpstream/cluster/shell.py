@@ -6,12 +6,12 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from dcpstream.cluster.machine.link import Link
 from dcpstream.cluster.machine.orchestrator import Orchestrator
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
-from dcpstream.errors import ConnectionLost
+from dcpstream.errors import ConnectionLost, DcpstreamError
 from dcpstream.runtime import Clock
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._has_turn = False
         self._is_stopped = False
+        self._awaited: set[concurrent.futures.Future[Any]] = set()
 
     def start(self) -> Self:
         """Begin."""
@@ -79,6 +80,8 @@ class Shell:
         Returns: its value or error, to wait for.
         """
         found: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._awaited.add(found)
+        found.add_done_callback(self._awaited.discard)
 
         def start() -> None:
             self._set_time()
@@ -124,6 +127,8 @@ class Shell:
             self._loop.run_until_complete(asyncio.gather(*self._connecting, return_exceptions=True))
             self._loop.run_until_complete(asyncio.sleep(0))  # the transports close their sockets
             self._loop.close()
+            for found in list(self._awaited):  # nobody carries it out any more, and a node's page may wait for it
+                found.set_exception(DcpstreamError("the cluster was stopped"))
 
     def _set_time(self) -> None:
         self._orchestrator.tasks.now = self._clock.monotonic()
