@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcpstream.columnar import WireChunk
+if TYPE_CHECKING:
+    from dcpstream.columnar import WireChunk
 
 MUTATION, DELETION, EXPIRATION, MARKER, STREAM_END = 0x57, 0x58, 0x59, 0x56, 0x55
 JSON, SNAPPY, XATTR = 1, 2, 4
