@@ -104,6 +104,7 @@ _.delete_doc
 _.buffer_ack
 _.marker_v2
 _.add_stream
+_.interrupt
 
 # Printed field by field: `dcpstream store check --json`.
 _.void_blocks

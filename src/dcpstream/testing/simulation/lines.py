@@ -16,6 +16,8 @@ from dcpstream.testing.simulation.node import Peer, SimulatedNode
 
 SPEEDS = (1.0, 1.0, 0.05)
 """Of lines, by chance: copies behind a slow one lag."""
+SPLIT_SHARE = 0.5
+"""Of the deliveries of a line whose bytes arrive in pieces: the share that ends somewhere."""
 NEVER, ALWAYS = 1e-9, 1e9
 """Speeds of a line that moves only when no other one does, and of one that moves first."""
 
@@ -188,7 +190,7 @@ class Lines:
                 flying.append(data)
         elif flying and not socket.closed and not (socket.arrived and chance.random() < 0.5):
             data = flying.pop(0)
-            if line.is_splitting and len(data) > 1:
+            if line.is_splitting and len(data) > 1 and chance.random() < SPLIT_SHARE:
                 at = chance.randrange(1, len(data) + 1)
                 if rest := data[at:]:
                     flying.insert(0, rest)
@@ -200,7 +202,7 @@ class Lines:
             socket.deliver(data)
         elif socket.arrived and not end.is_closed:
             count = len(socket.arrived)
-            if line.is_splitting and count > 1:
+            if line.is_splitting and count > 1 and chance.random() < SPLIT_SHARE:
                 count = chance.randrange(1, count + 1)
             data = bytes(socket.arrived[:count])
             del socket.arrived[:count]

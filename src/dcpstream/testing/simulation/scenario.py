@@ -17,6 +17,8 @@ from typing import Any
 
 from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
 from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.cluster.machine.recovery import add_back
+from dcpstream.cluster.machine.state import Recovery
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import Manifest
@@ -89,7 +91,7 @@ class Scenario:
             vbuckets=chance.choice((1, 2, 2, 3)),
             replicas=chance.choice((1, 1, nodes - 1)),
             seed=seed,
-            split_share=chance.choice((0.0, 0.2, 0.5)),
+            split_share=chance.choice((0.0, 0.0, 0.1, 0.4)),
             begins=False,
         )
         chance = self._chance = cluster.chance
@@ -118,6 +120,7 @@ class Scenario:
             "exchanges": self.cluster.passed,
             "writes": self.workload.written,
             "durable writes": self.workload.acknowledged,
+            "durable writes without outcome": self.workload.uncertain,
             "snapshots compared": self.table.compared,
             "rollbacks of the reader": self.table.rollbacks,
             "readers begun": self.reader.runs,
@@ -134,7 +137,7 @@ class Scenario:
         self._begin_reader()
         if chance.random() < 0.5:
             cluster.settle(0.5)
-        for _ in range(chance.choice((1, 2, 2, 3))):
+        for _ in range(chance.choice((1, 1, 2, 3))):
             self._operate()
         self._heal()
         cluster.after_pass = self.workload.look
@@ -214,7 +217,7 @@ class Scenario:
             line = chance.choice(cluster.lines.all)
             self.trace.note(f"{line.name}-{line.node} is cut")
             cluster.lines.cut(line)
-        elif kind == "stall" and cluster.lines.all:
+        elif kind == "stall" and cluster.lines.all and self._cuts_left > 1:
             line = chance.choice(cluster.lines.all)
             cluster.stall(line, chance.randrange(1, 400), chance.choice((0.1, 3.0, STALL_S_MAX)))
 
@@ -242,6 +245,8 @@ class Scenario:
             self._fail_over_stale,
             self._fail_over_alive,
             self._fail_over_gracefully,
+            self._add_back,
+            self._fail_over_hung,
             self._crash_in_rebalance,
             self._cancel_rebalance,
         ]
@@ -342,10 +347,11 @@ class Scenario:
             cluster.crash(victim)
         # A node that cannot be reached serves on; one that can be reached after a lost connection must not.
         self._cuts_left = 1
+        cluster.end_stalls()
         report = cluster.orchestrator.tasks.start(fail_over(cluster.orchestrator, [victim]))
         self._await(report)
         self._cuts_left = NEVER
-        if not is_crashed and victim in cluster.nodes:
+        if not is_crashed and victim in cluster.nodes and victim not in cluster.silent:
             serving = [vbid for vbid in range(cluster.vbuckets) if self.judge.histories.serving(vbid) == victim]
             if serving:
                 raise Violation(f"a node that was given up serves nothing: {victim} serves {serving}")
@@ -373,6 +379,47 @@ class Scenario:
         cluster.crash(victim)
         self._give_up(victim, is_crashed=False)
         self._repair()  # the replicas follow again
+
+    def _add_back(self) -> None:
+        """A node that was failed over while it ran comes back, with what it has or anew."""
+        victim = self._chance.choice(self._active())
+        self._give_up(victim, is_crashed=False)
+        self._recover(victim)
+        self._repair()
+
+    def _recover(self, node: str) -> None:
+        o = self.cluster.orchestrator
+        if node in o.members and o.members[node].is_failed:
+            kind = self._chance.choice((Recovery.DELTA, Recovery.FULL))
+            self.trace.note(f"{node} is added back: {kind}")
+            if self._try(add_back(o, node, kind)):
+                self.cluster.silent.discard(node)
+                self.judge.touched(node)
+
+    def _fail_over_hung(self) -> None:
+        """A node hangs in the middle of a rebalance, is failed over, goes on, and perhaps comes back."""
+        cluster = self.cluster
+        cluster.add_node()
+        victim = self._chance.choice(self._active())
+        outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
+        limit = cluster.passed + self._chance.randrange(1, 300)
+        cluster.until(lambda: outcome.is_done or cluster.passed >= limit)
+        if len(self._active()) < 2 or victim not in self._active():
+            return
+        self.trace.note(f"{victim} hangs")
+        cluster.hang(victim)
+        cluster.settle(self._chance.choice((0.01, 1.0, 15.0)))
+        # It does not know that it was given up, and serves on when it goes on.
+        cluster.silent.add(victim)
+        self.judge.touched(victim)
+        self._give_up(victim, is_crashed=False)
+        self._await(outcome)
+        self.trace.note(f"{victim} goes on")
+        cluster.wake(victim)
+        cluster.settle(0.1)
+        if self._chance.random() < 0.5:
+            self._recover(victim)
+        self._repair()
 
     def _fail_over_gracefully(self) -> None:
         active = self._active()

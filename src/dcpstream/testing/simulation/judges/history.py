@@ -123,6 +123,8 @@ class Histories:
             if serving == name:
                 del self._serving[vbid]
                 self._seen.pop((name, vbid), None)
+                if vbucket is not None:
+                    self._take_last(vbid, vbucket)
             return
         if serving != name:
             if serving is not None:
@@ -143,6 +145,12 @@ class Histories:
             raise Violation(f"a branch only grows: vbucket {vbid} of {name} went back to {now[1]} from {branch.high}")
         else:
             branch.items += items_of(log, branch.high)
+
+    def _take_last(self, vbid: int, vbucket: Any) -> None:
+        """A copy has given its role up: it may have written in the same exchange, before it did."""
+        branch = self.branches.get((vbid, vbucket.vbuuid))
+        if branch is not None and vbucket.log.high_seqno > branch.high:
+            branch.items += items_of(vbucket.log, branch.high)
 
     def _begin(self, name: str, vbid: int, log: Any) -> None:
         entries = [(entry.vbuuid, entry.seqno) for entry in log.failover_log]

@@ -133,3 +133,14 @@ def test_a_branch_that_goes_back_is_seen() -> None:
     vbucket.log.truncate(1)
     with pytest.raises(Violation, match="a branch only grows"):
         look(histories, a=node)
+
+
+def test_what_a_copy_wrote_before_it_gave_its_role_up_counts() -> None:
+    node = SimulatedNode()
+    histories = Histories()
+    look(histories, a=node)
+    node.fill(1, 2)
+    node.set_vbucket(1, REPLICA)
+    look(histories, a=node)
+    assert histories.serving(1) is None
+    assert histories.newest[1].high == 2
