@@ -235,6 +235,9 @@ def test_time_travel_expires_documents_and_ends_durable_writes():
             node.inject("move_clock", seconds=3601)
             assert writer.next().status == Status.SYNC_WRITE_AMBIGUOUS
             assert other.get("short").status == Status.KEY_ENOENT
+            # Times that begin after the move last as long as ever.
+            writer.send(Opcode.SET, key=b"\0later", value=b"1", extras=bytes(8), framing=b"\x13\x01\x05\xdc")
+            assert writer.next().status == Status.SYNC_WRITE_AMBIGUOUS
         cluster.resume_replication()
 
 
