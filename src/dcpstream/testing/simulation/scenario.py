@@ -156,11 +156,15 @@ class Scenario:
         return all(self.table.documents(vbid) == branch.documents(branch.high) for vbid, branch in newest.items())
 
     def _replace_lost_reader(self) -> None:
-        """A reader that knows no node of the cluster any more needs a new address, as in any cluster."""
+        """A reader that knows no node of the cluster any more needs a new address, as in any cluster.
+
+        The same holds for one that reads from a node which was given up while it hung, and serves on.
+        """
         run = self.reader.run
         assert run is not None, "it was begun"
         known = {self.cluster.name_at(node.kv_port) for node in (run.nodes.map.nodes if run.nodes.map else ())}
-        if known.isdisjoint(self._active()):
+        talks_to = {self.cluster.name_at(each.address.kv_port) for each in run.nodes.connections}
+        if known.isdisjoint(self._active()) or not talks_to.isdisjoint(self.cluster.silent):
             self._count("reader that knew no node")
             self.reader.kill()
             self._begin_reader()
@@ -243,6 +247,8 @@ class Scenario:
             self._fail_over_crashed,
             self._fail_over_crashed,
             self._fail_over_stale,
+            self._fail_over_within_snapshot,
+            self._fail_over_within_snapshot,
             self._fail_over_alive,
             self._fail_over_gracefully,
             self._add_back,
@@ -420,6 +426,30 @@ class Scenario:
         if self._chance.random() < 0.5:
             self._recover(victim)
         self._repair()
+
+    def _fail_over_within_snapshot(self) -> None:
+        """The reader stands in the middle of a snapshot, of which the replicas have a part, when the active copy dies.
+
+        What it lacks was superseded by the rest of the snapshot, which is lost.
+        """
+        cluster, chance = self.cluster, self._chance
+        self.reader.kill()
+        self._begin_at = NEVER
+        for is_held in (False, True):
+            cluster.orchestrator.pause(is_on=is_held)
+            for _ in range(chance.randrange(2, 10)):
+                self.workload.write()
+            cluster.settle(0.2)
+        self._begin_reader()
+        limit = cluster.passed + chance.randrange(10, 120)
+        end = cluster.now + 1.0
+        cluster.until(lambda: cluster.passed >= limit or cluster.now >= end)
+        if chance.random() < 0.7:
+            self.reader.kill()
+            self._begin_at = NEVER
+        self._give_up(chance.choice(self._active()), is_crashed=True)
+        self._repair()
+        self._begin_reader()
 
     def _fail_over_gracefully(self) -> None:
         active = self._active()
