@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum
+from inspect import get_annotations
 from itertools import chain, combinations
 from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, TypeVar, Unpack, dataclass_transform
@@ -677,7 +678,7 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
                 assumed["sent_by"] = Side.PRODUCER
             if options.get("sent_by", assumed.get("sent_by")) not in (None, Side.CLIENT):
                 assumed |= {"phase": Phase.DCP, "cas": Part.OPTIONAL}
-        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        made = _made(cls)
         fields = fields_of(made)
         kind = Kind.RESPONSE if issubclass(made, Response) else Kind.REQUEST
         made.layout = Layout(
@@ -697,6 +698,20 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
         return made
 
     return decorate
+
+
+def _made(cls: type[_M]) -> type[_M]:
+    """The dataclass of a class body.
+
+    A class without fields of its own has the methods of the class that it extends. They need not be made again, which
+    would cost most of the time that it takes to load the table.
+    """
+    if get_annotations(cls):
+        return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    contents = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
+    contents |= {"__slots__": (), "__qualname__": cls.__qualname__}
+    made: type[_M] = type(cls.__name__, cls.__bases__, contents)
+    return made
 
 
 def decode_message(frame: Frame, *, strict: bool = False) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,18 @@ def test_messages_are_frozen_and_comparable() -> None:
     assert message == dcp.StreamEnd(reason=1)
     with pytest.raises(AttributeError):
         message.reason = 2  # type: ignore[misc]
+
+
+def test_a_message_without_fields_of_its_own_is_a_message_like_others() -> None:
+    close = dcp.CloseStream(opaque=7)
+    assert close == dcp.CloseStream(opaque=7) != dcp.CloseStream(opaque=8)
+    assert close != dcp.BufferAck(opaque=7, freed_bytes=0)
+    assert (hash(close), replace(close, opaque=8)) == (hash(dcp.CloseStream(opaque=7)), dcp.CloseStream(opaque=8))
+    assert repr(close).startswith("CloseStream(opaque=7, cas=0,")
+    assert pickle.loads(pickle.dumps(close)) == close
+    with pytest.raises(AttributeError):
+        close.opaque = 1  # type: ignore[misc]
+    assert not hasattr(close, "__dict__"), "messages are small"
 
 
 def test_every_layout_names_its_source() -> None:
