@@ -12,7 +12,7 @@ import pytest
 from dcpstream import Node
 from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
-from dcpstream.node.directory import directory as directory_module
+from dcpstream.node import embedded
 from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode, Status
 from tests.kit.disks import StoppingDisk
@@ -229,7 +229,7 @@ class Disks:
 @pytest.fixture
 def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
     made = Disks()
-    monkeypatch.setattr(directory_module, "SystemFileSystem", made)
+    monkeypatch.setattr(embedded, "FaultyDisk", made)
     return made
 
 

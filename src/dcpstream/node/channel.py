@@ -85,9 +85,11 @@ class Channel:
 
     def _carry_out(self, number: int, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         try:
-            answer = pickle.dumps((_RESULT, number, self._handle(name, arguments, options)))
+            result = self._handle(name, arguments, options)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
             answer = _pickled_error(number, name, error)
+        else:
+            answer = _pickled_result(number, name, result)
         with contextlib.suppress(OSError, ConnectionLost):  # nobody waits any more
             self._send(answer)
 
@@ -127,6 +129,13 @@ class Channel:
                 finally:
                     end.detach()
         self._thread.join(timeout_s)
+
+
+def _pickled_result(number: int, name: str, result: object) -> bytes:
+    try:
+        return pickle.dumps((_RESULT, number, result))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        return pickle.dumps((_ERROR, number, DcpstreamError(f"the result of {name} cannot be sent: {error}")))
 
 
 def _pickled_error(number: int, name: str, error: BaseException) -> bytes:
