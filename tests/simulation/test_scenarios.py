@@ -21,6 +21,7 @@ FOUND = {
     42: "a reader asked a node that had left for the map, for ever, and no other one",
     143: "the same of a node that was failed over, and named itself in its last map",
     308: "a node that clients were told of did not have the map yet, and told its own: another bucket, it seemed",
+    1050: "a check of the simulator took an aborted prepare for a document",
 }
 """Seed → the bug that it found when that was there. The draws may have changed since."""
 

@@ -369,8 +369,8 @@ class SimulatedCluster:
         vbucket = self.nodes[name].vbucket(vbid)
         found = {}
         for key in list(vbucket.log.rows.keys):
-            meta = vbucket.log.meta(key)
-            if meta is not None and not key.startswith(PREPARED):
+            meta = None if key.startswith(PREPARED) else vbucket.log.meta(key)
+            if meta is not None:
                 found[key] = meta.seqno, meta.cas
         return found
 
