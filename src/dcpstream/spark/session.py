@@ -43,6 +43,8 @@ TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Tasks that read a table's log. The default of 50 costs seconds a commit on a machine with few cores.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # The default one starts eight `readlink` processes a commit. Neither lets several drivers write local files.
+        "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     },
     "iceberg": {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
