@@ -13,7 +13,13 @@ from tools.patience import patient
 TIMEOUT_S = patient(10.0)
 
 
+def threads() -> set[threading.Thread]:
+    """Those of the class. A stream that another test has forgotten has one, too."""
+    return {thread for thread in threading.enumerate() if thread.name == "dcpstream-keepalive"}
+
+
 def test_it_beats_only_while_the_user_is_away() -> None:
+    before = threads()
     beaten = threading.Semaphore(0)
     user = threading.Event()
     user.set()
@@ -27,17 +33,19 @@ def test_it_beats_only_while_the_user_is_away() -> None:
     for _ in range(3):
         user.clear()
         one.leave()
+        assert len(threads() - before) == 1
         assert beaten.acquire(timeout=TIMEOUT_S)
         one.enter()
         user.set()
     one.stop()
     assert not wrong
-    assert "dcpstream-keepalive" not in {thread.name for thread in threading.enumerate()}
+    assert threads() <= before
 
 
 def test_without_a_pause_there_is_no_thread() -> None:
+    before = threads()
     one = KeepAlive(lambda: None)
-    assert "dcpstream-keepalive" not in {thread.name for thread in threading.enumerate()}
+    assert threads() <= before
     one.stop()
 
 
