@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
+from dcpstream.cli.connection_options import LOGIN_OPTIONS
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, DcpstreamError, TlsError
 
@@ -173,13 +174,7 @@ def _options(command: _F) -> _F:
                 show_default=True,
                 help="Management port of any node.",
             ),
-            click.option("--user", "username", default="Administrator", show_default=True),
-            click.option(
-                "--password",
-                envvar="DCPSTREAM_PASSWORD",
-                default="password",
-                help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-            ),
+            *LOGIN_OPTIONS,
             click.option("--cacert", help="PEM file of the authority of an https:// cluster.  [default: the system's]"),
             click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         )

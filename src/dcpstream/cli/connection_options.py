@@ -12,6 +12,18 @@ DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+LOGIN_OPTIONS = (
+    click.option("--user", "username", default="Administrator", show_default=True),
+    click.option(
+        "--password",
+        envvar="DCPSTREAM_PASSWORD",
+        default="password",
+        help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
+    ),
+)
+"""Who asks: the command gets the parameters `username` and `password`."""
+
+
 def connection_options(command: _F) -> _F:
     """Add the connection string, user, password and bucket, in this order.
 
@@ -19,13 +31,7 @@ def connection_options(command: _F) -> _F:
     """
     options = (
         click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION),
-        click.option("--user", "username", default="Administrator", show_default=True),
-        click.option(
-            "--password",
-            envvar="DCPSTREAM_PASSWORD",
-            default="password",
-            help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-        ),
+        *LOGIN_OPTIONS,
         click.option("--bucket", default="default", show_default=True),
     )
     for option in reversed(options):
