@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{len(appends)} batches; {median(appends):.2f} s to append, the longest {max(appends):.2f} s; "
             f"{sum(waits):.1f} s of waiting for folds"
         )
-        parts = {name: median([one.get(name, 0) for one in progress]) for name in progress[-1]}
+        parts = {name: median([one.get(name, 0) for one in progress]) for name in (progress[-1] if progress else ())}
         print("ms of a batch: " + ", ".join(f"{name} {ms:.0f}" for name, ms in sorted(parts.items())))
         for share in (0.5, 0.9, 0.99):
             print(f"p{share * 100:.0f} {times[int(share * (len(times) - 1))]:.2f} s from acknowledgement to visible")
