@@ -85,9 +85,12 @@ test: check ## check, then the fast tests (what CI runs)
 	@$(PYTEST)
 
 .PHONY: test-all
-test-all: check test-matrix ## check, all tests (also slow ones), and the core on every interpreter found
+test-all: check ## check, all tests (also slow ones), and the core on every interpreter found
 	$(call say,'all tests')
-	@HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900
+	@failed=0; \
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900 || failed=1; \
+	$(MAKE) -s --no-print-directory test-matrix || failed=1; \
+	exit $$failed
 
 .PHONY: coverage
 coverage: setup ## branch coverage of the fast tests: a table by package, and pages in .cache/coverage/html
@@ -99,7 +102,7 @@ hooks: setup ## have Git check format, lint, types, imports and subjects at each
 
 .PHONY: test-matrix
 test-matrix: setup ## the core's tests on every Python found, and without the extras
-	@sh tools/test-matrix.sh $(STRICT)
+	@JOBS=$(JOBS) sh tools/test-matrix.sh $(STRICT)
 
 .PHONY: test-spark-matrix
 test-spark-matrix: setup ## the source's Spark tests on Spark 4.0 to 4.3 (VERSIONS="4.1 4.3"); writes a page of the reference

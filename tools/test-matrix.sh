@@ -5,6 +5,14 @@ set -u
 cd "$(dirname "$0")/.."
 main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
+jobs="-n ${JOBS:-2} --dist loadgroup"
+# What needs pyspark or deltalake, which the environments of other interpreters do not have.
+tables='--ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/unit/chaos
+    --ignore=tests/simulation/test_tables_model.py --ignore=tests/unit/cli/test_compare.py
+    --ignore=tests/unit/cli/test_jars.py --ignore=tests/unit/cli/test_lake.py'
+# What needs any extra besides those.
+extras='--ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/property/test_columnar.py
+    --ignore=tests/simulation/test_rollback_cost.py'
 failed='' ran="$main (by make test)"
 
 # A working interpreter of that version: on PATH, or among pyenv's (whose shims fail for versions not switched on).
@@ -19,9 +27,8 @@ interpreter() {
 say() { printf '\033[1m== %s\033[0m\n' "$1"; }
 
 say "core on Python $main without the extras"
-.venv/bin/python -m pytest -q -p tests.fixtures.without_extras -m "$core" \
-    --ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/unit/chaos --ignore=tests/property/test_columnar.py \
-    --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/spark \
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest -q -p tests.fixtures.without_extras -m "$core" $jobs $tables $extras \
     || failed="$failed without-extras"
 
 for version in 3.11 3.12 3.13 3.14; do
@@ -34,8 +41,9 @@ for version in 3.11 3.12 3.13 3.14; do
             && sh tools/install-locked.sh "$venv/bin/python" requirements/matrix.lock \
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
+    # shellcheck disable=SC2086
     PYTHONPATH=src "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
-        --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/unit/chaos || failed="$failed $version"
+        $jobs $tables || failed="$failed $version"
     ran="$ran, $version"
 done
 echo "interpreters: $ran"
