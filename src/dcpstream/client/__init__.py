@@ -5,17 +5,32 @@ what they share); `streaming` is one run of a stream for both. `settings` are th
 decides which position is saved when, and `offsets` keeps them between runs. `kv` is a key-value client of its own.
 
 A receive goes socket → NodeConnection → DcpSession → StreamReader → OutputQueue → batch; requests go the other way.
+
+The names below are loaded when they are first used: a blocking reader does not load asyncio, nor a writer the reader.
 """
 
-from dcpstream.client.aio.client import AsyncBatch, AsyncClient
-from dcpstream.client.blocking.client import Batch, Client
-from dcpstream.client.blocking.cluster import Cluster
-from dcpstream.client.kv.client import KvClient
-from dcpstream.client.machine.reader.changes import Change
-from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
-from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
-from dcpstream.client.settings.tls import TlsOptions
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dcpstream.client.aio.client import AsyncBatch, AsyncClient
+    from dcpstream.client.blocking.client import Batch, Client
+    from dcpstream.client.blocking.cluster import Cluster
+    from dcpstream.client.kv.client import KvClient
+    from dcpstream.client.machine.reader.changes import Change
+    from dcpstream.client.machine.resume import BranchState
+    from dcpstream.client.machine.values import (
+        Accepted,
+        ManifestEvent,
+        ReadBatch,
+        RollbackEvent,
+        RollbackTo,
+        VbucketRange,
+    )
+    from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+    from dcpstream.client.settings.tls import TlsOptions
 
 __all__ = [
     "Accepted",
@@ -38,3 +53,38 @@ __all__ = [
     "TlsOptions",
     "VbucketRange",
 ]
+
+_HOME_OF = {
+    "Accepted": "dcpstream.client.machine.values",
+    "AsyncBatch": "dcpstream.client.aio.client",
+    "AsyncClient": "dcpstream.client.aio.client",
+    "Batch": "dcpstream.client.blocking.client",
+    "BranchState": "dcpstream.client.machine.resume",
+    "Change": "dcpstream.client.machine.reader.changes",
+    "Client": "dcpstream.client.blocking.client",
+    "Cluster": "dcpstream.client.blocking.cluster",
+    "FileOffsetStore": "dcpstream.client.offsets",
+    "KvClient": "dcpstream.client.kv.client",
+    "ManifestEvent": "dcpstream.client.machine.values",
+    "OffsetStore": "dcpstream.client.offsets",
+    "ReadBatch": "dcpstream.client.machine.values",
+    "RollbackEvent": "dcpstream.client.machine.values",
+    "RollbackTo": "dcpstream.client.machine.values",
+    "SavedOffset": "dcpstream.client.offsets",
+    "SqliteOffsetStore": "dcpstream.client.offsets",
+    "TlsOptions": "dcpstream.client.settings.tls",
+    "VbucketRange": "dcpstream.client.machine.values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

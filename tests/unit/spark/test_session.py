@@ -45,6 +45,34 @@ def test_the_format_is_found_by_name() -> None:
     assert pyspark_dcpstream.DefaultSource.name() == "dcp"
 
 
+def test_what_spark_registers_makes_the_source() -> None:
+    import pyspark_dcpstream
+    from dcpstream.spark.source import DcpDataSource
+
+    assert type(pyspark_dcpstream.DefaultSource({"bucket": "travel"})) is DcpDataSource
+
+
+def test_the_look_up_of_a_format_loads_nothing_of_the_package() -> None:
+    """Spark looks formats up in a process of its own, for every query."""
+    code = (
+        "import sys, pyspark_dcpstream\n"
+        "heavy = {'numpy', 'pyarrow', 'asyncio', 'aiohttp', 'dcpstream'}\n"
+        "print(pyspark_dcpstream.DefaultSource.name(), sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
+    assert done.stdout.strip() == "dcp []"
+
+
+def test_a_reader_loads_no_node_and_no_asyncio_client() -> None:
+    code = (
+        "import sys, dcpstream.spark.source, dcpstream.spark.reading\n"
+        "heavy = ('asyncio', 'aiohttp', 'dcpstream.node', 'dcpstream.client.aio', 'dcpstream.client.kv')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_without_its_libraries_the_format_is_not_there_and_nothing_fails() -> None:
     hide = (
         "import sys; sys.modules['pyarrow'] = None; import pyspark_dcpstream as p; print(hasattr(p, 'DefaultSource'))"
