@@ -376,17 +376,29 @@ class HistoryPurged(StoreError):
     """Deletions between the requested start and the purge seqno are purged, so a reader could miss them."""
 
 
+_PLAIN_KINDS = (str, bytes, bool, int, float, tuple, list, dict, set, frozenset)
+
+
+def _shown(value: object) -> str:
+    """A value as its user wrote it; of an object only what it is, because its fields mean nothing to the user."""
+    return repr(value) if isinstance(value, _PLAIN_KINDS) else f"this {type(value).__name__}"
+
+
 class ConfigError(DcpstreamError, ValueError):
     """An option has an invalid value.
 
     Attributes:
         option: its name, as the user writes it.
-        value: the given value.
+        value: the given value; None if the option is missing.
         allowed: the allowed values, as text.
+
+    Args:
+        message: the whole message, where another sentence says it better.
     """
 
-    def __init__(self, option: str, value: object, allowed: str) -> None:
+    def __init__(self, option: str, value: object, allowed: str, *, message: str | None = None) -> None:
         self.option = option
         self.value = value
         self.allowed = allowed
-        super().__init__(f"{option}={value!r} is not allowed: {allowed}")
+        given = f"{option} is missing. Needed" if value is None else f"{option} cannot be {_shown(value)}. Allowed"
+        super().__init__(message or f"{given}: {allowed}")

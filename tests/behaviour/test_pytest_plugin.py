@@ -193,7 +193,7 @@ def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
         def test_mistake(couchbase_cluster): ...
         """,
     )
-    assert "couchbase_cluster: nodes=0 is not allowed" in runner.run(passed=2, error=1)
+    assert "couchbase_cluster: nodes cannot be 0. Allowed" in runner.run(passed=2, error=1)
 
 
 def test_faults_end_with_their_test(runner: Runner) -> None:
@@ -260,7 +260,7 @@ def test_mistakes_are_told(runner: Runner) -> None:
     assert "another exception" not in output
     assert "pytest_plugin.py" not in output
     assert "unexpected keyword argument 'vbucket'" in output
-    assert "settings={'max_ttl': 1} is not allowed: BucketSettings" in output
+    assert "settings cannot be {'max_ttl': 1}. Allowed: BucketSettings" in output
     assert "scope is 'package', must be one of function, class, module, session" in output
     assert "keyword arguments only" in output
     assert "1 to 1024" in output

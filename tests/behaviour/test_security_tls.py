@@ -239,9 +239,9 @@ def test_another_name_makes_another_certificate_of_the_same_authority(tmp_path: 
 def test_bad_files_are_told(tmp_path: Path, content: str) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text(content)
-    with pytest.raises(ConfigError, match="tls"):
+    with pytest.raises(ConfigError, match="the node's certificate"):
         Node(vbuckets=1, tls=TlsSettings(certificate=bad, key=bad)).start()
-    with pytest.raises(ConfigError, match="client_ca"):
+    with pytest.raises(ConfigError, match="authority of client certificates"):
         Node(vbuckets=1, tls=TlsSettings(client_auth="optional", client_ca=bad)).start()
 
 
@@ -250,7 +250,7 @@ def test_a_certificate_whose_key_is_another_one_is_told(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificate.write_text(authority.server(("localhost",)).certificate)
     key.write_text(authority.server(("localhost",)).key)
-    with pytest.raises(ConfigError, match="tls"):
+    with pytest.raises(ConfigError, match="the node's certificate"):
         Node(vbuckets=1, tls=TlsSettings(certificate=certificate, key=key)).start()
 
 

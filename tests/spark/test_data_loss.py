@@ -174,5 +174,5 @@ def test_the_end_of_a_batch(node: dcpstream.Node) -> None:
     found = [(row["vbucket"], row["seqno"]) for part in reader.partitions() for row in rows_of(reader.read(part))]
     assert sorted(found) == [(0, 4), (0, 5), (0, 6)]
     below = access(node, startingOffsets='{"0": "3"}', endingOffsets='{"0": "2"}')
-    with pytest.raises(ConfigError, match=r"endingOffsets='0: 2'.*at least the start of the read, seqno 3"):
+    with pytest.raises(ConfigError, match=r"endingOffsets cannot be '0: 2'.*at least the start of the read, seqno 3"):
         DcpBatchReader(SourceOptions.parse(below)).partitions()

@@ -42,7 +42,7 @@ def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_pa
     ("options", "message"),
     [
         ({"startingOffset": "latest"}, "did you mean startingOffsets"),
-        ({"valueFormat": "json"}, "valueFormat='json' is not allowed: one of binary, string"),
+        ({"valueFormat": "json"}, "valueFormat cannot be 'json'. Allowed: one of binary, string"),
         ({"password": "wrong"}, "AuthenticationFailed.*Administrator"),
         ({"bucket": "nothing"}, "no such bucket"),
         ({"connectionString": "couchbase://127.0.0.1:1", "idleTimeout": "0.1", "connectTimeout": "0.3"}, "127.0.0.1:1"),

@@ -20,7 +20,14 @@ def test_the_tree_in_the_docstring_names_every_class() -> None:
 def test_a_config_error_names_option_value_and_what_is_allowed() -> None:
     error = errors.ConfigError("vbuckets", 0, "1 to 1024")
     assert isinstance(error, ValueError)
-    assert str(error) == "vbuckets=0 is not allowed: 1 to 1024"
+    assert str(error) == "vbuckets cannot be 0. Allowed: 1 to 1024"
+
+
+def test_a_missing_option_and_an_object_are_told_in_words() -> None:
+    assert str(errors.ConfigError("schema", None, "a schema")) == "schema is missing. Needed: a schema"
+    assert str(errors.ConfigError("tls", object(), "True")) == "tls cannot be this object. Allowed: True"
+    told = errors.ConfigError("port", 80, "a free port", message="port 80 is already in use")
+    assert (str(told), told.value, told.allowed) == ("port 80 is already in use", 80, "a free port")
 
 
 def test_a_corrupt_log_says_where() -> None:

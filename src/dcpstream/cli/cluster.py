@@ -92,7 +92,12 @@ class Cluster:
             try:
                 context = ssl.create_default_context(cafile=self._ca_file)
             except (OSError, ssl.SSLError) as error:
-                raise ConfigError("--cacert", self._ca_file, f"a PEM file of certificates ({error})") from error
+                raise ConfigError(
+                    "--cacert",
+                    self._ca_file,
+                    "a PEM file of certificates",
+                    message=f"--cacert: {self._ca_file} cannot be read: {error.strerror or error}. Give a PEM file",
+                ) from error
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=REQUEST_TIMEOUT_S, context=context
             )
@@ -106,9 +111,9 @@ class Cluster:
             answer = connection.getresponse()
             content = answer.read()
         except ssl.SSLError as error:
-            raise TlsError(f"{self.url}: TLS failed: {error}", cause=error) from error
+            raise _tls_error(self.url, error) from error
         except (OSError, http.client.HTTPException) as error:
-            raise ConnectionLost(f"{self.url} cannot be reached: {error}", cause=error) from error
+            raise _unreached(self.url, error) from error
         finally:
             connection.close()
         if answer.status in _REFUSED:
@@ -127,6 +132,28 @@ class Cluster:
         """The rebalance in the list of tasks, running or not."""
         found = [task for task in self.get("/pools/default/tasks") if task.get("type") == "rebalance"]
         return dict(found[0]) if found else {"status": "notRunning"}
+
+
+def _tls_error(url: str, error: ssl.SSLError) -> TlsError:
+    """The error for a TLS handshake that failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = (error.verify_message or str(error)).rstrip(".")
+        text = f"the certificate of {url} is not trusted: {why}. Give the certificate of its authority with --cacert"
+    else:
+        text = f"{url} does not speak TLS: is this the port with TLS (18091)? Without TLS the URL begins with http://"
+    return TlsError(text, cause=error)
+
+
+def _unreached(url: str, error: OSError | http.client.HTTPException) -> ConnectionLost:
+    """The error for a port that does not answer, or not in HTTP."""
+    if isinstance(error, http.client.HTTPException):
+        secured = "" if url.startswith("https") else ", or is it the one with TLS (https://HOST:18091)"
+        text = f"{url} does not answer in HTTP: is this the management port (8091){secured}?"
+    else:
+        text = (
+            f"{url} cannot be reached: {error.strerror or error}. Is the node running, and is this its management port?"
+        )
+    return ConnectionLost(text, cause=error)
 
 
 def _said(content: bytes) -> str:
@@ -158,7 +185,8 @@ def _found(nodes: Sequence[Mapping[str, Any]], wanted: str) -> str:
     ]
     if len(names) != 1:
         there = ", ".join(str(node["hostname"]) for node in nodes)
-        raise ConfigError("NODE", wanted, f"one node of the cluster: {there}")
+        message = f"the cluster has no node {wanted}. Its nodes are {there}"
+        raise ConfigError("NODE", wanted, there, message=message)
     return names[0]
 
 

@@ -40,10 +40,12 @@ def read_users(path: Path) -> Any:
         warn_of_readers(path, "--users")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError("--users", str(path), f"a file that can be read ({error.strerror})") from error
+        message = f"--users: {path} cannot be read: {error.strerror}"
+        raise ConfigError("--users", str(path), "a file that can be read", message=message) from error
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise ConfigError("--users", str(path), f"a JSON file (it is not, at {where})") from None
+        message = f"--users: {path} is not JSON: see {where}"
+        raise ConfigError("--users", str(path), "a JSON file", message=message) from None
 
 
 def settings_with_defaults() -> list[str]:
@@ -198,7 +200,8 @@ def node_command(
         return
     stopping = threading.Event()
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
-        raise ConfigError("--ready-file", str(ready_file), "a file in a directory that exists")
+        message = f"--ready-file: the directory {ready_file.absolute().parent} does not exist"
+        raise ConfigError("--ready-file", str(ready_file), "a file in a directory that exists", message=message)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
@@ -220,7 +223,8 @@ def node_command(
         **guarded,
     }
     if nodes == 1 and replicas:
-        raise ConfigError("--replicas", replicas, "0 with one node; --nodes gives it others")
+        message = f"--replicas {replicas} needs further nodes for the copies: give --nodes, too"
+        raise ConfigError("--replicas", replicas, "0 with one node", message=message)
     node: Node | Cluster
     if nodes == 1:
         node = Node(vbuckets=vbuckets, **arguments)

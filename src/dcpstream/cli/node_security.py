@@ -100,7 +100,7 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     needless = [name for name in ("tls_key", "tls_names", "tls_ca_out", "tls_client_ca") if given[name]]
     if not is_tls and (needless or given["tls_client_auth"] != "none"):
         option = needless[0].replace("_", "-").rstrip("s") if needless else "tls-client-auth"
-        raise ConfigError(f"--{option}", "given without --tls", "--tls beside it")
+        raise ConfigError(f"--{option}", "given without --tls", "--tls beside it", message=f"--{option} needs --tls")
     tls = None
     if is_tls:
         tls = TlsSettings(
@@ -156,7 +156,8 @@ def _password_in(path: Path) -> str:
             password = file.read(MAX_PASSWORD_FILE_BYTES).partition("\n")[0].rstrip("\r")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
-        raise ConfigError("--password-file", str(path), f"a file that can be read ({why})") from None
+        message = f"--password-file: {path} cannot be read: {why}"
+        raise ConfigError("--password-file", str(path), "a file that can be read", message=message) from None
     if not password:
         raise ConfigError("--password-file", str(path), "a file whose first line is the password")
     return password

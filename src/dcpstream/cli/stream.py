@@ -105,7 +105,8 @@ def stream_command(
     earlier one, are void. The valid ones are printed again.
     """
     if start == "latest" and not follow and offsets is None:
-        raise ConfigError("--from", "latest", "with --follow: without it there is nothing to wait for")
+        message = "--from latest needs --follow (or --offsets): a read that begins now and ends now has no changes"
+        raise ConfigError("--from", "latest", "latest with --follow", message=message)
     tls = None
     if trust is not None or certificate is not None or key is not None or tls_verify == "none":
         tls = TlsOptions(trust, certificate, key, verify=tls_verify == "peer")
@@ -148,7 +149,8 @@ def offset_store(path: Path | None) -> OffsetStore | None:
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
-        raise ConfigError("--offsets", str(path), "a file in a directory that exists")
+        message = f"--offsets: the directory {path.absolute().parent} does not exist"
+        raise ConfigError("--offsets", str(path), "a file in a directory that exists", message=message)
     return SqliteOffsetStore(path) if path.suffix in _SQLITE_SUFFIXES else FileOffsetStore(path)
 
 

@@ -96,15 +96,20 @@ def tls_failure(address: NodeAddress, error: OSError) -> ConnectionLost:
             cause=error,
         )
     return ConnectionLost(
-        f"{address} ended the TLS handshake: {error.strerror or error}; the port with TLS (11207) is another one "
-        "than that without",
+        f"{address} broke off the TLS handshake{_reason(error)}. The port with TLS (11207) is another one than that "
+        "without; without TLS the connection string begins with couchbase://",
         cause=error,
     )
 
 
+def _reason(error: OSError) -> str:
+    """Why the system says that it failed; nothing for the ways in which OpenSSL says that the peer closed."""
+    return "" if isinstance(error, ssl.SSLError) and "EOF" in str(error) else f": {_why(error)}"
+
+
 def cannot_connect(address: NodeAddress, error: OSError | ValueError) -> ConnectTimeout:
     """The error for a node that does not accept connections."""
-    return ConnectTimeout(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}", cause=error)
+    return ConnectTimeout(f"cannot connect to {address}: {_why(error)}", cause=error)
 
 
 def lost_by(address: NodeAddress, error: OSError) -> ConnectionLost:
@@ -112,6 +117,11 @@ def lost_by(address: NodeAddress, error: OSError) -> ConnectionLost:
     if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
         return tls_failure(address, error)
     return ConnectionLost(f"{address}: {error.strerror or error}", cause=error)
+
+
+def _why(error: OSError | ValueError) -> str:
+    """The reason in words, without the number."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _load_trust(context: ssl.SSLContext, trust: str | None) -> None:
@@ -126,7 +136,12 @@ def _load_trust(context: ssl.SSLContext, trust: str | None) -> None:
         else:
             context.load_verify_locations(cafile=trust)
     except (OSError, ValueError) as error:
-        raise ConfigError("trust_certificate", trust[:200], f"PEM certificates that can be read ({error})") from error
+        raise ConfigError(
+            "trust_certificate",
+            trust[:200],
+            "PEM certificates that can be read",
+            message=f"the trusted certificate {trust[:200]} cannot be read: {_why(error)}. It must be a PEM file",
+        ) from error
 
 
 def _load_identity(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None) -> None:
@@ -134,5 +149,10 @@ def _load_identity(context: ssl.SSLContext, certificate: str, key: str | None, p
     try:
         context.load_cert_chain(certificate, key, password=lambda: password or "")
     except (OSError, ValueError) as error:
-        allowed = f"PEM files of a certificate and its key that can be read, with the right key_password ({error})"
-        raise ConfigError("certificate", certificate, allowed) from error
+        raise ConfigError(
+            "certificate",
+            certificate,
+            "PEM files of a certificate and its key that can be read, with the right key_password",
+            message=f"the client certificate {certificate}{f' with the key {key}' if key else ''} cannot be used: "
+            f"{_why(error)}. Both must be PEM files, and key_password the password of the key",
+        ) from error

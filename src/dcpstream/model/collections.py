@@ -111,7 +111,8 @@ class Manifest:
         found = self.find(scope_name, collection_name)
         if found is None:
             known = ", ".join(sorted(f"{scope.name}.{item.name}" for scope, item in self.collections()))
-            raise ConfigError("collections", path, f"the bucket has {known or 'no collections'}")
+            message = f"the bucket has no collection {path}. It has {known or 'none'}"
+            raise ConfigError("collections", path, known, message=message)
         return found
 
     def to_json(self, *, no_ttl: int = 0) -> dict[str, Any]:

@@ -160,7 +160,13 @@ class Node:
         for option, value in (("port", port), ("mgmt_port", mgmt_port)):
             check_port(option, value)
         if not is_loopback(host) and password == DEFAULT_PASSWORD:
-            raise ConfigError("password", "the default", f"one of your own, to listen on {host} for others")
+            raise ConfigError(
+                "password",
+                "the default",
+                "a password of your own",
+                message=f"a node that listens on {host} can be reached by others, and its password is the default one. "
+                "Choose a password (on the command line: DCPSTREAM_PASSWORD or --password-file)",
+            )
         self._bucket_names = tuple(dict.fromkeys(buckets))
         self._keeps_counts = vbuckets is None
         self._vbuckets = MAX_VBUCKETS if vbuckets is None else vbuckets

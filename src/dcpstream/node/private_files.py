@@ -25,7 +25,8 @@ def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
         else:
             replace_shared(path, content.encode(), mode)
     except OSError as error:
-        raise ConfigError("file", f"{path} ({error.strerror})", "a file that can be written") from error
+        message = f"{path} cannot be written: {error.strerror}"
+        raise ConfigError("file", str(path), "a file that can be written", message=message) from error
 
 
 def make_secret_directory(directory: Path) -> None:
@@ -38,4 +39,5 @@ def make_secret_directory(directory: Path) -> None:
         SystemFileSystem().make_directory(directory)
         directory.chmod(0o700)
     except OSError as error:
-        raise ConfigError("path", f"{directory} ({error.strerror})", "a directory that can be made") from error
+        message = f"the directory {directory} cannot be made: {error.strerror}"
+        raise ConfigError("path", str(directory), "a directory that can be made", message=message) from error

@@ -118,7 +118,9 @@ def refusal(shell: Shell, *words: str, expect: int = 1) -> str:
 
 
 def test_errors_say_what_to_do(cluster: dcpstream.Cluster, shell: Shell) -> None:
-    assert "one node of the cluster: 127.0.0.1:" in refusal(shell, "failover", "elsewhere:8091", expect=2)
+    assert "the cluster has no node elsewhere:8091. Its nodes are 127.0.0.1:" in refusal(
+        shell, "failover", "elsewhere:8091", expect=2
+    )
     assert "check --user and --password" in refusal(shell, "status", "--password", "wrong", expect=4)
     assert "Malformed URL host:port" in refusal(shell, "add-node", "host:port")
     assert "invalid node name" in refusal(shell, "recover", place(cluster.nodes[0]))

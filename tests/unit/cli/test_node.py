@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import socket
+from pathlib import Path
+
 import pytest
 
 from dcpstream.cli.app import run
@@ -31,3 +35,27 @@ def test_settings_are_listed_as_they_are_given(capsys: pytest.CaptureFixture[str
     assert "persist=group" in lines
     assert lines == settings_with_defaults()
     assert read_settings(tuple(lines), None) == BucketSettings()
+
+
+def test_what_a_node_cannot_use_is_said_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    request.addfinalizer(taken.close)
+    port = taken.getsockname()[1]
+    file = tmp_path / "file"
+    file.touch()
+    free = ["node", "--port", "0", "--mgmt-port", "0", "--vbuckets", "1"]
+    for words, told in (
+        ([*free, "--mgmt-port", str(port)], f"port {port} of 127.0.0.1 is already in use. Choose another one with"),
+        ([*free, "--data", str(file)], f"the data directory {file} cannot be used: {file} is not a directory"),
+        ([*free, "--replicas", "1"], "--replicas 1 needs further nodes"),
+        ([*free, "--users", "/no/file"], "--users: /no/file cannot be read: No such file or directory"),
+        ([*free, "--host", "0.0.0.0"], "can be reached by others, and its password is the default one"),
+        ([*free, "--tls", "--tls-ca-out", "/no/file"], "/no/file cannot be written: No such file or directory"),
+    ):
+        assert run(words)
+        error = capsys.readouterr().err
+        assert told in error
+        assert error.count("\n") == 1
+        assert not re.search(r"Errno|='| is not allowed", error)

@@ -113,7 +113,7 @@ def test_following_with_a_limit_ends(node: Node, capsys: pytest.CaptureFixture[s
         (["--bucket", "nothing"], exits.REFUSED, "nothing"),
         (["--collections", "no.such"], exits.USAGE, "no.such"),
         (["--from", "latest"], exits.USAGE, "--follow"),
-        (["--offsets", "/no/such/directory/file"], exits.USAGE, "directory that exists"),
+        (["--offsets", "/no/such/directory/file"], exits.USAGE, "directory /no/such/directory does not exist"),
         (["--from", "yesterday"], exits.USAGE, "yesterday"),
     ],
 )
@@ -130,6 +130,13 @@ def test_nobody_listening_is_said_soon(capsys: pytest.CaptureFixture[str]) -> No
     status, _, error = printed(capsys, "couchbase://127.0.0.1:1", "--connect-timeout", "1")
     assert status == exits.UNREACHABLE
     assert "127.0.0.1:1" in error
+
+
+def test_each_try_at_a_node_that_never_answered_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="dcpstream"):
+        app.run(["stream", "couchbase://127.0.0.1:1", "--connect-timeout", "0.1"])
+    assert "attempt 1 failed, trying again in" in caplog.messages[0]
+    assert "cannot connect to 127.0.0.1:1: Connection refused" in caplog.messages[0]
 
 
 def test_damaged_offsets_are_bad_data_and_left_alone(

@@ -58,10 +58,10 @@ def test_reasons(value: bytes, reason: str) -> None:
     [
         ([("Value", pa.string())], "", "a prefix like doc_, because current has columns Value of its own"),
         ([("_is_removed", pa.string())], "", "a prefix like doc_"),
-        ([("value", pa.string())], "my ", "field_prefix='my '"),
+        ([("value", pa.string())], "my ", "field_prefix cannot be 'my '"),
         ([("a", pa.string()), ("A", pa.string())], "", "differ in more than upper and lower case"),
         ([("a b", pa.string())], "", "field names without spaces"),
-        ([("a", pa.list_(pa.struct([("b.c", pa.int32())])))], "", "schema='b.c'"),
+        ([("a", pa.list_(pa.struct([("b.c", pa.int32())])))], "", "schema cannot be 'b.c'"),
         ([("a", pa.map_(pa.string(), pa.struct([("", pa.int32())])))], "", "field names without spaces"),
         ([], "", "at least one field"),
     ],

@@ -127,7 +127,11 @@ def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
         ("valueFormat", "variant", "binary or string"),
         ("inferSchema", "true", "whole documents"),
         ("metaPrefix", "_dcp_", "the source's names"),
-        ("where", "op = 'mutation' and key startswith 'a'", "where='op' .*key, scope, vbucket: the tables need all"),
+        (
+            "where",
+            "op = 'mutation' and key startswith 'a'",
+            "where cannot be 'op'.*key, scope, vbucket: the tables need all",
+        ),
     ],
 )
 def test_it_refuses_to_leave_out_what_tables_need(tmp_path: Path, option: str, value: str, message: str) -> None:

@@ -82,7 +82,7 @@ class TestColumnsOfTheSource:
             (
                 struct(key=LONG),
                 {},
-                "'key BIGINT' is not allowed: key STRING, a column of the source; to read a field key",
+                "schema cannot be 'key BIGINT'. Allowed: key STRING, a column of the source; to read a field key",
             ),
             (struct(value=STRING), {}, "value BINARY, a column of the source; valueFormat chooses its type"),
             (struct(value=BINARY), {"valueFormat": "string"}, "value STRING, a column of the source; valueFormat"),

@@ -71,7 +71,14 @@ def tls_options(given: TlsOptions | None, options: Mapping[str, str], *, is_secu
     if not is_secure:
         if given is not None or named:
             what = named[0] if named else "tls"
-            raise ConfigError(what, options.get(what, given), "only with couchbases://, the scheme with TLS")
+            raise ConfigError(
+                what,
+                options.get(what, given),
+                "only with couchbases://, the scheme with TLS",
+                message="options of TLS (trusted authority, client certificate, tls_verify) are given, but the "
+                "connection string begins with couchbase://. Begin it with couchbases:// and give the port with TLS "
+                "(11207), or leave the options out",
+            )
         return None
     result = given or TlsOptions()
     verify = options.get("tls_verify", "peer")

@@ -126,7 +126,7 @@ class DataDirectory:
             raise StoreInUse(f"the data directory {path} is in use by another node; give each its own") from error
         except OSError as error:
             self.close()
-            raise StoreError(f"the data directory {path} cannot be used: {error}") from error
+            raise StoreError(f"the data directory {path} cannot be used: {_reason(error, path)}") from error
         except BaseException:
             self.close()
             raise
@@ -280,6 +280,14 @@ class DataDirectory:
         """Remove a directory; after a failure, the next start removes it."""
         with suppress(OSError):
             self._file_system.remove_tree(path)
+
+
+def _reason(error: OSError, path: Path) -> str:
+    """Why a directory cannot be used, in words, with the file if it is not the directory itself."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename or path} is not a directory"
+    where = "" if error.filename in (None, str(path)) else f"{error.filename}: "
+    return f"{where}{error.strerror or error}"
 
 
 def buckets_in(path: Path, known: Iterable[str]) -> list[str]:

@@ -48,6 +48,13 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError("host", host, "a name or address of this machine") from error
-        reason = "already in use" if error.errno == errno.EADDRINUSE else str(error)
-        raise ConfigError(option, f"{port} ({reason})", "a free port, or 0 for any") from error
+        why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error.strerror}"
+        name = "--" + option.replace("_", "-")
+        raise ConfigError(
+            option,
+            port,
+            "a free port, or 0 for any",
+            message=f"port {port} of {host} {why}. Choose another one with {option} (on the command line {name}), or 0 "
+            "to let the system choose",
+        ) from error
     return listener

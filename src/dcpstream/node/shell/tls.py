@@ -170,7 +170,12 @@ def _values(certificate: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _no_password() -> str:
-    raise ConfigError("tls key", "a key with a password", "one without; its file is to be readable by its owner alone")
+    raise ConfigError(
+        "tls key",
+        "a key with a password",
+        "a key without a password",
+        message="the node's key has a password. Give a key without one, in a file that only its owner may read",
+    )
 
 
 def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
@@ -180,7 +185,12 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         why = error.strerror or str(error)
         missing = [str(file) for file in (certificate, key) if not file.exists()]
         files = " and ".join(missing or [str(certificate), str(key)])
-        raise ConfigError("tls", f"{files} ({why})", "a certificate and its key, PEM") from error
+        raise ConfigError(
+            "tls",
+            files,
+            "a certificate and its key, PEM",
+            message=f"the node's certificate and its key cannot be loaded: {files}: {why}. Both must be PEM files",
+        ) from error
 
 
 def _load_pair(context: ssl.SSLContext, pair: Pair) -> None:
@@ -219,4 +229,9 @@ def _trust(context: ssl.SSLContext, client_ca: str | Path | None, ca_certificate
             context.load_verify_locations(cadata=ca_certificate)
     except (OSError, ssl.SSLError) as error:
         why = error.strerror or str(error)
-        raise ConfigError("client_ca", f"{client_ca} ({why})", "a file of certificates, PEM") from error
+        raise ConfigError(
+            "client_ca",
+            str(client_ca),
+            "a file of certificates, PEM",
+            message=f"the authority of client certificates, {client_ca}, cannot be loaded: {why}. Give a PEM file",
+        ) from error

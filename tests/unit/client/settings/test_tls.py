@@ -65,6 +65,19 @@ def test_a_handshake_that_was_cut_may_succeed_the_next_time() -> None:
     assert "11207" in str(error)
 
 
+def test_a_port_without_tls_that_closes_is_told_without_the_words_of_the_library() -> None:
+    told = str(tls_failure(ADDRESS, ssl_error("UNEXPECTED_EOF_WHILE_READING")))
+    assert "node.example:11207 broke off the TLS handshake. The port with TLS (11207) is another one" in told
+    assert "SSL" not in told
+
+
+def test_files_of_tls_that_cannot_be_read_are_told_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"certificate /no/ca\.pem cannot be read: No such file"):
+        make_context(TlsOptions(trust="/no/ca.pem"))
+    with pytest.raises(ConfigError, match=r"/no/me\.pem with the key /no/key\.pem cannot be used: No such file"):
+        make_context(TlsOptions(certificate="/no/me.pem", key="/no/key.pem"))
+
+
 def test_what_a_connection_that_ended_at_once_may_mean() -> None:
     closed = ConnectionLost("node.example:11207 closed the connection")
     assert "couchbases://" in str(closed_at_once(closed, is_secured=False))

@@ -268,7 +268,8 @@ class Nodes:
             pause = pause_s(self._faults.count(name), self._random, PROTOCOL_PAUSE_S)
         backoff = self._backoffs.setdefault(name, Backoff(self._random))
         backoff.failed(now, error, pause)
-        if is_broken or is_refusal or (self.was_reached and backoff.failures > 1):
+        # A node that was there may restart, so its first failure says nothing. One that never was may not exist.
+        if is_broken or is_refusal or backoff.failures > 1 or not self.was_reached:
             failures = max(backoff.failures, self._faults.count(name))
             self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
         if self.map is not None and self.any_ready() is None:

@@ -156,4 +156,7 @@ class FixedSelection:
 def unknown_names(missing: Iterable[str], manifest: Manifest) -> ConfigError:
     """The error for names that the bucket does not have."""
     known = ", ".join(sorted(item.path for item in manifest.named_collections()))
-    return ConfigError("collections", ", ".join(missing), f"the bucket has {known or 'no collections'}")
+    names = ", ".join(missing)
+    return ConfigError(
+        "collections", names, known, message=f"the bucket has no collection {names}. It has {known or 'none'}"
+    )
