@@ -131,7 +131,7 @@ example: setup ## the examples in a fresh virtual environment, with the wheel bu
 	@STRICT='$(filter 1 yes true,$(STRICT))' sh tools/example.sh $(PY)
 
 .PHONY: sanitize
-sanitize: setup ## the decoder's tests on a native kernel with the address and undefined-behaviour sanitizers
+sanitize: setup ## tests of the native kernel, built with the address and undefined-behaviour sanitizers
 	@$(PY) tools/sanitize.py $(ARGS)
 
 .PHONY: conformance
@@ -210,7 +210,7 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
 	@$(LOCKED) $<
 	@touch $@
 
-$(STAMPS)/project: pyproject.toml native/frames.c tools/build_kernel.py $(STAMPS)/dev
+$(STAMPS)/project: pyproject.toml $(wildcard native/*) tools/build_kernel.py $(STAMPS)/dev
 	$(call say,'dcpstream itself (editable)')
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.columnar import kernel; print(kernel.description)')"

@@ -1,5 +1,5 @@
-/* The native kernel of dcpstream.columnar: finds the frames in received bytes, and fills Arrow buffers with the columns
- * of the data messages among them.
+/* For dcpstream.columnar: finds the frames in received bytes, and fills Arrow buffers with the columns of the data
+ * messages among them.
  *
  * `scan` follows the chain of frames, checks every header and counts, so that the caller can allocate buffers of the
  * right size, from Arrow's pool. `decode` fills these buffers in one pass. It reads the frames again and checks every
@@ -12,30 +12,18 @@
  * bytes, so it does not depend on the order of bytes or the alignment of the host.
  */
 
-#define PY_SSIZE_T_CLEAN
-#ifndef Py_LIMITED_API
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
-
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "kernel.h"
 
 enum {
-    HEADER_BYTES = 24,
     MAX_FRAME_BYTES = 30 * 1024 * 1024, /* the server's default max_packet_size */
     MAX_LEB128_BYTES = 5,               /* a u32 in groups of 7 bits */
     STREAM_ID_INFO = 2,                 /* the id of a stream id among framing extras */
     STREAM_ID_BYTES = 2,
     ESCAPE = 15, /* a nibble of framing extras that continues in a byte */
 
-    REQUEST = 0x80,
     FLEX_REQUEST = 0x08,
-    MUTATION = 0x57,
     DELETION = 0x58,
     EXPIRATION = 0x59,
-    MUTATION_EXTRAS = 31,
     DELETION_EXTRAS = 18,
     DELETION_V2_EXTRAS = 21,
     EXPIRATION_EXTRAS = 20,
@@ -49,22 +37,6 @@ enum {
     BLOCK = 16,
     BLOCKS_MAX = 4,
 };
-
-#if defined(__GNUC__) || defined(__clang__)
-#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define UNLIKELY(condition) (condition)
-#define INLINE static inline
-#endif
-
-INLINE uint16_t u16_at(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-
-INLINE uint32_t u32_at(const uint8_t *p) {
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-INLINE uint64_t u64_at(const uint8_t *p) { return (uint64_t)u32_at(p) << 32 | u32_at(p + 4); }
 
 /* ------------------------------------------------------------------------------------------------------- frames */
 
@@ -212,13 +184,14 @@ static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, Scan
     scan->end = at;
 }
 
-PyDoc_STRVAR(scan_doc, "scan(buffer, start, stop) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
+const char kernel_scan_doc[] =
+    "scan(buffer, start, stop) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
                        "Follow and check the frames of buffer[start:stop].\n\n"
                        "Returns: offsets of the whole frames as int64 in bytes; where the last one ends; the number\n"
                        "of data messages, bytes of their key fields and of their values; the offset of a header that\n"
-                       "is none, or -1.");
+                       "is none, or -1.";
 
-static PyObject *py_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
+PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer buffer;
     Py_ssize_t start, stop;
     if (!PyArg_ParseTuple(arguments, "y*nn", &buffer, &start, &stop))
@@ -392,14 +365,14 @@ static int take_buffer(PyObject *object, Py_buffer *buffer, size_t length, size_
     return 1;
 }
 
-PyDoc_STRVAR(decode_doc,
+const char kernel_decode_doc[] =
              "decode(buffer, starts, rows, collections, stream_ids, columns, key_offsets, key, value_offsets, value)\n"
              "    -> (fault, others)\n\n"
              "Fill the columns of the data messages among the frames that scan found in the buffer.\n\n"
              "Returns: the start of the first message that cannot be read, or -1; (rows before it, start) of each\n"
-             "other frame.");
+             "other frame.";
 
-static PyObject *py_decode(PyObject *Py_UNUSED(module), PyObject *arguments) {
+PyObject *kernel_decode(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer buffer, starts, key_offsets, key, value_offsets, value, columns[COLUMNS];
     PyObject *key_offsets_object, *key_object, *value_offsets_object, *value_object, *column_tuple, *result = NULL;
     Py_ssize_t rows, held = 0;
@@ -471,23 +444,3 @@ release_input:
     PyBuffer_Release(&buffer);
     return result;
 }
-
-static PyMethodDef methods[] = {
-    {"scan", py_scan, METH_VARARGS, scan_doc},
-    {"decode", py_decode, METH_VARARGS, decode_doc},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-
-static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "dcpstream.columnar._kernel",
-    .m_doc = "The native kernel of dcpstream.columnar, see native/frames.c.",
-    .m_methods = methods,
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__kernel(void);
-
-PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&definition); }

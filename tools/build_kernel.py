@@ -24,9 +24,10 @@ try:
 except ImportError:  # only whoever builds wheels needs it; `compile_kernel` has other callers
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
-SOURCE = "native/frames.c"
-MODULE = "dcpstream.columnar._kernel"
-TARGET = "src/dcpstream/columnar/_kernel.abi3.so" if os.name != "nt" else "src/dcpstream/columnar/_kernel.pyd"
+FOLDER = "native"
+"""Its C files are compiled into one module."""
+MODULE = "dcpstream._kernel"
+TARGET = "src/dcpstream/_kernel.abi3.so" if os.name != "nt" else "src/dcpstream/_kernel.pyd"
 OLDEST_PYTHON = (3, 11)
 """Its stable interface is the one that the kernel uses."""
 SWITCH = "DCPSTREAM_KERNEL"
@@ -111,7 +112,8 @@ def compile_kernel(root: Path, folder: Path, flags: Sequence[str] = ()) -> Path:
 
     extension = Extension(
         MODULE,
-        [SOURCE],
+        sorted(str(path.relative_to(root)) for path in Path(root, FOLDER).glob("*.c")),
+        depends=[f"{FOLDER}/kernel.h"],
         define_macros=[("Py_LIMITED_API", f"0x{OLDEST_PYTHON[0]:02X}{OLDEST_PYTHON[1]:02X}0000")],
         py_limited_api=True,
         extra_compile_args=[*(["/O2"] if os.name == "nt" else ["-std=c11", "-O3"]), *flags],

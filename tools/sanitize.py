@@ -1,4 +1,4 @@
-"""Run the decoder's tests on a kernel that watches its memory.
+"""Run the kernel's tests on one that watches its memory.
 
     python tools/sanitize.py [ARGUMENTS FOR PYTEST]
 

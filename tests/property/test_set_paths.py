@@ -1,8 +1,8 @@
-"""SET by its three paths (command table, short path, bulk path): the same bytes out, the same stored state.
+"""SET by its paths (command table, short path, bulk path, native path): the same bytes out, the same stored state.
 
 Each run makes random requests, mostly SETs and some with odd headers, with other commands and changes of the bucket
-between them. Three equal nodes get the same reads; one has no short path, one no bulk path, and one takes the bulk path
-from two requests on.
+between them. Equal nodes get the same reads; one has no short path, one no bulk path, one takes the bulk path from two
+requests on, and one has the native path.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.bucket import Bucket
 from dcpstream.node.engine.handlers import bulk
 from dcpstream.node.engine.handlers.bulk import bulk_set
+from dcpstream.node.engine.handlers.native import answer_plain
 from dcpstream.node.engine.session import session as session_module
 from dcpstream.node.engine.session.session import Session
 from dcpstream.testing.simulation import USUAL_FEATURES
@@ -195,7 +196,9 @@ reads = st.lists(
 )
 
 
-def client_with(features: tuple[int, ...], *, has_fast: bool, has_bulk: bool, took: list[int]) -> Talker:
+def client_with(
+    features: tuple[int, ...], *, has_fast: bool, has_bulk: bool, took: list[int], has_native: bool = False
+) -> Talker:
     client = Talker(engine_of(vbuckets=VBUCKETS), features=features)
     with_collection(client.engine, NAMED)
 
@@ -204,7 +207,13 @@ def client_with(features: tuple[int, ...], *, has_fast: bool, has_bulk: bool, to
         took.append(used)
         return used
 
-    dispatch = replace(client.session.dispatch, bulk_set=counted)
+    def counted_natively(session: Session, data: bytes, at: int) -> int:
+        assert answer_plain is not None
+        stop = answer_plain(session, data, at)
+        took.append(stop - at)
+        return stop
+
+    dispatch = replace(client.session.dispatch, bulk_set=counted, plain=counted_natively if has_native else None)
     client.session.dispatch = dispatch if has_fast else replace(dispatch, fast=lambda _session: {})
     client.session.update_fast()
     return client
@@ -266,6 +275,7 @@ def two_rounds(*between: Step) -> list[list[Step]]:
 def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads):
     features = tuple(code for code in FEATURES if code != feature)
     took: list[int] = []
+    natively: list[int] = []
     with (
         mock.patch.object(bulk, "BULK_REQUESTS", 2),
         mock.patch.object(bulk, "_may_be_many", return_value=True),
@@ -276,6 +286,8 @@ def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads
             client_with(features, has_fast=True, has_bulk=False, took=[]),
             client_with(features, has_fast=True, has_bulk=True, took=took),
         ]
+        if answer_plain is not None:
+            others.append(client_with(features, has_fast=True, has_bulk=False, took=natively, has_native=True))
         for steps in steps_of_reads:
             for step in steps:
                 if step.change is not None:
@@ -290,6 +302,7 @@ def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads
         for client in others:
             assert state_of(client) == state_of(plain)
     event(f"bulk path took {'some' if any(took) else 'no'} requests")
+    event(f"native path took {'some' if any(natively) else 'no'} requests")
 
 
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
@@ -298,6 +311,9 @@ def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode
     plain, fast = (client_with(FEATURES, has_fast=has_fast, has_bulk=False, took=[]) for has_fast in (False, True))
     request = encode_request(opcode, extras=extras)
     assert answers_to(fast, request) == answers_to(plain, request)
+    if answer_plain is not None:
+        native = client_with(FEATURES, has_fast=True, has_bulk=False, took=[], has_native=True)
+        assert answers_to(native, request) == answers_to(client_with(FEATURES, has_fast=False, has_bulk=False, took=[]), request)
 
 
 def test_the_paths_are_taken():

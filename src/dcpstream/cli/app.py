@@ -65,7 +65,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool)
     if not is_asked:
         return
     try:
-        decoder: str = importlib.import_module("dcpstream.columnar.kernel").description
+        decoder: str = importlib.import_module("dcpstream.runtime.kernel").description
     except ImportError:
         decoder = "single messages only; Arrow batches need pyarrow"
     click.echo(f"dcpstream, version {dcpstream.__version__}\ndecoder: {decoder}")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcpstream.columnar import kernel
+from dcpstream.runtime import kernel
 from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
 from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.errors import FrameError

@@ -39,7 +39,7 @@ def test_help_lists_the_commands_without_importing_them() -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    kernel = pytest.importorskip("dcpstream.columnar.kernel", reason="without pyarrow the next test counts")
+    kernel = pytest.importorskip("dcpstream.runtime.kernel", reason="without pyarrow the next test counts")
     assert app.run(["--version"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"dcpstream, version {__version__}"
@@ -47,7 +47,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version_without_pyarrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dcpstream.columnar.kernel", None)
+    monkeypatch.setitem(sys.modules, "dcpstream.runtime.kernel", None)
     assert app.run(["--version"]) == 0
     assert "need pyarrow" in capsys.readouterr().out
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import dcpstream
-from dcpstream.columnar import kernel, scan
+from dcpstream.columnar import scan
+from dcpstream.runtime import kernel
 from tests.kit import raw_frames
 from tools.patience import patient
 
@@ -28,14 +29,14 @@ class TestChoice:
 
     @pytest.mark.parametrize("switch", [None, "", "0"])
     def test_without_a_kernel_plain_python_runs(self, switch: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "dcpstream.columnar._kernel", None)
+        monkeypatch.setitem(sys.modules, "dcpstream._kernel", None)
         native, description = kernel.load(switch)
         assert native is None
         assert description.startswith("plain Python with numpy (the native kernel is not installed: ")
 
     def test_a_process_with_the_variable_scans_in_plain_python(self) -> None:
         program = (
-            "from dcpstream.columnar import kernel, scan; "
+            "from dcpstream.columnar import scan; from dcpstream.runtime import kernel; "
             "print(scan(bytes([0x80]) + bytes(23)).counts, kernel.description)"
         )
         done = subprocess.run(

@@ -30,6 +30,7 @@ from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.handlers import COMMANDS
 from dcpstream.node.engine.handlers.bulk import bulk_set
 from dcpstream.node.engine.handlers.fast import fast_handlers
+from dcpstream.node.engine.handlers.native import answer_plain
 from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
 from dcpstream.node.engine.session.session import Dispatch, Session
 from dcpstream.runtime import Random
@@ -76,7 +77,7 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
-    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, bulk_set, dcp_handler)
+    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, bulk_set, answer_plain, dcp_handler)
     return Engine(
         users,
         config,

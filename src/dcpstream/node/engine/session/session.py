@@ -103,12 +103,15 @@ class Dispatch:
         commands: by opcode, all but those of DCP.
         fast: the short paths that a session may take in its present state, by opcode.
         bulk_set: answers the plain SETs at the start of some input; returns how many bytes were consumed.
+        plain: answers the plain requests from a place in some input on; returns where the first other one begins. None
+            without the native kernel.
         dcp: answers a frame with a DCP opcode; the last argument is the time, monotonic seconds.
     """
 
     commands: CommandTable[Session]
     fast: Callable[[Session], dict[int, FastHandler]]
     bulk_set: Callable[[Session, bytes], int]
+    plain: Callable[[Session, bytes, int], int] | None
     dcp: Callable[[Session, Frame, float], None]
 
 
@@ -554,9 +557,19 @@ class Session:
         fast, ops = self.fast, self.ops
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
-        if end >= _BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
+        plain = None if self.is_tracing else self.dispatch.plain
+        if plain is not None:
+            pass
+        elif end >= _BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
             at = self.dispatch.bulk_set(self, data)
         while end - at >= HEADER_BYTES:
+            if plain is not None and data[at + 1] in fast:
+                stop = plain(self, data, at)
+                if stop > at:
+                    at = stop
+                    if output.nbytes > output_limit:
+                        break
+                    continue
             magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
             stop = at + HEADER_BYTES + body
             if stop > end:

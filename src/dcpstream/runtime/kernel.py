@@ -1,8 +1,8 @@
-"""The choice between the native kernel and plain Python with numpy.
+"""The choice between the native kernel and plain Python.
 
-The kernel is a compiled module of `native/frames.c`. An installation has it if a C compiler was there, or if it came as
-a wheel for its platform. Both ways yield the same result; only the speed differs. This module is the one place that
-chooses.
+The kernel is one compiled module of the C files in `native`. It decodes received frames for `columnar`, and answers
+plain requests for `node`. An installation has it if a C compiler was there, or if it came as a wheel for its platform.
+Both ways yield the same result; only the speed differs. This module is the one place that chooses.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def load(switch: str | None) -> tuple[ModuleType | None, str]:
     if switch not in {None, "", "0"}:
         return None, f"plain Python with numpy ({PURE_VARIABLE}={switch})"
     try:
-        kernel = importlib.import_module("dcpstream.columnar._kernel")
+        kernel = importlib.import_module("dcpstream._kernel")
     except ImportError as error:
         return None, f"plain Python with numpy (the native kernel is not installed: {error})"
     return kernel, f"native kernel ({kernel.__file__})"
 
 
 native, description = load(os.environ.get(PURE_VARIABLE))
-"""What this process uses. `dcpstream.columnar.scan` looks at it for every buffer."""
-_log.info("columnar decoder: %s", description)
+"""What this process uses."""
+_log.info("%s", description)

@@ -1,0 +1,39 @@
+/* The native kernel of dcpstream: one compiled module of several files, each of which does the work of one package.
+ *
+ * frames.c    finds and decodes frames, for dcpstream.columnar
+ * requests.c  answers plain requests, for dcpstream.node
+ * json.c      tells whether a text is JSON
+ *
+ * Each function has a twin in plain Python, which is the definition of what is right; tests compare the two. It uses
+ * Python's stable interface of 3.11, so one build serves all later versions.
+ */
+
+#include "kernel.h"
+
+static PyMethodDef methods[] = {
+    {"scan", kernel_scan, METH_VARARGS, kernel_scan_doc},
+    {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
+    {"answer", kernel_answer, METH_VARARGS, kernel_answer_doc},
+    {"is_json", kernel_is_json, METH_O, kernel_is_json_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static void end(void *module) { requests_end(module); }
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)requests_begin}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "dcpstream._kernel",
+    .m_doc = "The native kernel of dcpstream, see native/module.c.",
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_free = end,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void);
+
+PyMODINIT_FUNC PyInit__kernel(void) {
+    definition.m_size = (Py_ssize_t)requests_state_bytes();
+    return PyModuleDef_Init(&definition);
+}
