@@ -25,11 +25,13 @@ FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit
 TESTS = (
     "tests/unit/columnar/test_chunk.py",
     "tests/unit/columnar/test_frame_index.py",
-    "tests/unit/columnar/test_kernel.py",
+    "tests/unit/runtime/test_kernel.py",
     "tests/unit/columnar/test_native_rows.py",
     "tests/unit/columnar/test_recordings.py",
     "tests/unit/columnar/test_rows.py",
+    "tests/unit/node/engine/handlers/test_native.py",
     "tests/property/test_columnar.py",
+    "tests/property/test_set_paths.py",
 )
 
 

@@ -1,8 +1,7 @@
-"""SET by its paths (command table, short path, bulk path, native path): the same bytes out, the same stored state.
+"""SET by its paths (command table, short path, native path): the same bytes out, the same stored state.
 
 Each run makes random requests, mostly SETs and some with odd headers, with other commands and changes of the bucket
-between them. Equal nodes get the same reads; one has no short path, one no bulk path, one takes the bulk path from two
-requests on, and one has the native path.
+between them. Equal nodes get the same reads; one has the command table alone, one the short path too, and one all.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
-from unittest import mock
 
 import pytest
 from hypothesis import event, example, given
@@ -19,13 +17,10 @@ from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.bucket import Bucket
-from dcpstream.node.engine.handlers import bulk
-from dcpstream.node.engine.handlers.bulk import bulk_set
 from dcpstream.node.engine.handlers.native import answer_plain
-from dcpstream.node.engine.session import session as session_module
 from dcpstream.node.engine.session.session import Session
 from dcpstream.testing.simulation import USUAL_FEATURES
-from dcpstream.wire import Feature, Magic, Opcode, encode_request
+from dcpstream.wire import Feature, Opcode, encode_request
 from tests.kit.engine import Talker, engine_of, pass_time, with_collection
 
 VBUCKETS = 4
@@ -85,7 +80,7 @@ EXPIRATIONS = (*[0] * 3, 5, 30 * 24 * 3600, 30 * 24 * 3600 + 1, 4_000_000_000)
 
 
 def runs() -> st.SearchStrategy[list[Step]]:
-    """Plain SETs of different documents, which the bulk path takes unless the present versions need more."""
+    """Plain SETs of different documents, which the native path takes unless the present versions need more."""
     one = st.tuples(st.sampled_from((b"plain", b'{"a":[1]}', b"", b"{")), st.sampled_from(EXPIRATIONS))
     return st.dictionaries(st.integers(0, DOCUMENTS - 1), one, min_size=2, max_size=DOCUMENTS).map(
         lambda values: [
@@ -183,7 +178,7 @@ def changes() -> st.SearchStrategy[Step]:
     ).map(lambda change: Step(change=change))
 
 
-# Runs of plain SETs come in one read each, so that the bulk path has something to take.
+# Runs of plain SETs come in one read each.
 reads = st.lists(
     st.one_of(
         runs(),
@@ -196,24 +191,19 @@ reads = st.lists(
 )
 
 
-def client_with(
-    features: tuple[int, ...], *, has_fast: bool, has_bulk: bool, took: list[int], has_native: bool = False
-) -> Talker:
+def client_with(features: tuple[int, ...], *, has_fast: bool, took: list[int] | None = None) -> Talker:
+    """A client; of the native path too if there is a list for the number of bytes that it takes in each call."""
     client = Talker(engine_of(vbuckets=VBUCKETS), features=features)
     with_collection(client.engine, NAMED)
 
-    def counted(session: Session, data: bytes) -> int:
-        used = bulk_set(session, data) if has_bulk else 0
-        took.append(used)
-        return used
-
-    def counted_natively(session: Session, data: bytes, at: int) -> int:
+    def counted(session: Session, data: bytes, at: int) -> int:
         assert answer_plain is not None
+        assert took is not None
         stop = answer_plain(session, data, at)
         took.append(stop - at)
         return stop
 
-    dispatch = replace(client.session.dispatch, bulk_set=counted, plain=counted_natively if has_native else None)
+    dispatch = replace(client.session.dispatch, plain=None if took is None else counted)
     client.session.dispatch = dispatch if has_fast else replace(dispatch, fast=lambda _session: {})
     client.session.update_fast()
     return client
@@ -225,6 +215,8 @@ def state_of(client: Talker) -> object:
     return (
         [bytes(log.read(0, log.high_seqno, max_bytes=1 << 24).data) for log in logs],
         [(log.high_seqno, log.item_count) for log in logs],
+        [(log.rows.columns, log.rows.keys, log.rows.collection_high) for log in logs],
+        [(log.rows.end, log.rows.stale_bytes, len(log.log.tail)) for log in logs],
         [(each.max_cas, each.max_deleted_rev, dict(each.locks)) for each in bucket.vbuckets if each is not None],
         set(bucket.dirty),
         list(bucket.ops),
@@ -275,54 +267,44 @@ def two_rounds(*between: Step) -> list[list[Step]]:
 def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads):
     features = tuple(code for code in FEATURES if code != feature)
     took: list[int] = []
-    natively: list[int] = []
-    with (
-        mock.patch.object(bulk, "BULK_REQUESTS", 2),
-        mock.patch.object(bulk, "_may_be_many", return_value=True),
-        mock.patch.object(session_module, "_BULK_BYTES", 2),
-    ):
-        plain = client_with(features, has_fast=False, has_bulk=False, took=[])
-        others = [
-            client_with(features, has_fast=True, has_bulk=False, took=[]),
-            client_with(features, has_fast=True, has_bulk=True, took=took),
-        ]
-        if answer_plain is not None:
-            others.append(client_with(features, has_fast=True, has_bulk=False, took=natively, has_native=True))
-        for steps in steps_of_reads:
-            for step in steps:
-                if step.change is not None:
-                    for client in (plain, *others):
-                        step.change(client)
-            data = b"".join(step.request for step in steps)
-            expected = answers_to(plain, data)
-            for client in others:
-                assert answers_to(client, data) == expected
-                assert client.session.close_reason == plain.session.close_reason
-                assert client.session.is_waiting == plain.session.is_waiting
+    plain = client_with(features, has_fast=False)
+    others = [client_with(features, has_fast=True)]
+    if answer_plain is not None:
+        others.append(client_with(features, has_fast=True, took=took))
+    for steps in steps_of_reads:
+        for step in steps:
+            if step.change is not None:
+                for client in (plain, *others):
+                    step.change(client)
+        data = b"".join(step.request for step in steps)
+        expected = answers_to(plain, data)
         for client in others:
-            assert state_of(client) == state_of(plain)
-    event(f"bulk path took {'some' if any(took) else 'no'} requests")
-    event(f"native path took {'some' if any(natively) else 'no'} requests")
+            assert answers_to(client, data) == expected
+            assert client.session.close_reason == plain.session.close_reason
+            assert client.session.is_waiting == plain.session.is_waiting
+    for client in others:
+        assert state_of(client) == state_of(plain)
+    event(f"native path took {'some' if any(took) else 'no'} requests")
 
 
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
 def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode):
     extras = bytes(8) if opcode == Opcode.SET else b""
-    plain, fast = (client_with(FEATURES, has_fast=has_fast, has_bulk=False, took=[]) for has_fast in (False, True))
     request = encode_request(opcode, extras=extras)
-    assert answers_to(fast, request) == answers_to(plain, request)
+    answers = answers_to(client_with(FEATURES, has_fast=False), request)
+    assert answers_to(client_with(FEATURES, has_fast=True), request) == answers
     if answer_plain is not None:
-        native = client_with(FEATURES, has_fast=True, has_bulk=False, took=[], has_native=True)
-        assert answers_to(native, request) == answers_to(client_with(FEATURES, has_fast=False, has_bulk=False, took=[]), request)
+        assert answers_to(client_with(FEATURES, has_fast=True, took=[]), request) == answers
 
 
 def test_the_paths_are_taken():
     took: list[int] = []
-    client = client_with(FEATURES, has_fast=True, has_bulk=True, took=took)
     request = b"".join(
-        encode_request(Opcode.SET, key=b"\0key-%d" % number, extras=bytes(8), value=b"v") for number in range(400)
+        encode_request(Opcode.SET, key=b"\0key-%03d" % number, extras=bytes(8), value=b"v") for number in range(400)
     )
-    answers = answers_to(client, request)
-    assert took[0] == len(request)
-    assert answers.count(bytes((Magic.RESPONSE, Opcode.SET))) >= 400
-    assert client.session.fast[Opcode.SET](client.session, request, 0, 39, 6, 8, 0, 0, 1, 0)
+    client = client_with(FEATURES, has_fast=True)
+    assert client.session.fast[Opcode.SET](client.session, request, 0, 41, 8, 8, 0, 0, 1, 0)
+    if answer_plain is not None:
+        client = client_with(FEATURES, has_fast=True, took=took)
+        assert len(answers_to(client, request)) == 400 * 40
+        assert took == [0, len(request) - len(request) // 400], "the first CAS is looked for in the log"

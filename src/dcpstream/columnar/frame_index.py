@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcpstream.runtime import kernel
 from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
 from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.errors import FrameError
+from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
 

@@ -1,7 +1,7 @@
 """The seams to the outside world: `Clock`, `Random`, `FileSystem`, each with the system's version beside it.
 
 Cores take these as arguments. A simulation hands in its own versions, and so controls the time, the random bits, and
-the writes that a disk loses.
+the writes that a disk loses. `kernel` has the native code of this installation, if there is some.
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock, utc_now

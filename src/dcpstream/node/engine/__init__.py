@@ -9,7 +9,7 @@ client connection. The rows, from the bottom:
 - `engine`: `Engine`. `subdocument`: paths inside JSON documents.
 - `commands`: opcode → shape, privilege and handler. `stats`: contents of STAT groups.
 - `session`: takes frames out of the bytes, checks them against the command table, and keeps the output.
-- `handlers`: one function for each command; `fast` and `bulk` are short paths of GET and SET.
+- `handlers`: one function for each command; `fast` and `native` are short paths of GET and SET.
 
 A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then sends `data_to_send` of
 the sessions that `end_turn` returns.
@@ -28,7 +28,6 @@ from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.node.engine.cluster_config import ClusterConfig
 from dcpstream.node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.handlers import COMMANDS
-from dcpstream.node.engine.handlers.bulk import bulk_set
 from dcpstream.node.engine.handlers.fast import fast_handlers
 from dcpstream.node.engine.handlers.native import answer_plain
 from dcpstream.node.engine.release import DEFAULT_VERSION, RELEASES, Release
@@ -77,7 +76,7 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
-    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, bulk_set, answer_plain, dcp_handler)
+    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, answer_plain, dcp_handler)
     return Engine(
         users,
         config,

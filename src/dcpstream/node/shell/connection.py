@@ -98,6 +98,9 @@ class Server(Protocol):
     def schedule_turn(self) -> None:
         """Let the engine report changes to its DCP connections, once in this turn of the loop."""
 
+    def end_input(self) -> None:
+        """The input of a connection was answered."""
+
     def postpone(self, protocol: KvProtocol) -> None:
         """Continue with a connection after the others had their turn."""
 
@@ -307,7 +310,7 @@ class KvProtocol(asyncio.BufferedProtocol):
             # encrypted transports would pause and resume in turns.
             transport.set_write_buffer_limits(high=1)
         self._keep(data)
-        self.server.schedule_turn()
+        self.server.end_input()
 
     def _receive(self, session: Session, data: bytes) -> int:
         """As `session.receive`, but at most one frame, which a fault may refuse."""

@@ -233,6 +233,19 @@ class KvServer:
             self._has_turn = True
             self.loop.call_soon(self._scheduled_turn)
 
+    def end_input(self) -> None:
+        """End the turn of the engine: now if nobody has to hear of the input, else in this turn of the loop.
+
+        The second costs as much as a plain request, because the loop asks the system for events once more.
+        """
+        if self._has_turn:
+            return
+        if self.engine.is_quiet:
+            self.engine.end_turn()
+            self._schedule_timeout()
+        else:
+            self.schedule_turn()
+
     def _scheduled_turn(self) -> None:
         self._has_turn = False
         self.turn()

@@ -419,6 +419,8 @@ class Bucket:
 
     def next_timeout(self) -> float | None:
         """The next deadline, monotonic seconds: of a durable write, a range scan, or a waiting session."""
+        if not self.durable and not self.waiters.for_seqnos and not self.range_scans:
+            return None
         times = [item.next_timeout() for item in self._durabilities()]
         times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
         return min((at for at in times if at is not None), default=None)

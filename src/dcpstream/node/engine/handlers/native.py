@@ -1,8 +1,8 @@
 """The native path of plain GETs and SETs: all of them from a place in the input on, in one call of the kernel.
 
 It answers the requests that the short paths (`fast`) answer, as far as their documents are in memory, and leaves all
-others alone. The short paths are the definition of what is right; a differential test (tests/property/test_set_paths.py)
-holds both to the bytes and the stored state of the command table.
+others alone. The short paths are the definition of what is right; a differential test
+(tests/property/test_set_paths.py) holds both to the bytes and the stored state of the command table.
 """
 
 from __future__ import annotations

@@ -78,17 +78,9 @@ REFERENCE_BITS = 128
 
 _REQUEST = int(Magic.REQUEST)
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
-_SET = int(Opcode.SET)
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
-
-
-BULK_REQUESTS = 200
-"""Requests in one read from which the bulk path of SET is the faster one."""
-_BULK_BYTES = BULK_REQUESTS * 34
-"""The smallest size of that many SETs."""
-
 
 FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
 """Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
@@ -102,7 +94,6 @@ class Dispatch:
     Attributes:
         commands: by opcode, all but those of DCP.
         fast: the short paths that a session may take in its present state, by opcode.
-        bulk_set: answers the plain SETs at the start of some input; returns how many bytes were consumed.
         plain: answers the plain requests from a place in some input on; returns where the first other one begins. None
             without the native kernel.
         dcp: answers a frame with a DCP opcode; the last argument is the time, monotonic seconds.
@@ -110,7 +101,6 @@ class Dispatch:
 
     commands: CommandTable[Session]
     fast: Callable[[Session], dict[int, FastHandler]]
-    bulk_set: Callable[[Session, bytes], int]
     plain: Callable[[Session, bytes, int], int] | None
     dcp: Callable[[Session, Frame, float], None]
 
@@ -558,18 +548,11 @@ class Session:
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
         plain = None if self.is_tracing else self.dispatch.plain
-        if plain is not None:
-            pass
-        elif end >= _BULK_BYTES and _SET in fast and not self.is_tracing and data[1] == _SET and data[0] == _REQUEST:
-            at = self.dispatch.bulk_set(self, data)
         while end - at >= HEADER_BYTES:
             if plain is not None and data[at + 1] in fast:
-                stop = plain(self, data, at)
-                if stop > at:
-                    at = stop
-                    if output.nbytes > output_limit:
-                        break
-                    continue
+                at = plain(self, data, at)
+                if output.nbytes > output_limit or end - at < HEADER_BYTES:
+                    break
             magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
             stop = at + HEADER_BYTES + body
             if stop > end:
