@@ -9,8 +9,9 @@ from typing import Any
 import cramjam
 import pytest
 
-from dcpstream.columnar import ChangeContext, DecodeOptions, WireChunk, decode_wire, kernel, scan, to_changes
+from dcpstream.columnar import ChangeContext, DecodeOptions, WireChunk, decode_wire, scan, to_changes
 from dcpstream.errors import WireError
+from dcpstream.runtime import kernel
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames

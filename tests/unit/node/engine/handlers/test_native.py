@@ -90,7 +90,7 @@ class TestPlacesOfDocuments:
         keys = [b"%d" % number for number in range(11)]
         for key in keys:
             client.send(plain_set(key, key + value))
-        log = client.session.selected.vbucket(0).log.log  # type: ignore[union-attr]
+        log = client.session.selected.vbucket(0).log.log
         assert len(log.sealed) == 3
         for key in keys:
             assert taken(client, plain_get(key)) == len(plain_get(key))
@@ -223,7 +223,7 @@ class TestWrongArguments:
 
     def test_the_answers_of_a_failed_call_are_not_sent(self) -> None:
         client = Talker(engine_of(MemoryBucketStore(1)))
-        client.session.selected.vbucket(0).locks = []  # type: ignore[union-attr, assignment]
+        client.session.selected.vbucket(0).locks = []
         with pytest.raises(TypeError, match="locks is of the wrong kind"):
             taken(client, plain_set(b"a"))
         assert not client.session.output.pieces
