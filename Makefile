@@ -213,7 +213,7 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
 $(STAMPS)/project: pyproject.toml $(wildcard native/*) tools/build_kernel.py $(STAMPS)/dev
 	$(call say,'dcpstream itself (editable)')
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.columnar import kernel; print(kernel.description)')"
+	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.runtime import kernel; print(kernel.description)')"
 	@touch $@
 
 # Only its data files are read. It is never imported, so its dependencies are left out.

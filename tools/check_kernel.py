@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 
-from dcpstream.columnar import decode_messages, decode_wire, kernel, scan
+from dcpstream.columnar import decode_messages, decode_wire, scan
+from dcpstream.runtime import kernel
 from dcpstream.wire import encode_request
 from dcpstream.wire.codes import Opcode
 
