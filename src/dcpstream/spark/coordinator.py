@@ -428,7 +428,8 @@ class Coordinator:
         begin, backlog = planner.backlog_of(start, observed, landings, self._target)
         if not landings and not start.pending and self._may_wait(sum(backlog.values()), limits.least):
             return logged
-        end = self._end_of_batch(start, observed, landings, self._seqnos_within(limits, begin, backlog, observed))
+        seqnos = self._seqnos_within(limits, begin, backlog, observed)
+        end = self._end_of_batch(start, observed, landings, begin, backlog, seqnos)
         if end is start:
             return logged
         # What begins anew and had no room in this batch is asked for again.
@@ -442,6 +443,8 @@ class Coordinator:
         start: SourceOffset,
         observed: Mapping[int, BranchState],
         landings: Mapping[int, StreamOffset],
+        begin: Mapping[int, StreamOffset],
+        backlog: Mapping[int, int],
         limit: int | None,
     ) -> SourceOffset:
         """The end of the next batch; the limit cuts no vbucket where the node would refuse to begin the batch after."""
@@ -456,7 +459,6 @@ class Coordinator:
             collections=self._collections_after(start),
             is_filtered=self._options.collections is not None,
         )
-        begin, backlog = planner.backlog_of(start, observed, landings, self._target)
         end = plan(uncut=self._uncut)
         for _ in range(MAX_CUT_CHECKS):
             cuts = planner.cut_vbuckets(end, begin, backlog, observed)
@@ -527,7 +529,9 @@ class Coordinator:
         start = replace(start, bucket_uuid=cluster_map.uuid or None)
         self._uncut.clear()
         observed = self._wanted(self._cluster.observe(None))
-        end = self._end_of_batch(start, observed, {}, limit.seqnos if isinstance(limit, Limits) else limit)
+        begin, backlog = planner.backlog_of(start, observed, {}, self._target)
+        seqnos = limit.seqnos if isinstance(limit, Limits) else limit
+        end = self._end_of_batch(start, observed, {}, begin, backlog, seqnos)
         return replace(end, is_reset=True)
 
     def _with_filter(self, start: SourceOffset) -> SourceOffset:

@@ -499,7 +499,7 @@ OPTIONS = (
         "maxOffsetsPerTrigger",
         "max_offsets_per_trigger",
         _integer(1, 2**31 - 1),
-        "seqnos that one micro-batch covers at most",
+        "seqnos that one micro-batch covers at most; a vbucket that can only be read as a whole may exceed it",
         f"{MAX_OFFSETS_PER_TRIGGER}",
     ),
     Option(

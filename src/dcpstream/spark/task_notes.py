@@ -8,14 +8,16 @@ ask for it.
 
 Nothing that Spark logs can say so, because the end of a batch is logged before it is read. So the task leaves an empty
 file whose name is the vbucket and the start, before it gives out a row. The driver lists the files only after a node
-has refused a position. A file is never deleted: it concerns only recorded positions up to its start, which the query
-leaves behind, and can only make a rollback go back further than it must.
+has refused a position. It deletes the files that a later one of the same vbucket covers, so at most one a vbucket
+is left. That one stays: it concerns only recorded positions up to its start, which the query leaves behind, and can
+only make a rollback go back further than it must.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,7 +76,7 @@ class TaskNotes:
         _log.warning("vbucket %d: deletions after seqno %d were purged before this task: it is read anew", vbid, seqno)
 
     def starts_left(self) -> Mapping[int, int]:
-        """Vbucket → the highest start below which a task went.
+        """Vbucket → the highest start below which a task went. Deletes the files of lower starts.
 
         Raises:
             StoreError: the directory cannot be read.
@@ -84,9 +86,15 @@ class TaskNotes:
             found = system.get_file_info(fs.FileSelector(f"{base}/{DIRECTORY}", allow_not_found=True))
         except OSError as error:
             raise StoreError(f"The notes of tasks in {self.checkpoint} cannot be read: {error}") from error
-        starts: dict[int, int] = {}
+        notes: list[tuple[int, int, str]] = []
         for one in found:
             vbid, dash, seqno = one.base_name.partition("-")
             if dash and vbid.isdecimal() and seqno.isdecimal():
-                starts[int(vbid)] = max(int(seqno), starts.get(int(vbid), 0))
+                notes.append((int(vbid), int(seqno), one.path))
+        starts: dict[int, int] = {}
+        for vbid, seqno, path in sorted(notes, reverse=True):
+            if starts.setdefault(vbid, seqno) != seqno:
+                # It is of no use any more. One that cannot be deleted does no harm.
+                with suppress(OSError):
+                    system.delete_file(path)
         return starts

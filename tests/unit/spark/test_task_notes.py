@@ -19,6 +19,15 @@ def test_the_highest_start_of_each_vbucket_counts(tmp_path: Path) -> None:
     assert notes.starts_left() == {3: 7, 1023: 2**63}
 
 
+def test_one_note_for_each_vbucket_is_kept(tmp_path: Path) -> None:
+    notes = TaskNotes(str(tmp_path))
+    for vbid, seqno in ((3, 7), (3, 5), (4, 1), (3, 10)):
+        notes.went_below(vbid, seqno)
+    assert notes.starts_left() == {3: 10, 4: 1}
+    assert sorted(file.name for file in (tmp_path / DIRECTORY).iterdir()) == ["3-10", "4-1"]
+    assert notes.starts_left() == {3: 10, 4: 1}
+
+
 def test_no_checkpoint_has_no_notes() -> None:
     assert TaskNotes.of(None) is None
 
