@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from dcpstream.client import Client
 from dcpstream.client.kv.client import KvClient
+from dcpstream.model import Op
 from dcpstream.node import Node
 from dcpstream.wire import FrameReader, Opcode, encode_request
 from tests.kit.rest import ask
-from tests.kit.waiting import TIMEOUT_S
+from tests.kit.waiting import TIMEOUT_S, wait_until
 
-VOID = {"meta", "link", "rect"}
+VOID = {"meta", "link", "rect", "input", "wbr"}
 
 
 @pytest.fixture
@@ -71,13 +73,73 @@ def test_the_page_tells_of_buckets_and_loads_only_its_own(node: Node) -> None:
         kv.set("k", b"{}")
     page, headers = read(node)
     assert all(words in page.text for words in ("default", "shop", "Nobody streams from this node."))
-    assert page.loads == ["/ui/status.css", "/ui/status.js"]
+    assert {path for path in page.loads if path.startswith("/ui/static/")} == {
+        "/ui/static/icon.svg",
+        "/ui/static/main.js",
+        "/ui/static/style.css",
+    }
     for path in page.loads:
-        assert ask(node, "GET", path).status == 200
+        assert path.startswith(("/", "#")), "nothing from elsewhere"
+        if path.startswith("/"):
+            assert ask(node, "GET", path).status == 200, path
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
-    content, _ = read(node, "/ui/content")
-    assert "shop" in content.text
+    assert ask(node, "GET", "/ui/static/..%2Fpages.py").status == 404
+    assert ask(node, "GET", "/ui/static/pages.py").status == 404
+
+
+def test_the_root_leads_to_the_page(node: Node) -> None:
+    answer = ask(node, "GET", "/")
+    assert (answer.status, answer.headers["location"]) == (302, "/ui")
+
+
+def test_items_sent_counts_items_and_no_events_of_collections(node: Node) -> None:
+    ask(node, "POST", "/pools/default/buckets/shop/scopes", {"name": "s"})
+    ask(node, "POST", "/pools/default/buckets/shop/scopes/s/collections", {"name": "c"})
+    login: dict[str, Any] = {"username": node.username, "password": node.password, "bucket": "shop"}
+    with KvClient(node.connection_string, **login) as kv:
+        for number in range(3):
+            kv.set(f"k{number}", b"{}")
+    with Client(node.connection_string, **login) as client:
+        changes = client.changes()
+        while next(changes).op != Op.MUTATION:
+            pass
+        wait_until(lambda: _sent(node) == 3, f"the page says that {_sent(node)} items were sent, not 3")
+
+
+def _sent(node: Node) -> int:
+    """Items that the page says were sent, of all clients."""
+    html = ask(node, "GET", "/ui").body.decode()
+    return sum(map(int, re.findall(r'data-value="(\d+)" data-label="Items sent"', html)))
+
+
+def test_a_bucket_shows_its_vbuckets_and_their_history(node: Node) -> None:
+    page, _ = read(node, "/ui/buckets/shop?vbucket=2")
+    assert "4 active here" in page.text
+    assert "Failover log of vBucket 2" in page.text
+    assert node.engine is not None
+    vbucket = node.engine.buckets["shop"].vbuckets[2]
+    assert vbucket is not None
+    assert f"{vbucket.failover_log.newest.vbuuid:016x}" in page.text
+    for path in ("/ui/buckets/shop?vbucket=4", "/ui/buckets/shop?vbucket=x&first=-1"):
+        assert "Branches of" not in read(node, path)[0].text
+    assert ask(node, "GET", "/ui/buckets/missing").status == 404
+
+
+def test_a_reader_shows_its_streams_and_its_buffer(node: Node) -> None:
+    login: dict[str, Any] = {"username": node.username, "password": node.password, "bucket": "default"}
+    with KvClient(node.connection_string, **login) as kv, Client(node.connection_string, **login) as client:
+        kv.set("k", b"{}")
+        changes = client.changes()
+        next(changes)
+        page, _ = read(node)
+        assert "dcpstream client" in page.text
+        (data,) = [path for path in page.loads if "/readers/" in path and "control" not in path]
+        reader, _ = read(node, data)
+        assert "Flow control" in reader.text
+        assert "of 4.0 MiB" in reader.text
+        assert reader.text.count("follows") == 4
+    assert ask(node, "GET", data).status == 404
 
 
 def test_what_a_client_calls_itself_is_escaped(node: Node) -> None:

@@ -238,7 +238,8 @@ def node_command(
         with node:
             members = [node] if isinstance(node, Node) else [each.node for each in node.nodes]
             for member in members:
-                click.echo(f"{member.connection_string}  management http://{member.host}:{member.mgmt_port}", err=True)
+                url = f"http://{member.host}:{member.mgmt_port}"
+                click.echo(f"{member.connection_string}  management {url}  status page {url}/ui", err=True)
                 if member.tls_port:
                     where = f"management https://{member.host}:{member.mgmt_tls_port}"
                     click.echo(f"{member.tls_connection_string}  {where}", err=True)

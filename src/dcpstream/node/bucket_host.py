@@ -132,6 +132,10 @@ class RunningBuckets:
         before = self._engine.unix_s - int(self._engine.buckets[name].settings.purge_age_s)
         self.compactors[name].request(CompactionOrder(before_time=max(before, 0), is_full=True), lambda _: None)
 
+    def set_time(self) -> None:
+        """Set the engine's time, before a change that comes from no connection."""
+        self._server.set_time()
+
     async def gone(self, name: str) -> None:
         """Wait for the end of a deletion of that name."""
         deletion = self._deletions.get(name)

@@ -31,8 +31,12 @@ class DcpSummary:
         peer: the client's address.
         streams: number of living streams.
         backfilling: number of streams that read history.
-        items_sent, bytes_sent: of a producer.
+        items_sent, bytes_sent: of a producer; items include events of scopes and collections, as the server counts.
+        documents_sent: items that are about documents.
         items_remaining: seqnos that its streams have not sent yet; at least as many as items.
+        user: the client's login.
+        agent: what the client said of itself in HELLO.
+        unacked_bytes, buffer_bytes: fill and size of the reader's buffer; 0 without flow control.
     """
 
     name: str
@@ -43,6 +47,11 @@ class DcpSummary:
     items_sent: int = 0
     bytes_sent: int = 0
     items_remaining: int = 0
+    documents_sent: int = 0
+    user: str = ""
+    agent: str = ""
+    unacked_bytes: int = 0
+    buffer_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +114,7 @@ def summarize_dcp(bucket: Bucket) -> list[DcpSummary]:
     """Look at a bucket's DCP connections, by name."""
     found = []
     for name, session in sorted(bucket.dcp_sessions.items()):
-        machine = session.dcp
+        machine, user = session.dcp, session.user_name or ""
         if isinstance(machine, ProducerConnection):
             alive = [stream for stream in machine.streams() if stream.state is not StreamState.DEAD]
             found.append(
@@ -118,10 +127,26 @@ def summarize_dcp(bucket: Bucket) -> list[DcpSummary]:
                     items_sent=machine.items_sent,
                     bytes_sent=machine.bytes_sent,
                     items_remaining=sum(map(remaining_of, alive)),
+                    documents_sent=machine.documents_sent,
+                    user=user,
+                    agent=session.agent,
+                    unacked_bytes=machine.window.outstanding_bytes,
+                    buffer_bytes=machine.window.buffer_bytes,
                 )
             )
         elif isinstance(machine, ConsumerConnection):
-            found.append(DcpSummary(name=name, kind="consumer", peer=session.peer, streams=len(machine.streams)))
+            found.append(
+                DcpSummary(
+                    name=name,
+                    kind="consumer",
+                    peer=session.peer,
+                    streams=len(machine.streams),
+                    user=user,
+                    agent=session.agent,
+                    unacked_bytes=machine.window.freed_bytes,
+                    buffer_bytes=machine.window.buffer_bytes,
+                )
+            )
     return found
 
 

@@ -38,7 +38,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 AT_ONCE = frozenset(("drop", "move_clock", "purge", "stale_failover"))
 OF_SENT = frozenset(("close", "stall", "delay", "split", "lose"))
 """Kinds that look at what the node sends."""
-_REQUIRED = MappingProxyType(
+REQUIRED = MappingProxyType(
     {
         "delay": ("delay_s",),
         "refuse": ("status",),
@@ -98,7 +98,7 @@ class Fault:
         return {"kind": self.kind} | said
 
 
-_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "vbid": (0, 0xFFFF),
         "skip": (0, MAX_NUMBER),
@@ -129,7 +129,7 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     unknown = sorted(given.keys() - set(allowed))
     if unknown:
         raise ConfigError(kind, ", ".join(unknown), f"fields of this kind: {', '.join(allowed)}")
-    missing = [name for name in _REQUIRED.get(kind, ()) if given.get(name) in (None, "")]
+    missing = [name for name in REQUIRED.get(kind, ()) if given.get(name) in (None, "")]
     if missing:
         raise ConfigError(kind, f"no {missing[0]}", f"{missing[0]}, which this kind needs")
     values: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
         value = given.get(each.name)
         if each.name == "kind" or value is None:
             continue
-        values[each.name] = _number(each.name, value) if each.name in _BOUNDS else str(value)
+        values[each.name] = _number(each.name, value) if each.name in BOUNDS else str(value)
     for name, names in (("opcode", Opcode.__members__), ("status", Status.__members__)):
         if values.get(name):
             values[name] = values[name].upper()
@@ -147,7 +147,7 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
 
 
 def _number(name: str, value: Any) -> float | int:
-    low, high = _BOUNDS[name]
+    low, high = BOUNDS[name]
     kind = "whole number" if name in _WHOLE else "number"
     try:
         number = int(value) if name in _WHOLE else float(value)

@@ -20,7 +20,6 @@ from dcpstream.node.http import (
     health,
     pools,
     statistics,
-    status_page,
     topology,
     users,
 )
@@ -39,6 +38,7 @@ from dcpstream.node.http.site import (
     check_head,
     fault,
 )
+from dcpstream.node.http.ui import UiPages
 from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Management:
             *topology.TopologyPages(site).routes(),
             *buckets.BucketPages(site).routes(),
             *collections.CollectionPages(site).routes(),
-            *status_page.StatusPages(site).routes(),
+            *UiPages(site, lambda: self.faults).routes(),
             *statistics.StatsPages(site).routes(),
             *users.UserPages(site).routes(),
             *health.HealthPages(site).routes(),

@@ -30,6 +30,7 @@ from dcpstream.node.http.topology import CONTROLLERS, rebalance_task
 from dcpstream.node.summary import memory_bytes
 
 MIB = 1024 * 1024
+STATUS_PAGE = "/ui"
 MAX_PERMISSIONS = 1000
 """Largest number of permissions in one request."""
 
@@ -45,7 +46,7 @@ class PoolPages:
     def routes(self) -> list[Route]:
         """The pages."""
         return [
-            Route("GET", "/", self._root, LOGIN, "a ping"),
+            Route("GET", "/", self._root, LOGIN, "leads to the status page"),
             Route("GET", "/pools", self._pools, LOGIN, "version, and the one pool that there is"),
             Route("GET", "/pools/default", self._pool, "pools.read", "the cluster: nodes, buckets, quotas"),
             Route("POST", "/pools/default", self._change, "cluster.write", "set `clusterName`, `memoryQuota`, …"),
@@ -61,7 +62,7 @@ class PoolPages:
         ]
 
     async def _root(self, _: web.Request) -> web.Response:
-        return web.Response(text="dcpstream node\n")
+        return web.Response(status=302, text="dcpstream node\n", headers={"Location": STATUS_PAGE})
 
     async def _versions(self, _: web.Request) -> web.Response:
         return answer({"implementationVersion": self._engine.release.version, "componentsVersion": {}})

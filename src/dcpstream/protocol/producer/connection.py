@@ -154,6 +154,7 @@ class ProducerConnection:
         )
         self.bytes_sent = 0
         self._items_sent = 0
+        self._events_sent = 0
 
     # ----------------------------------------------------------------------------------------------- what comes in
 
@@ -443,6 +444,7 @@ class ProducerConnection:
                 self._takeovers.remove(stream)
             self._stream_count -= 1
             self._items_sent += stream.messages_sent
+            self._events_sent += stream.events_sent
             if not streams:
                 del self._streams[stream.vbid]
 
@@ -475,6 +477,11 @@ class ProducerConnection:
     def items_sent(self) -> int:
         """Mutations, deletions and the like sent so far."""
         return self._items_sent + sum(stream.messages_sent for stream in self.streams())
+
+    @property
+    def documents_sent(self) -> int:
+        """Messages about documents sent so far: `items_sent` without the events of scopes and collections."""
+        return self.items_sent - self._events_sent - sum(stream.events_sent for stream in self.streams())
 
     @property
     def items_remaining(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dcpstream.protocol.bucket import VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag
+from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag, Opcode
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.layout import Request
@@ -20,7 +20,7 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarkerV22,
 )
 
-__all__ = ["StreamMessages", "last_seqno_of"]
+__all__ = ["StreamMessages", "event_count", "last_seqno_of"]
 
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
@@ -179,3 +179,13 @@ def last_seqno_of(data: Buffer) -> int:
     if data[last + 1] in _SEQNO_SECOND:
         seqno_at += _SEQNO_BYTES
     return int.from_bytes(data[seqno_at : seqno_at + _SEQNO_BYTES], "big")
+
+
+def event_count(data: Buffer) -> int:
+    """The number of events of scopes and collections among whole messages."""
+    count = at = 0
+    while at < len(data):
+        _, opcode, _, _, _, _, body, _, _ = HEADER.unpack_from(data, at)
+        count += opcode == Opcode.DCP_SYSTEM_EVENT
+        at += HEADER_BYTES + body
+    return count

@@ -33,7 +33,7 @@ from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.producer.change_history import ChangeHistory
-from dcpstream.protocol.producer.messages import StreamMessages, last_seqno_of
+from dcpstream.protocol.producer.messages import StreamMessages, event_count, last_seqno_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything, refusal_of
 from dcpstream.protocol.producer.rollback import Accept
 from dcpstream.protocol.producer.states import STREAM, TAKEOVER, StreamEvent, StreamState, TakeoverEvent, TakeoverState
@@ -99,6 +99,7 @@ class ProducerStream:
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
         last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
         messages_sent: without markers and the end.
+        events_sent: those of them that tell of scopes and collections.
     """
 
     __slots__ = (
@@ -125,6 +126,7 @@ class ProducerStream:
         "_source",
         "accepted",
         "end_reason",
+        "events_sent",
         "flags",
         "form",
         "is_finished",
@@ -179,6 +181,7 @@ class ProducerStream:
         self.last_sent_seqno = accepted.start_seqno
         self.last_advance_seqno = 0
         self.messages_sent = 0
+        self.events_sent = 0
         self.messages_backfilled = 0
         self._source = source
         self._has_marker_v2 = has_marker_v2
@@ -571,6 +574,7 @@ class ProducerStream:
         rendered = render(block, self.opaque, self.form, 0, credit, self._buffers)
         self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
         self.messages_sent += rendered.messages
+        self.events_sent += event_count(rendered.data) if block.kinds & BlockKind.SYSTEM_EVENT else 0
         if self.is_backfilling:
             self.messages_backfilled += rendered.messages
         if rendered.messages == rendered.next_index:

@@ -66,6 +66,9 @@ class Client(Protocol):
     peer: str
     """Address of the other end, for logs."""
 
+    agent: str
+    """What the client said of itself in HELLO."""
+
     @property
     def dcp(self) -> DcpConnection | None:
         """The DCP machine; None before DCP_OPEN."""

@@ -1,0 +1,100 @@
+"""The routes of the pages for people, and what their addresses mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from dcpstream.node.http.authorization import allows, visible_buckets
+from dcpstream.node.http.site import LOGIN, USER, Route, Site, reached_host, whole_number
+from dcpstream.node.http.ui.bucket_page import VBUCKETS_PER_PAGE, bucket_content
+from dcpstream.node.http.ui.cluster_page import cluster_content
+from dcpstream.node.http.ui.fault_page import fault_content
+from dcpstream.node.http.ui.frame import CLUSTER, FAULTS_PAGE, HOME, page, static_file
+from dcpstream.node.http.ui.markup import empty, link, path, text
+from dcpstream.node.http.ui.overview import overview
+from dcpstream.node.http.ui.reader_page import reader_content
+from dcpstream.node.http.ui.readers import reader_of
+from dcpstream.node.summary import summarize_dcp
+
+if TYPE_CHECKING:
+    from dcpstream.node.fault_host import FaultHost
+
+
+class UiPages:
+    """The pages.
+
+    Args:
+        faults: carries faults out; None while the node does not run.
+    """
+
+    def __init__(self, site: Site, faults: Callable[[], FaultHost | None]) -> None:
+        self._site = site
+        self._engine = site.engine
+        self._faults = faults
+
+    def routes(self) -> list[Route]:
+        """The pages."""
+        bucket, reader = "/ui/buckets/{bucket}", "/ui/buckets/{bucket}/readers/{reader}"
+        return [
+            Route("GET", HOME, self._overview, "pools.read", "a page to look at: node, buckets, readers"),
+            Route("GET", bucket, self._bucket, "bucket.read", "a bucket: collections, vbuckets, failover logs"),
+            Route("GET", reader, self._reader, "bucket.read", "a DCP connection: streams, flow control"),
+            Route("GET", CLUSTER, self._cluster, "pools.read", "the cluster: nodes, copies, orders"),
+            Route("GET", FAULTS_PAGE, self._fault_page, "cluster.write", "faults on demand"),
+            Route("GET", "/ui/static/{file}", static_file, LOGIN, "scripts and style of the pages"),
+        ]
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        return page(request, self._engine, "Node", overview(self._site, request[USER]))
+
+    async def _bucket(self, request: web.Request) -> web.Response:
+        bucket, query = self._site.bucket(request), request.query
+        top = bucket.vbucket_count - 1
+        chosen = whole_number(query.get("vbucket", ""), 0, top)
+        first = whole_number(query.get("first", ""), 0, top) or 0
+        content = bucket_content(
+            self._engine,
+            bucket,
+            request[USER],
+            chosen=chosen,
+            first=first // VBUCKETS_PER_PAGE * VBUCKETS_PER_PAGE,
+            host=reached_host(request),
+        )
+        trail = f'<nav class="trail" aria-label="Above">{link(HOME, "Node")}</nav>'
+        return page(request, self._engine, f"Bucket {bucket.name}", content, trail=trail)
+
+    async def _reader(self, request: web.Request) -> web.Response:
+        bucket, name = self._site.bucket(request), request.match_info["reader"]
+        trail = f'<nav class="trail" aria-label="Above">{link(HOME, "Node")} {self._to_bucket(bucket.name)}</nav>'
+        seen = next((each for each in summarize_dcp(bucket) if each.name == name), None)
+        if seen is None:
+            gone = empty(f"No connection of this name reads the bucket now: <code>{text(name)}</code>")
+            return page(request, self._engine, "Reader", gone, trail=trail, status=404)
+        reader = reader_of(bucket.name, seen)
+        content = reader_content(bucket, reader, self._engine.now)
+        return page(request, self._engine, f"{reader.program}, {reader.title}", content, trail=trail)
+
+    async def _cluster(self, request: web.Request) -> web.Response:
+        state, user = await self._site.state(request), request[USER]
+        content = cluster_content(
+            self._engine,
+            state,
+            visible_buckets(user, self._engine),
+            host=reached_host(request),
+            takes_orders=self._site.manager is not None and allows(user, "cluster.write", {}),
+            is_alone=self._site.manager is None,
+        )
+        return page(request, self._engine, "Cluster", content)
+
+    async def _fault_page(self, request: web.Request) -> web.Response:
+        host = self._faults()
+        assert host is not None, "pages are served while the node runs"
+        content = fault_content(host.describe(), list(self._engine.buckets))
+        return page(request, self._engine, "Faults", content)
+
+    @staticmethod
+    def _to_bucket(name: str) -> str:
+        return link(path("ui", "buckets", name), f"Bucket {text(name)}")

@@ -1,0 +1,192 @@
+"""The status page in a real browser: what its scripts do, and whether everybody can use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from dcpstream.client import Client
+from dcpstream.client.kv.client import KvClient
+from dcpstream.cluster import Cluster
+from dcpstream.node import Node
+from tests.kit.accessibility import complaints
+from tests.kit.browser import NARROW, WHY_SKIPPED, WIDE, Browser, browser_path, browsing
+from tests.kit.rest import ask
+from tests.kit.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(browser_path() is None, reason=WHY_SKIPPED)
+
+HAS_PLOT = "document.querySelector('.plot svg path')"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as made:
+        yield made.log_in("Administrator", "password")
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Browser]:
+    """The browser's tab; no script may have failed in it."""
+    browser.look()
+    yield browser
+    browser.open("data:text/html,")
+    problems, dialogs = list(browser.problems), browser.dialogs
+    browser.problems.clear()
+    dialogs.clear()
+    assert problems == []
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node(("travel", "shop"), vbuckets=8) as made:
+        yield made
+
+
+def address(node: Node, path: str = "/") -> str:
+    return f"http://127.0.0.1:{node.mgmt_port}{path}"
+
+
+def login(node: Node, bucket: str = "travel") -> dict[str, Any]:
+    return {"username": node.username, "password": node.password, "bucket": bucket}
+
+
+def is_shown(selector: str) -> str:
+    return f"document.querySelector('{selector}')?.checkVisibility()"
+
+
+def test_the_page_stays_fresh_and_says_in_red_when_the_node_is_gone(tab: Browser, node: Node) -> None:
+    tab.open(address(node))
+    assert tab.evaluate("location.pathname") == "/ui"
+    tab.wait_for(HAS_PLOT)
+    with KvClient(node.connection_string, **login(node)) as kv:
+        kv.set("k", b"{}")
+    tab.wait_for("document.querySelector('.tile .value').innerText === '1'")
+    tab.evaluate("document.querySelector('#buckets .sort').focus()")
+    node.stop()
+    tab.wait_for(is_shown("#gone"))
+    assert tab.text("#gone").startswith("The node does not answer. The figures are of ")
+    red, green, blue = tab.evaluate(
+        "getComputedStyle(document.getElementById('gone')).backgroundColor.match(/\\d+/g).map(Number)"
+    )
+    assert red > 150 > 2 * max(green, blue) - 60, "red"
+    assert tab.evaluate("document.title").startswith("\u26a0")
+    tab.problems.clear()  # the browser's own words about requests that nobody answered
+    node.start()
+    tab.wait_for(f"!{is_shown('#gone')}")
+    tab.problems.clear()
+    assert not tab.evaluate("document.title").startswith("\u26a0")
+    assert tab.evaluate("document.activeElement.textContent") == "Bucket", "the focus stayed"
+
+
+def test_tables_are_sorted_and_filtered_and_stay_so(tab: Browser, node: Node) -> None:
+    for number in range(5):
+        node.create_bucket(f"b{number}")
+    with KvClient(node.connection_string, **login(node, "b3")) as kv:
+        kv.set("k", b"{}")
+    tab.open(address(node, "/ui"))
+    names = "[...document.querySelectorAll('#buckets tbody tr:not([hidden]) th a')].map((a) => a.innerText)"
+    everything = ["travel", "shop", "b0", "b1", "b2", "b3", "b4"]
+    assert tab.evaluate(names) == everything
+    head = "[...document.querySelectorAll('#buckets .sort')].find((one) => one.innerText === '{}')"
+    tab.evaluate(f"{head.format('Documents')}.focus()")
+    tab.press("Enter")
+    assert tab.evaluate(names) == ["b3", *[name for name in everything if name != "b3"]], "the largest first"
+    assert tab.evaluate(f"{head.format('Documents')}.parentElement.ariaSort") == "descending"
+    tab.evaluate(f"{head.format('Bucket')}.click()")
+    assert tab.evaluate(names) == sorted(everything)
+    tab.evaluate("document.querySelector('#buckets .filter input').focus()")
+    tab.call("Input.insertText", text="B2")
+    assert tab.evaluate(names) == ["b2"]
+    node.create_bucket("b22")
+    tab.wait_for(f'JSON.stringify({names}) === \'["b2","b22"]\'')
+    assert tab.evaluate("document.activeElement.value") == "B2", "what was typed stays"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_everybody_can_use_every_page(tab: Browser, node: Node, is_dark: bool) -> None:
+    with KvClient(node.connection_string, **login(node)) as kv, Client(node.connection_string, **login(node)) as client:
+        kv.set("k", b"{}")
+        changes = client.changes()
+        next(changes)
+        assert node.engine is not None
+        ask(node, "POST", "/_dcpstream/faults", {"kind": "delay", "delay_s": "0.01", "connection": "nobody"})
+        ask(node, "POST", "/_dcpstream/faults", {"kind": "refuse", "status": "TMPFAIL", "connection": "nobody"})
+        reader = next(name for name in node.engine.buckets["travel"].dcp_sessions if "control" not in name)
+        for path in (
+            "/ui",
+            "/ui/cluster",
+            "/ui/faults",
+            "/ui/buckets/travel?vbucket=1",
+            f"/ui/buckets/travel/readers/{quote(reader)}",
+        ):
+            for size in (WIDE, NARROW):
+                tab.look(size, is_dark=is_dark)
+                tab.open(address(node, path))
+                tab.wait_for(f"!document.querySelector('.plot') || {HAS_PLOT}")
+                assert complaints(tab) == [], f"{path} at {size[0]} px"
+
+
+@pytest.mark.slow
+def test_the_keyboard_reaches_everything_in_order(tab: Browser, node: Node) -> None:
+    tab.open(address(node, "/ui"))
+    seen = []
+    for _ in range(6):
+        tab.press("Tab")
+        seen.append(tab.evaluate("document.activeElement.className || document.activeElement.innerText"))
+    assert seen == ["skip", "Node", "Cluster", "Faults", "scroll", "sort"]
+    tab.evaluate("document.querySelector('.skip').focus()")
+    tab.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.slow
+def test_a_fault_is_set_and_ended(tab: Browser, node: Node) -> None:
+    tab.open(address(node, "/ui/faults"))
+    choose = "const kind = document.querySelector('[name=kind]'); kind.value = '{}'; "
+    choose += "kind.dispatchEvent(new Event('change', {{bubbles: true}}));"
+    tab.evaluate(f"{{ {choose.format('move_clock')} }}")
+    shown = "[...document.querySelectorAll('[data-field]')].filter((one) => one.checkVisibility())"
+    assert tab.evaluate(f"{shown}.map((one) => one.dataset.field)") == ["seconds"]
+    tab.evaluate(f"{{ {choose.format('refuse')} }}")
+    tab.evaluate("document.querySelector('[name=status]').value = 'NOTHING'")
+    tab.evaluate("document.querySelector('#new button').click()")
+    tab.wait_for("document.getElementById('said').innerText.includes('NOTHING')")
+    tab.problems.clear()  # the browser notes the answer 400
+    tab.evaluate("document.querySelector('[name=status]').value = 'TMPFAIL'")
+    tab.evaluate("document.querySelector('#new button').click()")
+    tab.wait_for("document.querySelector('#lasting tbody')?.innerText.includes('TMPFAIL')")
+    assert [(fault["kind"], fault["status"]) for fault in node.faults()] == [("refuse", "TMPFAIL")]
+    tab.evaluate("document.querySelector('#lasting button:not(.sort)').click()")
+    tab.wait_for("document.querySelector('#lasting').innerText.includes('Nothing goes wrong')")
+    assert node.faults() == []
+
+
+@pytest.mark.slow
+def test_a_cluster_is_ordered_about(tab: Browser) -> None:
+    with Cluster(nodes=2, replicas=1, vbuckets=8) as cluster:
+        tab.open(address(cluster.nodes[0].node, "/ui/cluster"))
+
+        def press(text: str, nth: int = 0) -> None:
+            found = f"[...document.querySelectorAll('button')].filter((one) => one.innerText.startsWith('{text}'))"
+            tab.wait_for(f"{found}.length > {nth}")
+            tab.evaluate(f"{found}[{nth}].click()")
+
+        tab.wait_for("document.querySelectorAll('#nodes tbody tr').length === 2")
+        press("Add a node")
+        tab.wait_for("document.querySelectorAll('#nodes tbody tr').length === 3")
+        assert "waits for a rebalance" in tab.text("#nodes")
+        press("Rebalance")
+        wait_until(lambda: cluster.state().is_balanced and cluster.state().task is None, "it never was balanced")
+        tab.wait_for("document.querySelector('main .facts').innerText.includes('balanced')")
+        press("Fail over", 1)
+        tab.wait_for("document.querySelector('#nodes').innerText.includes('failed over')")
+        assert len(tab.dialogs) == 1
+        assert tab.dialogs[0].startswith("Give ")
+        press("Add back (delta)")
+        tab.wait_for("document.querySelector('#nodes').innerText.includes('comes back with delta recovery')")
+        assert complaints(tab) == []

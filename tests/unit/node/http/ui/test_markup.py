@@ -1,0 +1,35 @@
+"""Pieces of HTML: nothing that anybody chose becomes markup."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.node.http.ui import markup
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (150_000, "146 KiB"), (1 << 50, "1,024 TiB")]
+)
+def test_sizes(value: int, shown: str) -> None:
+    assert markup.size(value) == (shown, value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.9, "0 s"), (61, "1 min 1 s"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert markup.duration(seconds) == shown
+
+
+def test_paths_and_texts_are_quoted() -> None:
+    assert markup.path("ui", 'a/"b" <c>') == "/ui/a%2F%22b%22%20%3Cc%3E"
+    assert markup.text("<b>&\"'") == "&lt;b&gt;&amp;&quot;&#x27;"
+
+
+def test_a_table_names_rows_and_cells_for_screen_readers_and_narrow_screens() -> None:
+    columns = (markup.Column("Bucket"), markup.Column("Items", is_number=True))
+    html = markup.table("b", "Buckets", columns, [markup.Row("k", ("<i>x</i>", markup.number(1234)))], "none")
+    assert '<th scope="row" role="rowheader" class="name"><div><i>x</i></div></th>' in html
+    assert '<td role="cell" class="number" data-value="1234" data-label="Items"><div>1,234</div></td>' in html
+    assert 'aria-labelledby="b-h"' in html
+    assert markup.table("b", "Buckets", columns, [], "Nothing.").count("Nothing.") == 1
