@@ -54,6 +54,7 @@ DEFAULT_ITERATIONS = 4096
 
 MAX_ITERATIONS = 1_000_000
 """Most rounds that a client computes for a server; a hostile server could ask for hours of work."""
+_DIGITS = len(str(MAX_ITERATIONS))
 
 MIN_NONCE_BYTES = 16
 """Least random bytes in a nonce."""
@@ -241,7 +242,7 @@ class ClientLogin:
         nonce, salt, rounds = fields.get(b"r", b""), _unbase64(fields.get(b"s", b"")), fields.get(b"i", b"")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise RemoteProtocolError("the server's nonce does not extend ours: it is no answer to this login")
-        if not salt or not rounds.isdigit() or not 0 < int(rounds) <= MAX_ITERATIONS:
+        if not salt or not rounds.isdigit() or len(rounds) > _DIGITS or not 0 < int(rounds) <= MAX_ITERATIONS:
             raise RemoteProtocolError(f"not a SCRAM challenge, or one of more than {MAX_ITERATIONS} rounds")
         without_proof = _CHANNEL_BINDING + b",r=" + nonce
         auth_message = b",".join((self._first_bare, server_data, without_proof))

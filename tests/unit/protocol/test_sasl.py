@@ -152,6 +152,7 @@ def test_changed_nonce_or_binding_is_refused(change):
         b"r=NONCEx,s=,i=1",
         b"r=NONCEx,s=QUJD,i=0",
         b"r=NONCEx,s=QUJD,i=99999999",
+        b"r=NONCEx,s=QUJD,i=" + b"1" * 5000,
     ],
 )
 def test_client_refuses_a_challenge_that_is_none(challenge):
