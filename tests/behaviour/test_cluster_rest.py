@@ -231,6 +231,7 @@ LOGIN = {"user": "Administrator", "password": "password"}
         ("addNode", LOGIN | {"hostname": "h:100"}, 400, [PORTS]),
         ("addNode", LOGIN | {"hostname": "ftp://h:6000"}, 400, ["Unsupported protocol ftp"]),
         ("addNode", LOGIN | {"hostname": "host:port"}, 400, ["Malformed URL host:port"]),
+        ("addNode", LOGIN | {"hostname": "http://[5:0]:8091/"}, 400, ["Malformed URL http://[5:0]:8091/"]),
         ("addNode", LOGIN | {"hostname": "[::1", "x": "1"}, 400, ["Malformed URL [::1", UNKNOWN]),
         ("addNode", LOGIN | {"hostname": "127.0.0.1:0", "services": "kv,n1ql"}, 400, ["Unknown services: ['n1ql']"]),
         ("addNode", LOGIN | {"hostname": "127.0.0.1:0", "services": ""}, 400, [NO_SERVICE]),

@@ -332,7 +332,10 @@ def _place(text: str) -> tuple[str, int, list[str]]:
         return "", 0, malformed
     if port and not MIN_PORT <= port <= MAX_PORT:
         return "", 0, [f"The port number must be greater than {MIN_PORT - 1} and less than {MAX_PORT + 1}."]
-    return urlsplit(f"//{host}").hostname or "", port, []
+    try:
+        return urlsplit(f"//{host}").hostname or "", port, []
+    except ValueError:  # no address within the brackets
+        return "", 0, malformed
 
 
 def _auto_failover(form: Mapping[str, str], present: AutoFailover) -> tuple[AutoFailover, tuple[str, str] | None]:
