@@ -25,6 +25,9 @@ FORMAT = "dcpstream offsets"
 VERSION = 2
 """1 had no collections."""
 
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Errors when damaged records are read. A number like 1e999 overflows; many brackets end the stack."""
+
 
 @dataclass(frozen=True, slots=True)
 class SavedOffset:
@@ -168,7 +171,7 @@ class FileOffsetStore:
                 if "collections" in data:
                     data["collections"] = listed[data["collections"]]
                 records[int(data["vbucket"])] = SavedOffset.from_json(data)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except _UNREADABLE as error:
             raise _damaged(str(self.path), error) from error
         return records
 
@@ -197,7 +200,7 @@ class SqliteOffsetStore:
             with contextlib.closing(self._connect()) as connection:
                 rows = connection.execute("SELECT vbucket, record FROM offsets WHERE name = ?", (self.name,)).fetchall()
             return {int(vbid): SavedOffset.from_json(json.loads(record)) for vbid, record in rows}
-        except (sqlite3.DatabaseError, ValueError, TypeError, AttributeError) as error:
+        except (sqlite3.DatabaseError, *_UNREADABLE) as error:
             raise _damaged(str(self.path), error) from error
 
     def save(self, offsets: Mapping[int, SavedOffset]) -> None:

@@ -130,7 +130,7 @@ class StreamOffset:
                 if named is None
                 else tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in named.items())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error
 
 

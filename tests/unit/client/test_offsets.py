@@ -6,10 +6,11 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import OffsetError
 from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
 from tests.kit.rules import rule
@@ -87,6 +88,12 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert FileOffsetStore(tmp_path / "offsets").load() == {5: RECORD}
 
 
+def with_body(body: bytes) -> bytes:
+    """A file whose checksum is right."""
+    header = {"format": FORMAT, "version": VERSION, "vbuckets": 1, "crc32": f"{crc32(body):08x}"}
+    return json.dumps(header).encode() + b"\n" + body
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -97,6 +104,14 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         lambda content: b"",
         lambda content: content.replace(b'"version": 2', b'"version": 9'),
         lambda content: b"[1]\n",
+        lambda content: b"[" * 100_000,
+        lambda content: with_body(b"[" * 100_000),
+        lambda content: with_body(
+            b'{"vbucket": 1e999, "vbuuid": 1, "seqno": 1, "snapshot_start": 1, "snapshot_end": 1}'
+        ),
+        lambda content: with_body(
+            b'{"vbucket": 1, "vbuuid": 1, "seqno": 1e999, "snapshot_start": 1, "snapshot_end": 1}'
+        ),
     ],
 )
 def test_a_damaged_file_is_told_and_kept(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
@@ -121,14 +136,18 @@ def test_a_damaged_database_is_told(tmp_path: Path) -> None:
         SqliteOffsetStore(path).save({5: RECORD})
 
 
-def test_a_damaged_record_in_a_database_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [("{}", "not a stream offset"), ('{"vbuuid": 1e999, "snapshot_end": 1}', "infinity"), ("[" * 100_000, "recursion")],
+)
+def test_a_damaged_record_in_a_database_is_told(tmp_path: Path, record: str, what: str) -> None:
     path = tmp_path / "offsets"
     SqliteOffsetStore(path).save({5: RECORD})
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE offsets SET record = '{}'")
+    connection.execute("UPDATE offsets SET record = ?", (record,))
     connection.commit()
     connection.close()
-    with pytest.raises(OffsetError, match="not a stream offset"):
+    with pytest.raises(OffsetError, match=what):
         SqliteOffsetStore(path).load()
 
 
