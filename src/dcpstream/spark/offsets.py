@@ -173,7 +173,7 @@ class SourceOffset:
             raise OffsetError(
                 f"The checkpoint holds an offset that this source did not write: {_short(data)}. {_ADVICE}"
             )
-        if data.get("v") not in {offsets_v1.VERSION, VERSION}:
+        if data.get("v") not in (offsets_v1.VERSION, VERSION):
             raise OffsetError(
                 f"The checkpoint's offset has version {data.get('v')!r}; this release reads versions "
                 f"{offsets_v1.VERSION} to {VERSION}. {_ADVICE}"
@@ -188,7 +188,7 @@ class SourceOffset:
             vbuckets, base = _contents(data)
             uuid = data.get("uuid")
             pending = frozenset(int(vbid) for vbid in data.get("pending", ()))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
         is_old = data["v"] == offsets_v1.VERSION
         return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending, is_old)
@@ -204,7 +204,7 @@ def start_marker(spec: OffsetSpec) -> dict[str, Any]:
 
 def is_start_marker(data: Any) -> bool:
     """Whether the parsed JSON is the first offset of a query."""
-    return isinstance(data, Mapping) and "start" in data and data.get("v") in {offsets_v1.VERSION, VERSION}
+    return isinstance(data, Mapping) and "start" in data and data.get("v") in (offsets_v1.VERSION, VERSION)
 
 
 def positions_of(data: Any) -> dict[int, StreamOffset]:
@@ -347,7 +347,10 @@ def _sets(data: Mapping[str, Any]) -> list[CollectionSet]:
             ids: list[int] = []
             for part in found.split(",") if found else ():
                 low, _, high = part.partition("-")
-                ids.extend(range(int(low, 16), int(high or low, 16) + 1))
+                span = range(int(low, 16), int(high or low, 16) + 1)
+                if len(span) > len(names):
+                    raise ValueError(f"the set {found} has more collections than are named")
+                ids.extend(span)
             result.append(tuple(names[one] for one in ids))
     return result
 

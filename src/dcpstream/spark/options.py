@@ -45,6 +45,7 @@ MAX_TRIGGER_DELAY_S = 900.0
 """Default of the longest time that a batch waits for minOffsetsPerTrigger: 15 minutes, as in Spark's Kafka source."""
 
 MAX_PARTITIONS = 1024
+VBUCKET_DIGITS = 4
 """A vbucket is never split, so more partitions than vbuckets would be empty."""
 
 
@@ -413,7 +414,7 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
                 return OffsetSpec(word)
         try:
             data = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigError(name, text, allowed) from None
         if isinstance(data, dict) and "vbuckets" in data:
             data = data["vbuckets"]
@@ -423,7 +424,7 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
             raise ConfigError(name, text, allowed)
         positions: dict[int, Any] = {}
         for vbid, position in data.items():
-            if not vbid.isdecimal() or int(vbid) >= MAX_PARTITIONS:
+            if not vbid.isdecimal() or len(vbid) > VBUCKET_DIGITS or int(vbid) >= MAX_PARTITIONS:
                 raise ConfigError(name, text, f"{allowed}; {vbid!r} is not a vbucket number")
             positions[int(vbid)] = position
         return OffsetSpec("positions", positions)

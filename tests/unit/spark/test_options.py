@@ -64,6 +64,8 @@ def test_needed_options_are_asked_for_by_name(missing: str) -> None:
         ("startingOffsets", "newest", "earliest or latest"),
         ("startingOffsets", "{}", "earliest or latest"),
         ("startingOffsets", '{"x": "1"}', "not a vbucket"),
+        ("startingOffsets", '{"' + "1" * 5000 + '": "1"}', "not a vbucket"),
+        ("startingOffsets", "[" * 100_000, "earliest or latest"),
         ("endingOffsets", "earliest", "latest"),
         ("maxOffsetsPerTrigger", "0", "from 1"),
         ("maxOffsetsPerTrigger", "many", "whole number"),
