@@ -43,6 +43,8 @@ ROUNDS ?=
 # SEED=n: the draw of guards of `make conformance-mutants`, or the first round of `make chaos` (a new one each time by
 # default).
 SEED ?=
+# SECONDS=n: time of `make fuzz` for each target (60 by default).
+SECONDS ?=
 # SEEDS=n: number of seeds of `make sim` (1,000 by default), from SEED on (0 by default).
 SEEDS ?=
 
@@ -53,7 +55,7 @@ REFERENCES = message node support user module
 
 .PHONY: help
 help: ## print this help
-	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [ROUNDS=n] [SEED=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
+	@printf 'dcpstream: make TARGET [STRICT=1] [JOBS=n] [PATIENCE=n] [ARGS="..."] [ROWS=n] [RUNS=n] [ROUNDS=n] [SEED=n] [SECONDS=n] [SCENARIOS="s02 s15"] [PYTHON=/path]\n\n'
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 	@printf '\nThe first run of any of them installs what it needs into $(VENV).\n'
 
@@ -167,6 +169,10 @@ sim: setup ## whole clusters on virtual time from seeds, under the eyes of judge
 sim-mutants: setup ## plant bugs in the machines, one at a time, and count those that the simulator's judges find
 	@$(PY) -m tools.sim_mutants $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMPS)/fuzz ## change inputs of decoders and machines until one breaks a promise (SECONDS=n for each target)
+	@$(PY) -m fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/
 	$(call say,'documentation')
@@ -224,6 +230,11 @@ $(STAMPS)/data: requirements/data.lock $(STAMPS)/build
 
 $(STAMPS)/docs: requirements/docs.lock $(STAMPS)/project
 	$(call say,'documentation tools')
+	@$(LOCKED) $<
+	@touch $@
+
+$(STAMPS)/fuzz: requirements/fuzz.lock $(STAMPS)/project
+	$(call say,'the fuzzer (35 MB)')
 	@$(LOCKED) $<
 	@touch $@
 

