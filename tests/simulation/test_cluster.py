@@ -17,6 +17,7 @@ from dcpstream.cluster.machine.rebalance import Rebalance
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.testing.simulation import Peer, SimulatedCluster
+from dcpstream.testing.simulation.steps import Steps
 from dcpstream.wire import Opcode, Status
 
 SLOW_SEEDS = 40
@@ -169,6 +170,36 @@ def test_a_move_whose_new_chain_rules_is_completed(seed: int):
     world.settle()
     world.check()
     assert world.bucket.chains[0] == (active, new)
+
+
+def test_a_copy_whose_deletion_was_lost_is_deleted_by_the_end_of_the_rebalance():
+    world = filled(nodes=2)
+    world.add_node()
+    outcome = world.orchestrator.tasks.start(Rebalance(world.orchestrator).run())
+    steps = Steps(world, "a copy is deleted", 1)
+    world.until(lambda: outcome.is_done or steps.found is not None)
+    assert steps.found is not None
+    world.lines.cut(steps.found.line)
+    world.until(lambda: outcome.is_done)
+    assert outcome.error is None, "a copy too many is no reason to fail"
+    world.settle()
+    world.check()
+
+
+def test_a_node_that_leaves_in_this_moment_can_be_failed_over():
+    """All its vbuckets have moved, so the rebalance goes on to remove it while the failover fences it."""
+    world = filled()
+    rebalance = world.orchestrator.tasks.start(Rebalance(world.orchestrator, ["n2"]).run())
+    world.until(lambda: rebalance.is_done or not world.bucket.holds("n2"))
+    world.until(lambda: rebalance.is_done or not world.bucket.moving)
+    assert not rebalance.is_done
+    failover = world.orchestrator.tasks.start(fail_over(world.orchestrator, ["n2"]))
+    world.until(lambda: rebalance.is_done and failover.is_done)
+    assert rebalance.error is None
+    assert failover.error is None
+    assert "n2" not in world.orchestrator.members
+    world.settle()
+    world.check()
 
 
 @pytest.mark.parametrize("seed", seeds(4))

@@ -63,6 +63,7 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
     for node in nodes:
         o.members[node].is_given_up = True
     yield [o.tasks.start(o.fence(bucket, node)).quietly() for bucket in o.buckets.values() for node in nodes]
+    nodes = [node for node in nodes if node in o.members]  # a rebalance may have removed one in its last moment
     for node in nodes:
         o.members[node].is_failed = True
         o.members[node].is_active = False
@@ -71,7 +72,7 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
     # Moves that are under way fail for want of the node, and settle themselves.
     while o.is_rebalancing:
         yield o.tasks.pause(MOVES_PAUSE_S)
-    nodes = [node for node in nodes if node in o.members]  # the rebalance may have removed one in its last moment
+    nodes = [node for node in nodes if node in o.members]
     report = FailoverReport()
     for bucket in o.buckets.values():
         for vbid in list(bucket.unsettled):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.moves import Move, run_moves, settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
-from dcpstream.cluster.machine.recovery import chains_with_recovered, end_recovery, restore_lost
+from dcpstream.cluster.machine.recovery import chains_with_recovered, delete_needless, end_recovery, restore_lost
 from dcpstream.cluster.machine.tasks import Procedure
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.wire import Opcode
@@ -98,6 +98,7 @@ class Rebalance:
         gone = [name for name, member in o.members.items() if member.is_failed or name in self._remove]
         yield from run_moves(o, moves, self._is_over, self._note)
         yield from end_recovery(o)
+        yield from delete_needless(o)
         for name in gone:
             o.members[name].is_active = False
         yield from o.publish_nodes()

@@ -91,6 +91,18 @@ def end_recovery(o: Orchestrator) -> Procedure[None]:
             o.members[node].recovery = None
 
 
+def delete_needless(o: Orchestrator) -> Procedure[None]:
+    """Delete copies that no chain names: a connection was lost when one of them was to be deleted before.
+
+    A node that does not answer keeps them until the next rebalance.
+    """
+    for bucket in o.buckets.values():
+        for member in o.known_members():
+            held = yield o.tasks.start(copies_of(o, bucket, member.name)).quietly()
+            needless = [vbid for vbid in sorted(held or ()) if member.name not in bucket.chains[vbid]]
+            yield [o.delete_copy(bucket, vbid, member.name).quietly() for vbid in needless]
+
+
 def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
     """Take a node in again that was restarted while it was in the map; through when its vbuckets are served.
 

@@ -20,7 +20,7 @@ from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress, VbucketState
 from dcpstream.store.items import PREPARE_NAMESPACE
 from dcpstream.testing.simulation.clock import START_S, SeededRandom
-from dcpstream.testing.simulation.lines import ALWAYS, NEVER, Line, Lines
+from dcpstream.testing.simulation.lines import ALWAYS, NEVER, SLOW, Line, Lines
 from dcpstream.testing.simulation.node import SimulatedNode
 from dcpstream.wire import FrameReader
 
@@ -96,6 +96,7 @@ class SimulatedCluster:
         clients: others that talk to the nodes.
         hung: names of nodes that do nothing, as after SIGSTOP.
         silent: names of nodes that were given up while they hung. What they serve after that is not the cluster's.
+        trickling: nodes whose copies get what feeds them slowly, in pieces that end anywhere: on new connections.
         after_pass: called after each exchange with a node.
         touched: called with the name of a node after it may have changed; see `judges`.
         passed: how many exchanges there were.
@@ -122,6 +123,7 @@ class SimulatedCluster:
         self.clients: list[Client] = []
         self.hung: set[str] = set()
         self.silent: set[str] = set()
+        self.trickling: set[str] = set()
         self.after_pass: Callable[[], None] = lambda: None
         self.touched: Callable[[str], None] = self._check_one_active
         self.passed = 0
@@ -220,6 +222,8 @@ class SimulatedCluster:
                     end = OrchestratorEnd(orchestrator, link)
                     line = self._lines_of[link] = self.lines.connect("orchestrator", name, node, end)
                     line.is_stalled = name in self.hung
+                    if name in self.trickling and link.tap is not None:
+                        line.is_splitting, line.speed = True, SLOW
             orchestrator.to_connect.clear()
         if orchestrator.with_output:
             for link in orchestrator.with_output:
@@ -285,6 +289,49 @@ class SimulatedCluster:
         """Let nothing pass on a line until there were so many exchanges on others, or this time has passed."""
         line.is_stalled = True
         self._stalls.append((self.passed + exchanges, self.now + seconds, line))
+
+    def _feeding(self, node: str) -> list[Line]:
+        """The lines over which copies of a node are fed: those to the node, and those to its sources."""
+        bucket, found = self.bucket, []
+        for source in dict.fromkeys(source for (_, to), source in bucket.fed.items() if to == node):
+            replicator = self.orchestrator.replicator(bucket.name, source, node)
+            found += [self.line_of(link) for link in (replicator.producer, replicator.consumer)]
+        return [line for line in found if line is not None]
+
+    def lag(self, node: str, exchanges: int, seconds: float, *, is_sent: bool = False) -> None:
+        """Let nothing that feeds the copies of a node pass for so long; see `stall`.
+
+        Args:
+            is_sent: whether it still leaves the sources, and so is on its way when one of them dies.
+        """
+        for line in self._feeding(node):
+            if not is_sent or line.node == node:
+                self.stall(line, exchanges, seconds)
+
+    def hold(self, node: str, *, is_on: bool) -> None:
+        """Let sources keep what is for the copies of a node, as when their connections are full, or send it again.
+
+        What was written meanwhile is one snapshot then.
+        """
+        for line in self._feeding(node):
+            if line.node != node:
+                line.socket.is_reading = not is_on
+                line.socket.node.pump()
+
+    def lose_feeding(self, node: str) -> None:
+        """Cut what feeds the copies of a node: what is on its way is lost too."""
+        for line in self._feeding(node):
+            self.lines.cut(line)
+
+    def split(self, node: str) -> None:
+        """Let what feeds the copies of a node arrive before all else, in pieces that end anywhere."""
+        for line in self._feeding(node):
+            line.is_splitting, line.speed = True, ALWAYS
+
+    def is_torn(self, node: str | None, vbid: int) -> bool:
+        """Whether a copy has a part of a snapshot."""
+        vbucket = self.nodes[node].bucket.vbucket(vbid) if node in self.nodes else None
+        return vbucket is not None and vbucket.snapshot.start_seqno <= vbucket.high_seqno < vbucket.snapshot.end_seqno
 
     def _end_stalls(self) -> None:
         over = [stall for stall in self._stalls if stall[0] <= self.passed or stall[1] <= self.now]
@@ -379,13 +426,8 @@ class SimulatedCluster:
         vbucket = self.nodes[name].bucket.vbucket(vbid) if name in self.nodes else None
         return vbucket is not None and (key in vbucket.log.rows.keys or PREPARED + key in vbucket.log.rows.keys)
 
-    def check(self, *, allows_leftovers: bool = False) -> None:
-        """The map is true, and the replicas equal their active copies. For a cluster that has come to rest.
-
-        Args:
-            allows_leftovers: whether nodes may have copies, not active ones, that no chain names: a connection may
-                have been lost when one was to be deleted.
-        """
+    def check(self) -> None:
+        """The map is true, and the replicas equal their active copies. For a cluster that has come to rest."""
         for vbid, chain in enumerate(self.bucket.chains):
             assert self.active(vbid) == [chain[0]], f"vbucket {vbid} of {chain} is active on {self.active(vbid)}"
             assert chain[0] is not None
@@ -398,8 +440,7 @@ class SimulatedCluster:
             for member in self.orchestrator.known_members():
                 if member.name not in chain:
                     state = self.state(self.nodes[member.name], vbid)
-                    is_gone = state is None or (allows_leftovers and state is not VbucketState.ACTIVE)
-                    assert is_gone, f"{member.name} has a copy of vbucket {vbid} that is not in {chain}"
+                    assert state is None, f"{member.name} has a copy of vbucket {vbid} that is not in {chain}"
         for member in self.orchestrator.known_members():
             bucket = self.nodes[member.name].bucket
             names = [each.name for each in self.orchestrator.known_members()]

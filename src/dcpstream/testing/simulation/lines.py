@@ -14,7 +14,8 @@ from typing import Protocol
 
 from dcpstream.testing.simulation.node import Peer, SimulatedNode
 
-SPEEDS = (1.0, 1.0, 0.05)
+SLOW = 0.05
+SPEEDS = (1.0, 1.0, SLOW)
 """Of lines, by chance: copies behind a slow one lag."""
 SPLIT_SHARE = 0.5
 """Of the deliveries of a line whose bytes arrive in pieces: the share that ends somewhere."""
@@ -45,6 +46,10 @@ class End(Protocol):
 
 class Tap(Protocol):
     """Watches lines; see `dcpstream.testing.simulation.judges`."""
+
+    def left(self, line: Line, data: bytes) -> None:
+        """Bytes have left the machine."""
+        ...
 
     def to_node(self, line: Line, data: bytes) -> None:
         """Bytes are about to reach the node."""
@@ -137,6 +142,7 @@ class Lines:
     Attributes:
         all: the lines that are there, in the order in which they were made.
         tap: told of all that passes; None: nobody.
+        left: called with a line and the bytes that have left its machine; None: nobody looks.
         note: called with a line of text about each step; None: nobody reads it.
     """
 
@@ -145,6 +151,7 @@ class Lines:
         self._split_share = split_share
         self.all: list[Line] = []
         self.tap: Tap | None = None
+        self.left: Callable[[Line, bytes], None] | None = None
         self.note: Callable[[Line, str, bytes], None] | None = None
 
     def connect(self, name: str, node_name: str, node: SimulatedNode, end: End) -> Line:
@@ -188,6 +195,10 @@ class Lines:
             line.has_output = False
             if data := end.data_to_send():
                 flying.append(data)
+                if self.tap is not None:
+                    self.tap.left(line, data)
+                if self.left is not None:
+                    self.left(line, data)
         elif flying and not socket.closed and not (socket.arrived and chance.random() < 0.5):
             data = flying.pop(0)
             if line.is_splitting and len(data) > 1 and chance.random() < SPLIT_SHARE:

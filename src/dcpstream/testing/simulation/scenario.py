@@ -11,11 +11,12 @@ before the next one begins.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
+from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.rebalance import Rebalance
 from dcpstream.cluster.machine.recovery import add_back
 from dcpstream.cluster.machine.state import Recovery
@@ -24,7 +25,10 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import Manifest
 from dcpstream.testing.simulation.cluster import SimulatedCluster
 from dcpstream.testing.simulation.judges import Judge, TableJudge, Violation
+from dcpstream.testing.simulation.lines import ALWAYS as FIRST
+from dcpstream.testing.simulation.lines import NEVER as LATE
 from dcpstream.testing.simulation.reader import SimulatedReader
+from dcpstream.testing.simulation.steps import NAMES, Step, Steps
 from dcpstream.testing.simulation.trace import Trace
 from dcpstream.testing.simulation.workload import Workload
 
@@ -83,13 +87,39 @@ class Scenario:
     """
 
     def __init__(self, seed: int, lines: list[str] | None = None) -> None:
+        self._kinds: list[Callable[[], None]] = [
+            self._rebalance_in,
+            self._rebalance_out,
+            self._swap,
+            self._write_only,
+            self._fail_over_crashed,
+            self._fail_over_stale,
+            self._fail_over_within_snapshot,
+            self._fail_over_alive,
+            self._fail_over_gracefully,
+            self._add_back,
+            self._fail_over_hung,
+            self._fail_over_uneven,
+            self._fail_over_torn,
+            self._interrupt_takeover,
+            self._break_move,
+            self._lag_in_takeover,
+            self._lose_deletion,
+            self._lose_new_chain,
+            self._lose_old_chain,
+            self._lose_answer,
+            self._crash_in_rebalance,
+            self._cancel_rebalance,
+        ]
+        self._seed = seed
+        needs_three = self._kinds[seed % len(self._kinds)] in {self._fail_over_uneven, self._lag_in_takeover}
         cluster = self.cluster = SimulatedCluster(0, seed=seed, begins=False)
         chance = self._chance = cluster.chance
-        nodes = chance.choice((2, 3, 3))
+        nodes = 3 if needs_three else chance.choice((2, 3, 3))
         cluster = self.cluster = SimulatedCluster(
             nodes,
             vbuckets=chance.choice((1, 2, 2, 3)),
-            replicas=chance.choice((1, 1, nodes - 1)),
+            replicas=2 if needs_three else chance.choice((1, nodes - 1)),
             seed=seed,
             split_share=chance.choice((0.0, 0.0, 0.1, 0.4)),
             begins=False,
@@ -111,6 +141,7 @@ class Scenario:
         self._fault_share = chance.choice((0.0, 0.002, 0.01))
         self._begin_at = NEVER
         self._cuts_left = NEVER
+        self._cut_orders_at = NEVER, ""
         self._done: dict[str, int] = {}
         cluster.after_pass = self._meanwhile
 
@@ -137,8 +168,8 @@ class Scenario:
         self._begin_reader()
         if chance.random() < 0.5:
             cluster.settle(0.5)
-        for _ in range(chance.choice((1, 1, 2, 3))):
-            self._operate()
+        for number in range(chance.choice((1, 1, 2, 3))):
+            self._operate(number)
         self._heal()
         cluster.after_pass = self.workload.look
         self._repair()
@@ -197,10 +228,15 @@ class Scenario:
             self.workload.write_durably()
         elif draw > 1 - self._fault_share:
             self._fail_something()
-        if self.cluster.passed % 8 == 0:
-            self.workload.look()
+        self.workload.look()
         if self.reader.run is None and self._begin_at <= self.cluster.passed:
             self._begin_reader()
+        if self._cut_orders_at[0] <= self.cluster.passed:
+            node = self._cut_orders_at[1]
+            self._cut_orders_at = NEVER, ""
+            if node in self.cluster.orchestrator.members:
+                self.trace.note(f"orders to {node} are cut")
+                self.cluster.disconnect(self.cluster.orchestrator.orders(node, self.cluster.bucket.name))
 
     def _begin_reader(self) -> None:
         if self.reader.run is None:
@@ -237,28 +273,10 @@ class Scenario:
 
     # ------------------------------------------------------------------------------------------------------- operations
 
-    def _operate(self) -> None:
-        """One operation, with what may happen to it."""
+    def _operate(self, number: int) -> None:
+        """One operation, with what may happen to it. The first operations of successive seeds take turns."""
         cluster, chance = self.cluster, self._chance
-        kinds: list[Callable[[], None]] = [
-            self._rebalance_in,
-            self._swap,
-            self._write_only,
-            self._fail_over_crashed,
-            self._fail_over_crashed,
-            self._fail_over_stale,
-            self._fail_over_within_snapshot,
-            self._fail_over_within_snapshot,
-            self._fail_over_alive,
-            self._fail_over_gracefully,
-            self._add_back,
-            self._fail_over_hung,
-            self._crash_in_rebalance,
-            self._cancel_rebalance,
-        ]
-        if len(self._active()) > 2:
-            kinds.append(self._rebalance_out)
-        kind = chance.choice(kinds)
+        kind = self._kinds[self._seed % len(self._kinds)] if not number else chance.choice(self._kinds)
         name = kind.__name__.strip("_").replace("_", " ")
         self.trace.note(f"== {name}")
         self._count(name)
@@ -315,6 +333,8 @@ class Scenario:
         self._try(Rebalance(self.cluster.orchestrator).run())
 
     def _rebalance_out(self) -> None:
+        if len(self._active()) < 3:
+            self.cluster.add_node()
         self._try(Rebalance(self.cluster.orchestrator, [self._chance.choice(self._active())]).run())
 
     def _swap(self) -> None:
@@ -354,8 +374,12 @@ class Scenario:
         # A node that cannot be reached serves on; one that can be reached after a lost connection must not.
         self._cuts_left = 1
         cluster.end_stalls()
-        report = cluster.orchestrator.tasks.start(fail_over(cluster.orchestrator, [victim]))
-        self._await(report)
+        o = cluster.orchestrator
+        if not is_crashed and self._chance.random() < 0.5:
+            self._cuts_left = 0
+            self._cut_orders_at = cluster.passed + self._chance.randrange(12), victim
+        self._try(fail_over(o, [victim]))
+        self._cut_orders_at = NEVER, ""
         self._cuts_left = NEVER
         if not is_crashed and victim in cluster.nodes and victim not in cluster.silent:
             serving = [vbid for vbid in range(cluster.vbuckets) if self.judge.histories.serving(vbid) == victim]
@@ -450,6 +474,244 @@ class Scenario:
         self._give_up(chance.choice(self._active()), is_crashed=True)
         self._repair()
         self._begin_reader()
+
+    def _go_on(self, exchanges: int, outcome: Outcome[Any] | None = None) -> None:
+        """Let so many exchanges pass, or a second, or what is under way come to its end."""
+        cluster = self.cluster
+        limit, end = cluster.passed + exchanges, cluster.now + 1.0
+        cluster.until(
+            lambda: cluster.passed >= limit or cluster.now >= end or (outcome is not None and outcome.is_done)
+        )
+
+    def _write_much(self, vbid: int) -> None:
+        """A few writes of one vbucket at once, of which most are durable."""
+        for _ in range(self._chance.randrange(1, 4)):
+            self.workload.write_durably(vbid)
+            if self._chance.random() < 0.5:
+                self.workload.write(vbid)
+
+    def _fail_over_uneven(self) -> None:
+        """One copy lags when an active copy dies; another one has what was acknowledged."""
+        cluster, chance = self.cluster, self._chance
+        chain = self._chain()
+        replicas = [node for node in chain[1:] if node is not None]
+        if replicas:
+            cluster.lag(chance.choice(replicas), NEVER, 1.0)
+            self._write_much(cluster.bucket.chains.index(chain))
+            self._go_on(chance.randrange(50, 200))
+        self._give_up(str(chain[0]), is_crashed=True)
+        self._repair()
+
+    def _fail_over_torn(self) -> None:
+        """A copy has a part of a snapshot, in which documents were superseded, when its active copy dies."""
+        cluster, chance = self.cluster, self._chance
+        chain = self._chain()
+        vbid = cluster.bucket.chains.index(chain)
+        replicas = [node for node in chain[1:] if node is not None]
+        for node in replicas:
+            cluster.split(node)
+            cluster.hold(node, is_on=True)
+        for _ in range(chance.randrange(4, 12)):
+            self.workload.write(vbid)
+        if chance.random() < 0.5:
+            self.workload.write_durably(vbid)
+        for node in replicas:
+            cluster.hold(node, is_on=False)
+        limit = cluster.passed + 200
+        cluster.until(
+            lambda: (
+                cluster.passed >= limit
+                or chain[0] not in cluster.nodes
+                or any(cluster.is_torn(node, vbid) for node in replicas)
+            )
+        )
+        for node in replicas:
+            cluster.lose_feeding(node)
+        self._give_up(str(chain[0]), is_crashed=True)
+        self._repair()
+
+    def _chain(self) -> Chain:
+        """The copies of some vbucket."""
+        return self._chance.choice([chain for chain in self.cluster.bucket.chains if chain[0] is not None])
+
+    def _begin_rebalance(self, *, has_takeover: bool = False) -> tuple[Rebalance, Outcome[Any]]:
+        """A node comes, and perhaps one goes; if there are enough, one may just go.
+
+        Args:
+            has_takeover: whether the one that goes has an active copy.
+        """
+        cluster, chance = self.cluster, self._chance
+        remove: list[str] = []
+        if len(self._active()) < 3 or chance.random() < 0.7:
+            cluster.add_node()
+        if has_takeover:
+            remove = [str(self._chain()[0])]
+        elif chance.random() < 0.7:
+            remove = [chance.choice(self._active())]
+        rebalance = Rebalance(cluster.orchestrator, remove)
+        return rebalance, cluster.orchestrator.tasks.start(rebalance.run())
+
+    def _wait_for(self, name: str, outcome: Outcome[Any]) -> Step | None:
+        """Go on to a step of a rebalance; None if it was over before."""
+        cluster = self.cluster
+        steps = Steps(cluster, name, self._chance.choice((1, 1, 2)))
+        cluster.until(lambda: outcome.is_done or steps.found is not None)
+        cluster.lines.left = None
+        if steps.found is not None:
+            self.trace.note(f"{name}: vbucket {steps.found.vbid}, {steps.found.line.node} {steps.found.chains or ''}")
+        return steps.found
+
+    def _lag(self, nodes: Iterable[str | None], exchanges: int, seconds: float, *, is_sent: bool | None = None) -> None:
+        """One of these nodes is fed later; see `SimulatedCluster.lag`."""
+        choice = [node for node in nodes if node is not None]
+        if choice:
+            node = self._chance.choice(choice)
+            self.trace.note(f"the copies of {node} lag")
+            is_sent = self._chance.random() < 0.5 if is_sent is None else is_sent
+            self.cluster.lag(node, exchanges, seconds, is_sent=is_sent)
+
+    def _interrupt_takeover(self) -> None:
+        """The source is lost while its last word flies to the copy that takes over; it arrives at once, or late."""
+        cluster, chance = self.cluster, self._chance
+        _, outcome = self._begin_rebalance(has_takeover=True)
+        step = self._wait_for(chance.choice(("a takeover ends", "a takeover ends", "a takeover goes on")), outcome)
+        source = None if step is None else cluster.bucket.chains[step.vbid][0]
+        if step is not None and source is not None:
+            line = step.line
+            line.speed = FIRST if chance.random() < 0.4 else LATE
+            cluster.disconnect(cluster.orchestrator.replicator(cluster.bucket.name, source, line.node).producer)
+            limit = cluster.passed + chance.randrange(400)
+            cluster.until(
+                lambda: outcome.is_done or cluster.passed >= limit or self.judge.histories.serving(step.vbid) == source
+            )
+            line.speed = FIRST
+        self._await(outcome)
+        self._repair()
+
+    def _lag_in_takeover(self) -> None:
+        """The end of its stream reaches a replica late, when a new active copy is to feed it already."""
+        cluster = self.cluster
+        _, outcome = self._begin_rebalance(has_takeover=True)
+        step = self._wait_for("a takeover is ordered", outcome)
+        if step is not None:
+            for node in cluster.bucket.chains[step.vbid][1:]:
+                if node is not None and node != step.line.node:
+                    cluster.lag(node, 150, 2.0, is_sent=True)
+        self._await(outcome)
+        self._repair()
+
+    def _lose_deletion(self) -> None:
+        """The connection is lost over which a copy that moved away is to be deleted."""
+        cluster = self.cluster
+        cluster.add_node()
+        outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
+        step = self._wait_for("a copy is deleted", outcome)
+        if step is not None:
+            cluster.lines.cut(step.line)
+        self._await(outcome)
+        self._repair()
+
+    def _lose_new_chain(self) -> None:
+        """A new copy lags when the old chain is asked no more, and the active copy dies after the move."""
+        cluster, chance = self.cluster, self._chance
+        for vbid in range(cluster.vbuckets):
+            self._write_much(vbid)
+        self._go_on(60)
+        _, outcome = self._begin_rebalance()
+        cluster.trickling = set(cluster.nodes)
+        step = self._wait_for("both chains decide", outcome)
+        cluster.trickling.clear()
+        if step is None:
+            self._await(outcome)
+            return
+        old, wanted = step.chains
+        if chance.random() < 0.5:
+            cluster.stall(step.line, chance.randrange(5, 60), 1.0)
+        self._lag([node for node in wanted[1:] if node not in old], NEVER, 30.0, is_sent=False)
+        self._write_much(step.vbid)
+        bucket, vbid = cluster.bucket, step.vbid
+        cluster.until(lambda: outcome.is_done or (vbid not in bucket.moving and bucket.chains[vbid] == tuple(wanted)))
+        now = cluster.bucket.chains[step.vbid][0]
+        if now is not None:
+            self._give_up(now, is_crashed=True)
+        self._await(outcome)
+        self._repair()
+
+    def _lose_old_chain(self) -> None:
+        """An old copy lags while both chains decide, and the source dies: the move is undone without it."""
+        chance = self._chance
+        _, outcome = self._begin_rebalance()
+        step = self._wait_for("both chains decide", outcome)
+        if step is not None:
+            old, wanted = step.chains
+            self._lag(old[1:], NEVER, 30.0)
+            self._lag([node for node in wanted if node not in old], 60, 30.0)
+            self._write_much(step.vbid)
+            self._go_on(chance.randrange(20, 100), outcome)
+            if old[0] is not None:
+                self._give_up(old[0], is_crashed=True)
+        self._await(outcome)
+        self._repair()
+
+    def _lose_answer(self) -> None:
+        """The new chain decides, but the orchestrator does not hear of it; then the active copy dies.
+
+        A copy of the old chain lags: it lacks what the new chain has acknowledged.
+        """
+        cluster, chance = self.cluster, self._chance
+        _, outcome = self._begin_rebalance()
+        step = self._wait_for("the new chain decides", outcome)
+        if step is not None:
+            (chain,), vbid, line = step.chains, step.vbid, step.line
+            self._lag([node for node in self._active() if node not in chain], NEVER, 30.0)
+            cluster.until(lambda: outcome.is_done or not line.flying)
+            line.is_stalled = True
+            self._write_much(vbid)
+            self._go_on(60, outcome)
+            cluster.lines.cut(line)
+            is_now = cluster.bucket.chains[vbid]
+            limit = cluster.passed + 150
+            cluster.until(lambda: outcome.is_done or cluster.passed >= limit or cluster.bucket.chains[vbid] != is_now)
+            self._go_on(chance.randrange(40), outcome)
+            if chain[0] is not None and chance.random() < 0.8:
+                self._give_up(chain[0], is_crashed=True)
+        self._await(outcome)
+        self._repair()
+
+    def _break_move(self) -> None:
+        """Writes, lags and a loss at a chosen step of a rebalance."""
+        cluster, chance = self.cluster, self._chance
+        rebalance, outcome = self._begin_rebalance()
+        before = list(cluster.bucket.chains)
+        step = self._wait_for(chance.choice(NAMES), outcome)
+        if step is None:
+            self._await(outcome)
+            return
+        vbid = step.vbid if step.name != "the map is told" else chance.randrange(cluster.vbuckets)
+        if chance.random() < 0.5:
+            cluster.stall(step.line, chance.randrange(5, 100), 1.0)
+        if chance.random() < 0.6:
+            self._lag(before[vbid] if chance.random() < 0.5 else self._active(), chance.choice((30, 200, NEVER)), 2.0)
+        self._write_much(vbid)
+        self._go_on(chance.choice((0, 5, 20, 60)), outcome)
+        self._write_much(vbid)
+        self._go_on(chance.choice((0, 10, 40)), outcome)
+        kind = chance.choice(("cut", "cut", "cancel", "crash", "crash later"))
+        if kind == "cut":
+            lines = [line for line in cluster.lines.all if line.name == "orchestrator"]
+            for line in [step.line, *chance.sample(lines, min(len(lines), chance.randrange(4)))]:
+                self.trace.note(f"{line.name}-{line.node} is cut")
+                cluster.lines.cut(line)
+        elif kind == "cancel":
+            rebalance.cancel()
+        if kind != "crash":
+            self._await(outcome)
+        if kind.startswith("crash") or chance.random() < 0.5:
+            victim = before[vbid][0] if chance.random() < 0.4 else cluster.bucket.chains[vbid][0]
+            if victim is not None:
+                self._give_up(victim, is_crashed=True)
+        self._await(outcome)
+        self._repair()
 
     def _fail_over_gracefully(self) -> None:
         active = self._active()

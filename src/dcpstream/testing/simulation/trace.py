@@ -58,8 +58,7 @@ def _describe(message: frames.Message) -> str:
         start, vbuuid, low, high = (message.u64(at) for at in (8, 24, 32, 40))
         return f"{name} vb {message.number} at {start} in {low}..{high} of {vbuuid:x}"
     if message.opcode == frames.MARKER:
-        extras = message.extras if len(message.extras) > 1 else message.value
-        low, high = int.from_bytes(extras[:8], "big"), int.from_bytes(extras[8:16], "big")
+        low, high = frames.bounds(message)
         return f"{name} vb {message.number} {low}..{high}"
     if message.opcode in frames.ITEMS:
         return f"{name} vb {message.number} seqno {message.u64(frames.ITEMS[message.opcode])}"

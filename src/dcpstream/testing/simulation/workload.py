@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dcpstream.testing.simulation.cluster import SimulatedCluster
 from dcpstream.testing.simulation.judges.judge import DurableWrite, Judge
 from dcpstream.testing.simulation.node import Peer, SimulatedNode
-from dcpstream.wire import Opcode
+from dcpstream.wire import Opcode, encode_request
 
 KEYS = 4
 """Keys of a vbucket that plain writes choose from: few, so that snapshots supersede much."""
@@ -69,10 +69,11 @@ class Workload:
             return None
         return name, self._cluster.nodes[name]
 
-    def write(self) -> None:
-        """One plain write or deletion, if the vbucket is served."""
+    def write(self, vbid: int | None = None) -> None:
+        """One plain write or deletion, to any vbucket or to this one, if it is served."""
         chance = self._cluster.chance
-        vbid = chance.randrange(self._cluster.vbuckets)
+        if vbid is None:
+            vbid = chance.randrange(self._cluster.vbuckets)
         found = self._node(vbid)
         if found is None or self._count >= WRITES_MAX:
             return
@@ -95,10 +96,11 @@ class Workload:
         vbuuid, seqno = int.from_bytes(answer.extras[:8], "big"), int.from_bytes(answer.extras[8:16], "big")
         self._judge.wrote(vbid, vbuuid, seqno, (collection, key), value)
 
-    def write_durably(self) -> None:
-        """Begin one durable write, if the vbucket is served."""
+    def write_durably(self, vbid: int | None = None) -> None:
+        """Begin one durable write, to any vbucket or to this one, if it is served."""
         chance = self._cluster.chance
-        vbid = chance.randrange(self._cluster.vbuckets)
+        if vbid is None:
+            vbid = chance.randrange(self._cluster.vbuckets)
         found = self._node(vbid)
         if found is None or len(self._waiting) >= WAITING_MAX or self._count >= WRITES_MAX:
             return
@@ -109,22 +111,25 @@ class Workload:
         key, value = b"d%d" % self._count, b"%d" % self._count
         opaque = peer.opaque()
         framing = bytes([DURABILITY << 4 | 1, chance.choice(LEVELS)])
-        peer.send(Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8), framing=framing, opaque=opaque)
+        peer.deliver(
+            encode_request(
+                Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8), framing=framing, opaque=opaque
+            )
+        )
         self._waiting.append(Waiting(vbid, key, value, peer, opaque))
         self._cluster.touched(name)
         self.look()
 
     def look(self) -> None:
-        """Take the answers to durable writes."""
+        """Take the answers to durable writes: after each exchange, so that the judge sees the copies as they are."""
         for each in list(self._waiting):
             peer = each.peer
             node = peer.node
             is_down = all(other is not node for other in self._cluster.nodes.values())
             status = None
-            for frame in reversed(peer.received):
+            for frame in peer.take():
                 if frame.opaque == each.opaque and frame.opcode == Opcode.SET:
                     status = frame.status
-                    break
             if status is None and not peer.closed and not is_down:
                 continue
             self._waiting.remove(each)
@@ -133,7 +138,7 @@ class Workload:
                 continue
             if status == 0:
                 self.acknowledged += 1
-                self._judge.durable.append(DurableWrite(each.vbid, each.key, each.value))
+                self._judge.acknowledged(DurableWrite(each.vbid, each.key, each.value))
             else:
                 self.uncertain += 1
             if not peer.closed and not is_down:

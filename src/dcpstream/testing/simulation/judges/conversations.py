@@ -6,14 +6,19 @@ stream was asked for, from the histories what the answer should be.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dcpstream.testing.simulation.judges import frames
 from dcpstream.testing.simulation.judges.frames import Cutter, Message
 from dcpstream.testing.simulation.judges.history import Histories, Violation
 from dcpstream.testing.simulation.lines import Line
 
-SUCCESS, ROLLBACK = 0x00, 0x23
+SUCCESS, EXISTS, ROLLBACK = 0x00, 0x02, 0x23
+MAP = b"vBucketMap"
+"""Stands in each map of a bucket."""
 
 
 @dataclass(slots=True)
@@ -47,6 +52,21 @@ class Stream:
 
 
 @dataclass(slots=True)
+class Received:
+    """The snapshot that a copy was sent last, on any connection.
+
+    Attributes:
+        high: its end.
+        first: the first seqno that was sent of it since it was announced; 0: none yet.
+        is_whole: whether its last item was sent.
+    """
+
+    high: int
+    first: int = 0
+    is_whole: bool = False
+
+
+@dataclass(slots=True)
 class Conversation:
     """One connection.
 
@@ -68,14 +88,20 @@ class Conversation:
 class Conversations:
     """All connections of a cluster.
 
+    Args:
+        histories: of its vbuckets.
+        map_told: called with the content of each map that leaves the orchestrator.
+
     Attributes:
         unacked_max: the most bytes that ever waited for an acknowledgement, as a share of the window.
         rollbacks: how many stream requests were answered with a rollback.
     """
 
-    def __init__(self, histories: Histories) -> None:
+    def __init__(self, histories: Histories, map_told: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
         self._histories = histories
+        self._map_told = map_told
         self._open: dict[Line, Conversation] = {}
+        self._received: dict[tuple[str, int], Received] = {}
         self.unacked_max = 0.0
         self.rollbacks = 0
 
@@ -86,6 +112,13 @@ class Conversations:
     def closed(self, line: Line) -> None:
         """A connection is gone."""
         self._open.pop(line, None)
+
+    def left(self, line: Line, data: bytes) -> None:
+        """Bytes have left the machine. What leaves it at once are whole messages, if one of them is a map."""
+        if line.name == "orchestrator" and MAP in data:
+            for message in frames.cut(data):
+                if message.opcode == frames.SET_MAP and MAP in message.value:
+                    self._map_told(json.loads(message.value))
 
     def to_node(self, line: Line, data: bytes) -> None:
         """Bytes are about to reach the node."""
@@ -100,6 +133,14 @@ class Conversations:
                     raise Violation(f"{line.name} acknowledges {-talk.unacked} bytes that {line.node} never sent")
             elif message.opcode == frames.CONTROL and message.key == b"connection_buffer_size":
                 talk.controls[message.opaque] = int(message.value)
+            elif message.opcode == frames.MARKER and not message.is_response:
+                self._received[line.node, message.number] = Received(frames.bounds(message)[1])
+            elif message.opcode in frames.ITEMS and not message.is_response:
+                received = self._received.get((line.node, message.number))
+                if received is not None:
+                    seqno = message.u64(frames.ITEMS[message.opcode])
+                    received.first = received.first or seqno
+                    received.is_whole = seqno == received.high
 
     def from_node(self, line: Line, data: bytes) -> None:
         """The node has sent bytes."""
@@ -119,12 +160,24 @@ class Conversations:
                 stream = talk.streams.get(message.opaque)
                 if stream is not None:
                     self._data(line, talk, stream, message)
+            elif message.opcode == frames.ACKNOWLEDGED:
+                received, seqno = self._received.get((line.node, message.number)), message.u64(0)
+                if received is not None and 0 < received.first <= seqno and not received.is_whole:
+                    raise Violation(
+                        f"prepares count when their snapshot is whole: {line.node} acknowledges vbucket "
+                        f"{message.number} up to {seqno}, and was not sent all from {received.first} to {received.high}"
+                    )
 
     def _answer(self, line: Line, talk: Conversation, message: Message) -> None:
         if message.opcode == frames.CONTROL:
             window = talk.controls.pop(message.opaque, 0)
             if window and message.number == SUCCESS:
                 talk.window, talk.unacked = window, 0
+        elif message.opcode == frames.ADD_STREAM and message.number == EXISTS:
+            raise Violation(
+                f"a copy follows one source at a time: {line.node} was to follow another one, and still follows the "
+                "one before"
+            )
         elif message.opcode == frames.STREAM_REQUEST:
             request = talk.requests.pop(message.opaque, None)
             if request is None:
@@ -170,8 +223,7 @@ class Conversations:
         if opcode == frames.STREAM_END:
             del talk.streams[message.opaque]
         elif opcode == frames.MARKER:
-            extras = message.extras if len(message.extras) > 1 else message.value
-            stream.low, stream.high = int.from_bytes(extras[:8], "big"), int.from_bytes(extras[8:16], "big")
+            stream.low, stream.high = frames.bounds(message)
             stream.keys.clear()
             if stream.high < stream.seqno or stream.low > stream.high:
                 raise Violation(

@@ -14,7 +14,9 @@ FLEX_REQUEST, FLEX_RESPONSE = 0x08, 0x18
 STREAM_REQUEST, STREAM_END, MARKER = 0x53, 0x55, 0x56
 MUTATION, DELETION, EXPIRATION, SYSTEM_EVENT = 0x57, 0x58, 0x59, 0x5F
 BUFFER_ACK, CONTROL = 0x5D, 0x5E
-PREPARE, COMMIT, ABORT, ADVANCED, OSO = 0x60, 0x62, 0x63, 0x64, 0x65
+PREPARE, ACKNOWLEDGED, COMMIT, ABORT, ADVANCED, OSO = 0x60, 0x61, 0x62, 0x63, 0x64, 0x65
+SET_VBUCKET, DELETE_VBUCKET, ADD_STREAM, CLOSE_STREAM, HAND_OVER = 0x3D, 0x3F, 0x51, 0x52, 0x5B
+SET_MAP = 0xB4
 
 ITEMS = {MUTATION: 0, DELETION: 0, EXPIRATION: 0, SYSTEM_EVENT: 0, PREPARE: 0, COMMIT: 8, ABORT: 8, ADVANCED: 0}
 """Messages that carry a seqno, and where in their extras it stands. A commit and an abort tell the prepare's first."""
@@ -71,6 +73,12 @@ def cut(data: bytes | bytearray | memoryview) -> Iterator[Message]:
             stop - at,
         )
         at = stop
+
+
+def bounds(marker: Message) -> tuple[int, int]:
+    """The first and the last seqno of a snapshot, from either form of its marker."""
+    data = marker.extras if len(marker.extras) > 1 else marker.value
+    return int.from_bytes(data[:8], "big"), int.from_bytes(data[8:16], "big")
 
 
 class Cutter:

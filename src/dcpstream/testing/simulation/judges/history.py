@@ -12,6 +12,7 @@ nothing that its branch never had, and its failover log claims no more than it h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,21 +94,27 @@ def replay(items: list[Item], seqno: int) -> Documents:
 class Histories:
     """The histories of one bucket.
 
+    Args:
+        is_given_up: whether a node was failed over.
+
     Attributes:
         branches: (vbucket, vbuuid) → branch.
         newest: vbucket → the branch that is written now, or was written last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_given_up: Callable[[str], bool] = lambda _: False) -> None:
         self.branches: dict[tuple[int, int], Branch] = {}
         self.newest: dict[int, Branch] = {}
+        self._is_given_up = is_given_up
         self._serving: dict[int, str] = {}
+        self._served: dict[int, str] = {}
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}
 
     def forget_node(self, name: str) -> None:
         """A node is gone, with what it served."""
-        for vbid in [vbid for vbid, node in self._serving.items() if node == name]:
-            del self._serving[vbid]
+        for nodes in (self._serving, self._served):
+            for vbid in [vbid for vbid, node in nodes.items() if node == name]:
+                del nodes[vbid]
         for key in [key for key in self._seen if key[0] == name]:
             del self._seen[key]
 
@@ -130,6 +137,13 @@ class Histories:
             if serving is not None:
                 raise Violation(f"one active copy: vbucket {vbid} is active on {serving} and on {name}")
             self._serving[vbid] = name
+            before, self._served[vbid] = self._served.get(vbid, name), name
+            is_handed_over = before != name and not self._is_given_up(before)
+            if is_handed_over and (vbid, vbucket.vbuuid) not in self.branches:
+                raise Violation(
+                    f"a branch goes on when it is handed over: {name} began another one of vbucket {vbid}, although "
+                    f"{before} was there to hand it over"
+                )
         log = vbucket.log
         now = vbucket.vbuuid, log.high_seqno
         seen = self._seen.get((name, vbid))

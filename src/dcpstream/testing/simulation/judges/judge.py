@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from dcpstream.model import VbucketState
 from dcpstream.testing.simulation.cluster import SimulatedCluster
 from dcpstream.testing.simulation.judges.conversations import Conversations
 from dcpstream.testing.simulation.judges.history import Histories, Violation, items_of, replay
+
+SERVING = frozenset((VbucketState.ACTIVE, VbucketState.DEAD))
+"""Roles of a copy that is active, or was until it handed over."""
 
 
 @dataclass(slots=True)
@@ -29,8 +34,8 @@ class Judge:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
-        self.histories = Histories()
-        self.conversations = Conversations(self.histories)
+        self.histories = Histories(self._is_given_up)
+        self.conversations = Conversations(self.histories, self._map_told)
         self.durable: list[DurableWrite] = []
         cluster.lines.tap = self.conversations
         cluster.touched = self.touched
@@ -38,6 +43,10 @@ class Judge:
             self.conversations.opened(line)
         for name in cluster.nodes:
             self.touched(name)
+
+    def _is_given_up(self, name: str) -> bool:
+        member = self._cluster.orchestrator.members.get(name)
+        return member is None or member.is_given_up
 
     def touched(self, name: str) -> None:
         """A node may have changed."""
@@ -54,6 +63,41 @@ class Judge:
         found = next((item for item in reversed(branch.items) if item.seqno == seqno), None) if branch else None
         if found is None or found.key != key or found.value != value:
             raise Violation(f"an acknowledged write is in the history: {key} at {seqno} of vbucket {vbid} is {found}")
+
+    def _map_told(self, content: dict[str, Any]) -> None:
+        """Clients are told where a vbucket is active when it is active there, or was and has handed over since."""
+        cluster = self._cluster
+        unsettled = cluster.orchestrator.buckets[content["name"]].unsettled
+        ports = [node["services"]["kv"] for node in content["nodesExt"]]
+        for vbid, chain in enumerate(content["vBucketServerMap"]["vBucketMap"]):
+            name = cluster.name_at(ports[chain[0]]) if chain[0] >= 0 else ""
+            node = cluster.nodes.get(name)
+            if node is None or name in cluster.hung or self._is_given_up(name) or vbid in unsettled:
+                continue
+            state = cluster.state(node, vbid)
+            if state not in SERVING:
+                raise Violation(
+                    f"the map is true when it is told: vbucket {vbid} is said to be active on {name}, where it is "
+                    f"{'missing' if state is None else state.name.lower()}"
+                )
+
+    def acknowledged(self, write: DurableWrite) -> None:
+        """A node has acknowledged a durable write in this exchange: most copies of its chain must have it.
+
+        What a node had that died meanwhile is not known, and counts as had.
+        """
+        self.durable.append(write)
+        chain = self._cluster.bucket.chains[write.vbid]
+        lacking = [
+            name
+            for name in chain
+            if name in self._cluster.nodes and not self._cluster.has(name, write.vbid, b"\0" + write.key)
+        ]
+        if len(chain) - len(lacking) <= len(chain) // 2:
+            raise Violation(
+                f"most copies have a durable write when it is acknowledged: {write.key!r} of vbucket {write.vbid} is "
+                f"not on {lacking} of {chain}"
+            )
 
     def finish(self) -> None:
         """The cluster has come to rest with all its replicas: nothing is lost, and every copy is the same."""
@@ -78,6 +122,6 @@ class Judge:
                     f"no acknowledged durable write is lost: vbucket {write.vbid} has {write.key!r} no more"
                 )
         try:
-            self._cluster.check(allows_leftovers=True)
+            self._cluster.check()
         except AssertionError as error:
             raise Violation(f"the cluster is at rest: {error}") from error
