@@ -177,7 +177,15 @@ fuzz: $(STAMPS)/fuzz ## change inputs of decoders and machines until one breaks 
 docs: $(STAMPS)/docs ## build the documentation into site/
 	$(call say,'documentation')
 	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
-	@echo 'open site/index.html'
+	@echo 'open site/index.html (search works without a server)'
+
+.PHONY: docs-test
+docs-test: setup $(STAMPS)/docs ## build the documentation and run every block of every page (half an hour)
+	@$(PY) -m tools.docs_test $(ARGS)
+
+.PHONY: packages
+packages: setup ## build wheel and sdist, install each extra into an environment of its own, and use it (needs a network)
+	@$(PY) -m tools.packages $(ARGS)
 
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew

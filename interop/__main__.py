@@ -1,4 +1,7 @@
-"""`make interop`: every client against a fresh node, as a table. The last line is `interop: <n> of <m> clients ok`."""
+"""`make interop`: every client against a fresh node or cluster, as a table.
+
+The last line is `interop: <n> of <m> clients ok`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def main() -> int:
     """Run the checks of the command line; the exit code is 1 if a client failed, or was skipped with --strict."""
     parser = argparse.ArgumentParser(prog="interop", description=__doc__)
     parser.add_argument("names", nargs="*", help="clients or checks; all by default")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/reference/interop.md")
+    parser.add_argument("--page", action="store_true", help="write the rows into docs/reference/interop.md")
     parser.add_argument("--strict", action="store_true", help="a client that was skipped is one that failed")
     parser.add_argument("--list", action="store_true", help="print the checks and do nothing")
     options = parser.parse_args()

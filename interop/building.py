@@ -61,6 +61,11 @@ def python_sdk_version() -> str:
         return ""
 
 
+def own(_: Say) -> list[str]:
+    """The interpreter, for the clients of this project."""
+    return [sys.executable]
+
+
 def tshark(_: Say) -> list[str]:
     """The decoder's command.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dcpstream import Cluster
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
-from interop import building, capture, running
+from interop import building, capture, fleet, running
 from interop.building import HERE, Say
 from interop.running import Outcome
 
@@ -42,7 +44,8 @@ class Check:
         what: description for people.
         arguments: of the program, between the result of `prepare` and the node's address.
         on_disk: whether the node keeps its data in files.
-        options: of the node.
+        options: of the node, or of the cluster.
+        nodes: more than one: the check has a cluster of so many nodes, which come and go while it runs.
         known: parts that are known to fail, with the reasons.
         is_slow: runs only in `make interop` and in the slow tests.
         watches: the check whose session is captured and decoded, for tshark.
@@ -54,14 +57,15 @@ class Check:
     arguments: tuple[str, ...]
     on_disk: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    nodes: int = 1
     known: Mapping[str, str] = field(default_factory=dict)
     is_slow: bool = False
     watches: str = ""
 
-    def command(self, begin: list[str], node: Node, authority: Path) -> list[str]:
+    def command(self, begin: list[str], node: Node | Cluster, authority: Path) -> list[str]:
         """The whole command line; clients of a node with TLS must trust the certificate in the file."""
         login = ["-user", node.username, "-password", node.password]
-        if node.tls_port:
+        if node.has_tls:
             place = ["-connect", node.tls_connection_string, "-ca", str(authority)]
         else:
             place = ["-connect", node.connection_string]
@@ -73,6 +77,7 @@ CLIENTS = {
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
     "java-dcp": Client("java-dcp-client", "0.56.0", building.java),
     "java": Client("Java SDK", "3.9.2", building.java),
+    "own": Client("dcpstream", "", building.own, HERE / "python"),
     "tshark": Client("tshark", "", building.tshark),
 }
 
@@ -135,6 +140,46 @@ CHECKS = [
     Check(
         "java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options={**TLS, **NEWER}, is_slow=True
     ),
+    Check(
+        "python",
+        "python-cluster",
+        "durable and plain writes through rebalance, failover and replacement of a node",
+        ("kv_moves.py",),
+        nodes=3,
+        is_slow=True,
+    ),
+    Check(
+        "gocbcore",
+        "gocbcore-cluster",
+        "key-value and DCP agents through rebalance, failover and replacement of a node",
+        ("moves",),
+        nodes=3,
+        is_slow=True,
+    ),
+    Check(
+        "java",
+        "java-cluster",
+        "durable and plain writes through rebalance, failover and replacement of a node",
+        ("Moves",),
+        nodes=3,
+        is_slow=True,
+    ),
+    Check(
+        "java-dcp",
+        "java-dcp-cluster",
+        "follows such writes of the Java SDK, every change once",
+        ("Moves", "-follow", "yes"),
+        nodes=3,
+        is_slow=True,
+    ),
+    Check(
+        "own",
+        "own-cluster",
+        "writes, reads and changes through rebalance, failover and replacement of a node",
+        ("own_moves.py",),
+        nodes=3,
+        is_slow=True,
+    ),
     Check("tshark", "tshark-python", "decodes a session of the Python SDK", (), watches="python-kv"),
     Check("tshark", "tshark-gocbcore", "decodes a session of gocbcore's DCP agent", (), watches="gocbcore-dcp"),
     Check("tshark", "tshark-java", "decodes a session of java-dcp-client", (), watches="java-dcp", is_slow=True),
@@ -163,7 +208,7 @@ def prepare(name: str, say: Say) -> list[str]:
 
 
 def judge(check: Check, begin: list[str]) -> Outcome:
-    """Run a check against a fresh node.
+    """Run a check against a fresh node, or a fresh cluster.
 
     Raises:
         building.Missing: the client of the captured session cannot be run here, or capturing is not allowed.
@@ -171,14 +216,21 @@ def judge(check: Check, begin: list[str]) -> Outcome:
     if check.watches:
         watched = next(item for item in CHECKS if item.name == check.watches)
         its_begin = prepare(watched.client, lambda _: None)
-        return capture.judge(begin, lambda node: _run(watched, its_begin, node), watched.options)
+
+        def drive(node: Node) -> Outcome:
+            return _run(watched, its_begin, node, partial(running.order, node))
+
+        return capture.judge(begin, drive, watched.options)
+    if check.nodes > 1:
+        with fleet.served(check.nodes, check.options) as cluster:
+            return _run(check, begin, cluster, partial(fleet.order, cluster))
     with running.served(on_disk=check.on_disk, options=check.options) as node:
-        return _run(check, begin, node)
+        return _run(check, begin, node, partial(running.order, node))
 
 
-def _run(check: Check, begin: list[str], node: Node) -> Outcome:
+def _run(check: Check, begin: list[str], node: Node | Cluster, order: Callable[[str], None]) -> Outcome:
     with TemporaryDirectory() as directory:
         authority = Path(directory) / "ca.pem"
         authority.write_text(node.ca_certificate, encoding="utf-8")
         command = check.command(begin, node, authority)
-        return running.run(command, node, check.known, CLIENTS[check.client].directory)
+        return running.run(command, order, check.known, CLIENTS[check.client].directory)

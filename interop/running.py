@@ -1,7 +1,7 @@
-"""Runs a program against a fresh node and reads its output.
+"""Runs a program against a fresh node or cluster and reads its output.
 
 A program prints `ok PART` or `FAIL PART: why` for each part and ends with a line `OK n parts` or `FAIL …`. By a line
-`DO action` it requests an action on its node, and reads `DONE` when that is done.
+`DO action` it requests an action on the nodes, and reads `DONE` when that is done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,12 +82,14 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def run(command: Sequence[str], node: Node, known: Mapping[str, str], cwd: Path | None = None) -> Outcome:
+def run(
+    command: Sequence[str], order: Callable[[str], None], known: Mapping[str, str], cwd: Path | None = None
+) -> Outcome:
     """Run a program to its end.
 
     Args:
         command: the program and its arguments.
-        node: the target of its actions.
+        order: carries out an action that it requests.
         known: parts that are known to fail, with the reasons.
         cwd: its working directory.
     """
@@ -109,7 +111,7 @@ def run(command: Sequence[str], node: Node, known: Mapping[str, str], cwd: Path 
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
             if line.startswith("DO "):
-                order(node, line[3:].strip())
+                order(line[3:].strip())
                 process.stdin.write("DONE\n")
                 process.stdin.flush()
         code = process.wait()

@@ -2,6 +2,7 @@
  *
  * frames.c    finds and decodes frames, for dcpstream.columnar
  * requests.c  answers plain requests, for dcpstream.node
+ * blocks.c    selects and copies frames for readers, for dcpstream.store and dcpstream.wire
  * json.c      tells whether a text is JSON
  *
  * Each function has a twin in plain Python, which is the definition of what is right; tests compare the two. It uses
@@ -14,6 +15,9 @@ static PyMethodDef methods[] = {
     {"scan", kernel_scan, METH_VARARGS, kernel_scan_doc},
     {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
     {"answer", kernel_answer, METH_VARARGS, kernel_answer_doc},
+    {"select_rows", kernel_select_rows, METH_VARARGS, kernel_select_rows_doc},
+    {"cut", kernel_cut, METH_VARARGS, kernel_cut_doc},
+    {"mark", kernel_mark, METH_VARARGS, kernel_mark_doc},
     {"is_json", kernel_is_json, METH_O, kernel_is_json_doc},
     {NULL, NULL, 0, NULL},
 };

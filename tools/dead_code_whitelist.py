@@ -185,3 +185,9 @@ _.drop_collection
 # For users of `dcpstream.testing.simulation`.
 _.hang
 _.interrupt
+
+# Called by users: logs as JSON, and the faults of `couchbase_faults`.
+JsonFormatter
+_.__call__
+_.tmpfail
+_.clock_forward

@@ -30,6 +30,8 @@ TESTS = (
     "tests/unit/columnar/test_recordings.py",
     "tests/unit/columnar/test_rows.py",
     "tests/unit/node/engine/handlers/test_native.py",
+    "tests/unit/store/index/test_queries.py",
+    "tests/unit/wire/stored/test_block.py",
     "tests/property/test_columnar.py",
     "tests/property/test_set_paths.py",
 )

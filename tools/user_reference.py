@@ -24,7 +24,7 @@ SPARK_INTRODUCTION = """# Spark source
 The format `dcp`, for `spark.read` and `spark.readStream`. It needs no registration: Spark finds it once dcpstream is
 installed with the extra `spark`. This page is generated from the code.
 
-<!-- not run -->
+<!-- fragment -->
 ```python
 changes = (
     spark.readStream.format("dcp")
@@ -90,7 +90,7 @@ FIELDS = """
 In a schema of the user's, a column with the name of a column of the source is that column and must have its type. Every
 other column is a field of the JSON documents, with the value that `from_json` of Spark gives it:
 
-<!-- not run -->
+<!-- fragment -->
 ```python
 people = spark.read.format("dcp").options(**access).schema("key STRING, seqno BIGINT, name STRING, age INT").load()
 ```
@@ -245,7 +245,7 @@ CHECKPOINT = """
 
 Spark does not tell a source the checkpoint of its query. Give it to the source, too:
 
-<!-- not run -->
+<!-- fragment -->
 ```python
 checkpoint = "/lake/query/checkpoint"
 changes = spark.readStream.format("dcp").options(**access, checkpointLocation=checkpoint).load()
@@ -272,10 +272,16 @@ Generated from the help of the commands.
 """
 
 
+def _without_links(text: str) -> str:
+    """Two pairs of brackets in a row would be a link."""
+    return text.replace("][", "]\\[")
+
+
 def spark_page() -> str:
     """The page on the Spark source."""
     options = [
-        f"| `{option.name}` | {option.meaning} | {'required' if option.is_required else option.default} |"
+        f"| `{option.name}` | {_without_links(option.meaning)} "
+        f"| {'required' if option.is_required else option.default} |"
         for option in OPTIONS
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in FULL_SCHEMA]
@@ -300,6 +306,12 @@ def cli_page() -> str:
         assert command is not None
         context = click.Context(command, parent=group, info_name=name, terminal_width=WIDTH)
         sections.append(_help(f"dcpstream {name}", context))
+        if isinstance(command, click.Group):
+            for below in command.list_commands(context):
+                found = command.get_command(context, below)
+                assert found is not None
+                inner = click.Context(found, parent=context, info_name=below, terminal_width=WIDTH)
+                sections.append("#" + _help(f"dcpstream {name} {below}", inner))
     return "\n".join([CLI_INTRODUCTION, *sections])
 
 

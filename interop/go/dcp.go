@@ -60,7 +60,7 @@ type Position struct {
 	seqno, snapStart, snapEnd gocbcore.SeqNo
 }
 
-func (f *Feed) open(vbid uint16, from Position, end gocbcore.SeqNo, to *Consumer, options gocbcore.OpenStreamOptions) ([]gocbcore.FailoverEntry, error) {
+func (f *Feed) open(vbid uint16, from Position, end gocbcore.SeqNo, to gocbcore.StreamObserver, options gocbcore.OpenStreamOptions) ([]gocbcore.FailoverEntry, error) {
 	return wait(func(done func([]gocbcore.FailoverEntry, error)) (gocbcore.PendingOp, error) {
 		return f.agent.OpenStream(vbid, memd.DcpStreamAddFlagActiveOnly, from.vbuuid, from.seqno, end, from.snapStart, from.snapEnd, to, options, done)
 	})

@@ -1,6 +1,6 @@
-// A judge that is not ours: gocbcore against a node.
+// A judge that is not ours: gocbcore against a node, or a cluster.
 //
-//	interop kv|dcp -connect couchbase://127.0.0.1:11210 [flags]
+//	interop kv|dcp|moves -connect couchbase://127.0.0.1:11210 [flags]
 //
 // Each part prints a line `ok NAME` or `FAIL NAME: why`; the last line is `OK n parts` or `FAIL n of m parts`.
 // The buckets must have the collections shop.orders and shop.returns.
@@ -148,14 +148,14 @@ func main() {
 	flags.BoolVar(&settings.history, "history", false, "the bucket keeps the history of its documents")
 	flags.BoolVar(&settings.kept, "kept", false, "the node keeps its documents when it is started anew")
 	if len(os.Args) < 2 {
-		fmt.Println("FAIL say kv or dcp")
+		fmt.Println("FAIL say kv, dcp or moves")
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:])
-	programs := map[string]func(Settings) ([]Part, func(), error){"kv": kvParts, "dcp": dcpParts}
+	programs := map[string]func(Settings) ([]Part, func(), error){"kv": kvParts, "dcp": dcpParts, "moves": movesParts}
 	program := programs[os.Args[1]]
 	if program == nil {
-		fmt.Println("FAIL say kv or dcp")
+		fmt.Println("FAIL say kv, dcp or moves")
 		os.Exit(2)
 	}
 	parts, end, err := program(settings)

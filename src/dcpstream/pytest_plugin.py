@@ -14,7 +14,7 @@ own nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from dcpstream.cluster import Cluster
     from dcpstream.node import Node
-    from dcpstream.testing import FreshBucket
+    from dcpstream.testing import FreshBucket, NodeFaults
 
 SCOPES: dict[str, type[pytest.Collector] | type[pytest.Item]] = {
     "function": pytest.Item,
@@ -115,9 +115,11 @@ def couchbase_bucket(request: pytest.FixtureRequest, couchbase_node: Node) -> It
 
 
 @pytest.fixture
-def couchbase_faults(couchbase_node: Node) -> Iterator[Callable[..., int]]:
-    """`couchbase_node.inject`: lets something go wrong. All faults are lifted when the test ends."""
-    yield couchbase_node.inject
+def couchbase_faults(couchbase_node: Node) -> Iterator[NodeFaults]:
+    """Lets things go wrong in `couchbase_node`, one line each. All faults are lifted when the test ends."""
+    from dcpstream.testing import NodeFaults
+
+    yield NodeFaults(couchbase_node)
     if couchbase_node.is_running:
         couchbase_node.lift()
 

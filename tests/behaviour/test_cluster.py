@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import ssl
 import struct
 import threading
 import urllib.request
@@ -16,10 +18,11 @@ import pytest
 
 import dcpstream
 from dcpstream.cli.decode import frame_bytes, frames
-from dcpstream.client import RollbackEvent
+from dcpstream.client import KvClient, RollbackEvent, TlsOptions
 from dcpstream.cluster import Cluster, ClusterNode
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, VbucketMap, vbucket_of_key
+from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.wire import Opcode, OpenFlag, Status, decode_message
 from dcpstream.wire.messages.dcp import AddStream, Mutation, StreamRequest
 from tests.kit.cluster import ACTIVE, REPLICA, Address, Admin
@@ -344,7 +347,8 @@ def test_a_capture_has_every_frame(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"nodes": 0}, {"nodes": 17}, {"replicas": 4}, {"vbuckets": 0}, {"tls": True}, {"port": -1}]
+    "options",
+    [{"nodes": 0}, {"nodes": 17}, {"replicas": 4}, {"vbuckets": 0}, {"tls": 7}, {"process": True}, {"port": -1}],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]):
     with pytest.raises(ConfigError):
@@ -363,3 +367,58 @@ def test_nodes_that_cannot_be_are_refused(cluster: Cluster):
     with pytest.raises(ConfigError):
         cluster.remove_user("nobody")
     check_copies(cluster)
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_nodes_serve_over_tls_with_certificates_of_one_authority(*, processes: bool):
+    with Cluster(2, vbuckets=VBUCKETS, tls=True, processes=processes) as cluster:
+        trust = TlsOptions(trust=cluster.ca_certificate)
+        with KvClient(cluster.tls_connection_string, cluster.username, cluster.password, "default", tls=trust) as kv:
+            kv.set_many([(f"k{number}", "1") for number in range(4 * VBUCKETS)])  # it reaches every node
+            cluster.add_node()
+            cluster.rebalance()
+            kv.set_many([(f"k{number}", "2") for number in range(4 * VBUCKETS)])
+        context = ssl.create_default_context(cadata=cluster.ca_certificate)
+        for node in cluster.nodes:
+            request = urllib.request.Request(f"https://127.0.0.1:{node.node.mgmt_tls_port}/pools/default/b/default")
+            login = f"{cluster.username}:{cluster.password}".encode()
+            request.add_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
+            with urllib.request.urlopen(request, context=context, timeout=TIMEOUT_S) as answer:
+                services = [each["services"] for each in json.load(answer)["nodesExt"]]
+            assert [each["kvSSL"] for each in services] == [each.node.tls_port for each in cluster.nodes]
+            assert [each["mgmtSSL"] for each in services] == [each.node.mgmt_tls_port for each in cluster.nodes]
+
+
+def test_a_users_certificate_logs_in_on_every_node_also_after_a_restart(tmp_path: Path):
+    settings = TlsSettings(client_auth="mandatory")
+    with Cluster(2, vbuckets=VBUCKETS, tls=settings, path=tmp_path / "data") as cluster:
+        cluster.restart_node(cluster.nodes[1])
+        certificate, key = cluster.client_certificate(cluster.username)
+        for name, text in (("user.pem", certificate), ("user.key", key)):
+            (tmp_path / name).write_text(text)
+        context = ssl.create_default_context(cadata=cluster.ca_certificate)
+        context.load_cert_chain(tmp_path / "user.pem", tmp_path / "user.key")
+        for node in cluster.nodes:
+            url = f"https://127.0.0.1:{node.node.mgmt_tls_port}/whoami"
+            with urllib.request.urlopen(url, context=context, timeout=TIMEOUT_S) as answer:
+                assert json.load(answer)["id"] == cluster.username
+    with pytest.raises(ConfigError, match="no authority"):
+        Cluster(2).client_certificate("x")
+
+
+def test_of_several_nodes_each_has_a_name_in_the_map_and_of_one_node_none(cluster: Cluster):
+    def hosts() -> list[str | None]:
+        with admin(cluster.nodes[0]) as connection:
+            config = json.loads(connection.peer.succeed(Opcode.GET_CLUSTER_CONFIG).value)
+        return [each.get("hostname") for each in config["nodesExt"]]
+
+    assert hosts() == ["127.0.0.1"] * 3  # the Java SDK refuses a map without
+    cluster.rebalance(remove=cluster.nodes[1:])
+    assert hosts() == [None]
+
+
+@pytest.mark.parametrize("options", [{"host": "0.0.0.0", "password": "of my own"}, {"plain": "tls"}])
+def test_nodes_that_refuse_plain_passwords_take_their_managers(options: dict[str, Any]):
+    with Cluster(2, vbuckets=1, **options) as cluster:
+        cluster.wait_until_drained()
+        assert None not in cluster.chains()[0]

@@ -14,15 +14,20 @@ import dcpstream
 from dcpstream.cli import exits
 
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "bucket": ("dcpstream.cli.bucket:bucket_command", "Make, list, empty and drop buckets."),
     "cluster": ("dcpstream.cli.cluster:cluster_command", "Operate a cluster: nodes, rebalance, failover."),
+    "collection": ("dcpstream.cli.collection:collection_command", "Make, list and drop scopes and collections."),
     "compare": ("dcpstream.cli.compare:compare_command", "Compare a table with a bucket, in parallel on Spark."),
     "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
     "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
     "jars": ("dcpstream.cli.jars:jars_command", "Fetch the jars that Spark needs for tables, and print its settings."),
+    "kv": ("dcpstream.cli.kv:kv_command", "Read, write, delete and list documents."),
     "lake": ("dcpstream.cli.lake:lake_command", "Keep the tables of several buckets up to date."),
     "node": ("dcpstream.cli.node:node_command", "Run a Couchbase-compatible node."),
     "store": ("dcpstream.cli.store:store_command", "Check and repair the files of a node's buckets."),
     "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
+    "tail": ("dcpstream.cli.tail:tail_command", "Show the changes of a bucket as they happen."),
+    "user": ("dcpstream.cli.user:user_command", "Make, list and drop users."),
 }
 """Command → its place, and its line in the help."""
 

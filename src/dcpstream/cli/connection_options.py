@@ -1,11 +1,16 @@
-"""The options that say which bucket a command reads, and as whom."""
+"""The options that say which bucket a command uses, as whom, and how the connection is secured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+if TYPE_CHECKING:
+    from dcpstream.client import Client, KvClient
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
 
@@ -37,3 +42,110 @@ def connection_options(command: _F) -> _F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+_SECURITY_OPTIONS = (
+    click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust."),
+    click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password."),
+    click.option("--key", "client_key", metavar="PEM", help="Its key, if it is in another file."),
+    click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True),
+    click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512."),
+    click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …"),
+    click.option(
+        "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketAccess:
+    """A bucket and how to connect to it, as the options say."""
+
+    connection_string: str
+    username: str
+    password: str
+    bucket: str
+    trust: str | None
+    certificate: str | None
+    client_key: str | None
+    tls_verify: str
+    sasl_mechanism: str | None
+    network: str | None
+    connect_timeout: float
+
+    def client(self) -> Client:
+        """A client of the bucket's changes."""
+        from dcpstream.client import Client
+
+        return Client(self.connection_string, **self._arguments())
+
+    def documents(self, collection: str | None = None) -> KvClient:
+        """A client of the documents of a collection; None: of the default one."""
+        from dcpstream.client import KvClient
+
+        return KvClient(self.connection_string, collection=collection, **self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        from dcpstream.client import TlsOptions
+
+        tls = None
+        if (
+            self.trust is not None
+            or self.certificate is not None
+            or self.client_key is not None
+            or self.tls_verify == "none"
+        ):
+            tls = TlsOptions(self.trust, self.certificate, self.client_key, verify=self.tls_verify == "peer")
+        has_certificate = self.certificate is not None
+        return {
+            "username": "" if has_certificate else self.username,
+            "password": "" if has_certificate else self.password,
+            "bucket": self.bucket,
+            "tls": tls,
+            "sasl_mechanism": self.sasl_mechanism,
+            "network": self.network,
+            "connect_timeout_s": self.connect_timeout,
+        }
+
+
+_FIELDS = tuple(BucketAccess.__dataclass_fields__)
+
+
+def access_options(*, is_argument: bool) -> Callable[[_F], _F]:
+    """All options of a connection to a bucket; the command gets them as `access`, a `BucketAccess`.
+
+    Args:
+        is_argument: whether the connection string is the command's argument, or the option --cluster beside others.
+    """
+    place = (
+        click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION)
+        if is_argument
+        else click.option(
+            "-c",
+            "--cluster",
+            "connection_string",
+            metavar="COUCHBASE://HOST:PORT",
+            default=DEFAULT_CONNECTION,
+            show_default=True,
+            help="Data port of any node.",
+        )
+    )
+    options = (
+        place,
+        *LOGIN_OPTIONS,
+        click.option("--bucket", default="default", show_default=True),
+        *_SECURITY_OPTIONS,
+    )
+
+    def decorate(command: _F) -> _F:
+        @wraps(command)
+        def call(**values: Any) -> Any:
+            access = BucketAccess(**{name: values.pop(name) for name in _FIELDS})
+            return command(access=access, **values)
+
+        decorated: Any = call
+        for option in reversed(options):
+            decorated = option(decorated)
+        return cast("_F", decorated)
+
+    return decorate

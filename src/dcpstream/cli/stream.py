@@ -13,8 +13,8 @@ from typing import IO, Any, Literal
 
 import click
 
-from dcpstream.cli.connection_options import connection_options
-from dcpstream.client import Change, Client, FileOffsetStore, OffsetStore, SqliteOffsetStore, TlsOptions
+from dcpstream.cli.connection_options import BucketAccess, access_options
+from dcpstream.client import Change, FileOffsetStore, OffsetStore, SqliteOffsetStore
 from dcpstream.client.positions import save_after
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
@@ -23,7 +23,7 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
 
 
 @click.command("stream")
-@connection_options
+@access_options(is_argument=True)
 @click.option(
     "--from",
     "start",
@@ -63,21 +63,9 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     help="If deletions were purged before they were read: end with status 6, continue with a warning, or (with "
     "--on-rollback rewind) read anew.  [default: fail, with rewind reconcile]",
 )
-@click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust.")
-@click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password.")
-@click.option("--key", metavar="PEM", help="Its key, if it is in another file.")
-@click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True)
-@click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512.")
-@click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …")
 @click.option("--limit", type=click.IntRange(min=1), help="End after this number of lines.")
-@click.option(
-    "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
-)
 def stream_command(
-    connection_string: str,
-    username: str,
-    password: str,
-    bucket: str,
+    access: BucketAccess,
     start: Literal["earliest", "latest"],
     follow: bool,
     offsets: Path | None,
@@ -85,15 +73,8 @@ def stream_command(
     on_rollback: Literal["fail", "rewind"],
     rewind_to: Literal["recorded", "zero"],
     limit: int | None,
-    connect_timeout: float,
     stable: bool,
     purge_gap: Literal["fail", "ignore", "reconcile"] | None,
-    trust: str | None,
-    certificate: str | None,
-    key: str | None,
-    tls_verify: str,
-    sasl_mechanism: str | None,
-    network: str | None,
 ) -> None:
     """Print the changes of a bucket, one JSON object per line.
 
@@ -107,27 +88,13 @@ def stream_command(
     if start == "latest" and not follow and offsets is None:
         message = "--from latest needs --follow (or --offsets): a read that begins now and ends now has no changes"
         raise ConfigError("--from", "latest", "latest with --follow", message=message)
-    tls = None
-    if trust is not None or certificate is not None or key is not None or tls_verify == "none":
-        tls = TlsOptions(trust, certificate, key, verify=tls_verify == "peer")
-    if certificate is not None:
-        username = password = ""
-    with Client(
-        connection_string,
-        username=username,
-        password=password,
-        bucket=bucket,
-        tls=tls,
-        sasl_mechanism=sasl_mechanism,
-        network=network,
-        connect_timeout_s=connect_timeout,
-    ) as client:
+    with access.client() as client:
         store = offset_store(offsets)
         changes = client.changes(
             start=start,
             end=None if follow else "latest",
             store=store,
-            collections=None if collections is None else [name.strip() for name in collections.split(",")],
+            collections=names_in(collections),
             on_rollback=on_rollback,
             rewind_to=rewind_to,
             read_stable=stable,
@@ -138,6 +105,11 @@ def stream_command(
             last = print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
         if store is not None and last is not None:
             save_after(store, last)  # with a limit, no further change was requested
+
+
+def names_in(text: str | None) -> list[str] | None:
+    """The names of --collections; None for all."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def offset_store(path: Path | None) -> OffsetStore | None:
@@ -187,7 +159,7 @@ def as_object(change: Change) -> dict[str, Any]:
         except UnicodeDecodeError:
             row["key_base64"] = base64.b64encode(change.key).decode()
     if change.value is not None:
-        row |= _value(change.value)
+        row |= value_in_json(change.value)
     row |= {
         "scope": change.scope,
         "collection": change.collection,
@@ -201,11 +173,12 @@ def as_object(change: Change) -> dict[str, Any]:
         "expiry": change.expiry,
     }
     if change.xattrs:
-        row["xattrs"] = {name: _value(text).get("value") for name, text in change.xattrs.items()}
+        row["xattrs"] = {name: value_in_json(text).get("value") for name, text in change.xattrs.items()}
     return row
 
 
-def _value(value: bytes) -> dict[str, Any]:
+def value_in_json(value: bytes) -> dict[str, Any]:
+    """A document as JSON: "value" if it is JSON itself, else "text" or "base64"."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

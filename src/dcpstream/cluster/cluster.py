@@ -35,10 +35,12 @@ from dcpstream.model import (
     NodeState,
 )
 from dcpstream.node import Node
-from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_port, check_vbuckets
+from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_kinds, check_port, check_vbuckets
 from dcpstream.node.engine.bucket.manifest import ManifestError
 from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
+from dcpstream.node.shell.certificates import Authority, kept_authority
 from dcpstream.node.shell.listeners import is_loopback, is_unspecified
+from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.runtime import SystemClock, SystemRandom
 
 logger = logging.getLogger(__name__)
@@ -198,7 +200,9 @@ class Cluster:
             hold nodes yet: a node can be restarted with its data, a whole cluster cannot.
         auto_failover: settings of the automatic failover; None: as on a server, after 120 s of silence.
         capture: a file that gets every frame that passes between nodes; `dcpstream decode` reads it.
-        options: other arguments of every `Node`, but not `tls` and `alternate_addresses`.
+        tls: encrypted ports of every node, too; True makes the certificates, all by one authority, see `TlsSettings`.
+            Ports are those of the first node, as with `port`.
+        options: other arguments of every `Node`, but not `alternate_addresses`.
 
     Attributes:
         nodes: those that are in the cluster or were added to it; one that left is taken out.
@@ -223,13 +227,14 @@ class Cluster:
         processes: bool = False,
         path: str | Path | None = None,
         auto_failover: AutoFailover | None = None,
+        tls: TlsSettings | bool | None = None,
         **options: Any,
     ) -> None:
         if not 1 <= nodes <= MAX_CLUSTER_NODES:
             raise ConfigError("nodes", nodes, f"1 to {MAX_CLUSTER_NODES}")
         if not 0 <= replicas <= MAX_REPLICAS:
             raise ConfigError("replicas", replicas, f"0 to {MAX_REPLICAS}")
-        for option in ("process", "tls", "alternate_addresses"):
+        for option in ("process", "alternate_addresses"):
             if options.get(option):
                 raise ConfigError(option, options[option], "nothing: a cluster cannot have that, only a single node")
         check_vbuckets(vbuckets)
@@ -245,6 +250,8 @@ class Cluster:
         self._bucket_names = tuple(dict.fromkeys(buckets))
         self._vbuckets = vbuckets
         self._settings = replace(settings or BucketSettings(), replicas=replicas)
+        check_kinds(None, tls)
+        self._tls = TlsSettings() if tls is True else tls or None
         self._options = options
         self._has_processes = processes
         self._path = Path(path) if path is not None else None
@@ -292,6 +299,15 @@ class Cluster:
             undo.pop_all()
         return self
 
+    def _tls_of(self, number: int) -> TlsSettings | None:
+        """The TLS settings of the node with this number, from 0; the first one has the cluster's authority made."""
+        if self._tls is None:
+            return None
+        if self._tls.certificate is None and self._tls.authority is None:
+            self._tls = replace(self._tls, authority=kept_authority(self._path).pair)
+        ports = {name: first + number for name in ("port", "mgmt_port") if (first := getattr(self._tls, name))}
+        return replace(self._tls, **ports)
+
     def _start_node(self, wanted_port: int = 0) -> Member:
         """Start a node with all buckets and users, but without vbuckets.
 
@@ -300,8 +316,11 @@ class Cluster:
         """
         if wanted_port:
             port, mgmt_port = 0, wanted_port
+            tls = self._tls_of(0)
+            tls = tls and replace(tls, port=0, mgmt_port=0)
         else:
             port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
+            tls = self._tls_of(self._started)
             self._started += 1
         self._numbers += 1
         node = Node(
@@ -313,6 +332,7 @@ class Cluster:
             password=self.password,
             is_member=True,
             process=self._has_processes,
+            tls=tls,
             path=self._path / f"{NODE_DIRECTORY}{self._numbers}" if self._path is not None else None,
             **self._options,
         )
@@ -374,13 +394,42 @@ class Cluster:
     @property
     def connection_string(self) -> str:
         """The connection string for clients: all nodes that run and are in the map."""
+        return "couchbase://" + ",".join(
+            each.connection_string.removeprefix("couchbase://") for each in self._nodes_of_the_map()
+        )
+
+    @property
+    def tls_connection_string(self) -> str:
+        """The same for clients over TLS."""
+        return "couchbases://" + ",".join(
+            each.node.tls_connection_string.removeprefix("couchbases://") for each in self._nodes_of_the_map()
+        )
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the nodes have encrypted ports."""
+        return self._tls is not None
+
+    @property
+    def ca_certificate(self) -> str:
+        """The authority that clients of the encrypted ports trust, PEM; empty without one of the cluster's own."""
+        if self._tls is None or self._tls.authority is None:
+            return ""
+        return Authority(self._tls.authority).certificate
+
+    def client_certificate(self, user: str) -> tuple[str, str]:
+        """A certificate with which a user logs in on any node, and its key, both PEM.
+
+        Raises: ConfigError: the cluster has no authority of its own.
+        """
+        if self._tls is None or self._tls.authority is None:
+            raise ConfigError("tls", "no authority", "a cluster that was started, and made its certificates itself")
+        pair = Authority(self._tls.authority).client(user)
+        return pair.certificate, pair.key
+
+    def _nodes_of_the_map(self) -> list[ClusterNode]:
         orchestrator, _ = self._parts()
-        hosts = [
-            each.connection_string.removeprefix("couchbase://")
-            for each in self.nodes
-            if each.is_running and orchestrator.members[each.name].is_active
-        ]
-        return "couchbase://" + ",".join(hosts)
+        return [each for each in self.nodes if each.is_running and orchestrator.members[each.name].is_active]
 
     def _parts(self) -> tuple[Orchestrator, Shell]:
         if self._orchestrator is None or self._shell is None:

@@ -242,6 +242,11 @@ class Node:
         return pair.certificate, pair.key
 
     @property
+    def has_tls(self) -> bool:
+        """Whether it has encrypted ports."""
+        return self._tls_settings is not None
+
+    @property
     def tls_connection_string(self) -> str:
         """The connection string for clients over TLS."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -693,6 +698,7 @@ class Node:
             clock = self._clock = MovableClock()
             engine = self._open(directory)
             engine.plain_needs_tls = self._plain_needs_tls
+            engine.trusts_own_host = self._is_member
             if self._loop.get_exception_handler() is None:
                 self._loop.set_exception_handler(handler_of(engine.log))
                 cleanup.callback(self._loop.set_exception_handler, None)

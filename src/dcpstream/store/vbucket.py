@@ -27,7 +27,7 @@ import numpy as np
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.index.key_scan import KeySeqnos, finish, walk_collections, walk_range
-from dcpstream.store.index.queries import HistoryStart, covering, first_repeated, is_void, select, timed_rows
+from dcpstream.store.index.queries import HistoryStart, covering, cut, first_repeated, is_void, select, timed_rows
 from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, collection_of
 from dcpstream.store.index.snapshots import ReceivedSnapshots
 from dcpstream.store.items import (
@@ -567,7 +567,7 @@ class VBucketLog:
             view_seqno = end_seqno if snapshot_end is None else snapshot_end
             max_bytes = self.log.contiguous(rows.start_of(first), max_bytes)
             runs, starts, seqnos, kinds = select(rows, first, stop, view_seqno, max_bytes)
-            if not runs:
+            if not len(runs):
                 return EMPTY_BLOCK
             covered = covering(runs)
             groups = [self.log.pieces(begin, end) for begin, end in covered]
@@ -575,10 +575,8 @@ class VBucketLog:
         if not may_wait and self._host.would_wait(pieces):
             raise NotAtHand(pieces)
         data = self.fetch(pieces, by_key=False)
-        if covered is not runs:
-            base = runs[0][0]
-            view = memoryview(data)
-            data = b"".join([view[begin - base : end - base] for begin, end in runs])
+        if len(covered) == 1 and len(runs) > 2:
+            return FrameBlock(cut(data, runs), starts, seqnos, BlockKind(kinds), is_own=True)
         return FrameBlock(data, starts, seqnos, BlockKind(kinds))
 
     def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int = READ_BYTES) -> FrameBlock:

@@ -1,9 +1,10 @@
 """Test kit for users of a node and of the protocol; the product itself never imports it.
 
 `nodes` has running nodes and empty buckets that end with a test; `dcpstream.pytest_plugin` makes fixtures of them.
-`container` is a node with the interface of a Testcontainers module. `simulation` runs nodes without sockets on virtual
-time and joins them frame by frame. `strategies` draws messages and frames for Hypothesis, which it needs
-(`pip install dcpstream[testing]`). The names below are loaded when they are first used.
+`faults` lets things go wrong in a node, one line each. `container` is a node with the interface of a Testcontainers
+module. `simulation` runs nodes without sockets on virtual time and joins them frame by frame. `strategies` draws
+messages and frames for Hypothesis, which it needs (`pip install dcpstream[testing]`). The names below are loaded when
+they are first used.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dcpstream.testing.container import BucketDefinition, CouchbaseContainer
+    from dcpstream.testing.faults import NodeFaults
     from dcpstream.testing.nodes import FreshBucket
 
-__all__ = ["BucketDefinition", "CouchbaseContainer", "FreshBucket"]
+__all__ = ["BucketDefinition", "CouchbaseContainer", "FreshBucket", "NodeFaults"]
 
 _HOME_OF = {
     "BucketDefinition": "dcpstream.testing.container",
     "CouchbaseContainer": "dcpstream.testing.container",
     "FreshBucket": "dcpstream.testing.nodes",
+    "NodeFaults": "dcpstream.testing.faults",
 }
 
 

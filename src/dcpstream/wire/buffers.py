@@ -23,6 +23,12 @@ FREE_BUFFERS_MAX = 2
 take all of its block."""
 
 
+class _Kept(bytearray):
+    """A buffer that a pool made."""
+
+    __slots__ = ()
+
+
 class BufferPool:
     """The buffers of one thread: no locks.
 
@@ -33,14 +39,14 @@ class BufferPool:
     __slots__ = ("free",)
 
     def __init__(self) -> None:
-        self.free: list[bytearray] = []
+        self.free: list[_Kept] = []
 
     def copy_of(self, data: memoryview) -> bytearray | memoryview:
         """A writable copy of some bytes."""
         size = len(data)
         if not LENT_BYTES_MIN <= size <= BUFFER_BYTES:
             return bytearray(data)
-        lent = memoryview(self.free.pop() if self.free else bytearray(BUFFER_BYTES))[:size]
+        lent = memoryview(self.free.pop() if self.free else _Kept(BUFFER_BYTES))[:size]
         lent[:] = data
         return lent
 
@@ -52,5 +58,5 @@ class BufferPool:
         for piece in pieces:
             if len(self.free) >= FREE_BUFFERS_MAX:
                 break
-            if isinstance(piece.obj, bytearray) and len(piece.obj) == BUFFER_BYTES:
+            if isinstance(piece.obj, _Kept):
                 self.free.append(piece.obj)

@@ -81,3 +81,15 @@ def test_a_build_error_is_a_failure_and_what_is_missing_is_not(monkeypatch: pyte
     monkeypatch.setitem(clients.CLIENTS, "gocbcore", Client("gocbcore", "1", broken))
     (row,) = program.run_all([Check("gocbcore", "x", "y", ())], Console(quiet=True))
     assert row.result == "FAILED"
+
+
+def test_a_page_keeps_the_rows_of_checks_that_did_not_run(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "interop.md"
+    path.write_text(f"before\n{page.BEGIN}\n{page.END}\nafter\n")
+    monkeypatch.setattr(page, "PAGE", path)
+    page.write([(TWO[0], FAILED, ""), (TWO[1], OK, "")])
+    both = path.read_text()
+    page.write([(TWO[0], OK, "")])
+    assert path.read_text() == both.replace("| 1 of 2 | failed |", "| 2 of 2 | ok |")
+    assert path.read_text().startswith("before\n")
+    assert path.read_text().endswith("after\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_program_that_does_not_end_well_is_not_fine(lines: list[str], code: in
 def test_a_program_may_have_its_node_started_again() -> None:
     with running.served(options={"vbuckets": 1}) as node:
         before = node.port, node.mgmt_port, node.engine
-        outcome = running.run([sys.executable, "-c", ASKING], node, {})
+        outcome = running.run([sys.executable, "-c", ASKING], partial(running.order, node), {})
         assert outcome.is_fine, outcome.output
         assert outcome.passed == ["first", "second"]
         assert (node.port, node.mgmt_port) == before[:2]
@@ -55,8 +56,7 @@ def test_a_program_may_have_its_node_started_again() -> None:
 
 def test_a_program_that_dies_is_told_with_its_last_words() -> None:
     code = "import os, sys; print('ok a', flush=True); print('the end', file=sys.stderr, flush=True); os.abort()"
-    with Node(vbuckets=1) as node:
-        outcome = running.run([sys.executable, "-c", code], node, {})
+    outcome = running.run([sys.executable, "-c", code], lambda action: None, {})
     assert not outcome.is_fine
     assert outcome.trouble == "it was ended by SIGABRT: the end"
 

@@ -2,9 +2,9 @@
 
 Every field that some client was found to need is there, and none that was found to break one (`appTelemetryPath`).
 Of a node without a name of its own (it listens on loopback, or on all addresses) `nodesExt` leaves the hostname out,
-which makes clients use the address they dialled. With addresses for other networks it names the one at which the asking
-connection reached the node, so that clients can tell networks apart; and so do the fields of older clients that must
-name a host (`nodes`, `serverList`).
+which makes clients use the address they dialled. With addresses for other networks, and of several nodes, it names the
+one at which the asking connection reached the node; and so do the fields of older clients that must name a host
+(`nodes`, `serverList`).
 
 Versions: the pair (epoch, rev). Each start is an epoch. Revisions are counted for the node as a whole, so that they
 never repeat, but each bucket keeps the one of its own last change, so an unchanged configuration is not sent again.
@@ -189,8 +189,9 @@ class ClusterConfig:
             entry["serverGroup"] = SERVER_GROUP
         if node.host:
             entry["hostname"] = node.host
-        elif index == self.this_node and self.alternates:
+        elif (index == self.this_node and self.alternates) or len(self.nodes) > 1:
             # Without a name clients would take the one they dialled for this network's, also if it is another one's.
+            # And the Java SDK refuses a configuration of several nodes of which one has no name.
             entry["hostname"] = ADDRESS_PLACEHOLDER.decode()
         return entry
 

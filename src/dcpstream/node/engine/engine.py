@@ -115,6 +115,7 @@ class Engine(Generic[S]):
         control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
         is_stepwise: whether `end_turn` is called again while `is_behind`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
+        trusts_own_host: whether one is taken from this machine in any case: a member's manager logs in like that.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Engine(Generic[S]):
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.plain_needs_tls = False
+        self.trusts_own_host = False
         self.is_stepwise = False
         self.control_token = CONTROL_TOKEN
         self.logins = LoginThrottle()
@@ -237,7 +239,7 @@ class Engine(Generic[S]):
         Args:
             peer: address of the other end, for logs.
             local_host: the address at which it reached the node.
-            is_secure: whether the connection is encrypted.
+            is_secure: whether nobody on the way can read the connection.
         """
         self.counters.connections += 1
         if len(self.sessions) >= self.max_connections:
@@ -422,6 +424,6 @@ class Engine(Generic[S]):
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data
         data = data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())
-        if self.config.alternates:
+        if self.config.alternates or len(self.config.nodes) > 1:
             data = data.replace(cluster_config.ADDRESS_PLACEHOLDER, cluster_config.plain_host(host).encode())
         return data

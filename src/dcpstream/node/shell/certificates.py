@@ -175,29 +175,37 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
-    """The kept authority and certificate, or new ones in place of unfit ones."""
+def kept_authority(directory: Path | None) -> Authority:
+    """The authority that is kept in a data directory, or a new one in place of none or of one that ends soon."""
     now = utc_now()
     if directory is None:
-        authority = Authority(now=now)
-        return authority, authority.server(names)
+        return Authority(now=now)
     _need_cryptography()
-    from cryptography import x509
-
     kept = directory / KEPT_IN
     if why := trouble_with_pair(kept, "ca"):
         raise ConfigError("tls", str(kept / "ca.pem"), f"the authority that the node wrote ({why})")
-    kept_authority = read_pair(kept, "ca")
-    authority = Authority(kept_authority, now)
-    if kept_authority is None or authority.ends < now + timedelta(days=RENEW_DAYS):
+    pair = read_pair(kept, "ca")
+    authority = Authority(pair, now)
+    if pair is None or authority.ends < now + timedelta(days=RENEW_DAYS):
         authority = Authority(now=now)
         write_pair(kept, "ca", authority.pair)
+    return authority
+
+
+def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
+    """The kept authority and certificate, or new ones in place of unfit ones."""
+    now = utc_now()
+    authority = kept_authority(directory)
+    if directory is None:
+        return authority, authority.server(names)
+    from cryptography import x509
+
+    kept = directory / KEPT_IN
     pair = None
-    if kept_authority is not None:
-        if why := trouble_with_pair(kept, "server"):
-            logger.warning("%s is made anew: %s", kept / "server.pem", why)
-        else:
-            pair = read_pair(kept, "server")
+    if why := trouble_with_pair(kept, "server"):
+        logger.warning("%s is made anew: %s", kept / "server.pem", why)
+    else:
+        pair = read_pair(kept, "server")
     if pair is not None:
         found = x509.load_pem_x509_certificate(pair.certificate.encode())
         told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

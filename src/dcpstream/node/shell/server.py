@@ -127,7 +127,8 @@ class KvServer:
         self._open.add(protocol)
         if len(self._strangers) >= self.limits.connections_before_login:
             self._drop_oldest_stranger(now)
-        session = self.engine.new_session(peer, local_host, is_secure=encryption is not None)
+        is_own_host = self.engine.trusts_own_host and peer.rpartition(":")[0] == local_host
+        session = self.engine.new_session(peer, local_host, is_secure=is_own_host or encryption is not None)
         if session is None:
             self.log.reached("connections", peer, "refused", now)
             return False

@@ -51,6 +51,8 @@ class TlsSettings:
         user_delimiters: the name ends before the first of these characters.
         port, mgmt_port: KV and HTTPS over TLS, 0 for any free one.
         names: more names and addresses for the node's own certificate.
+        authority: certificate and key of the authority that signs the node's own certificate, as the nodes of a cluster
+            share one; None: one of the node's own.
         ca_out: file for the authority's certificate, for clients.
 
     Raises:
@@ -67,11 +69,14 @@ class TlsSettings:
     port: int = 0
     mgmt_port: int = 0
     names: tuple[str, ...] = ()
+    authority: Pair | None = None
     ca_out: str | Path | None = None
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("tls", "a certificate or a key alone", "both, or neither to have them made")
+        if self.certificate is not None and self.authority is not None:
+            raise ConfigError("tls", "a certificate and an authority", "one of them")
         if self.client_auth not in CLIENT_AUTH:
             raise ConfigError("client_auth", self.client_auth, ", ".join(CLIENT_AUTH))
         if self.client_auth != "none" and self.certificate is not None and self.client_ca is None:
@@ -124,6 +129,10 @@ class Tls:
             if why := trouble_with(Path(settings.certificate).read_text(encoding="utf-8", errors="replace")):
                 logger.warning("the certificate %s %s: clients will refuse it", settings.certificate, why)
             ca_certificate = ""
+        elif settings.authority is not None:
+            authority = Authority(settings.authority)
+            ca_certificate = authority.certificate
+            _load_pair(context, authority.server(_names(host, settings.names)))
         else:
             authority, pair = kept_or_made(_names(host, settings.names), directory)
             ca_certificate = authority.certificate

@@ -11,8 +11,10 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
+from dcpstream.runtime import kernel
 from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, Rows, RowTable, U64s
 from dcpstream.store.items import NOT_A_DOCUMENT, PREPARE, SYSTEM
+from dcpstream.wire.buffers import Buffer
 
 ALL_KINDS = 0xFF
 
@@ -28,8 +30,10 @@ MAX_WASTE = 4
 the wanted bytes. This bounds both the superseded bytes and the number of calls of a read."""
 
 Places = npt.NDArray[np.int64]
-Selection = tuple[list[tuple[int, int]], Places, U64s, int]
-"""Runs of positions [from, to) to copy; per row the start within the copy and the seqno; the kinds that occur."""
+Selection = tuple[Places, Places, U64s, int]
+"""Runs of positions [from, to) to copy, two numbers each; per row the start within the copy and the seqno; the kinds
+that occur."""
+_NOTHING: Selection = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64), 0)
 
 
 def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: int) -> Selection:
@@ -37,7 +41,17 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
 
     Returns: see `Selection`; no runs if there is no such row.
     """
-    runs: list[tuple[int, int]] = []
+    if kernel.native is None:
+        return select_plainly(table, first, stop, view_seqno, max_bytes)
+    starts, seqnos, runs, kinds = kernel.native.select_rows(
+        table.positions, table.successors, table.seqnos, first, stop, table.end, view_seqno, max_bytes
+    )
+    return np.frombuffer(runs, np.int64), np.frombuffer(starts, np.int64), np.frombuffer(seqnos, np.uint64), kinds
+
+
+def select_plainly(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: int) -> Selection:
+    """As `select`, without the native kernel."""
+    runs: list[Places] = []
     starts: list[Places] = []
     seqnos: list[U64s] = []
     kinds = size = 0
@@ -64,9 +78,7 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
             seqnos.append(np.frombuffer(table.seqnos, dtype=np.uint64)[first : first + count].copy())
             kinds |= met
             size += finish - begin
-            if runs and runs[-1][1] == begin:
-                begin = runs.pop()[0]
-            runs.append((begin, finish))
+            runs.append(np.array((begin, finish)))
             if first + count < step:
                 break
             first = step
@@ -90,18 +102,22 @@ def select(table: RowTable, first: int, stop: int, view_seqno: int, max_bytes: i
         starts.append(ends - lengths + size)
         seqnos.append(np.frombuffer(table.seqnos, dtype=np.uint64)[step - len(live) : step][rows])
         kinds |= _kinds_in(tagged[rows])
-        found = _runs_of(rows, places)
-        if runs and runs[-1][1] == found[0][0]:
-            found[0] = (runs.pop()[0], found[0][1])
-        runs += found
+        runs.append(_runs_of(rows, places))
         size += int(ends[-1])
         if cut:
             break
     if not runs:
-        return [], np.empty(0, np.int64), np.empty(0, np.uint64), 0
+        return _NOTHING
     if len(starts) == 1:
-        return runs, starts[0], seqnos[0], kinds
-    return runs, np.concatenate(starts), np.concatenate(seqnos), kinds
+        return runs[0], starts[0], seqnos[0], kinds
+    return _joined(runs), np.concatenate(starts), np.concatenate(seqnos), kinds
+
+
+def _joined(parts: list[Places]) -> Places:
+    """Runs one after the other; those that touch become one."""
+    runs = np.concatenate(parts)
+    touches = np.flatnonzero(runs[1:-1:2] == runs[2::2])
+    return np.delete(runs, np.concatenate((2 * touches + 1, 2 * touches + 2)))
 
 
 def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes: int) -> int:
@@ -115,12 +131,23 @@ def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes:
     return count
 
 
-def covering(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def covering(runs: Places) -> list[tuple[int, int]]:
     """The ranges to fetch for these runs: many short runs with little between them are fetched as one range."""
-    whole = runs[-1][1] - runs[0][0]
-    if len(runs) >= MIN_RUNS_AT_ONCE and whole <= MAX_WASTE * sum(end - begin for begin, end in runs):
-        return [(runs[0][0], runs[-1][1])]
-    return runs
+    begin, end = int(runs[0]), int(runs[-1])
+    count = len(runs) // 2
+    if count > 1 and not (count >= MIN_RUNS_AT_ONCE and end - begin <= MAX_WASTE * int((runs[1::2] - runs[::2]).sum())):
+        return list(zip(runs[::2].tolist(), runs[1::2].tolist(), strict=True))
+    return [(begin, end)]
+
+
+def cut(data: Buffer, runs: Places) -> bytearray:
+    """A copy of the runs' bytes; `data` has all between the first and the last of them."""
+    if kernel.native is not None:
+        found: bytearray = kernel.native.cut(data, int(runs[0]), runs)
+        return found
+    view, base = memoryview(data), int(runs[0])
+    bounds = (runs - base).tolist()
+    return bytearray().join([view[begin:end] for begin, end in zip(bounds[::2], bounds[1::2], strict=True)])
 
 
 def timed_rows(
@@ -156,12 +183,12 @@ def _kinds_in(tagged: Places) -> int:
     return int(np.bitwise_or.reduce(tagged)) >> KIND_SHIFT & ALL_KINDS
 
 
-def _runs_of(rows: Rows, places: Places) -> list[tuple[int, int]]:
-    """Positions [from, to) of each run of adjacent rows among `rows`; `places` are the positions of all rows."""
+def _runs_of(rows: Rows, places: Places) -> Places:
+    """Begin and end of each run of adjacent rows among `rows`; `places` are the positions of all rows."""
     breaks = np.flatnonzero(np.diff(rows) != 1)
-    begins = places[rows[np.concatenate(([0], breaks + 1))]].tolist()
-    finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1].tolist()
-    return list(zip(begins, finishes, strict=True))
+    begins = places[rows[np.concatenate(([0], breaks + 1))]]
+    finishes = places[rows[np.append(breaks, len(rows) - 1)] + 1]
+    return np.stack((begins, finishes), axis=1).ravel()
 
 
 class HistoryStart:

@@ -53,15 +53,19 @@ class FrameBlock:
         starts: int64[count], offset of each frame in `data`.
         seqnos: uint64[count], their seqnos.
         kinds: all kinds that occur, possibly more.
+        is_own: nothing else refers to `data`, which is writable: it may be changed in place.
     """
 
-    __slots__ = ("data", "kinds", "seqnos", "starts")
+    __slots__ = ("data", "is_own", "kinds", "seqnos", "starts")
 
-    def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: BlockKind) -> None:
+    def __init__(
+        self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: BlockKind, *, is_own: bool = False
+    ) -> None:
         self.data = data
         self.starts = starts
         self.seqnos = seqnos
         self.kinds = kinds
+        self.is_own = is_own
 
     @property
     def count(self) -> int:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.codes import Datatype, Opcode, SystemEventId
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES
@@ -90,7 +91,7 @@ def render(
 
 
 def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffers: BufferPool | None) -> Rendered:
-    """A copy of the block's bytes with the opaque scattered in."""
+    """A copy of the block's bytes with the opaque scattered in; a block of its own is not copied."""
     starts = block.starts
     count = len(starts)
     begin = int(starts[first])
@@ -99,8 +100,10 @@ def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffer
         last = int(np.searchsorted(starts, begin + max(budget, 1), side="left"))
     end = int(starts[last]) if last < count else len(block.data)
     data = memoryview(block.data)[begin:end]
-    out = bytearray(data) if buffers is None else buffers.copy_of(data)
-    if opaque:
+    out: Buffer = data if block.is_own else bytearray(data) if buffers is None else buffers.copy_of(data)
+    if opaque and kernel.native is not None:
+        kernel.native.mark(out, starts[first:last], begin, opaque)
+    elif opaque:
         words = np.ndarray(shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,))
         places = starts[first:last]
         words[places - begin if begin else places] = opaque

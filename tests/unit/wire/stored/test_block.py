@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcpstream.runtime import kernel
 from dcpstream.wire import Datatype, Frame, FrameReader, Opcode, decode_frame, decode_message
 from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
 from dcpstream.wire.stored import rendering as block_rendering
@@ -70,6 +71,21 @@ def test_a_stream_in_stored_form_gets_the_bytes_with_its_opaque(values: list[byt
         frame.opaque = 0
     assert b"".join(frame.encode() for frame in sent) == b"".join(stored[first:])
     assert block.data == b"".join(stored), "the stored bytes are not touched"
+
+
+@pytest.mark.parametrize("is_native", [True, False], ids=["native", "plain"])
+def test_a_block_of_its_own_is_marked_in_place(is_native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_native:
+        monkeypatch.setattr(kernel, "native", None)
+    stored = block_of(b"".join(mutation(number, value=bytes(number * 9)) for number in range(1, 30)))
+    own = FrameBlock(bytearray(stored.data), stored.starts, stored.seqnos, stored.kinds, is_own=True)
+    for first, budget in ((0, 500), (7, 900), (12, None)):
+        expected, rendered = (render(block, 0xA1B2C3D4, AS_STORED, first, budget) for block in (stored, own))
+        assert bytes(rendered.data) == bytes(expected.data)
+        assert rendered[1:] == expected[1:]
+        assert isinstance(rendered.data, memoryview)
+        assert rendered.data.obj is own.data, "nothing is copied"
+    assert set(stored.data[12:16]) == {0}
 
 
 @pytest.mark.parametrize("form", [AS_STORED, LEGACY], ids=["copied", "rewritten"])

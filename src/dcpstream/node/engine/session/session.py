@@ -116,7 +116,7 @@ class Session:
         dispatch: the functions that answer requests.
         peer: address of the other end, for logs.
         local_host: the address at which the client reached the node.
-        is_secure: whether the connection is encrypted.
+        is_secure: whether nobody on the way can read the connection.
 
     Attributes:
         dispatch: as given.

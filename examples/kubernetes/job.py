@@ -1,0 +1,32 @@
+"""A pipeline that follows a bucket, with its metrics at port 9464, until SIGTERM."""
+
+import logging
+import os
+import signal
+import threading
+
+from dcpstream.pipelines import Monitor, Pipeline
+from dcpstream.runtime.logs import JsonFormatter
+from dcpstream.spark import build_session
+
+lines = logging.StreamHandler()
+lines.setFormatter(JsonFormatter(redact=True))
+logging.basicConfig(level=logging.INFO, handlers=[lines])
+
+access = {
+    "connectionString": os.environ["COUCHBASE"],
+    "username": os.environ["COUCHBASE_USERNAME"],
+    "password": os.environ["COUCHBASE_PASSWORD"],
+    "bucket": os.environ["COUCHBASE_BUCKET"],
+}
+stopping = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+spark = build_session("pipeline", driver_memory=os.environ.get("DRIVER_MEMORY", "2g"))
+host = os.environ.get("MONITOR_HOST", "127.0.0.1")
+port = int(os.environ.get("MONITOR_PORT", "9464"))
+with Pipeline(spark, os.environ["TABLES"], access) as pipeline, Monitor([pipeline], host=host, port=port):
+    pipeline.start(trigger=os.environ.get("TRIGGER", "10 seconds"))
+    while not stopping.is_set() and not pipeline.await_end(1):
+        pass
+    pipeline.stop()  # ends the batch that is being written, and folds
+spark.stop()
