@@ -256,8 +256,8 @@ class Walk:
         wait_until(is_ready)
         ports = json.loads(ready.read_text(encoding="utf-8"))
         self.ports = {"11210": str(ports["kv"]), "8091": str(ports["mgmt"])}
-        if (output := block.output) is not None:
-            wait_until(lambda: self._there(log.read_text(encoding="utf-8")).startswith(output))
+        if (expected := block.output) is not None:
+            wait_until(lambda: self._there(log.read_text(encoding="utf-8")).startswith(expected))
 
     def _here(self, code: str) -> str:
         code = re.sub(r"couchbase://127\.0\.0\.1(?!:)", "couchbase://127.0.0.1:11210", code) if self.ports else code

@@ -46,8 +46,14 @@ def tables_in_a_catalog(names: Names, path: Path) -> None:
     tables(names, path)
     names["Pipeline"] = Pipeline
     names["spark"].sql("CREATE SCHEMA IF NOT EXISTS lake")
-    catalog = {name: f"lake.{name}" for name in ("changes", "current", "live")}
-    Pipeline(names["spark"], path / "lake", names["access"], **catalog).run(until="available")
+    Pipeline(
+        names["spark"],
+        path / "lake",
+        names["access"],
+        changes="lake.changes",
+        current="lake.current",
+        live="lake.live",
+    ).run(until="available")
 
 
 def rows_to_write(names: Names, path: Path) -> None:
