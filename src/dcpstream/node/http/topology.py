@@ -324,9 +324,10 @@ def _place(text: str) -> tuple[str, int, list[str]]:
     if scheme not in ("http", "https"):
         return "", 0, [f"Unsupported protocol {scheme}"]
     malformed = [f"Malformed URL {text}"]
-    host, colon, digits = rest.removesuffix("/").rpartition(":") if not rest.endswith("]") else (rest, "", "")
+    rest = rest.removesuffix("/")
+    host, colon, digits = rest.rpartition(":") if not rest.endswith("]") else (rest, "", "")
     if not colon:
-        host, digits = rest.removesuffix("/"), "8091" if scheme == "http" else "18091"
+        host, digits = rest, "8091" if scheme == "http" else "18091"
     port = whole_number(digits, 0, 10 * MAX_PORT)
     if port is None or not _HOST.fullmatch(host):
         return "", 0, malformed
