@@ -106,14 +106,19 @@ class Channel:
             TimeoutError: no result in time. ConnectionLost: the other end is gone. What the call raised.
         """
         number, result = next(self._numbers), concurrent.futures.Future[Any]()
+        message = pickle.dumps((_CALL, number, name, arguments, options))
         self._waiting[number] = result
         try:
-            self._send(pickle.dumps((_CALL, number, name, arguments, options)))
-            return result.result(timeout_s)
-        except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise self._lost() from error
+            try:
+                self._send(message)
+            except OSError as error:
+                raise self._lost() from error
+            try:
+                return result.result(timeout_s)
+            except TimeoutError:
+                if result.done():  # the call itself raised it
+                    raise
+                raise TimeoutError(f"{self._peer} did not answer {name} within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(number, None)
 

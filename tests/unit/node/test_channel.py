@@ -88,9 +88,20 @@ def test_a_call_that_waits_holds_up_no_other_one_and_may_call_back(ends: Ends):
 def test_a_call_without_an_answer_ends(ends: Ends):
     go = threading.Event()
     ends.methods["wait"] = lambda: go.wait(TIMEOUT_S)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"end b did not answer wait within 0\.01 s"):
         ends.call("wait", timeout_s=0.01)
     go.set()
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "not allowed", "/data"), TimeoutError("of the call itself")])
+def test_an_error_of_the_system_is_not_taken_for_the_end_of_the_other_process(ends: Ends, error: OSError):
+    def refuse() -> None:
+        raise error
+
+    ends.methods["refuse"] = refuse
+    with pytest.raises(type(error)) as raised:
+        ends.call("refuse")
+    assert str(raised.value) == str(error)
 
 
 def test_whoever_waits_learns_that_the_other_end_is_gone(ends: Ends):
