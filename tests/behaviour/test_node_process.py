@@ -19,6 +19,7 @@ from dcpstream.client import KvClient
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
+from dcpstream.store.repair.check import check_store
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S, wait_until
@@ -135,7 +136,22 @@ def test_a_process_that_ends_by_itself_is_noticed():
         node.create_bucket("b")
     node.start()
     assert node.buckets == ["default"]
+    os.kill(node.pid, signal.SIGKILL)
+    wait_until(lambda: not node.is_running)
     node.stop()
+
+
+def test_a_process_that_was_ended_gets_no_signal_any_more(monkeypatch: pytest.MonkeyPatch):
+    """Its number may be that of another process by then."""
+    from dcpstream.node.process import NodeProcess
+
+    process = NodeProcess({"vbuckets": 1}, None)
+    process.kill()
+    sent: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+    process.kill()
+    process.pause()
+    assert not sent
 
 
 def test_a_paused_node_hangs_until_it_is_resumed():
@@ -197,3 +213,23 @@ sys.stdin.read()
         assert is_there(pid)
         parent.kill()
     wait_until(lambda: not is_there(pid), "the node is an orphan")
+
+
+def test_a_parent_that_stops_nothing_ends_after_its_nodes(tmp_path: Path):
+    """The nodes make a last commit. A file in the working directory is not taken for a module that a node needs."""
+    (tmp_path / "sqlite3.py").write_text("raise SystemExit('a stranger')")
+    program = """
+import dcpstream
+from dcpstream.node import process
+process.SERVER_EXIT_TIMEOUT_S = 600  # the fork server kills nodes that are left after ten seconds
+dcpstream.Node(vbuckets=1, process=True, path="data").start()
+"""
+    subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
+    (store,) = {path.parent for path in (tmp_path / "data").rglob("meta.sqlite")}
+    assert check_store(store).was_closed
+
+
+def test_the_fork_server_is_waited_for_until_it_has_ended_its_nodes():
+    from dcpstream.node import fork_server, process
+
+    assert process.SERVER_EXIT_TIMEOUT_S > fork_server.LAST_STOP_S

@@ -289,8 +289,10 @@ class Node:
     def _start_process(self) -> None:
         from dcpstream.node.process import NodeProcess
 
-        if self._process is not None and self._process.is_alive:
-            return
+        if self._process is not None:
+            if self._process.is_alive:
+                return
+            self._process.kill()  # it has ended; this lets go of its descriptor
         port, mgmt_port = self._wanted_ports
         kept = {"port": port, "mgmt_port": mgmt_port, "tls": self._tls_settings}
         process = NodeProcess(self._given | kept, self.manager)
@@ -313,8 +315,10 @@ class Node:
     def stop(self) -> None:
         """Stop serving, after a last commit. A node that does not run is left alone."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is not None and process.is_alive:
             process.stop()
+        elif process is not None:
+            process.kill()
         self._end()
 
     def crash(self) -> None:

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ CALL_TIMEOUT_S = 60.0
 """Longest wait for an order: deleting the files of a large bucket takes some seconds."""
 EXIT_TIMEOUT_S = 10.0
 """Longest wait for a process that was killed or has said that it ends."""
+SERVER_EXIT_TIMEOUT_S = 15.0
+"""The same for the fork server. It is longer than the time that the fork server gives its nodes for a last commit."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that has threads cannot be forked safely, and numpy's libraries start some unless told otherwise."""
@@ -45,6 +48,8 @@ class _ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._owner = 0
+        self.channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        """Those of the nodes."""
 
     def fork(self) -> socket.socket:
         """A socket to a new node process."""
@@ -73,24 +78,32 @@ class _ForkServer:
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, with the code of this package
-                [sys.executable, "-m", "dcpstream.node.fork_server", str(theirs.fileno())],
+                # -P: no file in the working directory takes the place of a module.
+                [sys.executable, "-P", "-m", "dcpstream.node.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path},
             )
-        atexit.register(self._end)
+        atexit.register(self._end_all)
+
+    def _end_all(self) -> None:
+        """This process ends: have nodes that nobody stopped do so now, and wait until they have."""
+        if self._owner == os.getpid():
+            for channel in list(self.channels):
+                channel.close(0)
+        self._end()
 
     def _end(self) -> None:
         process, control = self._process, self._control
         self._process = self._control = None
         if self._owner != os.getpid():
             return
-        atexit.unregister(self._end)
+        atexit.unregister(self._end_all)
         if control is not None:
             control.close()
         if process is not None:
             try:
-                process.wait(EXIT_TIMEOUT_S)
+                process.wait(SERVER_EXIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -115,7 +128,9 @@ class NodeProcess:
         self._manager = manager
         self.is_paused = False
         self._pid_fd = -1
+        self._is_over = False
         self._channel = Channel(_server.fork(), "the node's process", self._answer).start()
+        _server.channels.add(self._channel)
         level = logging.getLogger("dcpstream").getEffectiveLevel()
         try:
             self.facts: dict[str, Any] = self._channel.call(
@@ -142,8 +157,8 @@ class NodeProcess:
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the node, or read an attribute.
 
-        Raises: what the method raises. ConnectionLost: the process has ended.
-            DcpstreamError: it is paused, or does not answer.
+        Raises: what the method raises. ConnectionLost: the process has ended. DcpstreamError: it is paused.
+            TimeoutError: it does not answer.
         """
         if self.is_paused:
             raise DcpstreamError(f"{name}: the node's process is paused; resume it first")
@@ -178,8 +193,11 @@ class NodeProcess:
             watched.poll(EXIT_TIMEOUT_S * 1000)
             os.close(self._pid_fd)
             self._pid_fd = -1
+        self._is_over = True
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._is_over:
+            return  # the number may be that of another process by now
         with contextlib.suppress(ProcessLookupError):
             if self._pid_fd >= 0:
                 signal.pidfd_send_signal(self._pid_fd, number)
