@@ -13,7 +13,7 @@ import dcpstream
 from dcpstream.client import Change, KvClient, RollbackEvent
 from dcpstream.client.kv.writes import DocumentWriter, Durability, Write, WriteOp
 from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
-from dcpstream.errors import ConnectionLost, StatusError, TemporaryFailure
+from dcpstream.errors import ConnectionLost, NotMyVbucket, StatusError, TemporaryFailure
 from dcpstream.wire import Status
 
 COLLECTION = "shop.orders"
@@ -101,7 +101,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
             assert time.monotonic() < end, f"followed {found}, the bucket has {expected}"
             time.sleep(PAUSE_S)
 
-    load = Load(put, get, (ConnectionLost, TemporaryFailure), Impossible)
+    load = Load(put, get, (ConnectionLost, NotMyVbucket, TemporaryFailure), Impossible)
     return [*load.parts(), ("streams are resumed, and every change comes once", compare)]
 
 

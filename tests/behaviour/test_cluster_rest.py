@@ -165,6 +165,16 @@ def test_a_node_is_failed_over_and_ejected(cluster: Cluster):
     assert (last.status, last.body) == (400, b"Last active node cannot be failed over.")
 
 
+def test_several_nodes_are_failed_over_gracefully():
+    with Cluster(3, 2, vbuckets=4) as cluster:
+        first, second, third = cluster.nodes
+        form = f"otpNode={second.name}&otpNode={third.name}"
+        assert post(first, "/controller/startGracefulFailover", form).status == 200
+        wait_for_rebalance(first)
+        wait_until(lambda: {roles(first)[each.name][0] for each in (second, third)} == {"inactiveFailed"})
+        assert {chain[0] for chain in cluster.chains()} == {first.name}
+
+
 def test_a_node_is_failed_over_gracefully(cluster: Cluster):
     first, second = cluster.nodes
     assert post(first, "/controller/startGracefulFailover", {"otpNode": second.name}).status == 200

@@ -13,9 +13,13 @@ from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.link import Link
 from dcpstream.cluster.machine.moves import MoveCancelled, move
+from dcpstream.cluster.machine.orchestrator import ORDER_TIMEOUT_S, REPLY_TIMEOUT_S
 from dcpstream.cluster.machine.rebalance import Rebalance
+from dcpstream.cluster.machine.recovery import add_back
+from dcpstream.cluster.machine.state import Recovery
+from dcpstream.cluster.machine.watch import LOOK_PAUSE_S, Watch
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
-from dcpstream.model import FailoverLog, VbucketState
+from dcpstream.model import AutoFailover, FailoverLog, VbucketState
 from dcpstream.testing.simulation import Peer, SimulatedCluster
 from dcpstream.testing.simulation.steps import Steps
 from dcpstream.wire import Opcode, Status
@@ -305,7 +309,7 @@ def test_a_graceful_failover_begins_no_branch(seed: int):
     before = documents(world)
     logs = failover_logs(world)
     count: list[tuple[int, int]] = []
-    done = fail_over_gracefully(world.orchestrator, "n0", lambda: False, lambda *each: count.append(each))
+    done = fail_over_gracefully(world.orchestrator, ["n0"], lambda: False, lambda *each: count.append(each))
     report = world.run(done)
     assert report.promoted == {"default": {}}
     assert count[-1] == (len(count), len(count))
@@ -313,6 +317,133 @@ def test_a_graceful_failover_begins_no_branch(seed: int):
     world.check()
     assert documents(world) == before
     assert failover_logs(world) == logs
+
+
+def test_several_nodes_are_failed_over_gracefully():
+    world = filled(replicas=2, nodes=4)
+    before = documents(world)
+    report = world.run(fail_over_gracefully(world.orchestrator, ["n0", "n2"], lambda: False, lambda *_: None))
+    assert (report.promoted, report.lost) == ({"default": {}}, {"default": []})
+    world.settle()
+    world.check()
+    assert documents(world) == before
+    assert {chain[0] for chain in world.bucket.chains} == {"n1", "n3"}
+
+
+def test_a_vbucket_without_a_replica_on_a_node_that_stays_is_not_handed_over():
+    world = filled()
+    chains = list(world.bucket.chains)
+    with pytest.raises(ConfigError, match="on nodes that stay"):
+        world.run(fail_over_gracefully(world.orchestrator, ["n0", "n1"], lambda: False, lambda *_: None))
+    assert world.bucket.chains == chains
+
+
+def test_a_graceful_failover_moves_nothing_while_a_copy_may_be_active_elsewhere():
+    """The destination of a takeover hangs: it may be active already, so the source must stay dead."""
+    world = filled(vbuckets=1)
+    source, destination = (str(node) for node in world.bucket.chains[0])
+
+    def hang() -> None:
+        if world.state(world.nodes[source], 0) is VbucketState.DEAD and destination not in world.hung:
+            world.hang(destination)
+
+    world.after_pass = hang
+    outcome = world.orchestrator.tasks.start(
+        move(world.orchestrator, world.bucket, 0, (destination, source), lambda: False)
+    )
+    world.until(lambda: outcome.is_done)
+    assert 0 in world.bucket.unsettled
+    with pytest.raises(DcpstreamError, match="may be active on node"):
+        world.run(fail_over_gracefully(world.orchestrator, [source], lambda: False, lambda *_: None))
+    world.after_pass = lambda: None
+    world.wake(destination)
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+
+
+def test_two_failovers_at_a_time_come_one_after_the_other():
+    world = filled(nodes=2)
+    first = world.orchestrator.tasks.start(fail_over(world.orchestrator, ["n0"]))
+    second = world.orchestrator.tasks.start(fail_over(world.orchestrator, ["n1"]))
+    world.until(lambda: first.is_done and second.is_done)
+    assert first.error is None
+    assert isinstance(second.error, ConfigError)
+    world.settle()
+    world.check()
+
+
+def test_a_silent_replica_delays_a_failover_once_and_not_for_every_vbucket():
+    world = filled(replicas=2, vbuckets=24)
+    world.hang("n1")
+    begun = world.now
+    report = world.run(fail_over(world.orchestrator, ["n0"]))
+    assert set(report.promoted["default"].values()) == {"n2"}
+    assert world.now - begun < ORDER_TIMEOUT_S + 5 * REPLY_TIMEOUT_S
+
+
+def test_of_two_nodes_that_come_back_the_copy_that_has_most_is_served_again():
+    world = filled(vbuckets=3)
+    vbid = world.bucket.vbuckets_of("n0")[0]
+    replica = str(world.bucket.chains[vbid][1])
+    world.orchestrator.replicator("default", "n0", replica).pause(is_on=True)
+    world.write(vbid, "only the active copy has it")
+    world.settle()
+    report = world.run(fail_over(world.orchestrator, ["n0", replica]))
+    assert vbid in report.lost["default"]
+    for node in (replica, "n0"):  # first the one that has less
+        world.run(add_back(world.orchestrator, node, Recovery.DELTA))
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+    assert b"\0only the active copy has it" in documents(world)[vbid]
+
+
+def test_a_node_that_was_added_back_may_leave_before_the_rebalance():
+    world = filled()
+    world.run(fail_over(world.orchestrator, ["n0"]))
+    world.run(add_back(world.orchestrator, "n0", Recovery.DELTA))
+    world.orchestrator.forget("n0")
+    world.run(Rebalance(world.orchestrator).run())
+    world.settle()
+    world.check()
+
+
+def test_a_node_comes_back_to_a_cluster_without_buckets():
+    world = filled()
+    world.orchestrator.remove_bucket("default")
+    world.run(fail_over(world.orchestrator, ["n0"]))
+    world.run(add_back(world.orchestrator, "n0", Recovery.FULL))
+    world.run(Rebalance(world.orchestrator).run())
+    assert {member.recovery for member in world.orchestrator.members.values()} == {None}
+
+
+def test_a_node_that_was_failed_over_while_it_hung_serves_nothing_soon_after_it_wakes():
+    world = filled()
+    o = world.orchestrator
+    o.tasks.start(Watch(o, AutoFailover, lambda _: None).run())
+    world.settle(2.0)
+    world.hang("n0")
+    world.silent.add("n0")
+    world.touched = lambda _: None
+    for line in world.lines.of_node("n0"):  # what it is told does not reach it
+        world.lines.cut(line)
+    world.run(fail_over(o, ["n0"]))
+    for line in world.lines.of_node("n0"):
+        world.lines.cut(line)
+    node = world.nodes["n0"]
+    served = [vbid for vbid in range(world.vbuckets) if world.state(node, vbid) is VbucketState.ACTIVE]
+    assert served
+    world.wake("n0")
+    world.settle(2 * LOOK_PAUSE_S)
+    assert not [vbid for vbid in served if world.state(node, vbid) is VbucketState.ACTIVE]
+    names = [member.name for member in o.known_members()]
+    assert [names[chain[0]] for chain in node.bucket.chains()] == [chain[0] for chain in world.bucket.chains]
+    world.run(add_back(o, "n0", Recovery.DELTA))
+    world.run(Rebalance(o).run())
+    world.settle()
+    world.silent.clear()
+    world.check()
 
 
 @pytest.mark.parametrize("seed", seeds(8))

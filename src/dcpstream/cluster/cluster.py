@@ -640,8 +640,7 @@ class Cluster:
 
         def join() -> Procedure[None]:
             orchestrator.members[member.name] = member
-            for bucket in orchestrator.buckets.values():
-                yield from orchestrator.tell_manifest(bucket, member.name)
+            yield from orchestrator.tell_manifests(member.name)
 
         shell.begin(join).result(READY_TIMEOUT_S)
         return added
@@ -660,7 +659,10 @@ class Cluster:
         found.node.stop()
         found.node.start()
         self._equip(found.node)
-        if not orchestrator.members[found.name].is_active:
+        member = orchestrator.members[found.name]
+        if not (member.is_active or member.is_failed):  # it was added, and has no vbuckets yet
+            self._carry_out(lambda o: o.tell_manifests(found.name))
+        if not member.is_active:
             return FailoverReport()
         return self._carry_out(lambda o: rejoin(o, found.name), FAILOVER_TIMEOUT_S)
 
@@ -743,27 +745,28 @@ class Cluster:
         names = [str(each) for each in nodes]
         return self._carry_out(lambda o: fail_over(o, names), FAILOVER_TIMEOUT_S)
 
-    def fail_over_gracefully(self, node: ClusterNode | str, timeout_s: float = REBALANCE_TIMEOUT_S) -> FailoverReport:
-        """Hand over every active copy of a node, then give it up: nothing is lost, and no client is rolled back.
+    def fail_over_gracefully(self, *nodes: ClusterNode | str, timeout_s: float = REBALANCE_TIMEOUT_S) -> FailoverReport:
+        """Hand over every active copy of nodes, then give them up: nothing is lost, and no client is rolled back.
 
-        Raises: ConfigError: the node is not active, or a vbucket has no replica.
+        Raises: ConfigError: a node is not active, or a vbucket has no replica on a node that stays.
         """
         self.stop_rebalance()
-        return self._begin_graceful_failover(str(node)).result(timeout_s)
+        return self._begin_graceful_failover(nodes).result(timeout_s)
 
-    def begin_graceful_failover(self, node: ClusterNode | str) -> RunningRebalance:
+    def begin_graceful_failover(self, *nodes: ClusterNode | str) -> RunningRebalance:
         """The same without waiting.
 
         Raises: ConfigError: as `fail_over_gracefully`. DcpstreamError: a rebalance is under way.
         """
-        self._refuse_while_rebalancing("fail a node over gracefully")
-        self._begin_graceful_failover(str(node))
+        self._refuse_while_rebalancing("fail nodes over gracefully")
+        self._begin_graceful_failover(nodes)
         assert self._rebalance is not None, "it was begun"
         return self._rebalance
 
-    def _begin_graceful_failover(self, name: str) -> concurrent.futures.Future[FailoverReport]:
+    def _begin_graceful_failover(self, nodes: Sequence[ClusterNode | str]) -> concurrent.futures.Future[FailoverReport]:
         orchestrator, shell = self._parts()
-        failover = shell.call(lambda: GracefulFailover(orchestrator, name)).result(READY_TIMEOUT_S)
+        names = [str(each) for each in nodes]
+        failover = shell.call(lambda: GracefulFailover(orchestrator, names)).result(READY_TIMEOUT_S)
         done = shell.begin(failover.run)
         self._rebalance = RunningRebalance(failover, done, shell, "gracefulFailover")
         return done
@@ -779,8 +782,7 @@ class Cluster:
             raise ConfigError("node", gone.name, "a node that is not active; a rebalance removes those that are")
 
         def leave() -> None:
-            orchestrator.forget_links(gone.name)
-            del orchestrator.members[gone.name]
+            orchestrator.forget(gone.name)
 
         shell.call(leave).result(READY_TIMEOUT_S)
         self.nodes.remove(gone)
@@ -836,10 +838,10 @@ def _add_node(cluster: Cluster, host: str, mgmt_port: int) -> str:
     return cluster.add_node(mgmt_port).name
 
 
-def _begin_graceful_failover(cluster: Cluster, node: str) -> bool:
-    """Whether it was begun: every vbucket of the node has a replica."""
+def _begin_graceful_failover(cluster: Cluster, nodes: Sequence[str]) -> bool:
+    """Whether it was begun: every vbucket of the nodes has a replica on one that stays."""
     try:
-        cluster.begin_graceful_failover(node)
+        cluster.begin_graceful_failover(*nodes)
     except ConfigError:
         return False
     return True

@@ -15,12 +15,12 @@ Source: ns_server's failover.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from dcpstream.cluster.machine.layout import Chain
-from dcpstream.cluster.machine.moves import Move, run_moves, settle
+from dcpstream.cluster.machine.moves import Move, run_moves, settle, settle_all
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator, is_trouble
 from dcpstream.cluster.machine.state import BucketState, Unsettled, topology
 from dcpstream.cluster.machine.tasks import Procedure
@@ -49,8 +49,12 @@ class FailoverReport:
 def fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport]:
     """Give nodes up; through when their vbuckets are served elsewhere.
 
+    It waits for the end of another failover, or of a node's return.
+
     Errors: ConfigError: a node that is not in the map, or all of them.
     """
+    while o.is_failing_over:
+        yield o.tasks.pause(MOVES_PAUSE_S)
     check_active(o, nodes)
     o.is_failing_over = True
     try:
@@ -79,6 +83,7 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
             yield from settle(o, bucket, vbid)
         for node in nodes:
             bucket.recovered.pop(node, None)
+            bucket.informed.discard(node)
         yield from _promote(o, bucket, set(nodes), report)
     yield from o.publish_nodes()
     yield [o.tasks.start(o.dismiss(node)) for node in nodes]
@@ -103,12 +108,16 @@ def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: Fai
     for key in [key for key, source in bucket.fed.items() if key[1] in failed or source in failed]:
         del bucket.fed[key]
     orders = []
+    left: dict[int, Chain] = {}
     for vbid, chain in enumerate(bucket.chains):
         present: Chain = tuple(node for node in chain if node is not None and node not in failed)
-        if len(present) == sum(node is not None for node in chain):
-            continue
-        if chain[0] in failed:
-            best = yield from best_copy(o, bucket, vbid, present)
+        if len(present) < sum(node is not None for node in chain):
+            left[vbid] = present
+    best_of = yield from best_copies(o, bucket, {vbid: left[vbid] for vbid in left if bucket.chains[vbid][0] in failed})
+    for vbid, remaining in left.items():
+        chain, present = bucket.chains[vbid], remaining
+        if vbid in best_of:
+            best = best_of[vbid]
             if best is None:
                 lost.append(vbid)
                 logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
@@ -117,11 +126,11 @@ def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: Fai
                 present = (best, *(node for node in present if node != best))
         new = bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
         if new[0] is not None:
-            orders.append(o.tasks.start(_activate(o, bucket, vbid, new)))
+            orders.append(o.tasks.start(activate(o, bucket, vbid, new)))
     yield orders
 
 
-def _activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> Procedure[None]:
+def activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> Procedure[None]:
     """Make the first copy of a chain active. If its node does not answer, the next rebalance or failover goes on."""
     assert chain[0] is not None, "the caller looks first"
     try:
@@ -133,23 +142,34 @@ def _activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> 
         bucket.unsettled[vbid] = Unsettled(chain, chain, is_begun=True)
 
 
+def best_copies(o: Orchestrator, bucket: BucketState, copies: Mapping[int, Chain]) -> Procedure[dict[int, str | None]]:
+    """`best_copy` of several vbuckets at a time: a node that is silent is waited for once."""
+    found = yield [o.tasks.start(best_copy(o, bucket, vbid, each)) for vbid, each in copies.items()]
+    return dict(zip(copies, found, strict=True))
+
+
 def best_copy(o: Orchestrator, bucket: BucketState, vbid: int, copies: Chain) -> Procedure[str | None]:
     """The copy that has most, of equal ones the first; None without any that answers."""
-    best: tuple[tuple[int, int], str] | None = None
     if len(copies) == 1:
         return copies[0]
-    for node in copies:
-        assert node is not None, "the caller names those that are there"
-        try:
-            key = yield from _reached(o, bucket, vbid, node)
-        except Exception as error:
-            if not is_trouble(error):
-                raise
-            logger.warning("node %s does not say how far vbucket %d is: %s", node, vbid, error)
-            continue
-        if best is None or key > best[0]:
+    best: tuple[tuple[int, int], str] | None = None
+    nodes = [node for node in copies if node is not None]
+    reached = yield [o.tasks.start(_reached_or_silent(o, bucket, vbid, node)) for node in nodes]
+    for node, key in zip(nodes, reached, strict=True):
+        if key is not None and (best is None or key > best[0]):
             best = key, node
     return None if best is None else best[1]
+
+
+def _reached_or_silent(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Procedure[tuple[int, int] | None]:
+    """The same as `_reached`; None if the node does not say."""
+    try:
+        return (yield from _reached(o, bucket, vbid, node))
+    except Exception as error:
+        if not is_trouble(error):
+            raise
+        logger.warning("node %s does not say how far vbucket %d is: %s", node, vbid, error)
+        return None
 
 
 def _reached(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Procedure[tuple[int, int]]:
@@ -162,28 +182,30 @@ def _reached(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Proc
 
 
 def fail_over_gracefully(
-    o: Orchestrator, node: str, is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
+    o: Orchestrator, nodes: Sequence[str], is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
 ) -> Procedure[FailoverReport]:
-    """Hand over every active copy of a node, then give the node up.
+    """Hand over every active copy of some nodes, then give the nodes up.
 
     Args:
         moved: called with the number of copies that were handed over, and that of all.
 
-    Errors: ConfigError: a vbucket has no replica that could take over, or the node is not active. MoveCancelled.
+    Errors: ConfigError: a vbucket has no replica that could take over, or a node is not active. MoveCancelled, or those
+        of the nodes: none is given up.
     """
-    check_active(o, [node])
+    check_active(o, nodes)
     while o.is_rebalancing:
         yield o.tasks.pause(MOVES_PAUSE_S)
     o.is_rebalancing = True
     try:
-        yield from _hand_over(o, node, is_cancelled, moved)
+        yield from settle_all(o)  # a copy that may be active already must not be made active elsewhere
+        yield from run_moves(o, _handovers(o, nodes), lambda: is_cancelled() or o.is_failing_over, moved)
     finally:
         o.is_rebalancing = False
-    return (yield from fail_over(o, [node]))
+    return (yield from fail_over(o, nodes))
 
 
 class GracefulFailover:
-    """One graceful failover, with its progress.
+    """One graceful failover of some nodes, with its progress.
 
     Attributes:
         is_cancelled: whether `cancel` was called.
@@ -192,11 +214,11 @@ class GracefulFailover:
     Raises: ConfigError: as `fail_over_gracefully`.
     """
 
-    def __init__(self, o: Orchestrator, node: str) -> None:
-        check_active(o, [node])
-        _handovers(o, node)
+    def __init__(self, o: Orchestrator, nodes: Sequence[str]) -> None:
+        check_active(o, nodes)
+        _handovers(o, nodes)
         self._orchestrator = o
-        self._node = node
+        self._nodes = nodes
         self.is_cancelled = False
         self.progress = 0.0
 
@@ -209,25 +231,24 @@ class GracefulFailover:
 
     def run(self) -> Procedure[FailoverReport]:
         """Carry it out. Errors: as `fail_over_gracefully`."""
-        return (yield from fail_over_gracefully(self._orchestrator, self._node, lambda: self.is_cancelled, self._note))
+        return (yield from fail_over_gracefully(self._orchestrator, self._nodes, lambda: self.is_cancelled, self._note))
 
 
-def _hand_over(
-    o: Orchestrator, node: str, is_cancelled: Callable[[], bool], moved: Callable[[int, int], None]
-) -> Procedure[None]:
-    """Move every active copy of a node to a replica."""
-    yield from run_moves(o, _handovers(o, node), lambda: is_cancelled() or o.is_failing_over, moved)
+def _handovers(o: Orchestrator, nodes: Sequence[str]) -> list[Move]:
+    """A move to a replica on a node that stays, for every active copy of some nodes.
 
-
-def _handovers(o: Orchestrator, node: str) -> list[Move]:
-    """A move to a replica for every active copy of a node. Raises: ConfigError: a vbucket has no replica."""
+    Raises: ConfigError: a vbucket has no such replica.
+    """
     moves = []
     for bucket in o.buckets.values():
-        for vbid in bucket.vbuckets_of(node):
-            chain = bucket.chains[vbid]
-            new = next((each for each in chain[1:] if each is not None), None)
-            if new is None:
-                raise ConfigError("node", node, f"a node whose vbuckets have replicas; vbucket {vbid} has none")
-            rest = [each for each in chain[1:] if each != new]
-            moves.append(Move(bucket, vbid, (new, node, *rest)))
+        for node in dict.fromkeys(nodes):
+            for vbid in bucket.vbuckets_of(node):
+                chain = bucket.chains[vbid]
+                new = next((each for each in chain[1:] if each is not None and each not in nodes), None)
+                if new is None:
+                    raise ConfigError(
+                        "node", node, f"a node whose vbuckets have replicas on nodes that stay; vbucket {vbid} has none"
+                    )
+                rest = [each for each in chain[1:] if each != new]
+                moves.append(Move(bucket, vbid, (new, node, *rest)))
     return moves

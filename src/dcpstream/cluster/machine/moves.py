@@ -253,6 +253,22 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
     del bucket.unsettled[vbid]
 
 
+def settle_all(o: Orchestrator) -> Procedure[None]:
+    """Undo or complete every move that failed.
+
+    Errors: DcpstreamError: a node about which it must be known is silent; nothing may move before.
+    """
+    for bucket in o.buckets.values():
+        for vbid in list(bucket.unsettled):
+            yield from settle(o, bucket, vbid)
+            if vbid in bucket.unsettled:
+                node = bucket.unsettled[vbid].wanted[0]
+                raise DcpstreamError(
+                    f"vbucket {vbid} may be active on node {node}, which does not answer: "
+                    "start that node, or fail it over"
+                )
+
+
 def _is_active(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Procedure[bool]:
     """Whether a node has the active copy. A node that was failed over has none. Errors: it does not answer."""
     if node not in o.members or o.members[node].is_failed:

@@ -200,6 +200,14 @@ class Orchestrator:
         for replicator in [each for pair, each in self._replicators.items() if node in pair[1:]]:
             replicator.lost(error)
 
+    def forget(self, node: str) -> None:
+        """Have a node leave: it holds no copy that anybody counts on."""
+        self.forget_links(node)
+        del self.members[node]
+        for bucket in self.buckets.values():
+            bucket.informed.discard(node)
+            bucket.recovered.pop(node, None)
+
     # --------------------------------------------------------------------------------------------------------- streams
 
     def replicator(self, bucket: str, source: str, destination: str) -> Replicator:
@@ -384,12 +392,13 @@ class Orchestrator:
         # Clients that hear of a new node may ask it at once, so it is told before the others name it.
         new = [member for member in members if member.name not in bucket.informed]
         for group in (new, [member for member in members if member not in new]):
+            present = [member for member in group if member.name in self.members]  # one may have left meanwhile
             answers = yield [
                 self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
-                for member in group
+                for member in present
             ]
             bucket.informed.update(
-                member.name for member, answer in zip(group, answers, strict=True) if answer is not None
+                member.name for member, answer in zip(present, answers, strict=True) if answer is not None
             )
         told.succeed(None)
 
@@ -405,6 +414,11 @@ class Orchestrator:
         )
 
     def dismiss(self, node: str) -> Procedure[None]:
+        """As `tell_failed`, and close the connections."""
+        yield from self.tell_failed(node)
+        self.forget_links(node)
+
+    def tell_failed(self, node: str) -> Procedure[None]:
         """Tell a node that was failed over where its vbuckets are now, for the clients that still ask it."""
         member = self.members[node]
         yield [
@@ -413,7 +427,6 @@ class Orchestrator:
             ).quietly()
             for bucket in self.buckets.values()
         ]
-        self.forget_links(node)
 
     def publish_nodes(self) -> Procedure[None]:
         """Tell all nodes the map of every bucket, and the list of nodes.
@@ -498,6 +511,11 @@ class Orchestrator:
             yield self.order(
                 node, bucket.name, Opcode.SET_COLLECTIONS, value=json.dumps(bucket.manifest.to_json()).encode()
             )
+
+    def tell_manifests(self, node: str) -> Procedure[None]:
+        """Give a node the scopes and collections of every bucket."""
+        for bucket in self.buckets.values():
+            yield from self.tell_manifest(bucket, node)
 
     def drained(self, bucket: BucketState) -> Procedure[bool]:
         """Whether every replica has everything that its active copy has at this moment."""

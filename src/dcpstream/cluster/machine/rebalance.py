@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dcpstream.cluster.machine.layout import plan_chains
-from dcpstream.cluster.machine.moves import Move, run_moves, settle
+from dcpstream.cluster.machine.moves import Move, run_moves, settle_all
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
 from dcpstream.cluster.machine.recovery import chains_with_recovered, delete_needless, end_recovery, restore_lost
 from dcpstream.cluster.machine.tasks import Procedure
-from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.errors import ConfigError
 from dcpstream.wire import Opcode
 
 
@@ -73,15 +73,7 @@ class Rebalance:
 
     def _run(self) -> Procedure[list[str]]:
         o = self._orchestrator
-        for bucket in o.buckets.values():
-            for vbid in list(bucket.unsettled):
-                yield from settle(o, bucket, vbid)
-                if vbid in bucket.unsettled:
-                    node = bucket.unsettled[vbid].wanted[0]
-                    raise DcpstreamError(
-                        f"vbucket {vbid} may be active on node {node}, which does not answer: "
-                        "start that node, or fail it over"
-                    )
+        yield from settle_all(o)
         for member in o.members.values():
             member.is_active = not member.is_failed
         yield from restore_lost(o)
@@ -112,10 +104,7 @@ class Rebalance:
                     ).quietly()
                     for bucket in o.buckets.values()
                 ]
-            o.forget_links(name)
-            del o.members[name]
-            for bucket in o.buckets.values():
-                bucket.informed.discard(name)
+            o.forget(name)
         return gone
 
 

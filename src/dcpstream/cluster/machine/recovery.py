@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
-from dcpstream.cluster.machine.failover import MOVES_PAUSE_S, FailoverReport, best_copy
+from dcpstream.cluster.machine.failover import MOVES_PAUSE_S, FailoverReport, activate, best_copies
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
 from dcpstream.cluster.machine.state import BucketState, Recovery, topology
-from dcpstream.cluster.machine.tasks import Procedure
+from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import ConfigError
 from dcpstream.model import VbucketState
 from dcpstream.wire import Opcode
@@ -41,17 +42,36 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
     kept: dict[str, set[int]] = {}
     for bucket in o.buckets.values():
         held = kept[bucket.name] = yield from copies_of(o, bucket, node)
-        link = o.orders(node, bucket.name)
-        # A node that was hung may have gone on to serve what it had.
-        orders = [link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(held)]
+        yield _all_dead(o, bucket, node, held)  # a node that was hung may have gone on to serve what it had
         if recovery is Recovery.FULL:
-            orders += [link.order(Opcode.DEL_VBUCKET, vbid=vbid) for vbid in sorted(held)]
-        yield [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
+            link = o.orders(node, bucket.name)
+            orders = [link.order(Opcode.DEL_VBUCKET, vbid=vbid) for vbid in sorted(held)]
+            yield [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
     member.is_failed = member.is_given_up = False
     member.recovery = recovery
     for bucket in o.buckets.values():
         bucket.recovered[node] = kept[bucket.name] if recovery is Recovery.DELTA else set()
-        yield from o.tell_manifest(bucket, node)
+    yield from o.tell_manifests(node)
+
+
+def _all_dead(o: Orchestrator, bucket: BucketState, node: str, held: set[int]) -> list[Outcome[Any]]:
+    """Make copies of a node that was failed over dead."""
+    link = o.orders(node, bucket.name)
+    orders = [link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(held)]
+    return [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
+
+
+def stand_down(o: Orchestrator, node: str) -> Procedure[None]:
+    """Have a node that was failed over serve nothing, and send its clients to the others: it is heard again.
+
+    It hung when it was failed over, so what it was told then may not have reached it.
+    """
+    for bucket in list(o.buckets.values()):
+        held = yield from copies_of(o, bucket, node)
+        if not o.members[node].is_failed:
+            return
+        yield _all_dead(o, bucket, node, held)
+    yield from o.tell_failed(node)
 
 
 def copies_of(o: Orchestrator, bucket: BucketState, node: str) -> Procedure[set[int]]:
@@ -72,13 +92,20 @@ def chains_with_recovered(bucket: BucketState) -> list[Chain]:
 
 
 def restore_lost(o: Orchestrator) -> Procedure[None]:
-    """Serve vbuckets without any copy from a recovered node that has one."""
+    """Serve vbuckets without any copy from a recovered node that has one: of several the one that has most."""
     for bucket in o.buckets.values():
-        for node, held in bucket.recovered.items():
-            lost = [vbid for vbid in sorted(held) if bucket.chains[vbid][0] is None]
-            for vbid in lost:
+        lost = {
+            vbid: tuple(node for node, held in bucket.recovered.items() if vbid in held)
+            for vbid, chain in enumerate(bucket.chains)
+            if chain[0] is None
+        }
+        best_of = yield from best_copies(o, bucket, {vbid: nodes for vbid, nodes in lost.items() if nodes})
+        orders = []
+        for vbid, node in best_of.items():
+            if node is not None:
                 bucket.chains[vbid] = (node, *(None,) * (len(bucket.chains[vbid]) - 1))
-            yield [o.set_state(bucket, vbid, node, VbucketState.ACTIVE, topology(bucket.chains[vbid])) for vbid in lost]
+                orders.append(o.set_state(bucket, vbid, node, VbucketState.ACTIVE, topology(bucket.chains[vbid])))
+        yield orders
 
 
 def end_recovery(o: Orchestrator) -> Procedure[None]:
@@ -88,7 +115,8 @@ def end_recovery(o: Orchestrator) -> Procedure[None]:
             needless = [vbid for vbid in sorted(held) if node not in bucket.chains[vbid]]
             yield [o.delete_copy(bucket, vbid, node).quietly() for vbid in needless]
             del bucket.recovered[node]
-            o.members[node].recovery = None
+    for member in o.members.values():
+        member.recovery = None
 
 
 def delete_needless(o: Orchestrator) -> Procedure[None]:
@@ -110,6 +138,8 @@ def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
 
     Errors: those of the node, if it does not answer.
     """
+    while o.is_failing_over:
+        yield o.tasks.pause(MOVES_PAUSE_S)
     member = o.members[node]
     o.is_failing_over = True
     member.is_given_up = member.is_failed = True
@@ -126,6 +156,7 @@ def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
         member.is_active = True
         report = FailoverReport()
         for bucket in o.buckets.values():
+            bucket.informed.discard(node)
             yield from o.tell_manifest(bucket, node)
             yield from _elect(o, bucket, node, report)
         yield from o.publish_nodes()
@@ -143,16 +174,18 @@ def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverRepo
     held = yield from copies_of(o, bucket, node)
     for key in [key for key, source in bucket.fed.items() if node in (key[1], source)]:
         del bucket.fed[key]
-    orders = []
+    orders: list[Outcome[Any]] = []
+    served = {
+        vbid: tuple(each for each in bucket.chains[vbid] if each is not None and (each != node or vbid in held))
+        for vbid in bucket.vbuckets_of(node)
+    }
+    best_of = yield from best_copies(o, bucket, served)
     for vbid, chain in enumerate(bucket.chains):
         if node not in chain:
             if vbid in held:
                 orders.append(o.delete_copy(bucket, vbid, node))
             continue
-        active: str | None = chain[0]
-        if active == node:
-            copies = tuple(each for each in chain if each is not None and (each != node or vbid in held))
-            active = yield from best_copy(o, bucket, vbid, copies)
+        active = best_of.get(vbid, chain[0])
         if active is None:
             lost.append(vbid)
             logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
@@ -165,5 +198,5 @@ def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverRepo
         if active != node:
             orders.append(o.set_state(bucket, vbid, node, VbucketState.REPLICA))
         if active != chain[0] or active == node:
-            orders.append(o.set_state(bucket, vbid, active, VbucketState.ACTIVE, topology(bucket.chains[vbid])))
+            orders.append(o.tasks.start(activate(o, bucket, vbid, bucket.chains[vbid])))
     yield orders

@@ -5,6 +5,10 @@ settings, and only if nothing is lost by it that waiting could save: the other n
 that it is not the orchestrator that is cut off, and every vbucket that would be promoted has a copy on one of them. It
 acts `max_count` times, until an administrator sets the count back.
 
+A node that was failed over because it hung goes on to serve when it wakes. The watch asks failed nodes, too: one that
+is heard again is told to serve nothing, and where its vbuckets are. A server's node learns that from its cluster
+manager. Until then, at most `LOOK_PAUSE_S`, clients that know no newer map are served by it; what they write is lost.
+
 Source: ns_server's auto_failover.
 """
 
@@ -14,7 +18,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dcpstream.cluster.machine.failover import fail_over
+from dcpstream.cluster.machine.link import Link
 from dcpstream.cluster.machine.orchestrator import Orchestrator, is_trouble
+from dcpstream.cluster.machine.recovery import stand_down
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.model import AutoFailover
 from dcpstream.wire import Frame, Opcode
@@ -44,6 +50,7 @@ class Watch:
         self._failed = failed
         self._heard: dict[str, float] = {}
         self._asked: set[str] = set()
+        self._stood_down: dict[str, Link] = {}
         self._refused = ""
 
     def run(self) -> Procedure[None]:
@@ -55,6 +62,11 @@ class Watch:
             self._heard = {name: self._heard.get(name, o.tasks.now) for name in known}
             for name in known:
                 self._ask(name)
+            failed = [member.name for member in o.members.values() if member.is_failed]
+            self._stood_down = {name: link for name, link in self._stood_down.items() if name in failed}
+            for name in failed:
+                if self._stood_down.get(name) is not o.orders(name, ""):  # it may have been started again since
+                    self._ask(name)
             settings = self._settings()
             due = [name for name, heard in self._heard.items() if o.tasks.now - heard >= settings.timeout_s]
             if not (due and settings.is_enabled and self._may_act(settings, due)):
@@ -77,8 +89,16 @@ class Watch:
 
     def _take(self, node: str, answer: Outcome[Frame]) -> None:
         self._asked.discard(node)
-        if answer.error is None and node in self._heard:
-            self._heard[node] = self._orchestrator.tasks.now
+        if answer.error is not None:
+            return
+        o = self._orchestrator
+        member = o.members.get(node)
+        if node in self._heard:
+            self._heard[node] = o.tasks.now
+        elif member is not None and member.is_failed and not o.is_failing_over:
+            self._stood_down[node] = o.orders(node, "")
+            logger.info("node %s, which was failed over, is heard again", node)
+            o.tasks.start(stand_down(o, node))
 
     def _may_act(self, settings: AutoFailover, due: Sequence[str]) -> bool:
         """Whether the nodes may be failed over; why not is logged once."""

@@ -214,9 +214,7 @@ class TopologyPages:
             return refusal
         if (await self._site.state(request)).task is not None:
             return web.Response(status=503, text=_RUNNING)
-        if len(names) > 1:
-            return web.Response(status=400, text="One server at a time is failed over gracefully.")
-        if not await self._site.order("begin_graceful_failover", node=names[0]):
+        if not await self._site.order("begin_graceful_failover", nodes=names):
             return web.Response(status=400, text="Failover cannot be done gracefully (would lose vbuckets).")
         note(request, "began to fail over gracefully", *names)
         return done()

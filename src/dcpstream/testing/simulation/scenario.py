@@ -717,7 +717,7 @@ class Scenario:
         active = self._active()
         if len(active) > 1:
             procedure = fail_over_gracefully(
-                self.cluster.orchestrator, self._chance.choice(active), lambda: False, lambda *_: None
+                self.cluster.orchestrator, [self._chance.choice(active)], lambda: False, lambda *_: None
             )
             self._try(procedure)
         self._repair()
