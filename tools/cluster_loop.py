@@ -370,7 +370,7 @@ class Loop:
     def graceful(self) -> None:
         """A graceful failover."""
         node = self.victim()
-        self.cluster.fail_over_gracefully(node, TIMEOUT_S)
+        self.cluster.fail_over_gracefully(node, timeout_s=TIMEOUT_S)
         self.failovers += 1
         self.come_back(node)
 
