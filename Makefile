@@ -114,6 +114,14 @@ test-spark-matrix: setup ## the source's Spark tests on Spark 4.0 to 4.3 (VERSIO
 demo: setup ## flights of 2013 through a node into two Spark tables, with a kill in the middle (ROWS=n)
 	@$(BIN)/dcpstream demo $(if $(ROWS),--rows $(ROWS))
 
+.PHONY: bench-check
+bench-check: setup ## has a figure lost more than 15 % of CPU time against bench/expected.json? (ARGS=--store: store anew)
+	@$(PY) -m bench.check $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: setup ## our client beside gocbcore and java-dcp-client; writes docs/explanation/peers.md
+	@$(PY) -m bench.peers $(ARGS)
+
 .PHONY: bench
 bench: setup ## measure, against baselines of the same run; writes bench/results.json
 	@$(PY) -m bench $(ARGS)

@@ -35,9 +35,9 @@ with Node(vbuckets=%d) as node:
 
 
 @contextmanager
-def node_process() -> Iterator[str]:
+def node_process(vbuckets: int = VBUCKETS) -> Iterator[str]:
     """A memory node in a process of its own; its connection string."""
-    command = [sys.executable, "-c", NODE % VBUCKETS]
+    command = [sys.executable, "-c", NODE % vbuckets]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

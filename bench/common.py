@@ -171,9 +171,9 @@ def median_of_ratios(subject: Sequence[float], baseline: Sequence[float]) -> flo
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """CPU seconds (user and system) that another process has used so far. Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds (user and system) that another process has used so far, exact to nanoseconds. Linux."""
+    # What the C library's clock_getcpuclockid makes of a process id; /proc has the time in ticks of 10 ms only.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def resident_bytes(pid: int | None = None) -> int:

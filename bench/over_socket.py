@@ -8,7 +8,6 @@ sends an answer of the same size, in the same run and with the same client.
 
 from __future__ import annotations
 
-import os
 import socket
 import statistics
 import subprocess
@@ -20,26 +19,28 @@ from pathlib import Path
 from typing import Any
 
 from bench.bare_server import ANSWER_BYTES
-from bench.common import Figure, repeats_for, report
+from bench.common import Figure, cpu_seconds_of, repeats_for, report
 from bench.ingest import requests
 from bench.load import TIMEOUT_S, Victim, connect
+from dcpstream.wire import HEADER_BYTES, Opcode
 
 WINDOWS = {1: 20_000, 50: 100_000, 1000: 200_000}
 """Requests that are sent before their answers are read → requests of a round: about a second of the node's CPU time."""
 VARIANTS: dict[str, tuple[str, ...]] = {
     "insert": (),
+    "get": (),
     "overwrite": (),
     "overwrite_uncompacted": ("--set", "compact_at=1"),
 }
 """Variant → options of the node. Overwriting leaves superseded versions, which the node compacts on a thread meanwhile;
 the last variant runs without compaction."""
+GET_ANSWER_BYTES = HEADER_BYTES + 4
 COMPARED_WINDOW = 50
 OVERWRITES = 3
 """Times that each document is overwritten; with fewer, compaction has hardly begun."""
 QUICK_DIVISOR = 5
 VALUE = b"\x80" + b"v" * 255
 READ_BYTES = 256 * 1024
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class BareServer:
@@ -78,6 +79,7 @@ def run(quick: bool) -> dict[str, Any]:
                 figure, ratio = judged(f"over_socket.{name}.{window}", spent, len(rounds) * window, window)
                 figures.append(figure)
                 ratios[f"{figure.name}.of_bare"] = ratio
+                ratios[f"{figure.name}.us"] = figure.value
     return report(figures, ratios)
 
 
@@ -91,6 +93,9 @@ def one_round(name: str, options: Sequence[str], rounds: Sequence[bytes], window
         inserted = cpu_of(writer, node.child.pid, rounds, window)
         if name == "insert":
             return inserted
+        if name == "get":
+            count = len(rounds) * window
+            return cpu_of(writer, node.child.pid, gets(count, window), window, GET_ANSWER_BYTES + len(VALUE))
         return sum(cpu_of(writer, node.child.pid, rounds, window) for _ in range(OVERWRITES)) / OVERWRITES
 
 
@@ -106,33 +111,38 @@ def judged(name: str, spent: Sequence[tuple[float, float]], total: int, window: 
         baseline_value=statistics.median(bare_micros),
         repeats=len(micros),
         samples=tuple(micros),
-        note=f"SET, {len(VALUE)} B, {window} at a time, CPU of the node's process",
+        note=f"{'GET' if '.get.' in name else 'SET'}, {len(VALUE)} B, {window} at a time, CPU of the node's process",
     )
-    return figure, statistics.median(own / max(other, _TICK_S) for own, other in spent)
+    return figure, statistics.median(own / other for own, other in spent)
 
 
 def windows(count: int, window: int) -> Sequence[bytes]:
     """The requests of a round, in pieces to send at once."""
-    data = requests(count - count % window, VALUE)
-    size = len(data) // (count - count % window)
+    return pieces(requests(count - count % window, VALUE), window)
+
+
+def gets(count: int, window: int) -> Sequence[bytes]:
+    """GETs of the same documents."""
+    return pieces(requests(count, b"", Opcode.GET), window)
+
+
+def pieces(data: bytes, window: int) -> Sequence[bytes]:
+    """Requests of equal size, so many in each piece."""
+    size = HEADER_BYTES + int.from_bytes(data[8:12], "big")
     return [data[at : at + size * window] for at in range(0, len(data), size * window)]
 
 
-def cpu_of(connection: socket.socket, pid: int, rounds: Sequence[bytes], window: int) -> float:
+def cpu_of(
+    connection: socket.socket, pid: int, rounds: Sequence[bytes], window: int, answer_bytes: int = ANSWER_BYTES
+) -> float:
     """CPU seconds of the process while it answers."""
-    before = cpu_seconds(pid)
+    before = cpu_seconds_of(pid)
     for data in rounds:
         connection.sendall(data)
-        missing = window * ANSWER_BYTES
+        missing = window * answer_bytes
         while missing:
             answer = connection.recv(min(missing, READ_BYTES))
             if not answer:
                 raise ConnectionError("the server closed the connection")
             missing -= len(answer)
-    return cpu_seconds(pid) - before
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+    return cpu_seconds_of(pid) - before
