@@ -24,7 +24,7 @@ QUICK_CORPUS_BYTES = 16 * 1024 * 1024
 VBUCKETS = 16
 VALUE_SIZES = (256, 1024)
 OVERHEAD_BYTES = 24 + 31 + 12
-LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
+LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "bucket": "default"}
 NODE = """
 import sys
 from dcpstream.node import Node
