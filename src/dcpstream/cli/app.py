@@ -7,19 +7,25 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 import dcpstream
 from dcpstream.cli import exits
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _COMMANDS: dict[str, tuple[str, str]] = {
     "bucket": ("dcpstream.cli.bucket:bucket_command", "Make, list, empty and drop buckets."),
     "cluster": ("dcpstream.cli.cluster:cluster_command", "Operate a cluster: nodes, rebalance, failover."),
     "collection": ("dcpstream.cli.collection:collection_command", "Make, list and drop scopes and collections."),
     "compare": ("dcpstream.cli.compare:compare_command", "Compare a table with a bucket, in parallel on Spark."),
+    "completion": ("dcpstream.cli.completion:completion_command", "Have the shell complete commands and options."),
     "decode": ("dcpstream.cli.decode:decode_command", "Print the messages in a file of recorded bytes."),
     "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
+    "doctor": ("dcpstream.cli.doctor:doctor_command", "Check this machine and a cluster, and say what to mend."),
     "jars": ("dcpstream.cli.jars:jars_command", "Fetch the jars that Spark needs for tables, and print its settings."),
     "kv": ("dcpstream.cli.kv:kv_command", "Read, write, delete and list documents."),
     "lake": ("dcpstream.cli.lake:lake_command", "Keep the tables of several buckets up to date."),
@@ -51,6 +57,14 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin so, from the table, without importing a command."""
+        from click.shell_completion import CompletionItem
+
+        names = (name for name in self.list_commands(ctx) if name.startswith(incomplete))
+        found = [CompletionItem(name, help=_COMMANDS[name][1]) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; a closed pipe gets its own exception, because click would make it exit status 1."""

@@ -1,0 +1,107 @@
+"""`dcpstream doctor`, against a real node and machines that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import dcpstream
+from dcpstream.cli import doctor
+from dcpstream.cli.app import run
+from tests.unit.cli.conftest import Commands
+
+
+@pytest.fixture
+def well_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the checks of the machine, which start processes."""
+    monkeypatch.setattr(doctor, "machine_findings", lambda environ: iter(()))
+
+
+def by_check(findings: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+    return {finding["check"]: finding for finding in findings}
+
+
+@pytest.mark.usefixtures("well_machine")
+def test_a_cluster_that_lets_the_user_in(one_node: dcpstream.Node, commands: Commands) -> None:
+    found = by_check(commands.json("doctor", "--cluster", one_node.connection_string))
+    assert {finding["verdict"] for finding in found.values()} == {"ok"}
+    assert found["Cluster"]["text"] == f"bucket default at 127.0.0.1:{one_node.port}, 4 vbuckets"
+    assert set(found) == {"Cluster", "Read documents", "Read changes"}
+    text = commands("doctor", "--cluster", one_node.connection_string)
+    assert "ok      Read changes: user Administrator may, in bucket default\n" in text
+
+
+@pytest.mark.usefixtures("well_machine")
+def test_rights_that_are_missing(one_node: dcpstream.Node, commands: Commands) -> None:
+    commands(
+        *("user", "create", "ann", "--new-password", "secret", "--role", "data_reader[default]"),
+        *("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}"),
+    )
+    at = ("--cluster", one_node.connection_string, "--user", "ann", "--password", "secret")
+    text = commands("doctor", *at, expect=1)
+    assert "ok      Read documents: user ann may" in text
+    assert "PROBLEM Read changes: user ann may not, in bucket default\n" in text
+    assert "        mend it: dcpstream user create ann --role 'data_dcp_reader[default]'\n" in text
+
+
+@pytest.mark.usefixtures("well_machine")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("--password", "wrong"), "check username and password"), (("--bucket", "no"), "there is no such bucket")],
+)
+def test_a_refused_login(one_node: dcpstream.Node, commands: Commands, words: tuple[str, ...], told: str) -> None:
+    text = commands("doctor", "--cluster", one_node.connection_string, *words, expect=1)
+    assert text.startswith("PROBLEM Cluster: ")
+    assert told in text
+    assert "mend it: dcpstream bucket list" in text
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real checks, but for those that start processes."""
+    monkeypatch.setattr(doctor, "_java", lambda environ: doctor.Finding("Java", "problem", "none", "get one"))
+    monkeypatch.setattr(doctor, "workers", lambda environ: doctor.Finding("Workers", "note", "none"))
+    assert run(["doctor"]) == (1 if "pyspark" in sys.modules or doctor.importlib.util.find_spec("pyspark") else 0)
+    text = capsys.readouterr().out
+    assert f"dcpstream {dcpstream.__version__}" in text
+    assert "Arrow: " in text
+    assert text.endswith("name one with --cluster couchbase://HOST:PORT.\n")
+
+
+def test_the_interpreter_of_the_workers(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the workers are Spark's")
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    assert doctor.workers(environ) == doctor.Finding("Workers", "ok", f"{sys.executable}, from PYSPARK_PYTHON")
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\necho 3.9 True\n", encoding="utf-8")
+    other.chmod(0o755)
+    found = doctor.workers({"PATH": str(tmp_path)})
+    assert (found.verdict, found.fix) == ("problem", f"export PYSPARK_PYTHON={sys.executable}")
+    assert "is Python 3.9" in found.text
+    other.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    assert "has no dcpstream with the Spark source" in doctor.workers({"PATH": str(tmp_path)}).text
+    assert "cannot be started" in doctor.workers({"PYSPARK_PYTHON": "/no/python"}).text
+
+
+def test_java_that_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="Java is Spark's")
+    found = doctor._java({"JAVA_HOME": str(tmp_path)})
+    assert (found.verdict, found.fix) == ("problem", "pip install 'dcpstream[java]'")
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = doctor.port_finding(port, "--port")
+    assert (found.verdict, found.fix) == ("note", "dcpstream node --port 0")
+    assert doctor.port_finding(port, "--port").verdict == "ok"
+
+
+def test_findings_are_json() -> None:
+    finding = doctor.Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
+    assert "mend it: pip install" in doctor.shown(finding)
+    assert json.loads(json.dumps(doctor.asdict(finding)))["fix"] == finding.fix
