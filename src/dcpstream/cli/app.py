@@ -30,6 +30,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("dcpstream.cli.kv:kv_command", "Read, write, delete and list documents."),
     "lake": ("dcpstream.cli.lake:lake_command", "Keep the tables of several buckets up to date."),
     "node": ("dcpstream.cli.node:node_command", "Run a Couchbase-compatible node."),
+    "offsets": ("dcpstream.cli.offsets:offsets_command", "Look at saved positions, compare, move, convert them."),
     "store": ("dcpstream.cli.store:store_command", "Check and repair the files of a node's buckets."),
     "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
     "tail": ("dcpstream.cli.tail:tail_command", "Show the changes of a bucket as they happen."),
