@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream_demo.run import PLAN
 from tools.patience import patient
 
 pytestmark = pytest.mark.spark
@@ -148,8 +149,11 @@ def test_kills_in_the_middle_and_still_exact(demos: list[Demo], tmp_path: Path, 
     assert "kill -9 the query" in output
     assert "kill -9 the node" in output
     assert "ROLLBACK of" in output
-    picture = directory / "docs" / "images" / "demo.png"
+    picture, report = directory / "demo.png", directory / "report.html"
     assert str(picture) in output
+    assert str(report) in output
+    assert "<h1>verdict: exact" in report.read_text(encoding="utf-8")
+    assert demo.lines[:3] == list(PLAN)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in (directory / "node.log").read_text(encoding="utf-8")
 

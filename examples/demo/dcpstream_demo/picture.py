@@ -13,6 +13,12 @@ from dcpstream_demo.watch import History
 CARRIERS_SHOWN = 12
 """Carriers in the third panel; the file has 16, some with a handful of flights."""
 
+LABEL_ROOM = 1.45
+"""Height of the upper panel, as a multiple of the highest curve: the longest name of an event takes 30 % of it."""
+
+LABEL_WIDTH = 0.018
+"""Width of an event's name, which stands upright, as a share of the panel."""
+
 _INK = "#1b1f24"
 _WRITTEN = "#0b6e99"
 _TABLES = "#e07a1f"
@@ -44,6 +50,14 @@ def carrier_rows(values: Iterable[bytes]) -> list[CarrierRow]:
     ]
 
 
+def label_times(events: Sequence[tuple[float, str]], end: float) -> list[float]:
+    """Where the names of events stand: at their times, or further right where two would overlap."""
+    times: list[float] = []
+    for at_s, _ in events:
+        times.append(max(at_s, times[-1] + LABEL_WIDTH * end) if times else at_s)
+    return times
+
+
 def draw(path: Path, history: History, carriers: Sequence[CarrierRow], title: str) -> Path:
     """Write the picture as PNG; returns its path."""
     import matplotlib as mpl
@@ -69,7 +83,8 @@ def draw(path: Path, history: History, carriers: Sequence[CarrierRow], title: st
     rates.set_ylabel("changes per second")
     rates.yaxis.set_major_formatter(thousands)
     rates.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, borderaxespad=0.2)
-    rates.set_ylim(bottom=0)
+    # Room above the curves for the names of events.
+    rates.set_ylim(0, LABEL_ROOM * max([1.0, *(rate for point in points for rate in point[1:])]))
 
     lags = history.lags_s()
     lag.plot([point[0] for point in lags], [point[1] for point in lags], color=_LAG, lw=1.6)
@@ -80,12 +95,12 @@ def draw(path: Path, history: History, carriers: Sequence[CarrierRow], title: st
     for axes in (rates, lag):
         axes.set_xlim(0, end)
         axes.grid(axis="y", color="#d8dee4", lw=0.6)
-        for at_s, what in history.events:
+        for (at_s, what), label_at_s in zip(history.events, label_times(history.events, end), strict=True):
             axes.axvline(at_s, color=_EVENT, lw=0.9, ls="--")
             if axes is rates:
                 axes.annotate(
                     what,
-                    (at_s, 1),
+                    (label_at_s, 1),
                     xycoords=("data", "axes fraction"),
                     xytext=(3, -3),
                     textcoords="offset points",

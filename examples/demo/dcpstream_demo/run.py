@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpstream.errors import DcpstreamError
-from dcpstream_demo import picture
+from dcpstream_demo import picture, report
 from dcpstream_demo.bucket import Access, LoaderBucket, read_documents
 from dcpstream_demo.display import Display
 from dcpstream_demo.flights import Flight, change_count, changes, final_state, find_file, read_flights
@@ -40,6 +40,17 @@ NODE_KILLS_MAX = 6
 
 ROLLBACKS_PRINTED = 3
 """Rollbacks printed per batch; all are counted, and all are in the table `changes`."""
+
+
+BESIDE_LOADING_S = 35.0
+"""Starts of Spark, the catching up after kills, the comparison and the picture, on two quiet cores."""
+
+PLAN = (
+    "The lives of flights are written to a node; a Spark query keeps two tables of them.",
+    "At the end bucket and tables are compared, key by key, and drawn.",
+    "On the way the query, and then the node, are killed (-9) and started again.",
+)
+"""What a run says first; the last line only if it kills."""
 
 
 class Stalled(DcpstreamError):
@@ -347,6 +358,8 @@ class Run:
         """Load, stream, kill, drain, compare, draw."""
         settings = self.settings
         settings.prepare()
+        for line in PLAN if settings.kills else PLAN[:2]:
+            self.display.line(line)
         flights = self._read_flights()
         hold_at: list[int] = []
         if settings.kills:
@@ -369,7 +382,11 @@ class Run:
     def _read_flights(self) -> list[Flight]:
         path = self.settings.flights or find_file()
         flights = read_flights(path, self.settings.rows)
-        self.display.say(f"{len(flights):,} flights read, {change_count(flights):,} changes in their lives")
+        changes = change_count(flights)
+        self.display.say(f"{len(flights):,} flights read, {changes:,} changes in their lives")
+        if self.settings.rate:
+            seconds = changes / self.settings.rate + BESIDE_LOADING_S
+            self.display.line(f"On two quiet cores this takes about {seconds / 60:.1f} minutes.")
         return flights
 
     def _judge(self, flights: list[Flight], access: Access) -> Result:
@@ -386,3 +403,4 @@ class Run:
         title = f"dcpstream demo: {result.verdict.removeprefix('verdict: ')}"
         path = picture.draw(self.settings.picture, history, carriers, title)
         self.display.say(f"picture: {path}")
+        self.display.say(f"report: {report.write(self.settings.report, result, history, carriers, path)}")

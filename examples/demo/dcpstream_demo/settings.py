@@ -71,7 +71,12 @@ class Settings:
     @property
     def picture(self) -> Path:
         """The picture."""
-        return self.directory / "docs" / "images" / "demo.png"
+        return self.directory / "demo.png"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.directory / "report.html"
 
     def log(self, name: str) -> Path:
         """A child's log."""
@@ -99,7 +104,7 @@ class Settings:
         self.spark_temp.mkdir()
 
     def clean_up(self) -> None:
-        """Remove everything but the tables and the picture."""
+        """Remove everything but the tables, the picture and the report."""
         for path in (self.node_data, self.spark_temp):
             shutil.rmtree(path, ignore_errors=True)
         for name in ("node", "query"):

@@ -46,12 +46,14 @@ def test_directory_of_an_earlier_run_is_emptied_and_another_one_is_not(tmp_path:
 def test_tables_and_picture_stay_after_a_good_run(tmp_path: Path) -> None:
     settings = Settings(directory=tmp_path / "out")
     settings.prepare()
-    for path in (settings.tables, settings.node_data, settings.picture.parent):
+    for path in (settings.tables, settings.node_data):
         path.mkdir(parents=True)
     settings.picture.write_bytes(b"png")
+    settings.report.write_text("page", encoding="utf-8")
     settings.clean_up()
     assert settings.tables.is_dir()
     assert settings.picture.exists()
+    assert settings.report.exists()
     assert not settings.node_data.exists()
 
 
