@@ -108,6 +108,7 @@ def draw(path: Path, history: History, carriers: Sequence[CarrierRow], title: st
                     va="top",
                     fontsize=7.5,
                     color=_EVENT,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
                 )
 
     shown = list(carriers[:CARRIERS_SHOWN])[::-1]
