@@ -167,6 +167,34 @@ def test_a_fault_is_set_and_ended(tab: Browser, node: Node) -> None:
 
 
 @pytest.mark.slow
+def test_a_document_is_found_changed_and_deleted(tab: Browser) -> None:
+    with Node(vbuckets=4, development=True) as node, KvClient(node.connection_string, **login(node, "default")) as kv:
+        kv.set("k1", b'{"n": 1}')
+        kv.set("other", b"{}")
+        tab.open(address(node, "/ui/buckets/default/documents/_default/_default?prefix=k"))
+        assert tab.evaluate("[...document.querySelectorAll('#keys tbody th')].map((one) => one.innerText)") == ["k1"]
+        assert complaints(tab) == []
+        tab.evaluate("document.querySelector('#keys tbody a').click()")
+        tab.wait_for("document.querySelector('textarea')?.value === '{\\n  \"n\": 1\\n}'")
+        assert complaints(tab) == []
+        tab.evaluate("document.querySelector('textarea').value = '{\"n\": 2}'")
+        tab.evaluate("document.querySelector('#edit button').click()")
+        wait_until(lambda: kv.get("k1").value == b'{"n": 2}', "the document was never saved")
+        tab.wait_for("document.readyState === 'complete' && document.querySelector('textarea').value.includes('\\n')")
+        kv.set("k1", b'{"n": 3}')
+        tab.evaluate("document.querySelector('#edit button').click()")
+        tab.wait_for("document.getElementById('said').innerText.includes('changed meanwhile')")
+        tab.problems.clear()  # the browser notes the answer 409
+        assert kv.get("k1").value == b'{"n": 3}'
+        tab.open(address(node, "/ui/buckets/default/documents/_default/_default/k1"))
+        tab.wait_for("document.querySelector('textarea')?.value.includes('3')")
+        tab.evaluate("document.querySelector('#delete button').click()")
+        tab.wait_for("location.pathname.endsWith('/_default') && document.querySelector('#keys')")
+        assert "k1" not in tab.text("#keys")
+        assert tab.dialogs == ["Delete the document k1?"]
+
+
+@pytest.mark.slow
 def test_a_cluster_is_ordered_about(tab: Browser) -> None:
     with Cluster(nodes=2, replicas=1, vbuckets=8) as cluster:
         tab.open(address(cluster.nodes[0].node, "/ui/cluster"))

@@ -159,6 +159,9 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     help="The server release that clients see. 7.6 adds range scans, among others.",
 )
 @click.option(
+    "--development", is_flag=True, help="Let users with the rights to write change documents on the status page."
+)
+@click.option(
     "--ready-file", type=click.Path(path_type=Path), help="Written when the node serves: ports and pid, JSON."
 )
 @security_options
@@ -182,6 +185,7 @@ def node_command(
     alternate_addresses: tuple[str, ...],
     compat_version: str,
     ready_file: Path | None,
+    development: bool,
     verbose: int,
     **security: Any,
 ) -> None:
@@ -220,6 +224,7 @@ def node_command(
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),
         "compat_version": compat_version,
+        "development": development,
         **guarded,
     }
     if nodes == 1 and replicas:

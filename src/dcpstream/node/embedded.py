@@ -109,6 +109,7 @@ class Node:
         process: whether the node runs in a process of its own, a child of this one. A client of this process that
             holds the interpreter's lock while it waits needs that; so does `pause`. Users that were added while the
             node ran are kept over a stop by a node with a `path` only.
+        development: whether documents can be changed over the management port, and so on the status page.
 
     Attributes:
         port, mgmt_port: the ports that it listens on, once started.
@@ -146,6 +147,7 @@ class Node:
         compat_version: str = DEFAULT_VERSION,
         is_member: bool = False,
         process: bool = False,
+        development: bool = False,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "process")}
         if isinstance(buckets, str) or not (buckets or is_member) or not all(buckets):
@@ -188,6 +190,7 @@ class Node:
         self._flush_interval_s = flush_interval_s
         self._segment_bytes = segment_bytes
         self._is_member = is_member
+        self._is_development = development
         self._compat_version = release_of(compat_version).name
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
@@ -710,7 +713,9 @@ class Node:
             buckets = RunningBuckets(
                 server, engine, directory, self._flush_interval_s, self._vbuckets, is_member=self._is_member
             )
-            management = Management(engine, buckets, server.schedule_turn, self._limits, self.manager)
+            management = Management(
+                engine, buckets, server.schedule_turn, self._limits, self.manager, is_development=self._is_development
+            )
             self._server, self._buckets = server, buckets
             self._fault_host = management.faults = FaultHost(server, engine, buckets, clock, disk)
             try:

@@ -26,6 +26,7 @@ from dcpstream.node.http import (
 from dcpstream.node.http.authorization import Access, login_needed
 from dcpstream.node.http.cluster_map import MapPages
 from dcpstream.node.http.connection_limits import HttpConnectionLimits
+from dcpstream.node.http.documents import DocumentPages
 from dcpstream.node.http.site import (
     ANYBODY,
     MAX_REQUEST_BYTES,
@@ -64,6 +65,7 @@ class Management:
         changed: called after changes that DCP streams must report.
         limits: the limits of clients.
         manager: of the cluster that the node belongs to; see `Site`.
+        is_development: see `Site`.
 
     Attributes:
         routes: every page.
@@ -77,13 +79,16 @@ class Management:
         changed: Callable[[], None],
         limits: Limits | None = None,
         manager: Manager | None = None,
+        *,
+        is_development: bool = False,
     ) -> None:
         self._engine = engine
         self._access = Access(engine)
         self._guard = HttpConnectionLimits(limits or Limits(), engine.log)
         self._tls: Tls | None = None
         self.faults: FaultHost | None = None
-        site = Site(engine, running, changed, manager)
+        site = Site(engine, running, changed, manager, is_development=is_development)
+        documents = DocumentPages(site)
         self._maps = MapPages(site)
         self.routes: list[Route] = [
             *pools.PoolPages(site, self._maps).routes(),
@@ -91,7 +96,8 @@ class Management:
             *topology.TopologyPages(site).routes(),
             *buckets.BucketPages(site).routes(),
             *collections.CollectionPages(site).routes(),
-            *UiPages(site, lambda: self.faults).routes(),
+            *documents.routes(),
+            *UiPages(site, documents.documents, lambda: self.faults).routes(),
             *statistics.StatsPages(site).routes(),
             *users.UserPages(site).routes(),
             *health.HealthPages(site).routes(),

@@ -84,6 +84,7 @@ class Site:
         changed: called after changes that DCP streams must report.
         manager: carries out changes of the cluster that the node belongs to; None for a node that is alone.
         alone: what an administrator set of a cluster that this node alone is.
+        is_development: whether documents may be changed over HTTP.
     """
 
     engine: Engine
@@ -91,6 +92,7 @@ class Site:
     changed: Callable[[], None]
     manager: Manager | None = None
     alone: dict[str, AutoFailover] = field(default_factory=dict)
+    is_development: bool = False
 
     async def order(self, verb: str, **arguments: Any) -> Any:
         """Have the cluster's manager carry out a change, or tell its state.

@@ -8,6 +8,7 @@ from math import isqrt
 from dcpstream.model import NodeAddress, VbucketState
 from dcpstream.model.collections import NO_TTL
 from dcpstream.node.engine import Bucket, Engine, User
+from dcpstream.node.engine.access.permission import visible_manifest
 from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.node.engine.cluster_config import in_url
 from dcpstream.node.http.ui.markup import (
@@ -132,9 +133,7 @@ def _facts(bucket: Bucket) -> str:
 
 def _collections(bucket: Bucket, user: User) -> str:
     rows, counts = [], _counts(bucket)
-    for scope, collection in bucket.manifest.collections():
-        if not user.knows(bucket.name, scope.name, collection.name) and not user.may_use(bucket.name):
-            continue
+    for scope, collection in visible_manifest(bucket.manifest, user, bucket.name).collections():
         number_of = collection.collection_id
         life = {0: "as the bucket", NO_TTL: "no end"}.get(collection.max_ttl, f"{collection.max_ttl:,} s")
         documents = f"{path('ui', 'buckets', bucket.name, 'documents', scope.name, collection.name)}"

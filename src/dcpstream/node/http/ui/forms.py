@@ -62,6 +62,7 @@ def order(
     kind: str = "",
     joins: str = "",
     leads_to: str = "",
+    layout: str = "row",
 ) -> str:
     """A form with one button.
 
@@ -74,11 +75,13 @@ def order(
         kind: class of the button.
         joins: name of a field whose values are sent as one, with commas between them.
         leads_to: path of the page that follows.
+        layout: row: the fields stand side by side; wide: below each other.
     """
     marks = {"data-method": method, "data-done": done, "data-sure": sure, "data-list": joins, "data-next": leads_to}
     said = "".join(f' {name}="{text(value)}"' for name, value in marks.items() if value)
     spoken = f'<span class="hidden"> {text(about)}</span>' if about else ""
+    key = text(action + about + button)
     return (
-        f'<form class="order row" method="post" action="{action}"{said} data-key="{text(action + about + button)}">'
+        f'<form class="order {layout}" method="post" action="{action}"{said} data-key="{key}">'
         f'{fields}<button class="{kind or ("danger" if sure else "")}">{text(button)}{spoken}</button></form>'
     )

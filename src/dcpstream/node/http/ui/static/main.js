@@ -2,11 +2,13 @@
 import { decorateTables } from "./tables.js";
 import { drawPlots } from "./plots.js";
 import { showRates } from "./rates.js";
+import { showTimes } from "./times.js";
 import { takeOrders } from "./orders.js";
 import { keepFresh } from "./refresh.js";
 
 // Order matters: rates make the numbers that tables sort by, and plots draw.
 function decorate(content) {
+  showTimes(content);
   showRates(content);
   drawPlots(content);
   decorateTables(content);
