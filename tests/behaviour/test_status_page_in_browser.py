@@ -176,6 +176,7 @@ def test_a_document_is_found_changed_and_deleted(tab: Browser) -> None:
         assert complaints(tab) == []
         tab.evaluate("document.querySelector('#keys tbody a').click()")
         tab.wait_for("document.querySelector('textarea')?.value === '{\\n  \"n\": 1\\n}'")
+        tab.wait_for("document.readyState === 'complete'")
         assert complaints(tab) == []
         tab.evaluate("document.querySelector('textarea').value = '{\"n\": 2}'")
         tab.evaluate("document.querySelector('#edit button').click()")
