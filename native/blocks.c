@@ -27,7 +27,8 @@ static const uint64_t *take(Columns *columns, PyObject *object, Py_ssize_t count
     if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE) < 0)
         return NULL;
     columns->held++;
-    if (buffer->len < count * WORD || (uintptr_t)buffer->buf % WORD) {
+    /* An empty array of Python lies anywhere. */
+    if (buffer->len < count * WORD || (buffer->len > 0 && (uintptr_t)buffer->buf % WORD)) {
         PyErr_SetString(PyExc_ValueError, "a column that is too short, or not aligned");
         return NULL;
     }

@@ -76,6 +76,11 @@ def test_a_selection_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found(select(table, 0, 1, LIVE - 1, 25)) == ([], [], [], 0)
 
 
+def test_nothing_is_found_in_a_table_without_rows(native: ModuleType) -> None:
+    table = RowTable()
+    assert found(select(table, 0, 0, LIVE, 1000)) == found(select_plainly(table, 0, 0, LIVE, 1000))
+
+
 def test_ranges_that_are_fetched() -> None:
     few = np.array([0, 10, 1000, 1010])
     assert covering(few) == [(0, 10), (1000, 1010)]
