@@ -17,6 +17,7 @@ NAMES = (
     "forms",
     "subdocuments",
     "logins",
+    "paths",
     "node",
     "client",
 )

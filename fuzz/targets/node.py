@@ -110,7 +110,8 @@ def connected(node: SimulatedNode, kind: int, *, is_first: bool = False) -> Peer
     users = {READER: "reader", WRITER: "writer", NOBODY: None, STRANGER: None}
     if kind == STRANGER:
         return Peer(node)
-    features = (Feature.XERROR, Feature.JSON) if kind == PLAIN else (*USUAL_FEATURES, Feature.TRACING)
+    # With TRACING a session takes no native path.
+    features = (Feature.XERROR, Feature.JSON, Feature.TRACING) if kind == PLAIN else USUAL_FEATURES
     return entered(node, users.get(kind, "admin"), features)
 
 
