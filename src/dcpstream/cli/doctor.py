@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Literal
 
 import click
@@ -68,16 +69,17 @@ def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> i
     something that only some users need.
     """
     has_cluster = ctx.get_parameter_source("connection_string") is not click.core.ParameterSource.DEFAULT
-    findings = list(machine_findings(os.environ))
-    if has_cluster:
-        findings += bucket_findings(access)
+    found = chain(machine_findings(os.environ), bucket_findings(access) if has_cluster else ())
+    findings = []
+    for finding in found:
+        findings.append(finding)
+        if not as_json:
+            # At once, because some checks take seconds.
+            click.echo(shown(finding), color=False if os.environ.get("NO_COLOR") else None)
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
-            click.echo(shown(finding), color=False if os.environ.get("NO_COLOR") else None)
-        if not has_cluster:
-            click.echo("No cluster was checked; name one with --cluster couchbase://HOST:PORT.")
+    elif not has_cluster:
+        click.echo("No cluster was checked; name one with --cluster couchbase://HOST:PORT.")
     return FAILED if any(finding.verdict == "problem" for finding in findings) else OK
 
 
@@ -143,9 +145,10 @@ def _java(environ: Mapping[str, str]) -> Finding:
 def workers(environ: Mapping[str, str]) -> Finding:
     """The interpreter that Spark starts for its Python workers, and whether it has what they need.
 
-    `session_settings` and `build_session` choose this interpreter; a session of the user's own takes PYSPARK_PYTHON, or
-    else the python3 of PATH.
+    `session_settings` and `build_session` choose this interpreter if PYSPARK_PYTHON is not set. A session of the user's
+    own takes the python3 of PATH then, so another python3 there is a problem for some users only.
     """
+    bad: Verdict = "problem" if environ.get("PYSPARK_PYTHON") else "note"
     given = environ.get("PYSPARK_PYTHON", "")
     program = given or shutil.which("python3", path=environ.get("PATH")) or "python3"
     why = "from PYSPARK_PYTHON" if given else "the python3 of PATH, because PYSPARK_PYTHON is not set"
@@ -161,14 +164,14 @@ def workers(environ: Mapping[str, str]) -> Finding:
             env=dict(environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("Workers", "problem", f"{program} ({why}) cannot be started: {error}", fix)
+        return Finding("Workers", bad, f"{program} ({why}) cannot be started: {error}", fix)
     version, _, has_source = done.stdout.strip().partition(" ")
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if done.returncode or has_source != "True":
-        return Finding("Workers", "problem", f"{program} ({why}) has no dcpstream with the Spark source", fix)
+        return Finding("Workers", bad, f"{program} ({why}) has no dcpstream with the Spark source", fix)
     if version != own:
         text = f"{program} ({why}) is Python {version}, and this one is {own}: Spark wants the same in both"
-        return Finding("Workers", "problem", text, fix)
+        return Finding("Workers", bad, text, fix)
     return Finding("Workers", "ok", f"{program}, {why}")
 
 

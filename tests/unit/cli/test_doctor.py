@@ -82,11 +82,13 @@ def test_the_interpreter_of_the_workers(tmp_path: Path) -> None:
     other.write_text("#!/bin/sh\necho 3.9 True\n", encoding="utf-8")
     other.chmod(0o755)
     found = doctor.workers({"PATH": str(tmp_path)})
-    assert (found.verdict, found.fix) == ("problem", f"export PYSPARK_PYTHON={sys.executable}")
+    assert (found.verdict, found.fix) == ("note", f"export PYSPARK_PYTHON={sys.executable}")
     assert "is Python 3.9" in found.text
     other.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     assert "has no dcpstream with the Spark source" in doctor.workers({"PATH": str(tmp_path)}).text
-    assert "cannot be started" in doctor.workers({"PYSPARK_PYTHON": "/no/python"}).text
+    wrong = doctor.workers({"PYSPARK_PYTHON": "/no/python"})
+    assert "cannot be started" in wrong.text
+    assert wrong.verdict == "problem", "every session takes PYSPARK_PYTHON"
 
 
 def test_java_that_is_missing(tmp_path: Path) -> None:
