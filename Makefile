@@ -185,7 +185,7 @@ fuzz: $(STAMPS)/fuzz ## change inputs of decoders and machines until one breaks 
 docs: $(STAMPS)/docs ## build the documentation into site/
 	$(call say,'documentation')
 	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
-	@echo 'open site/index.html (search works without a server)'
+	@echo 'open site/index.html; its search needs a server: python3 -m http.server --directory site'
 
 .PHONY: docs-test
 docs-test: setup $(STAMPS)/docs ## build the documentation and run every block of every page (half an hour)
