@@ -112,45 +112,91 @@ done:
     return result;
 }
 
-const char kernel_cut_doc[] = "cut(data, base, runs) -> bytearray\n\n"
-                              "A copy of some runs of positions, begin and end of each as int64; `data` begins at the\n"
-                              "position `base`.";
+/* Pieces of memory that follow each other. */
+typedef struct {
+    Py_buffer *buffer; /* malloc'd */
+    size_t held, next;
+    size_t before; /* bytes in front of the piece `next` */
+} Parts;
+
+static int take_parts(Parts *parts, PyObject *list) {
+    Py_ssize_t count = PyList_Size(list);
+    parts->buffer = count < 0 ? NULL : malloc(((size_t)count + 1) * sizeof(Py_buffer));
+    if (!parts->buffer) {
+        if (count >= 0)
+            PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *part = PyList_GetItem(list, i);
+        if (!part || PyObject_GetBuffer(part, &parts->buffer[i], PyBUF_SIMPLE) < 0)
+            return -1;
+        parts->held++;
+    }
+    return 0;
+}
+
+static void release_parts(Parts *parts) {
+    while (parts->held > 0)
+        PyBuffer_Release(&parts->buffer[--parts->held]);
+    free(parts->buffer);
+}
+
+/* Copy the bytes [begin, finish), which are there and not before those of the last call. */
+static void copy_from(Parts *parts, uint8_t *to, size_t begin, size_t finish) {
+    while (begin < finish) {
+        const Py_buffer *part = &parts->buffer[parts->next];
+        size_t length = (size_t)part->len;
+        if (begin >= parts->before + length) {
+            parts->before += length;
+            parts->next++;
+            continue;
+        }
+        size_t end = parts->before + length < finish ? parts->before + length : finish;
+        memcpy(to, (const uint8_t *)part->buf + (begin - parts->before), end - begin);
+        to += end - begin;
+        begin = end;
+    }
+}
+
+const char kernel_cut_doc[] = "cut(parts, base, runs) -> bytearray\n\n"
+                              "A copy of some runs of positions, begin and end of each as int64, rising; the first of\n"
+                              "the parts begins at the position `base`, each other one where the one before ends.";
 
 PyObject *kernel_cut(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    Py_buffer data;
-    PyObject *run_object, *result = NULL;
+    PyObject *list, *run_object, *result = NULL;
     long long base;
-    if (!PyArg_ParseTuple(arguments, "y*LO", &data, &base, &run_object))
+    if (!PyArg_ParseTuple(arguments, "O!LO", &PyList_Type, &list, &base, &run_object))
         return NULL;
     Columns columns = {.held = 0};
+    Parts parts = {.buffer = NULL};
     const int64_t *runs = (const int64_t *)take(&columns, run_object, 0);
-    if (!runs)
+    if (!runs || take_parts(&parts, list) < 0)
         goto done;
-    size_t count = (size_t)columns.buffer[0].len / (2 * WORD), size = 0;
+    size_t count = (size_t)columns.buffer[0].len / (2 * WORD), size = 0, there = 0;
+    for (size_t i = 0; i < parts.held; i++)
+        there += (size_t)parts.buffer[i].len;
     for (size_t i = 0; i < count; i++) {
         int64_t begin = runs[2 * i], finish = runs[2 * i + 1];
-        if (begin < base || finish < begin || finish - base > data.len) {
+        if (begin < (i ? runs[2 * i - 1] : base) || finish < begin ||
+            (uint64_t)finish - (uint64_t)base > (uint64_t)there) {
             PyErr_SetString(PyExc_ValueError, "a run outside of the data");
             goto done;
         }
-        size += (size_t)(finish - begin);
-        if (size > PY_SSIZE_T_MAX) {
-            PyErr_NoMemory();
-            goto done;
-        }
+        size += (size_t)(finish - begin); /* the runs do not overlap, so this is at most `there` */
     }
     result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (!result)
         goto done;
     uint8_t *to = (uint8_t *)PyByteArray_AsString(result);
     for (size_t i = 0; i < count; i++) {
-        size_t length = (size_t)(runs[2 * i + 1] - runs[2 * i]);
-        memcpy(to, (const uint8_t *)data.buf + (runs[2 * i] - base), length);
-        to += length;
+        size_t begin = (size_t)(runs[2 * i] - base), finish = (size_t)(runs[2 * i + 1] - base);
+        copy_from(&parts, to, begin, finish);
+        to += finish - begin;
     }
 done:
+    release_parts(&parts);
     release(&columns);
-    PyBuffer_Release(&data);
     return result;
 }
 

@@ -574,10 +574,10 @@ class VBucketLog:
         pieces = [piece for group in groups for piece in group]
         if not may_wait and self._host.would_wait(pieces):
             raise NotAtHand(pieces)
-        data = self.fetch(pieces, by_key=False)
         if len(covered) == 1 and len(runs) > 2:
-            return FrameBlock(cut(data, runs), starts, seqnos, BlockKind(kinds), is_own=True)
-        return FrameBlock(data, starts, seqnos, BlockKind(kinds))
+            data: Buffer = cut(self._parts(pieces, by_key=False), runs)
+            return FrameBlock(data, starts, seqnos, BlockKind(kinds), is_own=True)
+        return FrameBlock(self.fetch(pieces, by_key=False), starts, seqnos, BlockKind(kinds))
 
     def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int = READ_BYTES) -> FrameBlock:
         """As `read`, with every version that is kept, not only the newest of each key.
@@ -692,16 +692,20 @@ class VBucketLog:
 
     def fetch(self, pieces: list[Piece], *, by_key: bool = True) -> bytes | memoryview:
         """The bytes of some pieces of `log`, joined; `by_key`: through the page cache."""
-        try:
-            parts = self._host.read_pieces(pieces, by_key=by_key)
-        except CorruptLog as error:
-            found = self._located(error)
-            self._host.note_damage(found)
-            raise found from None
+        parts = self._parts(pieces, by_key=by_key)
         if len(parts) == 1:
             part = parts[0]
             return bytes(part) if isinstance(part, bytearray) else part
         return b"".join(parts)
+
+    def _parts(self, pieces: list[Piece], *, by_key: bool) -> list[Buffer]:
+        """The bytes of the pieces; damage is noted, and raised with its place."""
+        try:
+            return self._host.read_pieces(pieces, by_key=by_key)
+        except CorruptLog as error:
+            found = self._located(error)
+            self._host.note_damage(found)
+            raise found from None
 
     def _index_key_of(self, row: int) -> bytes:
         start, stop = self.rows.extent(row)

@@ -140,12 +140,12 @@ def covering(runs: Places) -> list[tuple[int, int]]:
     return [(begin, end)]
 
 
-def cut(data: Buffer, runs: Places) -> bytearray:
-    """A copy of the runs' bytes; `data` has all between the first and the last of them."""
+def cut(parts: list[Buffer], runs: Places) -> bytearray:
+    """A copy of the runs' bytes; the parts, one after the other, have all between the first and the last of them."""
     if kernel.native is not None:
-        found: bytearray = kernel.native.cut(data, int(runs[0]), runs)
+        found: bytearray = kernel.native.cut(parts, int(runs[0]), runs)
         return found
-    view, base = memoryview(data), int(runs[0])
+    view, base = memoryview(parts[0] if len(parts) == 1 else b"".join(parts)), int(runs[0])
     bounds = (runs - base).tolist()
     return bytearray().join([view[begin:end] for begin, end in zip(bounds[::2], bounds[1::2], strict=True)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from dcpstream.runtime import kernel
 from dcpstream.store.index import queries
 from dcpstream.store.index.queries import covering, cut, select, select_plainly
 from dcpstream.store.index.rows import LIVE, RowTable
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.stored.block import BlockKind
 
 
@@ -54,10 +56,12 @@ def test_the_native_way_finds_the_same(
         assert found(select(table, first, stop, view, limit)) == found(expected)
         runs, starts, _, _ = expected
         if len(runs):
+            places = sorted((int(runs[0]), table.end, *chance.choices(range(int(runs[0]), table.end), k=3)))
             data = chance.randbytes(table.end)
-            copied = cut(memoryview(data)[int(runs[0]) :], runs)
+            parts: list[Buffer] = [data[begin:end] for begin, end in pairwise(places)]
+            copied = cut(parts, runs)
             monkeypatch.setattr(kernel, "native", None)
-            assert cut(memoryview(data)[int(runs[0]) :], runs) == copied
+            assert cut(parts, runs) == copied
             monkeypatch.setattr(kernel, "native", native)
             assert isinstance(copied, bytearray)
             assert len(copied) >= starts[-1]
@@ -107,10 +111,15 @@ class TestBounds:
         with pytest.raises(ValueError, match="not aligned"):
             native.select_rows(odd, *columns[1:], 0, 9, table.end, LIVE - 1, 100)
 
-    @pytest.mark.parametrize("runs", [[-1, 5], [5, 4], [0, 101], [0, 5, 90, 1 << 62], [9, 20]])
+    @pytest.mark.parametrize("runs", [[-1, 5], [5, 4], [0, 101], [0, 5, 90, 1 << 62], [9, 20], [0, 5, 4, 9]])
     def test_a_cut_outside(self, native: ModuleType, runs: list[int]) -> None:
         with pytest.raises(ValueError, match="outside of the data"):
-            native.cut(bytes(100), 10 if runs[0] == 9 else 0, np.array(runs))
+            native.cut([bytes(40), bytes(60)], 10 if runs[0] == 9 else 0, np.array(runs))
+
+    @pytest.mark.parametrize("parts", [b"bytes", (b"a",), [1], [b"a", "text"]])
+    def test_a_cut_of_what_is_no_list_of_buffers(self, native: ModuleType, parts: object) -> None:
+        with pytest.raises(TypeError):
+            native.cut(parts, 0, np.array([0, 1]))
 
     @pytest.mark.parametrize("start", [9, 87, 110, 1 << 62, -(1 << 62)])
     def test_a_mark_outside(self, native: ModuleType, start: int) -> None:
