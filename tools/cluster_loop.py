@@ -1,6 +1,6 @@
 """Rebalance a cluster and fail its nodes over, again and again, while clients write durably and follow its changes.
 
-    python tools/cluster_loop.py [--runs 60] [--seed N]
+    python tools/cluster_loop.py [--runs 60] [--seed N] [--no-tables]
 
 Each node is a process with its data on disk. A round gives the cluster trouble of one kind: a node is killed (SIGKILL)
 or hangs (SIGSTOP), or is killed in the middle of a rebalance, and is failed over; a node is failed over gracefully; it
@@ -13,6 +13,11 @@ to time, and resumes from its last position. At the end of every round
 - each vbucket's replica has everything that its active copy has;
 - what the client holds equals the bucket, key by key.
 
+Unless `--no-tables` is given, a pipeline on Spark follows the bucket, too, in a process of its own. It is stopped and
+started again after some rounds, with the nodes that there are then. At the end, when it has everything, the checker of
+the chaos suite, which shares no code with the product, looks at its tables: `current` equals the bucket; `changes` has
+each row once, in order, and replayed it gives the bucket.
+
 The last line: `cluster loop: <n> rebalances, <m> failovers, <k> losses`.
 """
 
@@ -20,13 +25,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -35,6 +41,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from chaos.checker import check_changes, compare, documents_of, state_of  # noqa: E402
+from chaos.history import History  # noqa: E402
+from chaos.host import Order, RemoteHost  # noqa: E402
+from chaos.kv import Document  # noqa: E402
+from chaos.tables import documents, read_delta, rows_of_changes  # noqa: E402
 from dcpstream import Client, Cluster  # noqa: E402
 from dcpstream.client import RollbackEvent  # noqa: E402
 from dcpstream.cluster import ClusterNode  # noqa: E402
@@ -55,6 +66,10 @@ REPLY_TIMEOUT_S = patient(5.0)
 """After that, a writer asks again; a durable write may have been carried out all the same."""
 TIMEOUT_S = patient(120.0)
 RETRY_PAUSE_S = 0.02
+RENEWED_AFTER = 3
+"""Rounds that a run of the pipeline lasts: its first batch takes some seconds, and nodes that it knows leave."""
+TABLES_PAUSE_S = 0.2
+"""Pause between two looks whether the last run of the pipeline is over."""
 MAJORITY = b"\x11\x01"
 """The framing extra of a durable write."""
 
@@ -427,11 +442,94 @@ class Loop:
         yield from found.items()
 
 
+class Tables:
+    """A pipeline on Spark that follows the bucket.
+
+    Args:
+        folder: for its checkpoint, its tables and its log.
+
+    Attributes:
+        failures: runs that an error ended: Spark gives up when a node is gone for long. The next one goes on.
+        summary: what the check looked at.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._path = folder / "tables"
+        self._host = RemoteHost(
+            folder / "spark.log", environment={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        )
+        self.failures = 0
+        self.summary = ""
+
+    def _start(self, until: str) -> None:
+        options = {
+            "connectionString": self._cluster.connection_string,
+            "username": "Administrator",
+            "password": "password",
+            "bucket": "default",
+            "startingOffsets": "earliest",
+            "onRollback": "rewindAndMark",
+            "valueFormat": "binary",
+            "numPartitions": "2",
+        }
+        self._host.start(Order("delta-rs", str(self._path), options, until))
+
+    def follow(self, number: int) -> None:
+        """Begin, or go on with the nodes that there are now if the run is over or old."""
+        if number % RENEWED_AFTER == 0 or not self._host.state()[0]:
+            self._stop()
+            self._start("stopped")
+
+    def _stop(self) -> None:
+        _, error = self._host.state()
+        try:
+            self._host.stop()
+        except RuntimeError as failure:
+            error = error or str(failure)
+        if error:
+            self.failures += 1
+            logger.warning("the pipeline has ended: %s", error)
+
+    def check(self, bucket: Mapping[bytes, bytes]) -> None:
+        """Have the pipeline read the rest, and compare its tables with the bucket, while nobody writes.
+
+        Raises: Loss: they differ.
+        """
+        self._stop()
+        self._start("available")
+        end = time.monotonic() + TIMEOUT_S
+        while (state := self._host.state())[0]:
+            if time.monotonic() > end:
+                raise Loss("the pipeline does not come to its end")
+            time.sleep(TABLES_PAUSE_S)
+        if state[1]:
+            raise Loss(f"the pipeline has failed: {state[1]}")
+        expected = {("_default", "_default", key.decode()): Document(value) for key, value in bucket.items()}
+        rows = rows_of_changes(read_delta(self._path / "changes"))
+        newest = max((row.batch for row in rows), default=-1)
+        problems = check_changes("changes", rows, History([]), None, done=newest)
+        problems += compare("changes, replayed", state_of(rows), expected)
+        found, twice = documents_of("current", documents(read_delta(self._path / "current")))
+        problems += twice + compare("current", found, expected)
+        rollbacks = sum(row.op == "rollback" for row in rows)
+        self.summary = f"{newest + 1} batches, {len(rows)} rows in changes, {rollbacks} rollbacks, {len(found)} documents in current"
+        if problems:
+            raise Loss("; ".join(problems))
+
+    def close(self) -> None:
+        """End Spark."""
+        self._host.close()
+
+
 def main() -> int:
     """Run the rounds; the exit status is 1 after a loss."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=60, help="rounds; six of seven have a failover")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument(
+        "--tables", action=argparse.BooleanOptionalAction, default=True, help="a pipeline on Spark, too"
+    )
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 32)
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -446,10 +544,13 @@ def main() -> int:
     ):
         load, follower = Load(cluster, seed), Follower(cluster)
         loop = Loop(cluster, load, follower, random.Random(seed))
+        tables = Tables(cluster, Path(folder)) if arguments.tables else None
         load.start()
         follower.start()
         try:
             for number in range(arguments.runs):
+                if tables is not None:
+                    tables.follow(number)
                 loop.round(number)
                 print(
                     f"round {number + 1}: {loop.rebalances} rebalances, {loop.failovers} failovers, "
@@ -457,12 +558,18 @@ def main() -> int:
                     f"{follower.rollbacks} rollbacks of the client",
                     flush=True,
                 )
+            if tables is not None:
+                load.pause()
+                tables.check(dict(loop.bucket()))
+                print(f"tables: {tables.summary}; {tables.failures} runs of the pipeline were ended by an error")
         except Loss as loss:
             losses += 1
             print(f"round {number + 1}, {loop.kinds}: {loss}; again with --seed {seed}", flush=True)
         finally:
             load.stop()
             follower.stop()
+            if tables is not None:
+                tables.close()
     print(f"cluster loop: {loop.rebalances} rebalances, {loop.failovers} failovers, {losses} losses")
     return 1 if losses else 0
 
