@@ -513,7 +513,10 @@ class Tables:
         found, twice = documents_of("current", documents(read_delta(self._path / "current")))
         problems += twice + compare("current", found, expected)
         rollbacks = sum(row.op == "rollback" for row in rows)
-        self.summary = f"{newest + 1} batches, {len(rows)} rows in changes, {rollbacks} rollbacks, {len(found)} documents in current"
+        self.summary = (
+            f"{newest + 1} batches, {len(rows)} rows in changes, {rollbacks} rollbacks, "
+            f"{len(found)} documents in current"
+        )
         if problems:
             raise Loss("; ".join(problems))
 

@@ -10,7 +10,7 @@ import struct
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +422,27 @@ def test_nodes_that_refuse_plain_passwords_take_their_managers(options: dict[str
     with Cluster(2, vbuckets=1, **options) as cluster:
         cluster.wait_until_drained()
         assert None not in cluster.chains()[0]
+
+
+def test_no_copy_follows_another_one_while_a_bucket_is_emptied(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    """Else a copy that is empty already would get documents of one that is not, and give durable writes its word."""
+    write(cluster, 32)
+
+    def dcp_sessions() -> list[object]:
+        engines = [each.node.engine for each in cluster.nodes]
+        return [session for engine in engines if engine is not None for session in list(engine.sessions) if session.dcp]
+
+    assert dcp_sessions()
+    emptied: list[str] = []
+    for each in cluster.nodes:
+
+        def look(name: str, flush: Callable[[str], None] = each.node.flush_bucket) -> None:
+            wait_until(lambda: not dcp_sessions())
+            emptied.append(name)
+            flush(name)
+
+        monkeypatch.setattr(each.node, "flush_bucket", look)
+    cluster.flush_bucket("default")
+    assert emptied == ["default"] * 3
+    assert dcp_sessions()
+    check_copies(cluster)

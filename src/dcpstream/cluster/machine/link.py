@@ -58,7 +58,7 @@ class Link:
         opened: there when the handshake is through.
         is_closed: whether it ended; nothing is sent any more.
         tap: takes every byte that comes after the handshake, instead of `request`'s answers.
-        has_output: called when there is something to send.
+        has_output: called when there is something to send, and when the link has ended.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class Link:
             return
         self.is_closed = True
         self._out.clear()
+        self.has_output(self)  # the shell closes the socket, if it is open
         self.opened.fail(error)
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():

@@ -321,7 +321,6 @@ class Orchestrator:
         self._replicators.pop((bucket, source, destination), None)
         for link in (replicator.producer, replicator.consumer):
             self._of_link.pop(link, None)
-            self._note_output(link)
         self._mend(bucket, source, destination)
 
     def _mend(self, bucket: str, source: str, destination: str) -> None:
