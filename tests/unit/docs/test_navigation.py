@@ -23,7 +23,7 @@ def test_building_the_documentation_shows_and_counts_warnings() -> None:
     assert "--quiet" not in recipe, "--quiet hides warnings from --strict, which then lets them pass"
 
 
-def test_the_pages_load_nothing_from_elsewhere() -> None:
+def test_no_page_names_a_script_or_font_of_another_site() -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in settings, "fonts would come from a server of Google's"
     assert "- offline" not in settings, "the plugin loads a script from unpkg.com"
