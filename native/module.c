@@ -22,9 +22,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+enum {
+    /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
+    INTERFACE = 2,
+};
+
+static int begin(PyObject *module) {
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0 ? -1 : requests_begin(module);
+}
+
 static void end(void *module) { requests_end(module); }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)requests_begin}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};
 
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

@@ -15,6 +15,9 @@ from types import ModuleType
 PURE_VARIABLE = "DCPSTREAM_PURE"
 """The environment variable that turns the kernel off, unless it is empty or "0"."""
 
+INTERFACE = 2
+"""Of the kernel that fits these sources; `native/module.c` has the same number."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +33,9 @@ def load(switch: str | None) -> tuple[ModuleType | None, str]:
         kernel = importlib.import_module("dcpstream._kernel")
     except ImportError as error:
         return None, f"plain Python with numpy (the native kernel is not installed: {error})"
+    if getattr(kernel, "INTERFACE", None) != INTERFACE:
+        found = f"the kernel in {kernel.__file__} is of other sources: install dcpstream again"
+        return None, f"plain Python with numpy ({found})"
     return kernel, f"native kernel ({kernel.__file__})"
 
 

@@ -34,6 +34,15 @@ class TestChoice:
         assert native is None
         assert description.startswith("plain Python with numpy (the native kernel is not installed: ")
 
+    def test_a_kernel_of_other_sources_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        older = ModuleType("dcpstream._kernel")
+        older.__file__ = "there"
+        monkeypatch.setitem(sys.modules, "dcpstream._kernel", older)
+        text = "plain Python with numpy (the kernel in there is of other sources: install dcpstream again)"
+        assert kernel.load(None) == (None, text)
+        older.__dict__["INTERFACE"] = kernel.INTERFACE
+        assert kernel.load(None) == (older, "native kernel (there)")
+
     def test_a_process_with_the_variable_scans_in_plain_python(self) -> None:
         program = (
             "from dcpstream.columnar import scan; from dcpstream.runtime import kernel; "
