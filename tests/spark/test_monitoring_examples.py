@@ -11,7 +11,7 @@ import pytest
 from dcpstream.node.prometheus import METRICS
 from dcpstream.pipelines.monitor import _COUNTERS, _GAUGES
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NAME = re.compile(r"\b(?:kv|dcpstream)_\w+")
 
 
