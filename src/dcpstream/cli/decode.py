@@ -87,7 +87,8 @@ def frame_bytes(data: bytes, form: str = "auto") -> bytes:
     except ValueError as error:
         if form == "auto" and not data.isascii():
             return data
-        raise ConfigError("--format", "hex", f"pairs of hexadecimal digits; {error}") from error
+        message = f"the input is not hexadecimal text: {error}"
+        raise ConfigError("--format", "hex", "pairs of hexadecimal digits", message=message) from error
 
 
 def frames(data: bytes) -> Iterator[tuple[int, Frame]]:

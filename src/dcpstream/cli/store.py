@@ -122,7 +122,8 @@ def _found(directory: Path) -> _Found:
         return _Found([(directory, acknowledged_beside(directory))], None)
     report = check_directory(directory)
     if not report.is_of_node:
-        raise ConfigError("DIR", str(directory), f"a directory with a store ({META_FILE}), or with stores in it")
+        message = f"{directory} is neither a store (it has no {META_FILE}) nor a directory with stores in it"
+        raise ConfigError("DIR", str(directory), "a directory with a store, or with stores", message=message)
     return _Found([(path, path.name in report.acknowledged) for path in report.stores], report)
 
 

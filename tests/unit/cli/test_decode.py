@@ -92,7 +92,7 @@ def test_last_frame_that_is_not_whole_is_an_error() -> None:
 
 
 def test_hex_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--format"):
+    with pytest.raises(ConfigError, match="the input is not hexadecimal text"):
         decode.frame_bytes(b"80 5x", "hex")
 
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_repaired_is_said(data: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("command", ["check", "repair"])
 def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run(["store", command, str(tmp_path)]) == 2
-    assert "a directory with a store" in capsys.readouterr().err
+    assert "is neither a store (it has no meta.sqlite) nor a directory with stores in it" in capsys.readouterr().err
     assert run(["store", command, str(tmp_path / "missing")]) == 2
 
 

@@ -65,16 +65,16 @@ def parse(text: str) -> ConnectionString:
         scheme, rest = "couchbase", scheme
     scheme = scheme.lower()
     if scheme in {"http", "https"}:
-        raise ConfigError(_OPTION, text, "give the data port: couchbase://HOST:11210, not the management port")
+        raise _malformed(text, "it names the management port. Give the data port: couchbase://HOST:11210")
     if scheme not in {"couchbase", "couchbases"}:
-        raise ConfigError(_OPTION, text, "couchbase[s]://HOST[:PORT][,HOST…][?OPTION=VALUE] or HOST[:PORT]")
+        raise _malformed(text, "write couchbase[s]://HOST[:PORT][,HOST…][?OPTION=VALUE] or HOST[:PORT]")
     hosts, _, query = rest.partition("?")
     is_secure = scheme == "couchbases"
     found = tuple(
         _seed(part.strip(), text, is_secure=is_secure) for part in hosts.rstrip("/").split(",") if part.strip()
     )
     if not found:
-        raise ConfigError(_OPTION, text, "it names no host; for example couchbase://127.0.0.1:11210")
+        raise _malformed(text, "it names no host; for example couchbase://127.0.0.1:11210")
     options = dict(parse_qsl(query, keep_blank_values=True))
     network = options.pop("network", "auto") or "auto"
     return ConnectionString(
@@ -91,10 +91,15 @@ def _seed(part: str, text: str, *, is_secure: bool) -> tuple[NodeAddress, bool]:
     """A host, and whether its port was given."""
     match = _SEED.match(part)
     if match is None:
-        raise ConfigError(_OPTION, text, f"{part!r} is not HOST, HOST:PORT or [IPV6]:PORT")
+        raise _malformed(text, f"{part!r} is not HOST, HOST:PORT or [IPV6]:PORT")
     if (match["kind"] or "") not in _KV_SUFFIXES:
-        raise ConfigError(_OPTION, text, f"{part!r} is not a data port; only =mcd, =kv and =cccp are understood")
+        raise _malformed(text, f"{part!r} is not a data port; only =mcd, =kv and =cccp are understood")
     port = int(match["port"] or (DEFAULT_TLS_PORT if is_secure else DEFAULT_KV_PORT))
     if not 0 < port < 65536:
-        raise ConfigError(_OPTION, text, f"the port of {part!r} must be 1 to 65535")
+        raise _malformed(text, f"the port of {part!r} must be 1 to 65535")
     return NodeAddress(match["v6"] or match["host"], port), match["port"] is not None
+
+
+def _malformed(text: str, why: str) -> ConfigError:
+    message = f"the connection string {text!r} cannot be used: {why}"
+    return ConfigError(_OPTION, text, "couchbase[s]://HOST[:PORT]", message=message)

@@ -67,3 +67,4 @@ def test_what_is_no_connection_string(text: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint) as caught:
         parse(text)
     assert caught.value.option == "connection_string"
+    assert str(caught.value).startswith(f"the connection string {text!r} cannot be used: ")
