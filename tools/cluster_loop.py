@@ -548,11 +548,13 @@ def main() -> int:
         load, follower = Load(cluster, seed), Follower(cluster)
         loop = Loop(cluster, load, follower, random.Random(seed))
         tables = Tables(cluster, Path(folder)) if arguments.tables else None
+        if tables is not None:
+            tables.follow(0)  # before the writers, so that it sees how documents change
         load.start()
         follower.start()
         try:
             for number in range(arguments.runs):
-                if tables is not None:
+                if tables is not None and number:
                     tables.follow(number)
                 loop.round(number)
                 print(

@@ -191,3 +191,6 @@ JsonFormatter
 _.__call__
 _.tmpfail
 _.clock_forward
+
+# Used by `interop`.
+_.has_tls
