@@ -33,7 +33,7 @@ MEMORY_MIB = 1500
 """A process that needs more is a finding; importing everything takes about 200."""
 GRACE_S = 300
 """Beyond its time, for the replay of a large corpus at the start."""
-_INPUTS = re.compile(r"stat::number_of_executed_units:\s*(\d+)|^Done (\d+) runs", re.MULTILINE)
+_INPUTS = re.compile(r"^(?:stat::number_of_executed_units:\s*|#)(\d+)", re.MULTILINE)
 
 
 class Result(NamedTuple):
@@ -100,7 +100,7 @@ def search(name: str, seconds: int) -> Result:
         [f"-max_total_time={seconds}", f"-artifact_prefix={findings}/", "-print_final_stats=1", str(inputs)],
         seconds + GRACE_S,
     )
-    counts = [int(first or second) for first, second in _INPUTS.findall(output)]
+    counts = [int(count) for count in _INPUTS.findall(output)]
     from fuzz.findings import Findings
 
     found = Findings(findings).names()
@@ -131,11 +131,21 @@ def child(name: str, options: list[str], timeout_s: float) -> str:
         *options,
     ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, timeout=timeout_s, check=False, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    return done.stdout
+    log = FOLDER / name / "log"
+    with log.open("w") as file:
+        try:
+            subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                timeout=timeout_s,
+                check=False,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name}: ended after {timeout_s:g} s; the machine is busy, or an input hangs: see {log}", flush=True)
+    return log.read_text(errors="replace")
 
 
 if __name__ == "__main__":

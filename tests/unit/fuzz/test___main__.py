@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -30,7 +32,7 @@ def test_the_last_line_counts(folders: Path, monkeypatch: pytest.MonkeyPatch, ca
         if name == "forms":
             assert b"\x00kept" in inputs
             (folders / "cache" / name / "findings" / "ValueError-1.input").write_bytes(b"x")
-        return "Done 12 runs in 7 second(s)\nstat::number_of_executed_units: 12\n"
+        return "#9\tNEW cov: 3\nDone 12 runs in 7 second(s)\nstat::number_of_executed_units: 12\n"
 
     monkeypatch.setattr(command, "child", child)
     assert command.main(["forms", "values", "--seconds", "7"]) == 1
@@ -49,13 +51,27 @@ def test_a_search_that_ends_without_a_count_is_no_success(folders: Path, monkeyp
         command.main(["forms"])
 
 
+def test_a_search_that_does_not_end_is_ended_and_counted(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def run(command_line: list[str], *, stdout: TextIO, timeout: float, **_: object) -> None:
+        stdout.write("#12\tINITED cov: 3\n#40\tpulse\n")
+        raise subprocess.TimeoutExpired(command_line, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert command.main(["forms", "--seconds", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "forms: ended after 301 s" in said
+    assert "fuzz: 1 targets, 40 inputs, 0 findings" in said
+
+
 def test_to_keep_chooses_few_and_forgets_no_finding(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus.save("forms", {b"\x00old": "", b"\x00found": "it once broke"})
 
     def child(name: str, options: list[str], _timeout_s: float) -> str:
         if options[0] == "-merge=1":
             (folders / "cache" / name / "merged" / "1").write_bytes(b"\x01chosen")
-        return "Done 1 runs"
+        return "#1\tDONE"
 
     monkeypatch.setattr(command, "child", child)
     assert command.main(["forms", "--keep"]) == 0
