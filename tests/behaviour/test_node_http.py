@@ -359,9 +359,11 @@ def test_what_is_not_there(node: Node) -> None:
 
 
 def test_head_is_get_without_a_body(node: Node) -> None:
-    for path in ("/", "/pools", "/pools/default/", f"{BUCKETS}/default", "/pools/default/bs/default"):
+    for path in ("/pools", "/pools/default/", f"{BUCKETS}/default", "/pools/default/bs/default", "/ui"):
         found = ask(node, "HEAD", path)
         assert (found.status, found.body) == (200, b"")
+    root = ask(node, "HEAD", "/")
+    assert (root.status, root.body, root.headers["location"]) == (302, b"", "/ui")
 
 
 def test_a_body_has_a_limit(node: Node) -> None:
