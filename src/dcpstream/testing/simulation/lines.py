@@ -81,6 +81,9 @@ class Socket(Peer):
         self.arrived = bytearray()
         self.sent = sent
 
+    def _exchange(self) -> None:
+        self.node.pump(heard=self)
+
     def arrive(self, data: bytes) -> None:
         """Keep the bytes."""
         self.arrived += data

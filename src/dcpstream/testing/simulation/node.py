@@ -157,13 +157,21 @@ class SimulatedNode:
         self.engine.persisted("default", [vbid for vbid, _ in self.store.commit()])
         self.pump()
 
-    def pump(self, max_bytes: int = 1 << 20) -> None:
-        """Exchange frames until neither the node nor a peer has anything to send."""
+    def pump(self, max_bytes: int = 1 << 20, *, heard: Peer | None = None) -> None:
+        """Exchange frames until neither the node nor a peer has anything to send.
+
+        Args:
+            heard: the only peer to which something has happened; the node says which others to look at.
+        """
+        engine = self.engine
+        moving = {*self.peers} if heard is None else {heard}
         for _ in range(ROUNDS_MAX):
-            self.engine.end_turn()
-            moved = [peer.fetch(max_bytes) for peer in list(self.peers)]
-            if not any(moved) and not any(bucket.dirty for bucket in self.engine.buckets.values()):
+            ready = engine.end_turn()
+            if not ready and not moving and not any(bucket.dirty for bucket in engine.buckets.values()):
                 return
+            moving = {
+                peer for peer in list(self.peers) if (peer in moving or peer.session in ready) and peer.fetch(max_bytes)
+            }
         raise AssertionError("the node never comes to rest")
 
     def advance(self, seconds: float) -> None:
@@ -335,7 +343,11 @@ class Peer:
         if not self.closed:
             self._unread += data
             self._feed()
-            self.node.pump()
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Let frames follow from what was sent."""
+        self.node.pump()
 
     def _feed(self) -> None:
         session = self.session

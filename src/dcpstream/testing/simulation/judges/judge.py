@@ -80,6 +80,21 @@ class Judge:
                     f"the map is true when it is told: vbucket {vbid} is said to be active on {name}, where it is "
                     f"{'missing' if state is None else state.name.lower()}"
                 )
+            self._look_at_durable(vbid, [cluster.name_at(ports[number]) if number >= 0 else "" for number in chain])
+
+    def _look_at_durable(self, vbid: int, chain: list[str]) -> None:
+        """Most copies of a whole chain that clients are told have all that was acknowledged before."""
+        cluster = self._cluster
+        if any(name not in cluster.nodes or self._is_given_up(name) for name in chain):
+            return
+        for write in self.durable:
+            if write.vbid == vbid:
+                lacking = [name for name in chain if not cluster.has(name, vbid, b"\0" + write.key)]
+                if len(chain) - len(lacking) <= len(chain) // 2:
+                    raise Violation(
+                        f"most copies of a new chain have what was acknowledged: {write.key!r} of vbucket {vbid} is "
+                        f"not on {lacking} of {chain}"
+                    )
 
     def acknowledged(self, write: DurableWrite) -> None:
         """A node has acknowledged a durable write in this exchange: most copies of its chain must have it.
