@@ -257,6 +257,12 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "what is in memory counts as persisted",
+        "store/vbucket.py",
+        "return self._persisted_seqno if self._host.is_durable else self.high_seqno",
+        "return self.high_seqno",
+    ),
+    Mutant(
         "a replica acknowledges all prepares of a snapshot that is not whole",
         "protocol/consumer/stream.py",
         "        while self._prepared and self._prepared[0][0] <= self._sound_seqno:",

@@ -20,6 +20,7 @@ from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress, VbucketState
 from dcpstream.store.items import PREPARE_NAMESPACE
 from dcpstream.testing.simulation.clock import START_S, SeededRandom
+from dcpstream.testing.simulation.disk import SimulatedDisk
 from dcpstream.testing.simulation.lines import ALWAYS, NEVER, SLOW, Line, Lines
 from dcpstream.testing.simulation.node import SimulatedNode
 from dcpstream.wire import FrameReader
@@ -32,6 +33,8 @@ FIRST_PORT = 11210
 """Of the first node; each other one has the next."""
 IDLE_S = 1.0
 """Time that passes at once when nobody wants to be woken."""
+FLUSH_SHARE = 0.05
+"""The share of exchanges after which the node writes to its disk: so few that much is lost with its power."""
 PREPARED = bytes([PREPARE_NAMESPACE])
 """Begins the keys under which a store keeps prepares."""
 
@@ -85,7 +88,7 @@ class SimulatedCluster:
         vbuckets, replicas: of the bucket.
         seed: decides everything that happens.
         split_share: the share of connections whose bytes arrive in pieces that end anywhere.
-        directory: where nodes keep their data, one directory each; None keeps it in memory.
+        directory: where nodes keep their data, one directory each, written now and then; None keeps it in memory.
         begins: whether the bucket is made at once; else by `begin`, after judges were set to watch.
 
     Attributes:
@@ -154,7 +157,12 @@ class SimulatedCluster:
         number, self._made = self._made, self._made + 1
         name = f"n{number}"
         path = None if self._directory is None else self._directory / name
-        node = self.nodes[name] = SimulatedNode(vbuckets=self.vbuckets, path=path, seed=self._seed * 100 + number)
+        node = self.nodes[name] = SimulatedNode(
+            vbuckets=self.vbuckets,
+            path=path,
+            disk=None if path is None else SimulatedDisk(self.chance),
+            seed=self._seed * 100 + number,
+        )
         node.advance(self.now - node.now)
         for vbid in range(self.vbuckets):
             node.delete_vbucket(vbid)
@@ -206,9 +214,16 @@ class SimulatedCluster:
         self.passed += 1
         if self._stalls:
             self._end_stalls()
+        if self._directory is not None and self.chance.random() < FLUSH_SHARE:
+            self._flush(line.node)
         self.touched(line.node)
         self.after_pass()
         return True
+
+    def _flush(self, name: str) -> None:
+        """A node writes to its disk, if it does anything."""
+        if name in self.nodes and name not in self.hung:
+            self.nodes[name].flush()
 
     def _connect_links(self) -> None:
         orchestrator = self.orchestrator
@@ -253,6 +268,8 @@ class SimulatedCluster:
         for name, node in list(self.nodes.items()):
             if name not in self.hung:
                 node.advance(max(0.0, target - node.now))
+                if self._directory is not None and self.chance.random() < 0.5:
+                    node.flush()
                 self.touched(name)
         self.orchestrator.handle_timeout(target)
         self._end_stalls()
@@ -270,6 +287,30 @@ class SimulatedCluster:
         for serving in self._serving:
             serving.discard(name)
         return node
+
+    def lose_power(self, name: str) -> None:
+        """The node loses its power, and starts again with what is on its disk.
+
+        Raises: AssertionError: something is not there that it had told to be persisted.
+        """
+        node = self.crash(name)
+        before = {vbid: self._persisted(node, vbid) for vbid in range(self.vbuckets)}
+        node.lose_power()
+        for vbid, frames in before.items():
+            assert self._persisted(node, vbid).startswith(frames), (
+                f"{name} has lost something of vbucket {vbid} that it had told to be persisted"
+            )
+        self.nodes[name] = node
+        node.advance(max(0.0, self.now - node.now))
+        self.touched(name)
+
+    @staticmethod
+    def _persisted(node: SimulatedNode, vbid: int) -> bytes:
+        """The frames of every item that a copy has on its disk."""
+        vbucket = node.bucket.vbucket(vbid)
+        if vbucket is None or not vbucket.persisted_seqno:
+            return b""
+        return bytes(vbucket.read_history(0, vbucket.persisted_seqno, max_bytes=1 << 24).data)
 
     def hang(self, name: str) -> None:
         """The node does nothing any more, and its connections stay."""
@@ -425,6 +466,11 @@ class SimulatedCluster:
         """Whether a copy has a document, or a prepare of it."""
         vbucket = self.nodes[name].bucket.vbucket(vbid) if name in self.nodes else None
         return vbucket is not None and (key in vbucket.log.rows.keys or PREPARED + key in vbucket.log.rows.keys)
+
+    def has_persisted(self, name: str, vbid: int, seqno: int) -> bool:
+        """Whether a copy has everything up to a seqno on its disk."""
+        vbucket = self.nodes[name].bucket.vbucket(vbid)
+        return vbucket is not None and vbucket.persisted_seqno >= seqno
 
     def check(self) -> None:
         """The map is true, and the replicas equal their active copies. For a cluster that has come to rest."""

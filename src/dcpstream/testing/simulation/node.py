@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress
 from dcpstream.node.dcp.dispatch import handle_dcp
 from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
+from dcpstream.testing.simulation.disk import SimulatedDisk
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
 from dcpstream.wire.messages.dcp import Open, StreamRequest
 from dcpstream.wire.messages.kv import FeatureCode, Set
@@ -101,6 +104,7 @@ class SimulatedNode:
         users: the users that may log in; `known_users` by default.
         settings: of the bucket.
         compat_version: the server release that the node stands in for.
+        disk: holds the files of documents, if there is a path; the system's by default.
         seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
 
     Attributes:
@@ -116,8 +120,10 @@ class SimulatedNode:
         users: Users | None = None,
         settings: BucketSettings | None = None,
         compat_version: str = "7.2",
+        disk: SimulatedDisk | None = None,
         seed: int = 2,
     ) -> None:
+        self._disk = disk
         self._settings = settings
         self._compat_version = compat_version
         self._path = path
@@ -130,7 +136,7 @@ class SimulatedNode:
 
     def _start(self) -> None:
         self.store: BucketStore = (
-            DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings)
+            DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings, file_system=self._disk)
             if self._path
             else MemoryBucketStore(self._vbuckets, self._settings)
         )
@@ -151,6 +157,16 @@ class SimulatedNode:
             peer.disconnect()
         self.store.close(clean=clean)
         self._start()
+
+    def lose_power(self) -> None:
+        """The power goes while a commit is written; the node starts again, as a member of a cluster does."""
+        assert self._disk is not None, "a disk of its own"
+        self._disk.is_failing = True
+        with suppress(StoreError):
+            self.store.commit()
+        self._disk.is_failing = False
+        self.restart(clean=False)
+        self.bucket.stand_down()
 
     def flush(self) -> None:
         """Persist all that was written."""

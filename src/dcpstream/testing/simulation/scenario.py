@@ -13,12 +13,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.rebalance import Rebalance
-from dcpstream.cluster.machine.recovery import add_back
+from dcpstream.cluster.machine.recovery import add_back, rejoin
 from dcpstream.cluster.machine.state import Recovery
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import DcpstreamError
@@ -41,6 +43,8 @@ OPERATION_S = 200.0
 STALL_S_MAX = 20.0
 """Longest time in which a connection passes nothing, although both ends are well."""
 COLLECTION = 8
+MEMORY = Path("/dev/shm")  # noqa: S108 - a new directory in it
+"""Where files are in memory, on Linux: what matters is what a node wrote, not whether the machine has."""
 NEVER = 1 << 60
 """An exchange that does not come."""
 
@@ -63,10 +67,15 @@ class Report:
 
 def play(seed: int, *, is_traced: bool = False) -> Report:
     """Play one seed."""
+    with TemporaryDirectory(prefix="dcpstream-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        return _play(seed, Path(directory), is_traced=is_traced)
+
+
+def _play(seed: int, directory: Path, *, is_traced: bool) -> Report:
     report = Report(seed)
     scenario = None
     try:
-        scenario = Scenario(seed, report.trace if is_traced else None)
+        scenario = Scenario(seed, report.trace if is_traced else None, directory=directory)
         scenario.play()
     except Violation as error:
         report.failure = str(error)
@@ -84,9 +93,10 @@ class Scenario:
     Args:
         seed: draws everything.
         lines: get a line of text about each step; None: nobody reads them.
+        directory: for nodes that keep their data on disk, which those of some seeds do.
     """
 
-    def __init__(self, seed: int, lines: list[str] | None = None) -> None:
+    def __init__(self, seed: int, lines: list[str] | None = None, *, directory: Path) -> None:
         self._kinds: list[Callable[[], None]] = [
             self._rebalance_in,
             self._rebalance_out,
@@ -110,11 +120,13 @@ class Scenario:
             self._lose_answer,
             self._crash_in_rebalance,
             self._cancel_rebalance,
+            self._lose_power,
         ]
         self._seed = seed
         needs_three = self._kinds[seed % len(self._kinds)] in {self._fail_over_uneven, self._lag_in_takeover}
         cluster = self.cluster = SimulatedCluster(0, seed=seed, begins=False)
         chance = self._chance = cluster.chance
+        self._has_disks = self._kinds[seed % len(self._kinds)] == self._lose_power
         nodes = 3 if needs_three else chance.choice((2, 3, 3))
         cluster = self.cluster = SimulatedCluster(
             nodes,
@@ -122,6 +134,7 @@ class Scenario:
             replicas=2 if needs_three else chance.choice((1, nodes - 1)),
             seed=seed,
             split_share=chance.choice((0.0, 0.0, 0.1, 0.4)),
+            directory=directory if self._has_disks else None,
             begins=False,
         )
         chance = self._chance = cluster.chance
@@ -712,6 +725,25 @@ class Scenario:
                 self._give_up(victim, is_crashed=True)
         self._await(outcome)
         self._repair()
+
+    def _lose_power(self) -> None:
+        """A node loses its power and starts again, with what is on its disk; in memory it just dies."""
+        cluster, chance = self.cluster, self._chance
+        vbid = chance.randrange(cluster.vbuckets)
+        self._write_much(vbid)
+        self._go_on(chance.randrange(60))
+        victim = chance.choice(self._active())
+        if not self._has_disks:
+            self._give_up(victim, is_crashed=True)
+        elif victim in cluster.nodes:
+            self.trace.note(f"{victim} loses its power, and starts again")
+            self.judge.histories.forget_node(victim)
+            self.judge.recovering.add(victim)
+            cluster.lose_power(victim)
+            if not self._try(rejoin(cluster.orchestrator, victim)):
+                self._give_up(victim, is_crashed=True)
+        self._repair()
+        self.judge.recovering.clear()
 
     def _fail_over_gracefully(self) -> None:
         active = self._active()

@@ -24,6 +24,7 @@ COLLECTION_SHARE = 0.2
 """Of plain writes, when there is a collection besides the default one."""
 LEVELS = (1, 1, 2, 3)
 """Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
+PERSIST_TO_MAJORITY = 3
 DURABILITY = 1
 """Of the framing extras of a request."""
 
@@ -37,6 +38,7 @@ class Waiting:
     value: bytes
     peer: Peer
     opaque: int
+    level: int
 
 
 class Workload:
@@ -105,18 +107,20 @@ class Workload:
         if found is None or len(self._waiting) >= WAITING_MAX or self._count >= WRITES_MAX:
             return
         name, node = found
-        idle = self._idle.get(node)
+        idle = [peer for peer in self._idle.pop(node, ()) if not peer.closed]
         peer = idle.pop() if idle else node.connect()
+        self._idle[node] = idle
         self._count += 1
         key, value = b"d%d" % self._count, b"%d" % self._count
         opaque = peer.opaque()
-        framing = bytes([DURABILITY << 4 | 1, chance.choice(LEVELS)])
+        level = chance.choice(LEVELS)
+        framing = bytes([DURABILITY << 4 | 1, level])
         peer.deliver(
             encode_request(
                 Opcode.SET, vbid=vbid, key=b"\0" + key, value=value, extras=bytes(8), framing=framing, opaque=opaque
             )
         )
-        self._waiting.append(Waiting(vbid, key, value, peer, opaque))
+        self._waiting.append(Waiting(vbid, key, value, peer, opaque, level))
         self._cluster.touched(name)
         self.look()
 
@@ -126,10 +130,10 @@ class Workload:
             peer = each.peer
             node = peer.node
             is_down = all(other is not node for other in self._cluster.nodes.values())
-            status = None
+            status, seqno = None, 0
             for frame in peer.take():
                 if frame.opaque == each.opaque and frame.opcode == Opcode.SET:
-                    status = frame.status
+                    status, seqno = frame.status, int.from_bytes(frame.extras[8:16], "big")
             if status is None and not peer.closed and not is_down:
                 continue
             self._waiting.remove(each)
@@ -138,7 +142,9 @@ class Workload:
                 continue
             if status == 0:
                 self.acknowledged += 1
-                self._judge.acknowledged(DurableWrite(each.vbid, each.key, each.value))
+                self._judge.acknowledged(
+                    DurableWrite(each.vbid, each.key, each.value, seqno, is_persisted=each.level == PERSIST_TO_MAJORITY)
+                )
             else:
                 self.uncertain += 1
             if not peer.closed and not is_down:

@@ -16,11 +16,18 @@ SERVING = frozenset((VbucketState.ACTIVE, VbucketState.DEAD))
 
 @dataclass(slots=True)
 class DurableWrite:
-    """A durable write that was acknowledged."""
+    """A durable write that was acknowledged.
+
+    Attributes:
+        seqno: of its prepare.
+        is_persisted: whether most copies must have it on their disks.
+    """
 
     vbid: int
     key: bytes
     value: bytes
+    seqno: int = 0
+    is_persisted: bool = False
 
 
 class Judge:
@@ -29,6 +36,7 @@ class Judge:
     Attributes:
         histories: of all vbuckets.
         conversations: of all connections.
+        recovering: nodes that have lost their power, and what they had in memory, and are not fed again yet.
         durable: acknowledged durable writes, each with a key of its own, which no failover may lose.
     """
 
@@ -36,6 +44,7 @@ class Judge:
         self._cluster = cluster
         self.histories = Histories(self._is_given_up)
         self.conversations = Conversations(self.histories, self._map_told)
+        self.recovering: set[str] = set()
         self.durable: list[DurableWrite] = []
         cluster.lines.tap = self.conversations
         cluster.touched = self.touched
@@ -85,7 +94,7 @@ class Judge:
     def _look_at_durable(self, vbid: int, chain: list[str]) -> None:
         """Most copies of a whole chain that clients are told have all that was acknowledged before."""
         cluster = self._cluster
-        if any(name not in cluster.nodes or self._is_given_up(name) for name in chain):
+        if any(name not in cluster.nodes or name in self.recovering or self._is_given_up(name) for name in chain):
             return
         for write in self.durable:
             if write.vbid == vbid:
@@ -102,16 +111,18 @@ class Judge:
         What a node had that died meanwhile is not known, and counts as had.
         """
         self.durable.append(write)
-        chain = self._cluster.bucket.chains[write.vbid]
-        lacking = [
-            name
-            for name in chain
-            if name in self._cluster.nodes and not self._cluster.has(name, write.vbid, b"\0" + write.key)
-        ]
+        cluster, vbid = self._cluster, write.vbid
+        chain = cluster.bucket.chains[vbid]
+        up = [name for name in chain if name is not None and name in cluster.nodes]
+        lacking = [name for name in up if not cluster.has(name, vbid, b"\0" + write.key)]
+        if write.is_persisted:
+            lacking += [
+                name for name in up if name not in lacking and not cluster.has_persisted(name, vbid, write.seqno)
+            ]
         if len(chain) - len(lacking) <= len(chain) // 2:
             raise Violation(
-                f"most copies have a durable write when it is acknowledged: {write.key!r} of vbucket {write.vbid} is "
-                f"not on {lacking} of {chain}"
+                f"most copies have a durable write when it is acknowledged: {write.key!r} of vbucket {vbid} is "
+                f"not {'persisted ' if write.is_persisted else ''}on {lacking} of {chain}"
             )
 
     def finish(self) -> None:
