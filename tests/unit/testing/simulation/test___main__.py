@@ -16,7 +16,7 @@ def test_the_last_line_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(_: Scenario) -> None:
+    def fail(_: Scenario, number: int) -> None:
         raise ValueError("broken")
 
     monkeypatch.setattr(Scenario, "_operate", fail)

@@ -22,7 +22,7 @@ def test_a_trace_changes_nothing() -> None:
 
 @pytest.mark.parametrize("error", [Violation("a promise is broken"), KeyError("n7")])
 def test_an_error_is_a_failure(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(_: Scenario) -> None:
+    def fail(_: Scenario, number: int) -> None:
         raise error
 
     monkeypatch.setattr(Scenario, "_operate", fail)

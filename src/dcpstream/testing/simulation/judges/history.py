@@ -95,14 +95,14 @@ class Histories:
     """The histories of one bucket.
 
     Args:
-        is_given_up: whether a node was failed over.
+        is_given_up: whether a node was failed over, so that another one may begin a branch; by default any was.
 
     Attributes:
         branches: (vbucket, vbuuid) → branch.
         newest: vbucket → the branch that is written now, or was written last.
     """
 
-    def __init__(self, is_given_up: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(self, is_given_up: Callable[[str], bool] = lambda _: True) -> None:
         self.branches: dict[tuple[int, int], Branch] = {}
         self.newest: dict[int, Branch] = {}
         self._is_given_up = is_given_up
