@@ -46,6 +46,7 @@ _.pytest_addoption
 _.pytest_configure
 
 # Called by Spark.
+_.DefaultSource
 _.streamWriter
 _.pushFilters
 _.streamReader
