@@ -229,6 +229,22 @@ def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch
     assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])
 
 
+def test_an_append_runs_only_the_job_that_writes(spark: SparkSession, bench: SparkBench) -> None:
+    """What the log says of earlier batches was computed after the one before, in another thread."""
+    engine = bench.engine()
+    engine.create()
+    context = spark.sparkContext
+    jobs = []
+    try:
+        for batch_id in (0, 1):
+            context.setJobGroup(group := f"{bench.path}-{batch_id}", "an append")
+            engine.append(APP, batch_id, bench.frame(table_of([change("a", batch_id + 1, "1")])))
+            jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", cast("str", None))
+    assert jobs[0] > jobs[1] == 1
+
+
 @pytest.mark.parametrize(
     ("play", "mode", "fold_rows_min", "writes"),
     [

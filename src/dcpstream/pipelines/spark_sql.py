@@ -14,6 +14,7 @@ free core.
 # ruff: noqa: S608 - tables are named as their owner wrote them
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,8 @@ in it: a few small files, in one job instead of three, and with few tasks."""
 
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
+
+_log = logging.getLogger(__name__)
 
 _SOURCE = "dcpstream_fold_source"
 _DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
@@ -182,6 +185,8 @@ class SparkSqlEngine:
         numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
         rows = numbered.observe(observation, *_facts_of_batch())
         self._format.append(self.changes, rows, app, batch_id)
+        # Spark plans and reads the next batch meanwhile.
+        threading.Thread(target=self._look_ahead, args=[frame.sparkSession], name="dcp-look-ahead", daemon=True).start()
         found = _observed(observation)
         summary = self.summary(batch_id) if found is None else _summary(batch_id, found)
         if summary.rollbacks:
@@ -189,6 +194,13 @@ class SparkSqlEngine:
             self._publish(app)
             self._publish_rejects()
         return summary
+
+    def _look_ahead(self, session: SparkSession) -> None:
+        try:
+            self._format.look_ahead(session, self.changes)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            # The next append does the same, and tells what is wrong. Spark may just have been stopped.
+            _log.debug("%s: no look at the log before the next batch: %s", self.changes.sql, error)
 
     def summary(self, batch_id: int) -> BatchSummary:
         """What a batch of `changes` holds."""

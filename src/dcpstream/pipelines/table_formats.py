@@ -118,6 +118,10 @@ class TableFormat(Protocol):
         """Append rows in one commit that carries the identifier."""
         ...
 
+    def look_ahead(self, session: SparkSession, table: Table) -> None:
+        """Do now what the next append to the table would do first. It may fail, and changes nothing."""
+        ...
+
     def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
         """Run a MERGE statement whose commit carries the identifier."""
         ...
@@ -160,6 +164,10 @@ class DeltaFormat:
         # The user chooses the hours that readers need; Delta would refuse less than a week.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
+
+    def __init__(self) -> None:
+        # Directories of tables with names, only for `look_ahead`.
+        self._locations: dict[str, str] = {}
 
     def exists(self, session: SparkSession, table: Table) -> bool:
         """Whether the table exists."""
@@ -209,6 +217,17 @@ class DeltaFormat:
         else:
             writer.save(table.path)
 
+    def look_ahead(self, session: SparkSession, table: Table) -> None:
+        """Compute the state of the log, where the next append looks for its identifier; Delta keeps it."""
+        location = self._locations.get(table.sql, table.path)
+        if location is None:
+            location = self._locations[table.sql] = self._location(session, table)
+        jvm: Any = session._jvm
+        # The thread's jobs get the settings of this session.
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location)
+        log.unsafeVolatileSnapshot().transactions()
+
     def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
         """Run a MERGE statement whose commit carries the identifier."""
         with _confs(
@@ -250,13 +269,15 @@ class DeltaFormat:
 
     def _snapshot(self, session: SparkSession, table: Table) -> Any:
         """The newest version of the table's log, an object of the JVM: SQL does not show transaction identifiers."""
-        path = table.path
-        if path is None:
-            path = session.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]["location"]
+        path = self._location(session, table)
         jvm: Any = session._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
         # Scala's default arguments are methods of their own.
         return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
+
+    @staticmethod
+    def _location(session: SparkSession, table: Table) -> str:
+        return table.path or str(session.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]["location"])
 
 
 class IcebergFormat:
@@ -318,6 +339,9 @@ class IcebergFormat:
         for name, value in {_APP: app, _BATCH: str(batch_id)}.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         writer.append()
+
+    def look_ahead(self, session: SparkSession, table: Table) -> None:
+        """Nothing to do: the metadata is one file."""
 
     def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
         """Run a MERGE statement whose commit carries the identifier."""
