@@ -195,3 +195,6 @@ _.clock_forward
 
 # Used by `interop`.
 _.has_tls
+
+# Used by `bench`, to fill a store.
+_.append_many
