@@ -61,15 +61,24 @@ class OrchestratorEnd:
     def __init__(self, orchestrator: Orchestrator, link: Link) -> None:
         self._orchestrator = orchestrator
         self._link = link
+        self._out = b""
 
     @property
     def is_closed(self) -> bool:
         """Whether the orchestrator has given the link up."""
         return self._link.is_closed
 
+    def collect(self) -> bytes:
+        """What the orchestrator has said since the last call; it leaves later."""
+        said = self._link.data_to_send()
+        self._out += said
+        return said
+
     def data_to_send(self) -> bytes:
         """The link's bytes."""
-        return self._link.data_to_send()
+        self.collect()
+        out, self._out = self._out, b""
+        return out
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
@@ -245,6 +254,10 @@ class SimulatedCluster:
                 found = self._lines_of.get(link)
                 if found is not None:
                     found.has_output = True
+                    collector = found.end
+                    assert isinstance(collector, OrchestratorEnd), "it is the orchestrator's"
+                    if (said := collector.collect()) and self.lines.tap is not None:
+                        self.lines.tap.said(found, said)
                     if found.is_gone:
                         del self._lines_of[link]
             orchestrator.with_output.clear()

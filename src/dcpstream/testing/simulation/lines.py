@@ -47,8 +47,8 @@ class End(Protocol):
 class Tap(Protocol):
     """Watches lines; see `dcpstream.testing.simulation.judges`."""
 
-    def left(self, line: Line, data: bytes) -> None:
-        """Bytes have left the machine."""
+    def said(self, line: Line, data: bytes) -> None:
+        """The orchestrator has said this in this turn; it leaves later."""
         ...
 
     def to_node(self, line: Line, data: bytes) -> None:
@@ -198,8 +198,6 @@ class Lines:
             line.has_output = False
             if data := end.data_to_send():
                 flying.append(data)
-                if self.tap is not None:
-                    self.tap.left(line, data)
                 if self.left is not None:
                     self.left(line, data)
         elif flying and not socket.closed and not (socket.arrived and chance.random() < 0.5):

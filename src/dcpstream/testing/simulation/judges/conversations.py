@@ -90,7 +90,7 @@ class Conversations:
 
     Args:
         histories: of its vbuckets.
-        map_told: called with the content of each map that leaves the orchestrator.
+        map_told: called with the content of each map in the turn in which the orchestrator tells it.
 
     Attributes:
         unacked_max: the most bytes that ever waited for an acknowledgement, as a share of the window.
@@ -113,9 +113,9 @@ class Conversations:
         """A connection is gone."""
         self._open.pop(line, None)
 
-    def left(self, line: Line, data: bytes) -> None:
-        """Bytes have left the machine. What leaves it at once are whole messages, if one of them is a map."""
-        if line.name == "orchestrator" and MAP in data:
+    def said(self, line: Line, data: bytes) -> None:
+        """The orchestrator has said this in this turn; only then its maps must be true. These are whole messages."""
+        if MAP in data:
             for message in frames.cut(data):
                 if message.opcode == frames.SET_MAP and MAP in message.value:
                     self._map_told(json.loads(message.value))
