@@ -173,7 +173,7 @@ class Conversations:
             window = talk.controls.pop(message.opaque, 0)
             if window and message.number == SUCCESS:
                 talk.window, talk.unacked = window, 0
-        elif message.opcode == frames.ADD_STREAM and message.number == EXISTS:
+        elif message.opcode == frames.ADD_STREAM and message.number == EXISTS and not self._has_lost(line.node):
             raise Violation(
                 f"a copy follows one source at a time: {line.node} was to follow another one, and still follows the "
                 "one before"
@@ -188,6 +188,10 @@ class Conversations:
             elif message.number == ROLLBACK:
                 self.rollbacks += 1
                 self._refused(line, request, int.from_bytes((message.extras or message.value)[:8], "big"))
+
+    def _has_lost(self, node: str) -> bool:
+        """Whether a node has a connection that the other end has given up, which the node does not know yet."""
+        return any(line.node == node and line.end.is_closed for line in self._open)
 
     def _common(self, line: Line, request: Request) -> int | None:
         """The highest seqno that the one who asks and the node have in common; None if that is not known."""
