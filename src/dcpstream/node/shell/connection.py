@@ -54,6 +54,10 @@ _REQUESTS = frozenset((0x80, 0x08))
 CLOSE_TIMEOUT_S = 1.0
 """Time that a closing connection has to accept its output."""
 
+BLOCKED_PAUSE_S = 0.1
+"""Least time between two looks at the time-outs of a DCP connection whose peer does not read. What is due waits for the
+socket, so its time stays in the past."""
+
 
 class Budget(Protocol):
     """The memory that all connections may hold together."""
@@ -480,6 +484,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         at = dcp.next_timeout() if dcp is not None else None
         if at is None:
             return
+        if not self._can_send:
+            at = max(at, self.server.loop.time() + BLOCKED_PAUSE_S)
         if self._timer is not None:
             if self._timer.when() <= at and not self._timer.cancelled():
                 return
@@ -492,5 +498,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is None or session.dcp is None or self._transport is None:
             return
         self.server.set_time()
-        session.dcp.handle_timeout(self.server.engine.now)
+        dcp = session.dcp
+        dcp.handle_timeout(self.server.engine.now)
+        if dcp.close_reason is not None and not self._can_send:
+            session.close(dcp.close_reason)  # otherwise that follows from sending
         self.send_or_drop()
