@@ -72,7 +72,9 @@ def check(data: bytes) -> None:
             continue
         match piece[0]:
             case 0:
-                node.advance(piece[1] / 2)
+                # What is due to a peer that does not read stays due: time would pass for ever.
+                if all(peer.is_reading for peer in peers):
+                    node.advance(piece[1] / 2)
             case 1:
                 node.flush()
             case 2:
@@ -84,6 +86,8 @@ def check(data: bytes) -> None:
             case _:
                 peers[current].disconnect()
                 peers[current] = connected(node, piece[1] % KINDS)
+    for peer in peers:
+        peer.is_reading = True
     node.flush()
     node.advance(REST_S)
     for peer in peers:
