@@ -36,7 +36,7 @@ _SECRETS = frozenset(("password", "keypassword"))
 _ACCESS = "connectionstring"
 _IDENTITY = ("connectionstring", "bucket", "username")
 _NO_OPTIONS = (
-    "the option must be given. Spark hands a table's OPTIONS to this source only if CREATE TABLE has no list of "
+    "connectionString is missing. Spark hands a table's OPTIONS to this source only if CREATE TABLE has no list of "
     "columns: leave it out and choose columns with the option columns, or give the options to the query, as in "
     "SELECT … FROM t WITH (connectionString = '…', …)"
 )
@@ -88,7 +88,7 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
     """
     kept = next((field.metadata[METADATA] for field in schema.fields if METADATA in (field.metadata or {})), None)
     if kept is None:
-        raise ConfigError("connectionString", None, _NO_OPTIONS)
+        raise ConfigError("connectionString", None, "the address of the cluster", message=_NO_OPTIONS)
     options = {name.lower(): value for name, value in json.loads(kept).items()}
     options.update({name.lower(): value for name, value in given.items()})
     if not options.keys() >= _SECRETS:
@@ -101,8 +101,9 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
         raise ConfigError(
             "password",
             None,
-            "this machine does not have the password of the table: it was defined by another user or on another "
-            "machine. Give it to the query, as in SELECT … FROM t WITH (password = '…')",
+            "the password of the table's user",
+            message="this machine does not have the password of the table: it was defined by another user or on "
+            "another machine. Give it to the query, as in SELECT … FROM t WITH (password = '…')",
         )
     return options
 

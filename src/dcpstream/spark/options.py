@@ -178,7 +178,7 @@ class SourceOptions:
             if by_certificate and option.attribute in {"username", "password"}:
                 continue
             if option.is_required and option.attribute not in values:
-                raise ConfigError(option.name, None, f"the option must be given: {option.meaning}")
+                raise ConfigError(option.name, None, option.meaning)
         _default_for_data_loss(values)
         row_filter = values.get("row_filter")
         if row_filter is not None and "collections" not in values and (paths := named_collections(row_filter)):

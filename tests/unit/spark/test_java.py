@@ -41,7 +41,7 @@ def test_a_java_home_that_is_set_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_java_home_without_java_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"JAVA_HOME=.*bin/java"):
+    with pytest.raises(ConfigError, match=r"JAVA_HOME cannot be .*bin/java"):
         ensure_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, wheel_home=no_wheel)
 
 
@@ -50,7 +50,7 @@ def test_an_old_java_home_is_refused_with_its_version(tmp_path: Path, version: s
     home = make_java(tmp_path / "jre", version)
     newer = make_java(tmp_path / "newer", "17.0.9")
     environ = {"JAVA_HOME": str(home), "PATH": str(newer / "bin")}
-    with pytest.raises(ConfigError, match=rf"JAVA_HOME=.*\(Java {major}\).*Java 17 or newer"):
+    with pytest.raises(ConfigError, match=rf"JAVA_HOME cannot be .*\(Java {major}\).*Java 17 or newer"):
         ensure_java(environ, wheel_home=lambda: newer)
 
 
