@@ -139,8 +139,8 @@ MUTANTS = (
     Mutant(
         "the copy that has least is promoted",
         "cluster/machine/failover.py",
-        "if best is None or key > best[0]:",
-        "if best is None or key < best[0]:",
+        "(best is None or key > best[0])",
+        "(best is None or key < best[0])",
     ),
     Mutant(
         "a failover promotes the first copy, whatever it has",

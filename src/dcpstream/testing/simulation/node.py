@@ -85,13 +85,19 @@ def known_users() -> Users:
 
 
 def simulated_engine(
-    store: BucketStore, *, clock: VirtualClock, random: SeededRandom, users: Users, compat_version: str = "7.2"
+    store: BucketStore,
+    *,
+    clock: VirtualClock,
+    random: SeededRandom,
+    users: Users,
+    compat_version: str = "7.2",
+    uuid: str = "",
 ) -> Engine:
-    """An engine with the bucket `default` in this store."""
+    """An engine with the bucket `default` in this store; one with this identity was made before."""
     config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=compat_version)
     engine = new_engine(users, config, random, handle_dcp, dcp_stats)
     engine.set_time(clock.monotonic(), clock.time_ns())
-    engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory")
+    engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory", is_filled=not uuid, uuid=uuid)
     return engine
 
 
@@ -134,7 +140,7 @@ class SimulatedNode:
         self.peers: list[Peer] = []
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, uuid: str = "") -> None:
         self.store: BucketStore = (
             DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings, file_system=self._disk)
             if self._path
@@ -143,20 +149,29 @@ class SimulatedNode:
         # A test does not stop such a node: the garbage collector closes its files as a crash would.
         weakref.finalize(self, self.store.close, clean=False)
         self.engine: Engine = simulated_engine(
-            self.store, clock=self.clock, random=self._random, users=self._users, compat_version=self._compat_version
+            self.store,
+            clock=self.clock,
+            random=self._random,
+            users=self._users,
+            compat_version=self._compat_version,
+            uuid=uuid,
         )
         self.bucket: Bucket = self.engine.buckets["default"]
         self._admin: Peer | None = None
 
     # ----------------------------------------------------------------------------------------------- the node's life
 
-    def restart(self, *, clean: bool = True) -> None:
-        """Stop and start again on the same files; `clean=False` is a crash, which loses what was not flushed."""
+    def restart(self, *, clean: bool = True, uuid: str = "") -> None:
+        """Stop and start again on the same files; `clean=False` is a crash, which loses what was not flushed.
+
+        Args:
+            uuid: the identity of the bucket, if the node remembers it, as a member of a cluster does.
+        """
         assert self._path is not None, "a bucket in memory does not survive a restart"
         for peer in list(self.peers):
             peer.disconnect()
         self.store.close(clean=clean)
-        self._start()
+        self._start(uuid)
 
     def lose_power(self) -> None:
         """The power goes while a commit is written; the node starts again, as a member of a cluster does."""
@@ -165,7 +180,7 @@ class SimulatedNode:
         with suppress(StoreError):
             self.store.commit()
         self._disk.is_failing = False
-        self.restart(clean=False)
+        self.restart(clean=False, uuid=self.bucket.uuid)
         self.bucket.stand_down()
 
     def flush(self) -> None:
