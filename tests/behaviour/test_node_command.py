@@ -124,7 +124,6 @@ def test_after_kill_9_what_was_persisted_is_there_on_a_new_branch(tmp_path):
         (["--flush-interval", "-1"], "flush_interval_s"),
         (["--replicas", "1"], "--replicas"),
         (["--nodes", "17"], "nodes"),
-        (["--nodes", "2", "--tls"], "tls"),
         (["--set", "max_ttl"], "persist=group"),
         (["--set", "persist=sometimes"], "none, group, every"),
         (["--set", "colour=red"], "colour"),

@@ -139,6 +139,7 @@ def test_a_reader_shows_its_streams_and_its_buffer(node: Node) -> None:
         assert "Flow control" in reader.text
         assert "of 4.0 MiB" in reader.text
         assert len(re.findall(r"\dfollows", reader.text)) == 4
+        changes.close()
     wait_until(lambda: ask(node, "GET", data).status == 404, "the connection was never closed")
 
 

@@ -145,7 +145,7 @@ def test_a_batch_limit_leaves_some_vbuckets_for_later(node: dcpstream.Node) -> N
 
 
 def test_names_that_never_were_are_a_mistake(node: dcpstream.Node) -> None:
-    with pytest.raises(ConfigError, match=r"shop\.order'"):
+    with pytest.raises(ConfigError, match=r"no collection shop\.order\."):
         Query(node, collections="shop.order").run()
 
 
