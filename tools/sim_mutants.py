@@ -1,6 +1,6 @@
 """Plant bugs, one at a time, and count those that seeds of the simulator find.
 
-    python -m tools.sim_mutants [--only PART] [--seeds 400] [--list]
+    python -m tools.sim_mutants [--only PART] [--seeds 700] [--list]
 
 A bug is a piece of a module's text that is replaced by another, in a copy of `src`. Each is a mistake that was made, or
 nearly made, in this project or another. Nothing tells the judges about it: the simulator plays its seeds from 0 on, as
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 400
-"""Seeds of a mutant at most; most are found within the first fifty."""
+SEEDS = 700
+"""Seeds of a mutant at most; most are found within the first fifty, the last one by seed 576."""
 TIMEOUT_S = 900
 
 
@@ -332,7 +332,12 @@ def main() -> int:
     return 1 if unexpected else 0
 
 
-MISSED: dict[str, str] = {}
+MISSED: dict[str, str] = {
+    "a failover does not expect that a rebalance removes its node in the last moment": (
+        "The moment is a few exchanges long. A seed found the bug once; since then a test of its own makes the moment, "
+        "`test_a_node_that_leaves_in_this_moment_can_be_failed_over`."
+    )
+}
 """Name → why the simulator's seeds do not show it."""
 
 

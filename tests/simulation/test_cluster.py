@@ -197,6 +197,10 @@ def test_a_node_that_leaves_in_this_moment_can_be_failed_over():
     world.until(lambda: rebalance.is_done or not world.bucket.holds("n2"))
     world.until(lambda: rebalance.is_done or not world.bucket.moving)
     assert not rebalance.is_done
+    orders = [world.line_of(world.orchestrator.orders("n2", bucket)) for bucket in ("default", "")]
+    for line in world.lines.of_node("n2"):
+        if line not in orders:
+            world.stall(line, 1 << 60, 20.0)  # so the fence takes longer than the rebalance
     failover = world.orchestrator.tasks.start(fail_over(world.orchestrator, ["n2"]))
     world.until(lambda: rebalance.is_done and failover.is_done)
     assert rebalance.error is None
