@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--rows", type=int, default=1_000_000, help="documents in `current` before")
     parser.add_argument("--trigger", default="", help="pause between batches in Spark's notation; none by default")
+    parser.add_argument("--engine", default="delta", choices=("delta", "delta-rs"), help="what writes the tables")
     parser.add_argument("--memory", default="2g", help="of the JVM")
     parser.add_argument("--directory", type=Path, default=None)
     given = parser.parse_args(arguments)
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             spark,
             directory / "tables",
             access,
-            engine="delta",
+            engine=given.engine,
             on_batch=batches.append,
             on_fold=lambda report: folds.append(report.fold_s),
         )
