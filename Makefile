@@ -21,9 +21,10 @@ export PATH := $(PATH):$(abspath $(BIN))
 # every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-# STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run.
+# STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run; one more than the cores of a small
+# machine, because many tests wait for other processes.
 STRICT ?=
-JOBS ?= 2
+JOBS ?= 3
 # PATIENCE=n: factor on the time limits of tests, against a quiet machine (4 by default; use more on a busy one).
 PATIENCE ?=
 export PATIENCE
@@ -188,8 +189,8 @@ docs: $(STAMPS)/docs ## build the documentation into site/
 	@echo 'open site/index.html; its search needs a server: python3 -m http.server --directory site'
 
 .PHONY: docs-test
-docs-test: setup $(STAMPS)/docs ## build the documentation and run every block of every page (half an hour)
-	@$(PY) -m tools.docs_test $(ARGS)
+docs-test: setup $(STAMPS)/docs ## build the documentation and run every block of every page (ten minutes)
+	@$(PY) -m tools.docs_test --dist loadgroup -n $(JOBS) $(ARGS)
 
 .PHONY: packages
 packages: setup ## build wheel and sdist, install each extra into an environment of its own, and use it (needs a network)

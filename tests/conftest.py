@@ -18,8 +18,10 @@ pytest_plugins = [
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep tests with Spark on one worker of a parallel run, and scale every test's time limit.
 
-    Tests with Spark share one session, which takes seconds to start.
+    Tests with Spark share one session, which takes seconds to start. They come first: they take more than any other
+    worker's share, and at the end nothing would be left to do beside them.
     """
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     usual_s = config.getoption("timeout") or float(config.getini("timeout"))
     for item in items:
         limit = item.get_closest_marker("timeout")

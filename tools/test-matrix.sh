@@ -5,14 +5,18 @@ set -u
 cd "$(dirname "$0")/.."
 main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
-jobs="-n ${JOBS:-2} --dist loadgroup"
-# What needs pyspark or deltalake, which the environments of other interpreters do not have.
+jobs="-n ${JOBS:-3} --dist loadgroup"
+# What needs pyspark, deltalake or psutil, which the environments of other interpreters do not have.
 tables='--ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/unit/pipelines --ignore=tests/unit/chaos
     --ignore=tests/simulation/test_tables_model.py --ignore=tests/unit/cli/test_compare.py
-    --ignore=tests/unit/cli/test_jars.py --ignore=tests/unit/cli/test_lake.py'
+    --ignore=tests/unit/cli/test_jars.py --ignore=tests/unit/cli/test_lake.py
+    --ignore=tests/unit/tools/test_cluster_loop.py'
 # What needs any extra besides those.
 extras='--ignore=tests/unit/columnar --ignore=tests/unit/bench --ignore=tests/property/test_columnar.py
-    --ignore=tests/simulation/test_rollback_cost.py'
+    --ignore=tests/simulation/test_rollback_cost.py --ignore=tests/behaviour/test_demo.py
+    --ignore=tests/behaviour/test_status_page_in_browser.py --ignore=tests/unit/demo/test_picture.py
+    --ignore=tests/unit/demo/test_report.py --ignore=tests/unit/runtime/test_kernel.py
+    --ignore=tests/unit/runtime/test_slabs.py'
 failed='' ran="$main (by make test)"
 
 # A working interpreter of that version: on PATH, or among pyenv's (whose shims fail for versions not switched on).
@@ -42,7 +46,7 @@ for version in 3.11 3.12 3.13 3.14; do
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
     # shellcheck disable=SC2086
-    PYTHONPATH=src "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
+    PYTHONPATH="$PWD/src" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
         $jobs $tables || failed="$failed $version"
     ran="$ran, $version"
 done

@@ -21,7 +21,8 @@ from tests.kit.rest import ask
 
 VBUCKETS = 2
 POWER_CUTS = 6
-"""What each step is looked at with: a kill, and so many power cuts."""
+"""What each step is looked at with: a kill (-1), and so many power cuts, of which the fast tests make two."""
+CUTS = [-1, 0, 1, *(pytest.param(cut, marks=pytest.mark.slow) for cut in range(2, POWER_CUTS))]
 BLANK_TABLES = "CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -252,7 +253,7 @@ def check_after(path: Path, created: bool, capsys: pytest.CaptureFixture[str]) -
     node.stop()
 
 
-@pytest.mark.parametrize("cut", range(-1, POWER_CUTS))
+@pytest.mark.parametrize("cut", CUTS)
 def test_a_creation_is_cut_short_at_every_step(
     tmp_path: Path, disks: Disks, cut: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,7 +284,7 @@ def test_a_creation_is_cut_short_at_every_step(
     assert stop_at > 8, "there are so many steps"
 
 
-@pytest.mark.parametrize("cut", range(-1, POWER_CUTS))
+@pytest.mark.parametrize("cut", CUTS)
 def test_a_first_start_is_cut_short_at_every_step(
     tmp_path: Path, disks: Disks, cut: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

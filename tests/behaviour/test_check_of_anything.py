@@ -16,7 +16,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.wire import Opcode
 from tests.kit.peer import SocketPeer
 
-FAST_CHANGES, SLOW_CHANGES = 25, 200
+FAST_CHANGES, SLOW_CHANGES = 12, 200
 """Of each file."""
 
 

@@ -232,7 +232,8 @@ class Walk:
         )
         assert done.returncode == 0, f"{block.name}\n{done.stdout}{done.stderr}"
         if block.output is not None:
-            assert self._there(done.stdout) == block.output, block.name
+            printed = self._there(done.stdout)
+            assert printed.rstrip("\n") == block.output.rstrip("\n"), f"{block.name} printed\n{printed}"
 
     def _start(self, block: Block) -> None:
         ready, log = self.folder / ".ready.json", self.folder / ".background.log"
