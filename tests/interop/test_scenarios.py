@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,10 @@ KNOWN_DIFFERENCES = {"s34": 1}
 DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 TIMEOUT_S = patient(120)
 
-
 AT_A_TIME = 4
 """Scenarios that play at the same time. With many more, answers would come too late on a small machine."""
+ATTEMPTS_ALONE = 3
+"""Further plays of a scenario that differed, one at a time."""
 
 Play = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
 """What the driver and the comparison said."""
@@ -68,13 +70,27 @@ def plays(
 @pytest.mark.xdist_group("scenarios")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("prefix", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_scenario(prefix: str, plays: dict[str, Future[Play]]) -> None:
-    ran, compared = plays[prefix].result()
+def test_scenario(prefix: str, plays: dict[str, Future[Play]], tmp_path: Path) -> None:
+    known = KNOWN_DIFFERENCES.get(prefix, 0)
+    different = differences(plays[prefix].result())
+    for attempt in range(ATTEMPTS_ALONE):
+        if len(different) <= known:
+            break
+        # The driver waits as long as for the recording, often a second, and a node begins a checkpoint after five. What
+        # a busy machine was late with is in time in another play; what the node does otherwise comes every time.
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        different = differences(play(prefix, directory))
+    assert len(different) <= known, json.dumps(different, indent=1)[:4000]
+
+
+def differences(played: Play) -> list[dict[str, Any]]:
+    """What is not as recorded."""
+    ran, compared = played
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (verdict,) = json.loads(compared.stdout)
-    different = [difference for difference in verdict["differences"] if not difference["allowed"]]
     assert verdict["steps"] > 0
-    assert len(different) <= KNOWN_DIFFERENCES.get(prefix, 0), json.dumps(different, indent=1)[:4000]
+    return [difference for difference in verdict["differences"] if not difference["allowed"]]
 
 
 @pytest.mark.parametrize("prefix", sorted(KNOWN_DIFFERENCES))
