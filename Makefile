@@ -83,7 +83,7 @@ dead-code: $(STAMPS)/project ## names that nobody uses (tools/dead_code_whitelis
 
 .PHONY: test
 test: check ## check, then the fast tests (what CI runs)
-	@sh tools/install-judges.sh $(VENV)
+	@sh tools/install-judges.sh $(VENV) tshark
 	$(call say,'fast tests')
 	@$(PYTEST)
 
@@ -98,6 +98,10 @@ test-all: check ## check, all tests (also slow ones), and the core on every inte
 .PHONY: coverage
 coverage: setup ## branch coverage of the fast tests: a table by package, and pages in .cache/coverage/html
 	@$(PY) tools/branch_coverage.py --dist loadgroup -n $(JOBS) $(ARGS)
+
+.PHONY: browser
+browser: setup ## a headless Chromium for the tests of pages, into .venv if the system has none (375 MB)
+	@sh tools/install-judges.sh $(VENV) browser
 
 .PHONY: hooks
 hooks: setup ## have Git check format, lint, types, imports and subjects at each commit (pre-commit)
@@ -133,7 +137,7 @@ judge: setup ## run the recorded scenarios against our node and compare with the
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
-	@sh tools/install-judges.sh $(VENV)
+	@sh tools/install-judges.sh $(VENV) tshark
 	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
 
 .PHONY: example

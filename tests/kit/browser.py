@@ -22,8 +22,18 @@ import aiohttp
 
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome-headless-shell")
-WHY_SKIPPED = f"no browser: none of {', '.join(NAMES)} is on the PATH (Debian: apt-get install chromium)"
+NAMES = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "chrome-headless-shell",
+    "chromium-headless-shell",
+)
+WHY_SKIPPED = (
+    f"no browser: none of {', '.join(NAMES)} is on the PATH (`make browser` puts one into .venv without changing the "
+    "system; Debian: apt-get install chromium)"
+)
 MESSAGE_BYTES_MAX = 64 << 20
 """Largest message of the browser: a picture of a long page."""
 WIDE, NARROW = (1200, 900), (360, 780)

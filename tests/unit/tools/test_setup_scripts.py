@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.browser import NAMES
 from tools.patience import patient
 
 ROOT = Path(__file__).parents[3]
@@ -108,13 +109,18 @@ def test_the_version_of_java_home_is_looked_at_and_told(tmp_path: Path, version:
     assert (f"{tmp_path}/jre is Java {major}, and Spark needs Java 17 or newer" in done.stderr) is bool(major)
 
 
-def system_with_apt(path: Path) -> Path:
-    """Programs that note their arguments; apt-get fetches one package, which unpacks to a tshark."""
+FILES = {"tshark": "usr/bin/tshark", "browser": "usr/lib/chromium/chromium-headless-shell"}
+
+
+def system_with_apt(path: Path, judge: str = "tshark") -> Path:
+    """Programs that note their arguments; apt-get fetches two packages, one of which unpacks to the judge."""
     note = f'echo "$(basename "$0") $*" >>{path}/calls'
-    fetch = 'case $word in Dir::Cache=*) cache=${word#Dir::Cache=} ;; install) touch "$cache/archives/a.deb" ;; esac'
+    put = 'touch "$cache/archives/a.deb" "$cache/archives/libllvm15_1.deb"'
+    fetch = f"case $word in Dir::Cache=*) cache=${{word#Dir::Cache=}} ;; install) {put} ;; esac"
     made = make_program(path, "apt-get", f"{note}\nfor word; do {fetch}; done")
-    tshark = '#!/bin/sh\\necho a decoder "$@"\\n'
-    unpack = f'mkdir -p "$3/usr/bin" && printf \'{tshark}\' >"$3/usr/bin/tshark" && chmod +x "$3/usr/bin/tshark"'
+    program = '#!/bin/sh\\necho "$@" ${FONTCONFIG_FILE:-$WIRESHARK_DATA_DIR}\\n'
+    file, folder = FILES[judge], FILES[judge].rpartition("/")[0]
+    unpack = f'mkdir -p "$3/{folder}" && printf \'{program}\' >"$3/{file}" && chmod +x "$3/{file}"'
     make_program(path, "dpkg", f"{note}\n{unpack}")
     for tool in ("basename", "id", "mkdir", "rm", "mv", "cat", "chmod", "find", "dirname", "sort", "tr", "touch"):
         found = shutil.which(tool)
@@ -123,33 +129,47 @@ def system_with_apt(path: Path) -> Path:
     return made
 
 
-def run_judges(path: Path, venv: Path) -> subprocess.CompletedProcess[str]:
+def run_judges(path: Path, venv: Path, judge: str = "tshark") -> subprocess.CompletedProcess[str]:
     for tool in BASIC_TOOLS:
         if not (path / tool).exists():
             (path / tool).symlink_to(str(shutil.which(tool)))
-    command = ["/bin/sh", str(ROOT / "tools" / "install-judges.sh"), str(venv)]
+    command = ["/bin/sh", str(ROOT / "tools" / "install-judges.sh"), str(venv), judge]
     return subprocess.run(
         command, env={"PATH": str(path)}, capture_output=True, text=True, timeout=patient(60), check=False
     )
 
 
-def test_tshark_goes_into_the_project_and_not_into_the_system(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("judge", "name"), [("tshark", "tshark"), ("browser", "chromium-headless-shell")])
+def test_a_judge_goes_into_the_project_and_not_into_the_system(tmp_path: Path, judge: str, name: str) -> None:
     venv, programs = tmp_path / "a venv", tmp_path / "programs"
-    system_with_apt(programs)
-    assert run_judges(programs, venv).returncode == 0
+    system_with_apt(programs, judge)
+    assert run_judges(programs, venv, judge).returncode == 0
     calls = (programs / "calls").read_text().splitlines()
     apt = [call for call in calls if call.startswith("apt-get")]
     assert len(apt) == 2
     for call in apt:
-        assert f"Dir::State::lists={venv}/tshark.new/lists" in call
-        assert f"Dir::Cache={venv}/tshark.new/cache" in call
+        assert f"Dir::State::lists={venv}/{judge}.new/lists" in call
+        assert f"Dir::Cache={venv}/{judge}.new/cache" in call
     assert "--download-only" in apt[1]
-    assert [call.split()[1] for call in calls if call.startswith("dpkg")] == ["-x"]
-    done = subprocess.run([venv / "bin" / "tshark", "-v"], capture_output=True, text=True, check=True)
-    assert done.stdout == "a decoder -v\n"
+    assert apt[1].endswith(f" {name}")
+    unpacked = [call for call in calls if call.startswith("dpkg")]
+    assert len(unpacked) == 1, "no driver of graphics cards"
+    assert unpacked[0].split()[1] == "-x"
+    done = subprocess.run([venv / "bin" / name, "-v"], capture_output=True, text=True, check=True)
+    data = {"tshark": "root/usr/share/wireshark", "browser": "fonts.conf"}[judge]
+    assert done.stdout == f"-v {venv}/{judge}/{data}\n"
+    assert (venv / judge / "fonts.conf").exists() is (judge == "browser")
     (programs / "calls").unlink()
-    assert run_judges(programs, venv).returncode == 0
+    assert run_judges(programs, venv, judge).returncode == 0
     assert not (programs / "calls").exists(), "it is there now"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_browser_that_tests_can_use_is_enough(tmp_path: Path, name: str) -> None:
+    system_with_apt(tmp_path, "browser")
+    make_program(tmp_path, name, "exit 0")
+    assert run_judges(tmp_path, tmp_path / "venv", "browser").returncode == 0
+    assert not (tmp_path / "calls").exists()
 
 
 def test_a_tshark_of_the_system_is_used(tmp_path: Path) -> None:
@@ -160,16 +180,17 @@ def test_a_tshark_of_the_system_is_used(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize("judge", FILES)
 @pytest.mark.parametrize("lacks", ["apt-get", "the network"])
-def test_without_tshark_its_tests_are_said_to_be_skipped(tmp_path: Path, lacks: str) -> None:
-    program = system_with_apt(tmp_path)
+def test_without_a_judge_its_tests_are_said_to_be_skipped(tmp_path: Path, lacks: str, judge: str) -> None:
+    program = system_with_apt(tmp_path, judge)
     program.unlink()
     if lacks == "the network":
         make_program(tmp_path, "apt-get", "exit 100")
-    done = run_judges(tmp_path, tmp_path / "venv")
+    done = run_judges(tmp_path, tmp_path / "venv", judge)
     assert done.returncode == 0
     assert "its tests will be skipped" in done.stdout
-    assert not (tmp_path / "venv" / "bin" / "tshark").exists()
+    assert not list((tmp_path / "venv").glob("bin/*"))
 
 
 @pytest.mark.parametrize("name", LOCKS)
