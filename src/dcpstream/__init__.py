@@ -6,8 +6,9 @@ import their own dependencies, and only Arrow batches need pyarrow.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dcpstream.client import AsyncClient, Client, FileOffsetStore, SqliteOffsetStore
@@ -27,15 +28,4 @@ _HOME_OF = {
     "SqliteOffsetStore": "dcpstream.client",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)

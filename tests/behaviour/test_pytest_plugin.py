@@ -312,7 +312,7 @@ import dcpstream.pytest_plugin
 print(*sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
-    assert done.stdout.split() == ["dcpstream", "dcpstream.pytest_plugin"]
+    assert done.stdout.split() == ["dcpstream", "dcpstream.lazy", "dcpstream.pytest_plugin"]
 
 
 def test_the_project_announces_it_to_pytest() -> None:

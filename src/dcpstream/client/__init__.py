@@ -11,8 +11,9 @@ The names below are loaded when they are first used: a blocking reader does not 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dcpstream.client.aio.client import AsyncBatch, AsyncClient
@@ -76,15 +77,4 @@ _HOME_OF = {
     "VbucketRange": "dcpstream.client.machine.values",
 }
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
