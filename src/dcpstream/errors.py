@@ -400,5 +400,10 @@ class ConfigError(DcpstreamError, ValueError):
         self.option = option
         self.value = value
         self.allowed = allowed
+        self._message = message
         given = f"{option} is missing. Needed" if value is None else f"{option} cannot be {_shown(value)}. Allowed"
         super().__init__(message or f"{given}: {allowed}")
+
+    def under(self, option: str) -> ConfigError:
+        """The same error about an option that its user knows by another name. A sentence of its own stays."""
+        return ConfigError(option, self.value, self.allowed, message=self._message)

@@ -30,6 +30,12 @@ def test_a_missing_option_and_an_object_are_told_in_words() -> None:
     assert (str(told), told.value, told.allowed) == ("port 80 is already in use", 80, "a free port")
 
 
+def test_a_config_error_under_another_name_keeps_its_sentence() -> None:
+    told = errors.ConfigError("port", 80, "a free port", message="port 80 is already in use").under("--port")
+    assert (str(told), told.option) == ("port 80 is already in use", "--port")
+    assert str(errors.ConfigError("port", 0, "1 to 9").under("--port")) == "--port cannot be 0. Allowed: 1 to 9"
+
+
 def test_a_corrupt_log_says_where() -> None:
     error = errors.CorruptLog("/data/1.seg", 4096, "checksum 1", "checksum 2", "Restore the file.")
     assert str(error) == "/data/1.seg: damaged at byte 4096: expected checksum 1, found checksum 2. Restore the file."

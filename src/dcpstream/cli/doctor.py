@@ -182,7 +182,7 @@ def _tables() -> Finding:
     try:
         names = [jar.file_name for jar in jars.connector("delta", version)]
     except ConfigError as error:
-        return Finding("Tables", "note", error.allowed)
+        return Finding("Tables", "note", str(error))
     directory = jars.jars_directory()
     missing = [name for name in names if not (directory / name).exists()]
     if missing:

@@ -96,6 +96,9 @@ def exit_for(error: BaseException) -> Exit | None:
         package = (error.name or "").partition(".")[0]
         return Exit(NOT_INSTALLED, str(NotInstalled(package, _EXTRA_OF[package])))
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return Exit(FAILED, f"{where}{error.strerror}")
+        if error.filename is None:
+            return Exit(FAILED, error.strerror)
+        is_missing = isinstance(error, FileNotFoundError)
+        what = "does not exist" if is_missing else f"cannot be used: {error.strerror}"
+        return Exit(FAILED, f"{error.filename} {what}")
     return None

@@ -245,7 +245,7 @@ class SourceOptions:
                 self.network,
             )
         except ConfigError as error:
-            raise ConfigError(_SPARK_NAMES.get(error.option, error.option), error.value, error.allowed) from None
+            raise error.under(_SPARK_NAMES.get(error.option, error.option)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def _connection_string(name: str, text: str) -> str:
     try:
         parse_connection_string(text)
     except ConfigError as error:
-        raise ConfigError(name, text, error.allowed) from None
+        raise error.under(name) from None
     return text
 
 
@@ -302,7 +302,7 @@ def _tls(given: Mapping[str, Any]) -> TlsOptions:
     try:
         return TlsOptions(**given)
     except ConfigError as error:
-        raise ConfigError(_SPARK_NAMES.get(error.option, error.option), error.value, error.allowed) from None
+        raise error.under(_SPARK_NAMES.get(error.option, error.option)) from None
 
 
 def _verify(name: str, text: str) -> bool:

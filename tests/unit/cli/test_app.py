@@ -71,7 +71,9 @@ def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
         (ConnectTimeout("nobody listens at 127.0.0.1:1"), exits.UNREACHABLE, "nobody listens"),
         (AuthenticationFailed("user 'x' was refused"), exits.REFUSED, "refused"),
         (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), exits.NOT_INSTALLED, "dcpstream[spark]"),
-        (FileNotFoundError(2, "No such file or directory", "x.bin"), exits.FAILED, "x.bin: No such file"),
+        (FileNotFoundError(2, "No such file or directory", "x.bin"), exits.FAILED, "x.bin does not exist\n"),
+        (IsADirectoryError(21, "Is a directory", "x"), exits.FAILED, "x cannot be used: Is a directory\n"),
+        (OSError(28, "No space left on device"), exits.FAILED, "dcpstream: No space left on device\n"),
         (KeyboardInterrupt(), exits.INTERRUPTED, "interrupted"),
     ],
 )

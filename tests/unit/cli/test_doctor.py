@@ -109,3 +109,11 @@ def test_findings_are_json() -> None:
     finding = doctor.Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
     assert "mend it: pip install" in doctor.shown(finding)
     assert json.loads(json.dumps(dataclasses.asdict(finding)))["fix"] == finding.fix
+
+
+def test_a_spark_without_a_connector_is_told_with_the_ones_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark", reason="without pyspark doctor does not look for tables")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "4.9.0")
+    finding = doctor._tables()
+    assert finding.verdict == "note"
+    assert "no connector of delta is published for Spark 4.9, only for Spark 4.0" in finding.text

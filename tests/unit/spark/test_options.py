@@ -24,6 +24,13 @@ def test_defaults() -> None:
     assert options.max_offsets_per_trigger == 1_000_000
 
 
+@pytest.mark.parametrize("option", [{"trustCertificate": "/authority.pem"}, {"tlsVerify": "none"}])
+def test_tls_without_tls_is_told_in_a_sentence(option: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"Begin it with couchbases://") as raised:
+        SourceOptions.parse(NEEDED | option)
+    assert "TlsOptions" not in str(raised.value)
+
+
 def test_names_and_words_are_taken_in_any_case() -> None:
     lower = {name.lower(): value for name, value in NEEDED.items()}
     options = SourceOptions.parse(
