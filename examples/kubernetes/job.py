@@ -2,11 +2,10 @@
 
 import logging
 import os
-import signal
-import threading
 
 from dcpstream.pipelines import Monitor, Pipeline
 from dcpstream.runtime.logs import JsonFormatter
+from dcpstream.runtime.stopping import stop_signals
 from dcpstream.spark import build_session
 
 lines = logging.StreamHandler()
@@ -19,14 +18,13 @@ access = {
     "password": os.environ["COUCHBASE_PASSWORD"],
     "bucket": os.environ["COUCHBASE_BUCKET"],
 }
-stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-spark = build_session("pipeline", driver_memory=os.environ.get("DRIVER_MEMORY", "2g"))
 host = os.environ.get("MONITOR_HOST", "127.0.0.1")
 port = int(os.environ.get("MONITOR_PORT", "9464"))
-with Pipeline(spark, os.environ["TABLES"], access) as pipeline, Monitor([pipeline], host=host, port=port):
-    pipeline.start(trigger=os.environ.get("TRIGGER", "10 seconds"))
-    while not stopping.is_set() and not pipeline.await_end(1):
-        pass
-    pipeline.stop()  # ends the batch that is being written, and folds
-spark.stop()
+with stop_signals() as stopping:
+    spark = build_session("pipeline", driver_memory=os.environ.get("DRIVER_MEMORY", "2g"))
+    with Pipeline(spark, os.environ["TABLES"], access) as pipeline, Monitor([pipeline], host=host, port=port):
+        pipeline.start(trigger=os.environ.get("TRIGGER", "10 seconds"))
+        while not stopping.is_set() and not pipeline.await_end(1):
+            pass
+        pipeline.stop()  # ends the batch that is being written, and folds
+    spark.stop()

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.kit.pages import ROOT, environment
 from tests.kit.waiting import wait_until
 from tools.patience import patient
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.kit.spark import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -31,7 +32,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_the_pod_serves_its_state_and_ends_at_sigterm(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_pod_serves_its_state_and_ends_at_sigterm(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set(a="1", b="2")
     port = free_port()
     access = {"COUCHBASE": bucket.node.connection_string, "COUCHBASE_BUCKET": "default"}
@@ -63,6 +64,7 @@ def test_the_pod_serves_its_state_and_ends_at_sigterm(bucket: Bucket, tmp_path: 
     finally:
         pod.kill()
         pod.wait()
-    assert sorted(DeltaTable(str(tmp_path / "tables" / "current")).to_pyarrow_table()["key"].to_pylist()) == ["a", "b"]
+    current = spark.read.format("delta").load(str(tmp_path / "tables" / "current"))
+    assert {row["key"] for row in current.collect()} == {"a", "b"}
     ours = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith('{"time"')]
     assert all(json.loads(line)["logger"] for line in ours)

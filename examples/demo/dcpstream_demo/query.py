@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-import signal
 import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.runtime import SystemClock
+from dcpstream.runtime.stopping import StopSign, stop_signals
 from dcpstream_demo.guarded import STANDARD_INPUT, wait_for_end_of_input
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def report_fold(report: FoldReport) -> None:
     )
 
 
-def run(settings: Mapping[str, Any], stopping: threading.Event) -> int:
+def run(settings: Mapping[str, Any], stopping: StopSign) -> int:
     """Run the pipeline until `stopping` is set; returns the exit status.
 
     Args:
@@ -139,16 +139,14 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     with open(STANDARD_INPUT, "rb", buffering=0, closefd=False) as raw:
         settings = json.loads(raw.readline())
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    with stop_signals() as stopping:
 
-    def watch_input() -> None:
-        wait_for_end_of_input()
-        stopping.set()
+        def watch_input() -> None:
+            wait_for_end_of_input()
+            stopping.set()
 
-    threading.Thread(target=watch_input, name="watch the demo", daemon=True).start()
-    return run(settings, stopping)
+        threading.Thread(target=watch_input, name="watch the demo", daemon=True).start()
+        return run(settings, stopping)
 
 
 if __name__ == "__main__":

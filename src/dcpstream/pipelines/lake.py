@@ -10,7 +10,6 @@ every case.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -19,6 +18,7 @@ from dcpstream.pipelines.failures import failure_of
 from dcpstream.pipelines.pipeline import Pipeline, Until
 from dcpstream.pipelines.progress import PipelineProgress
 from dcpstream.runtime import Clock, SystemClock
+from dcpstream.runtime.stopping import StopSign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +148,7 @@ class Lake:
         """The lake of a session."""
         return cls(lambda config: pipeline_of(spark, config), configs, on_event)
 
-    def run(self, stopping: threading.Event, *, once: bool = False) -> bool:
+    def run(self, stopping: StopSign, *, once: bool = False) -> bool:
         """Run until `stopping` is set, or with `once` until every pipeline has read what the buckets hold now.
 
         Returns: whether no pipeline was given up.
