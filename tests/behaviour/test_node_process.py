@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import select
 import signal
 import socket
@@ -54,6 +55,20 @@ def test_it_serves_in_another_process(node: Node):
         found = client.get("k")
         assert found is not None
         assert found.value == b"1"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no such setting")
+def test_documents_in_memory_take_little_more_than_their_size():
+    def resident(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    value, count, group = b"\x80" * 2000, 6000, 500
+    with Node(vbuckets=16, process=True) as node, kv(node) as client:
+        assert node.pid is not None
+        before = resident(node.pid)
+        for first in range(0, count, group):
+            client.set_many([(b"k%d" % number, value) for number in range(first, first + group)])
+        assert resident(node.pid) - before < 1.45 * count * len(value)
 
 
 def test_buckets_users_and_collections_are_changed_from_outside(node: Node):

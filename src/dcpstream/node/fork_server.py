@@ -22,13 +22,16 @@ import dcpstream.node.http
 import dcpstream.store.disk  # noqa: F401 - loaded for the nodes
 from dcpstream.node.channel import Channel
 from dcpstream.node.embedded import Node
-from dcpstream.runtime import SystemClock
+from dcpstream.runtime import SystemClock, keep_large_buffers_apart
 
 LAST_STOP_S = 10.0
 """Time that nodes get for a last commit when the parent has ended without stopping them."""
 LOOK_PAUSE_S = 0.02
 MANAGER_TIMEOUT_S = 600.0
 """Longest wait for the cluster's manager: it answers when its order is carried out, and a failover takes seconds."""
+
+COLLECTED_AFTER = 20_000
+"""New objects after which a node's process looks for reference cycles: a node makes few, and many objects that stay."""
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"
 
@@ -56,6 +59,8 @@ class _Served:
     def _start(self, arguments: dict[str, Any], has_manager: bool, log_level: int, directory: str) -> dict[str, Any]:
         logging.basicConfig(level=log_level, format=LOG_FORMAT)
         os.chdir(directory)
+        if arguments.get("path") is None:
+            keep_large_buffers_apart()
         node = self._node = Node(**arguments)
         if has_manager:
             node.manager = self._ask_manager
@@ -70,6 +75,7 @@ class _Served:
 def _be_node(end: socket.socket) -> NoReturn:
     """Serve in this fork, and end it."""
     status = 1
+    gc.set_threshold(COLLECTED_AFTER)
     try:
         _Served(end).serve()
         status = 0

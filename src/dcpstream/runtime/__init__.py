@@ -5,6 +5,7 @@ the writes that a disk loses. `kernel` has the native code of this installation,
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock, utc_now
+from dcpstream.runtime.collector import held_collector
 from dcpstream.runtime.files import (
     DirectoryLock,
     File,
@@ -16,6 +17,7 @@ from dcpstream.runtime.files import (
     replace_shared,
     write_whole,
 )
+from dcpstream.runtime.heap import keep_large_buffers_apart
 from dcpstream.runtime.random import Random, SystemRandom, new_vbuuid
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "SystemClock",
     "SystemFileSystem",
     "SystemRandom",
+    "held_collector",
     "is_locked",
+    "keep_large_buffers_apart",
     "make_durable_directory",
     "make_private",
     "new_vbuuid",
