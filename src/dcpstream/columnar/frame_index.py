@@ -8,38 +8,20 @@ The second half, `decode_wire`, continues in the way in which the buffer was sca
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 
 from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
 from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
-from dcpstream.errors import FrameError
 from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
+from dcpstream.wire.columns import NativeScan, check_rest, scan_natively
+from dcpstream.wire.frames import frame_length
 
 SMALL_BATCH_FRAMES = 50
 """Below this many frames numpy's fixed cost (about 75 µs) is more than decoding one by one."""
 MAX_BUFFER_BYTES = 2**31 - 1
 """Arrow's plain string and binary columns count their bytes in an int32."""
-
-
-class Counts(NamedTuple):
-    """What the native kernel counts while it scans: the sizes of the columns.
-
-    Attributes:
-        native: the kernel.
-        rows: number of data messages.
-        key_bytes: of their key fields, with collection prefixes.
-        value_bytes: of their values.
-    """
-
-    native: ModuleType
-    rows: int
-    key_bytes: int
-    value_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +33,14 @@ class FrameIndex:
         consumed: bytes of whole frames from the start of the scan. An incomplete frame may follow.
         end: offset in the buffer at which the last whole frame ends.
         headers: the gathered headers; None after a native scan, and for few frames.
-        counts: of a native scan; None in plain Python.
+        native: what a native scan has found; None in plain Python.
     """
 
     starts: Int64Array
     consumed: int
     end: int
     headers: Headers | None = field(default=None, repr=False, compare=False)
-    counts: Counts | None = field(default=None, repr=False, compare=False)
+    native: NativeScan | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         """The number of whole frames."""
@@ -93,7 +75,9 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
     if not 0 <= start <= stop <= len(buffer) or len(buffer) > MAX_BUFFER_BYTES:
         raise ValueError(f"cannot scan {start}:{stop} of {len(buffer)} bytes (at most {MAX_BUFFER_BYTES})")
     if kernel.native is not None:
-        return _scan_natively(kernel.native, buffer, start, stop)
+        found = scan_natively(kernel.native, buffer, start, stop)
+        starts = np.frombuffer(found.starts, np.int64)
+        return FrameIndex(starts, found.end - start, found.end, native=found)
     starts, end = find_boundaries(buffer, start, stop)
     headers = None
     if len(starts) < SMALL_BATCH_FRAMES or not LITTLE_ENDIAN:
@@ -106,23 +90,5 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
             at = int(starts[np.argmax(broken)])
             frame_length(buffer, at)
             raise AssertionError(f"the fast check refused the frame at {at}, the plain one did not")
-    _check_rest(buffer, end, stop)
+    check_rest(buffer, end, stop)
     return FrameIndex(starts, end - start, end, headers)
-
-
-def _scan_natively(native: ModuleType, buffer: Buffer, start: int, stop: int) -> FrameIndex:
-    starts, end, rows, key_bytes, value_bytes, broken = native.scan(buffer, start, stop)
-    if broken >= 0:
-        frame_length(buffer, broken)
-        raise AssertionError(f"the kernel refused the frame at {broken}, the plain check did not")
-    _check_rest(buffer, end, stop)
-    counts = Counts(native, rows, key_bytes, value_bytes)
-    return FrameIndex(np.frombuffer(starts, np.int64), end - start, end, None, counts)
-
-
-def _check_rest(buffer: Buffer, at: int, stop: int) -> None:
-    """Check the beginning of an incomplete frame."""
-    if stop - at >= HEADER_BYTES:
-        frame_length(buffer, at)
-    elif at < stop and buffer[at] not in MAGICS:
-        raise FrameError(f"0x{buffer[at]:02x} is not a magic", offset=at, header=bytes(buffer[at:stop]))

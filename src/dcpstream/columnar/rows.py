@@ -69,8 +69,8 @@ def decode_wire(buffer: Buffer, index: FrameIndex, options: DecodeOptions = _DEF
 
     Cost: a copy of keys and values, and about 10 ns per message with the native kernel, otherwise 45 ns.
     """
-    if index.counts is not None:
-        return decode_natively(buffer, index.starts, index.counts, options)
+    if index.native is not None:
+        return decode_natively(buffer, index.native, options)
     if index.headers is None:
         return decode_messages(buffer, options, starts=index.starts.tolist())
     headers, starts, ends = index.headers, index.starts, index.ends()
