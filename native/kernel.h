@@ -55,6 +55,8 @@ INLINE void put_u64(uint8_t *p, uint64_t number) {
 /* The functions that Python sees; the file of each describes it. */
 PyObject *kernel_scan(PyObject *module, PyObject *arguments);
 PyObject *kernel_decode(PyObject *module, PyObject *arguments);
+PyObject *kernel_gather_texts(PyObject *module, PyObject *arguments);
+PyObject *kernel_is_ascii(PyObject *module, PyObject *arguments);
 PyObject *kernel_answer(PyObject *module, PyObject *arguments);
 PyObject *kernel_is_json(PyObject *module, PyObject *value);
 PyObject *kernel_select_rows(PyObject *module, PyObject *arguments);

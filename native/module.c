@@ -1,6 +1,7 @@
 /* The native kernel of dcpstream: one compiled module of several files, each of which does the work of one package.
  *
  * frames.c    finds and decodes frames, for dcpstream.columnar
+ * texts.c     makes columns of texts, for dcpstream.columnar
  * requests.c  answers plain requests, for dcpstream.node
  * blocks.c    selects and copies frames for readers, for dcpstream.store and dcpstream.wire
  * json.c      tells whether a text is JSON
@@ -14,6 +15,8 @@
 static PyMethodDef methods[] = {
     {"scan", kernel_scan, METH_VARARGS, kernel_scan_doc},
     {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
+    {"gather_texts", kernel_gather_texts, METH_VARARGS, kernel_gather_texts_doc},
+    {"is_ascii", kernel_is_ascii, METH_VARARGS, kernel_is_ascii_doc},
     {"answer", kernel_answer, METH_VARARGS, kernel_answer_doc},
     {"select_rows", kernel_select_rows, METH_VARARGS, kernel_select_rows_doc},
     {"cut", kernel_cut, METH_VARARGS, kernel_cut_doc},

@@ -8,6 +8,7 @@ that cut keys and values out of the receive buffer cut out the bodies. Only snap
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import cramjam
@@ -23,6 +24,10 @@ MAX_BATCH_BYTES = 2**31 - 1
 """Arrow's plain binary column counts its bytes in an int32."""
 MAX_VALUE_BYTES = 30 * 1024 * 1024
 """Largest value when inflated: the largest frame. A server's limit for a document is 20 MiB and 1 MiB of xattrs."""
+NULLS_KEPT = 16_384
+"""Rows up to which a column of nulls is a slice of one that is kept: more than most batches have."""
+NULL_KINDS_MAX = 16
+"""Number of such columns: more than a batch has types. With the bound above each has at most 256 KiB."""
 _SNAPPY_RATIO_MAX = 32
 """Highest ratio of a snappy block (3 bytes become 64). A larger claim is refused before memory is allocated."""
 _VARINT_BYTES_MAX = 5
@@ -83,6 +88,8 @@ def _flagged(values: pa.BinaryArray, datatype: npt.NDArray[np.uint8], flag: Data
 
     A stream without values that keeps the datatypes (open flag 0x40) sends flags with empty values.
     """
+    if not int(np.bitwise_or.reduce(datatype)) & flag:
+        return np.zeros(0, np.int64)
     flagged = (datatype & np.uint8(flag)) != 0
     if flagged.any():
         offsets, _ = offsets_and_data(values)
@@ -173,6 +180,16 @@ def split_sections(
 def pick(parts: pa.BinaryArray, rows: Int64Array) -> pa.BinaryArray:
     """Copies of the elements with these numbers."""
     return pc.take(parts, pa.array(rows), boundscheck=False)
+
+
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """`count` nulls. Those of a kind are made once, for columns without a value in all rows of all batches."""
+    return _all_nulls(kind).slice(0, count) if count <= NULLS_KEPT else pa.nulls(count, kind)
+
+
+@lru_cache(maxsize=NULL_KINDS_MAX)
+def _all_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(NULLS_KEPT, kind)
 
 
 def with_nulls(values: Any, null: BoolArray) -> Any:

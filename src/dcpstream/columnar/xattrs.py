@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dcpstream.columnar.schema import XATTRS
 from dcpstream.columnar.text import escape, strings_of
-from dcpstream.columnar.values import LENGTH_BYTES, Blame, Int64Array, lengths_at, offsets_and_data, pick
+from dcpstream.columnar.values import LENGTH_BYTES, Blame, Int64Array, lengths_at, nulls, offsets_and_data, pick
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import decode_xattrs
 
@@ -38,7 +38,7 @@ def xattr_maps(sections: pa.BinaryArray | None, rows: Int64Array, count: int, bl
         FieldError: a section whose lengths disagree.
     """
     if sections is None:
-        return pa.nulls(count, XATTRS)
+        return nulls(count, XATTRS)
     pairs = _pairs(sections, rows, blame) if len(rows) >= TOGETHER_MIN else None
     if pairs is None:
         return _one_by_one(sections, rows, count, blame)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dcpstream.columnar.values import MAX_VALUE_BYTES, inflate, split_sections, with_nulls
+from dcpstream.columnar.values import MAX_VALUE_BYTES, NULLS_KEPT, inflate, nulls, split_sections, with_nulls
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
 from tests.kit.raw_frames import JSON, SNAPPY, XATTR
@@ -141,3 +141,11 @@ def test_with_nulls() -> None:
     assert with_nulls(values.slice(3, 9), null[3:12]).to_pylist() == expected[3:12]
     assert with_nulls(values, np.zeros(20, np.bool_)) is values
     with_nulls(values.slice(3, 9), null[3:12]).validate(full=True)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("us", "UTC"), pa.map_(pa.string(), pa.string())], ids=str)
+@pytest.mark.parametrize("count", [0, 1, NULLS_KEPT, NULLS_KEPT + 1])
+def test_columns_of_nulls(kind: pa.DataType, count: int) -> None:
+    column = nulls(count, kind)
+    column.validate(full=True)
+    assert (column.type, len(column), column.null_count) == (kind, count, count)
