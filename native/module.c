@@ -2,6 +2,8 @@
  *
  * frames.c    finds and decodes frames, for dcpstream.columnar
  * texts.c     makes columns of texts, for dcpstream.columnar
+ * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
+ * changes.c   makes single changes of decoded columns, for dcpstream.client
  * requests.c  answers plain requests, for dcpstream.node
  * blocks.c    selects and copies frames for readers, for dcpstream.store and dcpstream.wire
  * json.c      tells whether a text is JSON
@@ -17,6 +19,8 @@ static PyMethodDef methods[] = {
     {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
     {"gather_texts", kernel_gather_texts, METH_VARARGS, kernel_gather_texts_doc},
     {"is_ascii", kernel_is_ascii, METH_VARARGS, kernel_is_ascii_doc},
+    {"runs", kernel_runs, METH_VARARGS, kernel_runs_doc},
+    {"changes", kernel_changes, METH_VARARGS, kernel_changes_doc},
     {"answer", kernel_answer, METH_VARARGS, kernel_answer_doc},
     {"select_rows", kernel_select_rows, METH_VARARGS, kernel_select_rows_doc},
     {"cut", kernel_cut, METH_VARARGS, kernel_cut_doc},
@@ -27,7 +31,7 @@ static PyMethodDef methods[] = {
 
 enum {
     /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
-    INTERFACE = 2,
+    INTERFACE = 7,
 };
 
 static int begin(PyObject *module) {

@@ -23,12 +23,17 @@ FOLDER = ROOT / ".cache" / "sanitize"
 REPORT = FOLDER / "report"
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
 TESTS = (
+    "tests/unit/client/machine/connection/test_rows.py",
+    "tests/unit/client/machine/reader/test_changes.py",
+    "tests/unit/columnar/test_changes.py",
     "tests/unit/columnar/test_chunk.py",
     "tests/unit/columnar/test_frame_index.py",
     "tests/unit/runtime/test_kernel.py",
+    "tests/unit/runtime/test_slabs.py",
     "tests/unit/columnar/test_native_rows.py",
     "tests/unit/columnar/test_recordings.py",
     "tests/unit/columnar/test_rows.py",
+    "tests/unit/columnar/test_text.py",
     "tests/unit/node/engine/handlers/test_native.py",
     "tests/unit/store/index/test_queries.py",
     "tests/unit/wire/stored/test_block.py",

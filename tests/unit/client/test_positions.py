@@ -8,8 +8,7 @@ import pytest
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import RowsReceived, Stream
-from dcpstream.client.machine.connection.rows import FrameRows
-from dcpstream.client.machine.reader.changes import Change, changes_of, positions_after, rollback_change
+from dcpstream.client.machine.reader.changes import Change, ChangeConverter, positions_after, rollback_change
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
@@ -44,8 +43,9 @@ def received(connection: NodeConnection, data: bytes) -> RowsReceived:
 
 
 def changes(event: RowsReceived) -> tuple[Change, ...]:
-    assert isinstance(event.rows, FrameRows)
-    return changes_of(event.rows.frames, event.runs, True, {}, {0: 0xA, 1: 0xA})
+    ((found, _),) = ChangeConverter().convert(event, True, {}, {0: 0xA, 1: 0xA})
+    assert isinstance(found, tuple)
+    return found
 
 
 def test_each_piece_ends_at_its_own_last_rows(connection: NodeConnection) -> None:

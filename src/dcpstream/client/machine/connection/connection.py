@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.machine.connection.native_rows import NativeDecoder
 from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder, MixedDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
 from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
+from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Feature, Magic
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 
@@ -38,6 +40,10 @@ MIN_FREE_BYTES = 64 * 1024
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
 
 
+def _decoder_for_changes(collections: bool) -> Decoder:
+    return MixedDecoder(collections) if kernel.native is None else NativeDecoder(kernel.native, collections)
+
+
 class NodeConnection:
     """A DCP connection as a machine.
 
@@ -48,7 +54,9 @@ class NodeConnection:
         nonce: at least 16 random bytes.
         now: seconds of a monotonic clock.
         connect_timeout_s: from now until the handshake is done.
-        arrow: decode rows into Arrow columns; else into frames, and where that is faster into columns, too.
+        arrow: decode rows into Arrow columns; else for single changes: into the kernel's columns, without the kernel
+            into frames, and where that is faster into Arrow columns, too.
+        frames: keep all rows as frames.
     """
 
     def __init__(
@@ -61,6 +69,7 @@ class NodeConnection:
         *,
         connect_timeout_s: float,
         arrow: bool,
+        frames: bool = False,
     ) -> None:
         self.address = address
         self.settings = settings
@@ -68,7 +77,9 @@ class NodeConnection:
         self._handshake = Handshake(login, address, nonce, settings)
         self._deadline = now + connect_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else MixedDecoder
+        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else _decoder_for_changes
+        if frames:
+            self._make_decoder = lambda _: FrameDecoder()
         self._decoder: Decoder = FrameDecoder()
         self._out = [self._handshake.start()]
         self._buffer = bytearray(FIRST_RECEIVE_BYTES)

@@ -12,9 +12,10 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream.errors import ConfigError, FieldError
+from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
 from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
 from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
@@ -189,13 +190,16 @@ class FrameDecoder:
 class ArrowRows:
     """Rows as Arrow columns."""
 
-    __slots__ = ("_opaques", "_seqnos", "chunk", "wire_bytes")
+    __slots__ = ("_found", "_opaques", "_seqnos", "chunk", "wire_bytes")
 
     def __init__(self, chunk: WireChunk, wire_bytes: int) -> None:
         self.chunk = chunk
         self.wire_bytes = wire_bytes
         self._opaques = chunk.opaques
         self._seqnos = chunk.seqno
+        self._found: Any = None
+        if kernel.native is not None:
+            self._found = kernel.native.runs(len(chunk), chunk.opaques, chunk.seqno, chunk.vbucket, chunk.controls)
 
     @property
     def count(self) -> int:
@@ -209,6 +213,9 @@ class ArrowRows:
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Adjacent rows of one stream."""
+        if self._found is not None:
+            runs: list[tuple[int, int, int]] = self._found[0]
+            return runs
         opaques = self._opaques
         cuts = ((opaques[1:] != opaques[:-1]).nonzero()[0] + 1).tolist() if len(opaques) else []
         return cut_runs(cuts, self.chunk.controls, opaques)
@@ -227,6 +234,9 @@ class ArrowRows:
 
     def edges(self, runs: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int, int]]:
         """The first and last row of each run."""
+        if self._found is not None:
+            edges: list[tuple[int, int, int]] = self._found[1]
+            return edges
         if len(runs) < MANY_RUNS:
             vbid, seqno = self.vbid, self.seqno
             return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
@@ -241,6 +251,8 @@ class ArrowRows:
 
     def disorder(self) -> tuple[list[int], list[int]]:
         """Rows that do not follow the row before."""
+        if self._found is not None:
+            return self._found[2], self._found[3]
         seqnos, vbuckets = self._seqnos, self.chunk.vbucket
         return (
             self._within_streams(seqnos[1:] <= seqnos[:-1]),
@@ -282,7 +294,7 @@ class ArrowDecoder:
 
 
 class MixedDecoder:
-    """Rows for single changes: as columns if many arrive at once and pyarrow is installed, else as frames.
+    """Rows for single changes without the kernel: Arrow columns if many arrive and pyarrow is installed, else frames.
 
     Reading a column is much cheaper than a Python step for each field of each frame.
 

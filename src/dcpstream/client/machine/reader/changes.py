@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcpstream.client.machine.connection.events import RowsReceived
+from dcpstream.client.machine.connection.native_rows import NativeRows
 from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
@@ -206,7 +207,9 @@ class ChangeConverter:
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
-        if isinstance(rows, ArrowRows):
+        if isinstance(rows, NativeRows):
+            changes = native_changes(rows, event.runs, names, vbuuids)
+        elif isinstance(rows, ArrowRows):
             changes = changes_in(rows.chunk, event.runs, names, vbuuids)
         else:
             assert isinstance(rows, FrameRows)
@@ -226,6 +229,31 @@ def changes_of(
 
 
 _OPS = {opcode: shape.op for (opcode, _), shape in _SHAPES.items()}
+_OPS_IN_ORDER = tuple(_OPS[opcode] for opcode in sorted(_OPS))
+"""Of three adjacent opcodes."""
+
+
+def native_changes(rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:
+    """The changes in those rows that lie in runs, in their order; as `changes_of` makes them of frames.
+
+    Raises:
+        FieldError: a value is malformed.
+
+    Cost: about 0.4 µs a change.
+    """
+    opcode, datatype, vbucket, cas, seqno, rev, flags, expiry, _, collection = rows.columns.numbers
+    changes: tuple[Change, ...] = rows.native.changes(
+        Change,
+        rows.count,
+        (opcode, collection, vbucket, seqno, rev, cas, flags, datatype, expiry),
+        *rows.columns[1:5],
+        tuple(runs),
+        _OPS_IN_ORDER,
+        dict(names),
+        dict(vbuuids),
+        _body_of,
+    )
+    return changes
 
 
 def changes_in(chunk: WireChunk, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:
@@ -233,6 +261,8 @@ def changes_in(chunk: WireChunk, runs: Iterable[Run], names: Names, vbuuids: Bra
 
     Raises:
         FieldError: a value is malformed.
+
+    Cost: about 2 µs a change.
     """
     key_offsets, keys = _offsets_and_bytes(chunk.key)
     value_offsets, values = _offsets_and_bytes(chunk.value)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcpstream.client.machine.connection.native_rows import NativeDecoder
 from dcpstream.client.machine.connection.rows import (
     COLUMNS_AFTER_BYTES,
     COLUMNS_MIN_BYTES,
     ArrowDecoder,
     ArrowRows,
+    Decoder,
     FrameDecoder,
     FrameRows,
     MixedDecoder,
@@ -21,6 +24,7 @@ from dcpstream.client.machine.connection.rows import (
     require_columnar,
 )
 from dcpstream.errors import ConfigError
+from dcpstream.runtime import kernel
 from tests.kit import raw_frames
 from tests.kit.messages import deletion, marker, mutation
 
@@ -42,20 +46,48 @@ def encoded(messages: list[tuple[str, int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-@given(messages=MESSAGES, tail=st.integers(0, 23))
-def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes]], tail: int) -> None:
+def native_decoder() -> Decoder:
+    if kernel.native is None:
+        pytest.skip(f"no native kernel here: {kernel.description}")
+    return NativeDecoder(kernel.native, collections=True)
+
+
+def arrow_decoder() -> Decoder:
     pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    return ArrowDecoder(collections=True)
+
+
+def plain_decoder() -> Decoder:
+    """Arrow columns without the kernel."""
+    decoder = arrow_decoder()
+
+    class Plain:
+        def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(kernel, "native", None)
+                return decoder.decode(buffer, start, stop)
+
+    return Plain()
+
+
+@pytest.mark.parametrize("make", [native_decoder, arrow_decoder, plain_decoder])
+@given(messages=MESSAGES, tail=st.integers(0, 23))
+def test_frames_and_columns_answer_the_same(
+    make: Callable[[], Decoder], messages: list[tuple[str, int, bytes]], tail: int
+) -> None:
     data = bytearray(encoded(messages) + b"\x80" + bytes(tail))
     stop = len(data)
     frames, frames_end = FrameDecoder().decode(data, 0, stop)
-    columns, columns_end = ArrowDecoder(collections=True).decode(data, 0, stop)
+    columns, columns_end = make().decode(data, 0, stop)
     assert frames_end == columns_end
     assert frames.wire_bytes == columns.wire_bytes == frames_end
     assert frames.count == columns.count
     assert frames.runs() == columns.runs()
     assert list(frames.controls) == list(columns.controls)
-    assert [frames.seqno(row) for row in range(frames.count)] == [columns.seqno(row) for row in range(columns.count)]
+    for row in range(frames.count):
+        assert (frames.seqno(row), frames.vbid(row)) == (columns.seqno(row), columns.vbid(row))
     for first, end, _ in frames.runs():
+        assert frames.highest(first, end) == columns.highest(first, end)
         for seqno in (0, frames.seqno(first), frames.seqno(end - 1), 10**18):
             assert frames.first_above(first, end, seqno) == columns.first_above(first, end, seqno)
 
@@ -63,12 +95,12 @@ def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes
 ROWS = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), st.integers(0, 3)), max_size=90)
 
 
+@pytest.mark.parametrize("make", [native_decoder, arrow_decoder, plain_decoder])
 @given(rows=ROWS)
-def test_what_does_not_go_with_the_row_before(rows: list[tuple[int, int, int]]) -> None:
-    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+def test_what_does_not_go_with_the_row_before(make: Callable[[], Decoder], rows: list[tuple[int, int, int]]) -> None:
     data = bytearray(b"".join(mutation(opaque, seqno, vbid=vbid) for opaque, vbid, seqno in rows))
     frames, _ = FrameDecoder().decode(data, 0, len(data))
-    columns, _ = ArrowDecoder(collections=True).decode(data, 0, len(data))
+    columns, _ = make().decode(data, 0, len(data))
     pairs = list(enumerate(pairwise(rows), 1))
     unordered = [row for row, (old, new) in pairs if old[0] == new[0] and new[2] <= old[2]]
     strays = [row for row, (old, new) in pairs if old[0] == new[0] and new[1] != old[1]]
@@ -97,6 +129,13 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_arrow_extra_the_error_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"dcpstream\[arrow\].*changes\(\)"):
         require_columnar()
+
+
+def test_the_kernel_leaves_a_key_that_cannot_be_read_to_its_row() -> None:
+    data = bytearray(mutation(1, 1) + raw_frames.mutation(b"\x80", seqno=2) + mutation(1, 3))
+    rows, end = native_decoder().decode(data, 0, len(data))
+    assert isinstance(rows, FrameRows)
+    assert (rows.count, end) == (3, len(data))
 
 
 class TestMixedDecoder:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import struct
-from dataclasses import FrozenInstanceError
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
+from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
 from dcpstream.client.machine.connection.rows import ArrowDecoder, FrameDecoder
-from dcpstream.client.machine.reader.changes import change_of, changes_in, changes_of
+from dcpstream.client.machine.reader.changes import Change, change_of, changes_in, changes_of, native_changes
 from dcpstream.client.machine.tracker import Run
 from dcpstream.errors import FieldError
+from dcpstream.runtime import kernel
 from dcpstream.wire import Datatype, Frame, Opcode, decode_frame
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from tests.kit import raw_frames
 from tests.kit.messages import deletion, mutation
+from tools.patience import patient
 
+Way = Callable[..., tuple[Change, ...]]
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "flights")}
 
 
@@ -66,6 +74,23 @@ def test_broken_extras() -> None:
         change_of(Frame(0x80, Opcode.DCP_MUTATION, extras=b"123", key=b"\0k"), True, NAMES, 0xA)
 
 
+def natively(data: bytearray, runs: Sequence[Run], vbuuids: Mapping[int, int]) -> tuple[Change, ...]:
+    """The changes in runs of rows, by the kernel."""
+    if kernel.native is None:
+        pytest.skip(f"no native kernel here: {kernel.description}")
+    rows, _ = NativeDecoder(kernel.native, True).decode(data, 0, len(data))
+    assert isinstance(rows, NativeRows)
+    return native_changes(rows, runs, NAMES, vbuuids)
+
+
+def by_arrow(data: bytearray, runs: Sequence[Run], vbuuids: Mapping[int, int]) -> tuple[Change, ...]:
+    """The same out of Arrow columns."""
+    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    rows, _ = ArrowDecoder(True).decode(data, 0, len(data))
+    return changes_in(rows.chunk, runs, NAMES, vbuuids)
+
+
+@pytest.mark.parametrize("way", [natively, by_arrow])
 class TestColumns:
     """Changes out of columns are those out of frames."""
 
@@ -109,36 +134,54 @@ class TestColumns:
         return Run(0, first, stop, 5, stop, 0, None, 0)
 
     @pytest.mark.parametrize("seed", range(10))
-    def test_all_fields_are_equal(self, seed: int) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    def test_all_fields_are_equal(self, seed: int, way: Way) -> None:
         data = self.stream(seed)
         frames, _ = FrameDecoder().decode(data, 0, len(data))
-        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
         runs = [self.run(3, 20), self.run(20, 20), self.run(31, frames.count)]
         vbuuids = {0: 11, 1: 12, 2: 13}
         expected = changes_of(frames.frames, runs, True, NAMES, vbuuids)
-        found = changes_in(columns.chunk, runs, NAMES, vbuuids)
+        found = way(data, runs, vbuuids)
         assert found == expected
         assert [repr(change) for change in found] == [repr(change) for change in expected]
         assert [change.offset for change in found] == [change.offset for change in expected]
         assert [type(change) for change in found] == [type(change) for change in expected]
+        assert [replace(change) for change in found] == list(expected)
+        assert pickle.loads(pickle.dumps(found)) == expected
 
-    def test_no_rows(self) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-        columns, _ = ArrowDecoder(True).decode(bytearray(raw_frames.marker()), 0, 44)
-        assert changes_in(columns.chunk, [self.run(0, 0)], NAMES, {}) == ()
+    def test_no_rows(self, way: Way) -> None:
+        assert way(bytearray(raw_frames.marker()), [self.run(0, 0)], {}) == ()
 
-    def test_a_value_that_cannot_be_read(self) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    def test_a_value_that_cannot_be_read(self, way: Way) -> None:
         data = bytearray(raw_frames.mutation(value=b"\xff", datatype=Datatype.SNAPPY))
-        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
         with pytest.raises(FieldError):
-            changes_in(columns.chunk, [self.run(0, 1)], NAMES, {})
+            way(data, [self.run(0, 1)], {})
 
-    def test_they_cannot_be_changed(self) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-        data = self.stream(1)
-        columns, _ = ArrowDecoder(True).decode(data, 0, len(data))
-        change = changes_in(columns.chunk, [self.run(0, 1)], NAMES, {})[0]
+    def test_they_cannot_be_changed(self, way: Way) -> None:
+        change = way(self.stream(1), [self.run(0, 1)], {})[0]
         with pytest.raises(FrozenInstanceError):
             change.seqno = 7  # type: ignore[misc]
+
+
+PROGRAM = """
+import sys
+from dcpstream.client.machine.connection.connection import _decoder_for_changes
+from dcpstream.client.machine.reader.changes import native_changes
+from dcpstream.client.machine.tracker import Run
+data = bytearray(sys.stdin.buffer.read())
+rows, _ = _decoder_for_changes(True).decode(data, 0, len(data))
+print(len(native_changes(rows, [Run(0, 0, rows.count, 5, 1, 0, None, 0)], {}, {})))
+print("pyarrow" in sys.modules)
+"""
+
+
+def test_with_the_kernel_changes_need_no_pyarrow() -> None:
+    if kernel.native is None:
+        pytest.skip(f"no native kernel here: {kernel.description}")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=raw_frames.mutation(value=bytes(100)) * 3000,
+        capture_output=True,
+        timeout=patient(60),
+        check=True,
+    )
+    assert done.stdout.split() == [b"3000", b"False"]

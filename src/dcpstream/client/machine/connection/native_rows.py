@@ -1,0 +1,100 @@
+"""The data rows of one receive as the native kernel's columns, for single changes. Needs no pyarrow."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from types import ModuleType
+
+from dcpstream.client.machine.connection.rows import FrameDecoder, Rows
+from dcpstream.wire import Frame
+from dcpstream.wire.columns import Columns, fill, scan_natively
+from dcpstream.wire.frames import decode_frame
+
+_VBUCKET, _SEQNO, _OPAQUE = 2, 4, 8
+"""Places among `Columns.numbers`."""
+
+
+class NativeRows:
+    """Rows as columns in plain memory.
+
+    Args:
+        native: the kernel.
+        columns: the rows.
+        controls: (rows before it, frame) of every frame that is no row.
+        wire_bytes: of all frames.
+    """
+
+    __slots__ = ("_edges", "_runs", "_seqnos", "_strays", "_unordered", "columns", "controls", "native", "wire_bytes")
+
+    def __init__(
+        self, native: ModuleType, columns: Columns, controls: list[tuple[int, Frame]], wire_bytes: int
+    ) -> None:
+        self.native = native
+        self.columns = columns
+        self.controls = controls
+        self.wire_bytes = wire_bytes
+        numbers = columns.numbers
+        self._seqnos = numbers[_SEQNO]
+        self._runs, self._edges, self._unordered, self._strays = native.runs(
+            self.count, numbers[_OPAQUE], self._seqnos, numbers[_VBUCKET], controls
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.columns.key_offsets) - 1
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Adjacent rows of one stream."""
+        runs: list[tuple[int, int, int]] = self._runs
+        return runs
+
+    def seqno(self, row: int) -> int:
+        """The seqno of a row."""
+        return self._seqnos[row]
+
+    def highest(self, first: int, stop: int) -> int:
+        """The highest seqno."""
+        return max(self._seqnos[first:stop])
+
+    def vbid(self, row: int) -> int:
+        """The vbucket of a row."""
+        return self.columns.numbers[_VBUCKET][row]
+
+    def edges(self, _runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """The first and last row of each run."""
+        edges: list[tuple[int, int, int]] = self._edges
+        return edges
+
+    def disorder(self) -> tuple[list[int], list[int]]:
+        """Rows that do not follow the row before."""
+        return self._unordered, self._strays
+
+    def first_above(self, first: int, stop: int, seqno: int) -> int:
+        """The first row with a larger seqno."""
+        return bisect_right(self._seqnos, seqno, first, stop)
+
+
+class NativeDecoder:
+    """Frames as columns, whatever their number.
+
+    Args:
+        native: the kernel.
+        collections: whether keys carry a collection id.
+    """
+
+    def __init__(self, native: ModuleType, collections: bool) -> None:
+        self._native = native
+        self._collections = collections
+        self._frames = FrameDecoder()
+
+    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
+        """The whole frames between `start` and `stop`."""
+        found = scan_natively(self._native, buffer, start, stop)
+        columns, fault = fill(buffer, found, collections=self._collections, stream_ids=False)
+        if fault >= 0:
+            # A key that cannot be read concerns only its own row here; as frames the others can be read.
+            return self._frames.decode(buffer, start, stop)
+        controls = [(row, decode_frame(buffer, at)) for row, at in columns.others]
+        return NativeRows(self._native, columns, controls, found.end - start), found.end
