@@ -69,6 +69,7 @@ GOALS = (
     Goal("over_socket.insert.50.us", "over_socket", "the same, 50 in a pipeline", 4, at_most=True, unit="CPU us"),
     Goal("over_socket.overwrite.50.us", "over_socket", "SET of known keys, 50", 4, at_most=True, unit="CPU us"),
     Goal("over_socket.insert.1000.us", "over_socket", "SET of new keys, 1,000", 4, at_most=True, unit="CPU us"),
+    Goal("over_socket.overwrite.1000.us", "over_socket", "SET of known keys, 1,000", 4, at_most=True, unit="CPU us"),
     Goal("over_socket.get.50.us", "over_socket", "GET, 50 in a pipeline", 4, at_most=True, unit="CPU us"),
     Goal("node_start_s", "ingest", "node start, 1,024 vbuckets", 0.5, at_most=True, unit="s"),
     Goal("reopen_1m_cpu_s", "store", "reopen 1 M documents from disk", 1.0, at_most=True, unit="CPU s"),

@@ -23,10 +23,14 @@ enum {
 
 #if defined(__GNUC__) || defined(__clang__)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define INLINE static inline __attribute__((always_inline))
+#define PREFETCH(address) __builtin_prefetch(address)
 #else
 #define UNLIKELY(condition) (condition)
+#define LIKELY(condition) (condition)
 #define INLINE static inline
+#define PREFETCH(address) ((void)(address))
 #endif
 
 INLINE uint16_t u16_at(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
@@ -71,6 +75,10 @@ extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_gather_texts_do
 /* Whether a text is JSON (json.c). */
 enum { NOT_JSON, IS_JSON, TOO_DEEP };
 int json_text(const uint8_t *text, size_t length);
+
+/* The length of a raw snappy block's content, -1 if it is not told; inflate it, 0 if it is not sound (snappy.c). */
+int64_t snappy_length(const uint8_t *block, size_t size);
+int snappy_inflate(const uint8_t *block, size_t size, uint8_t *out, size_t length);
 
 /* What the functions on requests keep with the module (requests.c). */
 int requests_begin(PyObject *module);

@@ -7,6 +7,7 @@
  * requests.c  answers plain requests, for dcpstream.node
  * blocks.c    selects and copies frames for readers, for dcpstream.store and dcpstream.wire
  * json.c      tells whether a text is JSON
+ * snappy.c    inflates values that clients compressed
  *
  * Each function has a twin in plain Python, which is the definition of what is right; tests compare the two. It uses
  * Python's stable interface of 3.11, so one build serves all later versions.

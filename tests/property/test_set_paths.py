@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import pytest
@@ -18,16 +19,29 @@ from hypothesis import strategies as st
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket.bucket import Bucket
 from dcpstream.node.engine.handlers.native import answer_plain
+from dcpstream.node.engine.session.responses import pack_duration
 from dcpstream.node.engine.session.session import Session
 from dcpstream.testing.simulation import USUAL_FEATURES
-from dcpstream.wire import Feature, Opcode, encode_request
+from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from dcpstream.wire.values import snappy_compress
 from tests.kit.engine import Talker, engine_of, pass_time, with_collection
 
 VBUCKETS = 4
 NAMED = 9
 DOCUMENTS = 6
 FEATURES = tuple(sorted({*USUAL_FEATURES, Feature.SYNC_REPLICATION}))
-WITHOUT = (Feature.COLLECTIONS, Feature.MUTATION_SEQNO, Feature.JSON, Feature.XERROR)
+WITHOUT = (Feature.SNAPPY, Feature.COLLECTIONS, Feature.MUTATION_SEQNO, Feature.JSON, Feature.XERROR)
+CONNECTIONS = {
+    "usual": FEATURES,
+    **{f"without {feature.name}": tuple(code for code in FEATURES if code != feature) for feature in WITHOUT},
+    "traced": (*FEATURES, Feature.TRACING),
+}
+TICK_S = 0.000_123
+"""Each look at the stopwatch takes this long, so that requests have a duration."""
+
+
+PACKED = (snappy_compress(b'"' + b"x" * 300 + b'"'), snappy_compress(b"short"))
+"""Values that are compressed: one that becomes shorter, and one that does not."""
 
 
 class Step(NamedTuple):
@@ -59,10 +73,10 @@ def sets() -> st.SearchStrategy[Step]:
             st.integers(0, DOCUMENTS - 1).map(lambda number: b"key-%d" % number),
             mostly((b"", b"k" * 249, b"k" * 250, b"k" * 251)),
         ),
-        mostly((b"plain", b'{"a":[1]}', b"", b"{", b"\xff", b"1", b" null", b'"' + b"x" * 300 + b'"', b"NaN")),
+        mostly((b"plain", b'{"a":[1]}', b"", b"{", b"\xff", b"1", b" null", *PACKED, b"NaN", PACKED[0][:-1])),
         mostly((*range(VBUCKETS), 0, 1, 2, VBUCKETS, 0xFFFF)),
         mostly((*[0] * 12, 1, (1 << 64) - 1)),
-        mostly((*[0] * 8, 1, 2, 4, 0x80)),
+        mostly((*[0] * 8, *[2] * 4, 1, 3, 4, 6, 0x80)),
         mostly(
             (
                 *[struct.pack(">II", 7, 0)] * 6,
@@ -165,6 +179,10 @@ def set_max_ttl(seconds: int) -> Callable[[Talker], object]:
     return lambda client: bucket_of(client).change_settings(replace(bucket_of(client).settings, max_ttl=seconds))
 
 
+def set_compression(mode: str) -> Callable[[Talker], object]:
+    return lambda client: bucket_of(client).change_settings(replace(bucket_of(client).settings, compression=mode))
+
+
 def changes() -> st.SearchStrategy[Step]:
     """Changes of the node: time, quota, roles, takeovers, the least durability, a longest life of documents."""
     vbids = st.integers(0, VBUCKETS - 1)
@@ -175,6 +193,7 @@ def changes() -> st.SearchStrategy[Step]:
         st.builds(put_off_writes, vbids, st.booleans()),
         st.sampled_from((0, 0, 1)).map(set_durability),
         st.sampled_from((0, 0, 60)).map(set_max_ttl),
+        st.sampled_from(("off", "passive", "active")).map(set_compression),
     ).map(lambda change: Step(change=change))
 
 
@@ -194,6 +213,7 @@ reads = st.lists(
 def client_with(features: tuple[int, ...], *, has_fast: bool, took: list[int] | None = None) -> Talker:
     """A client; of the native path too if there is a list for the number of bytes that it takes in each call."""
     client = Talker(engine_of(vbuckets=VBUCKETS), features=features)
+    client.engine.stopwatch = count(step=TICK_S).__next__
     with_collection(client.engine, NAMED)
 
     def counted(session: Session, data: bytes, at: int) -> int:
@@ -239,6 +259,14 @@ def plain_set(number: int) -> Step:
     )
 
 
+def packed_set(*values: bytes) -> Step:
+    """SETs of the first document with compressed values."""
+    sets_of_first = (
+        encode_request(Opcode.SET, key=b"\0key-0", extras=bytes(8), value=value, datatype=2) for value in values
+    )
+    return Step(b"".join(sets_of_first))
+
+
 def of_first(opcode: Opcode, extras: bytes = b"", value: bytes = b"") -> Step:
     """Another request for the first document."""
     return Step(encode_request(opcode, key=b"\0key-0", extras=extras, value=value))
@@ -250,7 +278,7 @@ def two_rounds(*between: Step) -> list[list[Step]]:
     return [sets_of_all, list(between), sets_of_all]
 
 
-@pytest.mark.parametrize("feature", [None, *WITHOUT])
+@pytest.mark.parametrize("features", CONNECTIONS.values(), ids=CONNECTIONS)
 @given(reads)
 @example(two_rounds(of_first(Opcode.GET_LOCKED, struct.pack(">I", 30))))
 @example(two_rounds(of_first(Opcode.DELETE)))
@@ -262,10 +290,12 @@ def two_rounds(*between: Step) -> list[list[Step]]:
 @example(two_rounds(Step(change=begin_durable_write)))
 @example(two_rounds(Step(change=set_durability(1))))
 @example(two_rounds(Step(change=set_max_ttl(60))))
+@example(
+    [[packed_set(*PACKED)], [Step(change=set_compression("passive"))], [packed_set(*PACKED), of_first(Opcode.GET)]]
+)
 @example(two_rounds(Step(change=set_state(VbucketState.REPLICA, 0))))
 @example(two_rounds(Step(change=lambda client: bucket_of(client).store.set_over_quota(True))))
-def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads):
-    features = tuple(code for code in FEATURES if code != feature)
+def test_every_path_of_a_set_answers_and_stores_the_same(features, steps_of_reads):
     took: list[int] = []
     plain = client_with(features, has_fast=False)
     others = [client_with(features, has_fast=True)]
@@ -287,14 +317,39 @@ def test_every_path_of_a_set_answers_and_stores_the_same(feature, steps_of_reads
     event(f"native path took {'some' if any(took) else 'no'} requests")
 
 
+@pytest.mark.parametrize("features", [FEATURES, CONNECTIONS["traced"]], ids=["usual", "traced"])
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
-def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode):
+def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode, features):
     extras = bytes(8) if opcode == Opcode.SET else b""
     request = encode_request(opcode, extras=extras)
-    answers = answers_to(client_with(FEATURES, has_fast=False), request)
-    assert answers_to(client_with(FEATURES, has_fast=True), request) == answers
+    answers = answers_to(client_with(features, has_fast=False), request)
+    assert answers_to(client_with(features, has_fast=True), request) == answers
     if answer_plain is not None:
-        assert answers_to(client_with(FEATURES, has_fast=True, took=[]), request) == answers
+        assert answers_to(client_with(features, has_fast=True, took=[]), request) == answers
+
+
+@pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")
+@given(st.lists(st.one_of(st.floats(-1, 0.01), st.floats(0, 200)), min_size=1, max_size=8))
+@example([0.0, 120.125042, 120.125043, 1e9])
+def test_the_native_path_tells_the_duration_of_each_request(durations):
+    client = client_with(CONNECTIONS["traced"], has_fast=True, took=(took := []))
+    looks = iter([told for seconds in durations for told in (1.0, 1.0 + seconds)])
+    client.engine.stopwatch = looks.__next__
+    gets = b"".join(encode_request(Opcode.GET, key=b"\0missing", opaque=number) for number in range(len(durations)))
+    answers = b"".join(
+        encode_response(Opcode.GET, status=Status.KEY_ENOENT, opaque=number, framing=pack_duration(1.0 + seconds - 1.0))
+        for number, seconds in enumerate(durations)
+    )
+    assert answers_to(client, gets) == answers
+    assert took == [len(gets)]
+
+
+@pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")
+def test_a_stopwatch_that_fails_is_told():
+    client = client_with(CONNECTIONS["traced"], has_fast=True, took=[])
+    client.engine.stopwatch = iter([1.0]).__next__
+    with pytest.raises(StopIteration):
+        answers_to(client, encode_request(Opcode.GET, key=b"\0missing"))
 
 
 def test_the_paths_are_taken():

@@ -1,8 +1,8 @@
 """The native path of plain GETs and SETs: all of them from a place in the input on, in one call of the kernel.
 
-It answers the requests that the short paths (`fast`) answer, as far as their documents are in memory, and leaves all
-others alone. The short paths are the definition of what is right; a differential test
-(tests/property/test_set_paths.py) holds both to the bytes and the stored state of the command table.
+It answers the requests that the short paths (`fast`) answer, as far as their documents are in memory, also those that
+come or are stored compressed, and leaves all others alone. The command table is the definition of what is right; a
+differential test (tests/property/test_set_paths.py) holds all paths to the bytes and the stored state of it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
                 bucket.vbuckets,
                 bucket.dirty,
                 pending,
+                engine.stopwatch if session.is_tracing else None,
                 _GET in fast,
                 _SET in fast and store.has_room,
                 session.has_collections,
                 session.has_tokens,
                 session.datatypes,
+                bucket.parameters.compression_ratio_min if bucket.keeps_compressed else -1.0,
                 engine.unix_ns,
                 engine.output_limit - output.nbytes,
             )

@@ -547,7 +547,7 @@ class Session:
         fast, ops = self.fast, self.ops
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
-        plain = None if self.is_tracing else self.dispatch.plain
+        plain = self.dispatch.plain
         while end - at >= HEADER_BYTES:
             if plain is not None and data[at + 1] in fast:
                 at = plain(self, data, at)

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dcpstream.errors import FieldError
 from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.handlers.native import answer_plain
+from dcpstream.node.engine.session.responses import pack_duration
 from dcpstream.runtime import kernel
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.store.log.frame_log import CHUNK_BYTES
 from dcpstream.wire import Feature, Opcode, Status, encode_request
+from dcpstream.wire.values import snappy_compress, snappy_uncompress
 from tests.kit.engine import Talker, engine_of
 
 pytestmark = pytest.mark.skipif(kernel.native is None, reason="no native kernel here")
@@ -72,10 +76,14 @@ class TestWhatItTakes:
         sets = b"".join(plain_set(b"%d" % number) for number in range(9))
         assert taken(client, sets) == 3 * len(plain_set(b"0")), "each answer has 40 bytes"
 
-    def test_a_traced_session_has_the_plain_ways_alone(self) -> None:
+    def test_a_traced_session_is_told_the_duration_of_each_request(self) -> None:
         client = Talker(engine_of(), features=(Feature.TRACING, Feature.COLLECTIONS))
-        answer = client.send(plain_set(b"a"))[0]
-        assert answer.framing
+        client.engine.stopwatch = iter((1.0, 1.0 + 50e-6, 2.0, 2.0 + 100e-6)).__next__
+        data = plain_set(b"a", b"traced") + plain_get(b"a")
+        assert taken(client, data) == len(data)
+        answers = client.collect()
+        assert [answer.framing for answer in answers] == [pack_duration(50e-6), pack_duration(100e-6)]
+        assert answers[1].value == b"traced"
 
     def test_a_full_store_takes_no_sets(self) -> None:
         client = Talker(engine_of())
@@ -127,6 +135,93 @@ class TestPlacesOfDocuments:
         assert rows.journal == [seqno]
 
 
+def packed_set(value: bytes) -> bytes:
+    return encode_request(Opcode.SET, key=b"\0a", extras=bytes(8), value=value, datatype=2)
+
+
+class TestCompressedValues:
+    @pytest.mark.parametrize(("mode", "is_kept"), [("off", False), ("passive", True), ("active", True)])
+    def test_a_value_is_stored_as_the_bucket_wants_it(self, mode: str, is_kept: bool) -> None:
+        client = Talker(engine_of(MemoryBucketStore(1)))
+        bucket = client.session.selected
+        bucket.change_settings(replace(bucket.settings, compression=mode))
+        text = b'{"text":"' + b"v" * 300 + b'"}'
+        requests = packed_set(snappy_compress(text)) + plain_get(b"a") + packed_set(snappy_compress(b"abc")) * 2
+        assert taken(client, requests) == len(requests)
+        answer = client.collect()[1]
+        assert answer.value == (snappy_compress(text) if is_kept else text)
+        assert answer.datatype == (3 if is_kept else 1)
+        item = bucket.store.vbuckets[0].get(b"\0a")
+        assert item is not None
+        assert (item.value, item.datatype) == (b"abc", 0), "it saved nothing"
+
+    def test_a_client_without_snappy_gets_it_from_the_command_table(self) -> None:
+        client = Talker(engine_of(MemoryBucketStore(1)))
+        bucket = client.session.selected
+        bucket.change_settings(replace(bucket.settings, compression="passive"))
+        client.send(packed_set(snappy_compress(b"v" * 300)))
+        plain = Talker(client.engine, features=(Feature.COLLECTIONS,))
+        assert taken(plain, plain_get(b"a")) == 0
+        assert plain.send(plain_get(b"a"))[0].value == b"v" * 300
+        assert taken(plain, packed_set(snappy_compress(b"v" * 300))) == 0
+
+    def test_blocks_that_are_changed_and_cut(self) -> None:
+        """Whatever the kernel takes, the other decoder takes, too, and makes the same of it."""
+        chance, found = random.Random(11), 0
+        client = Talker(engine_of(MemoryBucketStore(1)))
+        client.send(plain_set(b"a"))
+        store = client.session.selected.store
+        for number in range(3_000):
+            content = bytes(chance.choices(b"abc", k=chance.choice((0, 1, 7, 70, 700)))) + chance.randbytes(number % 90)
+            block = bytearray(snappy_compress(content * chance.choice((1, 1, 3, 90))))
+            for _ in range(number % 3):
+                block[chance.randrange(len(block))] = chance.randrange(256)
+            del block[len(block) - chance.choice((0, 0, 0, 1, 5)) :]
+            before = store.vbuckets[0].high_seqno
+            is_taken = taken(client, packed_set(bytes(block))) > 0
+            assert store.vbuckets[0].high_seqno == before + is_taken
+            try:
+                expected = snappy_uncompress(bytes(block))
+            except FieldError:
+                assert not is_taken
+                continue
+            item = store.vbuckets[0].get(b"\0a")
+            assert item is not None
+            assert not is_taken or item.value == expected
+            found += is_taken
+            if len(store.vbuckets[0].log.tail) > CHUNK_BYTES // 2:
+                store.vbuckets[0].log.seal()
+        assert found > 1000
+
+    @pytest.mark.parametrize(
+        "block",
+        [
+            b"", b"\x80", b"\x80\0", b"\xff" * 5, b"\x03", b"\x03\x08ab", b"\x03\x0cabcd", b"\x02\x08abc",
+            b"\x04\0a\x01\0", b"\x05\0a\x01\x02", b"\x05\0a\x0e\x02\0", b"\x02\xf0\x01ab",
+            b"\x05\0a\x0f\x01\0\0", b"\x01\xf0", b"\x01\xfc\0\0\0", b"\0\0",
+            snappy_compress(bytes(CHUNK_BYTES + 1)),
+        ],
+    )  # fmt: skip
+    def test_blocks_that_are_not_sound_are_left(self, block: bytes) -> None:
+        client = Talker(engine_of())
+        client.send(plain_set(b"a"))
+        assert taken(client, packed_set(block)) == 0
+
+    @pytest.mark.parametrize(
+        ("block", "content"),
+        [
+            (b"\0", b""), (b"\x05\0a\x01\x01", b"aaaaa"), (b"\x04\x04ab\x06\x02\0", b"abab"),
+            (b"\x04\x04ab\x07\x02\0\0\0", b"abab"), (b"\x03\xf0\x02abc", b"abc"), (b"\x02\xfc\x01\0\0\0ab", b"ab"),
+        ],
+    )  # fmt: skip
+    def test_every_kind_of_element(self, block: bytes, content: bytes) -> None:
+        assert snappy_uncompress(block) == content
+        client = Talker(engine_of())
+        assert taken(client, packed_set(block)) == len(packed_set(block))
+        assert taken(client, plain_get(b"a"))
+        assert client.collect()[-1].value == content
+
+
 JSON_TEXTS = (
     b'{"a":[1,-2.5e+3,true,false,null,"x\\u00e9\\n"],"b":{}}', b"[]", b" [ ] ", b"{ }", b'"text"', b"0", b"-0.1E-9",
     b"01", b"1.", b".5", b"-", b"1e", b"nul", b"NaN", b"-Infinity", b"[1,]", b'{"a":1,}', b'{"a"}', b'{1:2}', b"[1 2]",
@@ -169,13 +264,22 @@ class TestJson:
         assert client.send(plain_get(b"deep"))[0].datatype == 1
 
 
+def copy(object_: Any, **changes: object) -> Any:
+    """An object with the same attributes in slots, of a class of its own."""
+    values = {name: getattr(object_, name) for name in object_.__slots__ if not name.startswith("_")} | changes
+    made = type("Copy", (), {"__slots__": tuple(values)})()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
 class TestWrongArguments:
     """The kernel reads nothing as memory that is of another kind."""
 
     def call(self, vbucket: object, **changes: Any) -> object:
         assert kernel.native is not None
         given = {"data": plain_set(b"a"), "at": 0, "vbuckets": [vbucket], "dirty": set(), "pending": None, **changes}
-        return kernel.native.answer(*given.values(), True, True, True, True, 1, 1 << 60, 1 << 20)
+        return kernel.native.answer(*given.values(), None, True, True, True, True, 1, -1.0, 1 << 60, 1 << 20)
 
     @pytest.mark.parametrize("change", [{"at": -1}, {"at": 99}, {"vbuckets": ()}, {"dirty": []}, {"pending": []}])
     def test_arguments(self, change: dict[str, Any]) -> None:
@@ -198,17 +302,32 @@ class TestWrongArguments:
         vbucket = client.session.selected.vbucket(0)
         assert vbucket is not None
         log, rows, frames = vbucket.log, vbucket.log.rows, vbucket.log.log
-        copies = {
-            "log.rows": SimpleNamespace(**{name: getattr(rows, name) for name in rows.__slots__}),
-            "log.log": SimpleNamespace(**{name: getattr(frames, name) for name in frames.__slots__}),
-        }
-        copies["log"] = SimpleNamespace(rows=copies["log.rows"], log=copies["log.log"], high_seqno=log.high_seqno)
-        names = ("is_active", "is_backed_up", "locks", "durability", "max_cas", "max_deleted_rev", "vbuuid")
-        copies[""] = SimpleNamespace(log=copies["log"], **{name: getattr(vbucket, name) for name in names})
+        copies = {"log.rows": copy(rows), "log.log": copy(frames)}
+        copies["log"] = copy(log, rows=copies["log.rows"], log=copies["log.log"])
+        copies[""] = copy(vbucket, log=copies["log"])
         owner, _, name = place.rpartition(".")
         setattr(copies[owner], name, wrong)
         with pytest.raises((TypeError, OverflowError, BufferError)):
             self.call(copies[""])
+
+    @pytest.mark.parametrize("place", ["log", "log.rows", "log.log"])
+    def test_an_object_of_another_class(self, place: str) -> None:
+        client = Talker(engine_of(MemoryBucketStore(1)))
+        client.send(plain_set(b"a"))
+        vbucket = client.session.selected.vbucket(0)
+        assert vbucket is not None
+        other = SimpleNamespace(log=SimpleNamespace(), rows=SimpleNamespace(), high_seqno=1, keys={}, tail=bytearray())
+        log = other if place == "log" else copy(vbucket.log, **{place.rpartition(".")[2]: other})
+        with pytest.raises(AttributeError, match="no slot has"):
+            self.call(copy(vbucket, log=log))
+
+    def test_an_attribute_that_is_not_set(self) -> None:
+        client = Talker(engine_of(MemoryBucketStore(1)))
+        client.send(plain_set(b"a"))
+        vbucket = client.session.selected.vbucket(0)
+        del vbucket.max_cas
+        with pytest.raises(AttributeError, match="no slot has max_cas"):
+            taken(client, plain_set(b"a") + plain_set(b"b"))
 
     def test_a_frame_that_is_cut_is_left_alone(self) -> None:
         client = Talker(engine_of(MemoryBucketStore(1)))
