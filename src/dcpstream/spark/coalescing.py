@@ -26,12 +26,13 @@ def coalesced(batches: Iterable[pa.RecordBatch], max_rows: int) -> Iterator[pa.R
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and (rows + batch.num_rows > max_rows or size + batch.nbytes > JOINED_BYTES_MAX):
+        nbytes = batch.nbytes  # adds up the buffers of all columns each time
+        if held and (rows + batch.num_rows > max_rows or size + nbytes > JOINED_BYTES_MAX):
             yield _joined(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
-        size += batch.nbytes
+        size += nbytes
     if held:
         yield _joined(held)
 

@@ -55,6 +55,13 @@ class TestColumnsOfTheSource:
         assert layout.columns == tuple(CHANGE_SCHEMA.names)
         assert layout.arrow == CHANGE_SCHEMA
 
+    def test_rows_in_the_schema_are_passed_on(self) -> None:
+        layout = Layout(default_schema(options_of()), options_of())
+        rows = changes(("mutation", b"x")).select(layout.columns)
+        assert layout.batch(rows) is rows
+        with pytest.raises(TypeError, match="column seqno is string"):
+            layout.batch(rows.set_column(rows.schema.get_field_index("seqno"), "seqno", pa.array(["1"])))
+
     def test_a_subset_in_any_order_is_built_alone(self) -> None:
         layout = Layout(struct(seqno=LONG, value_text=STRING, key=STRING), options_of())
         assert layout.columns == ("key", "value_text", "seqno")

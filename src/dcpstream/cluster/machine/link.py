@@ -32,6 +32,7 @@ FEATURES = (
     Feature.COLLECTIONS,
 )
 """Features of every connection: those of the server's own between nodes."""
+_FEATURE_CODES = b"".join(FeatureCode(code).pack() for code in FEATURES)
 
 
 class RequestFields(TypedDict, total=False):
@@ -82,8 +83,7 @@ class Link:
         self._waiting: dict[int, Outcome[Frame]] = {}
         self._opaques = count(1)
         self._steps: deque[int] = deque()
-        features = b"".join(FeatureCode(code).pack() for code in FEATURES)
-        self._open_with(Opcode.HELLO, key=b"dcpstream cluster", value=features)
+        self._open_with(Opcode.HELLO, key=b"dcpstream cluster", value=_FEATURE_CODES)
         self._open_with(Opcode.SASL_AUTH, key=b"PLAIN", value=f"\0{username}\0{password}".encode())
         if bucket:
             self._open_with(Opcode.SELECT_BUCKET, key=bucket.encode())
@@ -192,7 +192,8 @@ class Link:
 
     def order(self, opcode: int, **fields: Unpack[RequestFields]) -> Outcome[Frame]:
         """Send a request; the outcome is an error unless it is answered with a success."""
-        answer, found = self.request(opcode, **fields), Outcome[Frame]()
+        answer = self.request(opcode, **fields)
+        found: Outcome[Frame] = Outcome()
 
         def take() -> None:
             if answer.error is not None:

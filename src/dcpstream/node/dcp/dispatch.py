@@ -59,13 +59,16 @@ _PRIVILEGES: Mapping[int, str] = MappingProxyType(
 """Opcode → the privilege that the user needs at either end: ADD_STREAM to a consumer needs a producer's privilege."""
 
 
+_MACHINES = (ProducerConnection, ConsumerConnection)
+
+
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp = session.dcp
     if frame.is_request and frame.datatype & ~session.datatypes:
         session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
         return
-    if isinstance(dcp, ProducerConnection | ConsumerConnection):
+    if isinstance(dcp, _MACHINES):
         if not (frame.is_request and _is_kept_from(session, frame)):
             dcp.handle(frame, now)
     elif frame.opcode == Opcode.DCP_OPEN:

@@ -194,6 +194,8 @@ def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budge
 def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> BlockKind:
     """The block's kinds, without the events if they go out to this stream as they are stored."""
     kinds = block.kinds
+    if not kinds:
+        return kinds  # most blocks
     takes_events = form.collection_ids is None and not form.flatbuffer_events and not form.hifi_counter
     if kinds & BlockKind.SYSTEM_EVENT and takes_events:
         events = events_of(block, 0, len(block.starts))

@@ -16,6 +16,8 @@ from dcpstream.protocol.transitions import Transitions
 class State(Enum):
     """The state of a vbucket's stream."""
 
+    __hash__ = object.__hash__  # that of Enum is a function in Python, and each step looks up a state and an event
+
     WAITING = "waiting"
     """There is no stream: the vbucket waits for a time, a node, or a map."""
     OPENING = "opening"
@@ -28,6 +30,8 @@ class State(Enum):
 
 class Event(Enum):
     """The events of a vbucket's stream."""
+
+    __hash__ = object.__hash__
 
     REQUESTED = "stream requested"
     POSTPONED = "no node for it yet"
