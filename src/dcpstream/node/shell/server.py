@@ -31,6 +31,11 @@ POLL_S = 0.01
 TURN_S = 0.002
 """Time that DCP connections send, plus one pull, before the loop looks for requests again. With many connections, it
 takes several turns until each has sent."""
+HURRIED_TURN_S = 0.0005
+"""The same while a client waits for a commit. Its request, the end of the commit and its answer each wait for a turn,
+so the writer sees its length three times."""
+HURRY_S = 0.1
+"""Turns stay short this long after a client began to wait, because one that writes durably will do so again."""
 
 
 class KvServer:
@@ -78,6 +83,7 @@ class KvServer:
         self._open: set[KvProtocol] = set()
         self._acceptors: list[Acceptor] = []
         self._has_turn = False
+        self._hurried_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -290,7 +296,7 @@ class KvServer:
                 protocol.send_or_drop()
             else:
                 streaming[session] = None
-        until = self.loop.time() + TURN_S
+        until = self.loop.time() + (HURRIED_TURN_S if self.is_hurried else TURN_S)
         while streaming:
             session = next(iter(streaming))  # the one that waits longest
             del streaming[session]
@@ -306,6 +312,15 @@ class KvServer:
         if streaming or self.engine.is_behind:
             self.schedule_turn()
         self._schedule_timeout()
+
+    def hurry(self) -> None:
+        """A client waits for a commit: keep the turns short for a while."""
+        self._hurried_until = self.loop.time() + HURRY_S
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether clients wait for commits, or did a moment ago."""
+        return self.loop.time() < self._hurried_until
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)

@@ -83,6 +83,7 @@ class Flusher:
     def _hurry(self) -> None:
         """A client waits: commit now, or right after the commit in progress."""
         self._is_hurried = True
+        self._server.hurry()
         if self._idle.is_set() and not self._bucket.store.is_failing:  # else the timer starts the next try
             self._begin()
 

@@ -6,17 +6,22 @@ import asyncio
 import gc
 import socket
 import warnings
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
+from dcpstream.node.shell.connection import HURRIED_PULL_BYTES, PULL_BYTES, KvProtocol
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.listeners import listen
-from dcpstream.node.shell.server import KvServer
+from dcpstream.node.shell.server import HURRIED_TURN_S, HURRY_S, TURN_S, KvServer
 from dcpstream.node.shell.tls import Tls, TlsSettings
+from dcpstream.node.tasks.flusher import Flusher
 from dcpstream.runtime import SystemClock
 from tests.kit.engine import engine_of
 
 OUT_OF_TURN = 10
+PULL_S = 0.000_1
 ROUNDS = 50
 
 
@@ -44,6 +49,80 @@ def test_turns_out_of_turn_do_not_multiply():
         return taken
 
     assert asyncio.run(run()) <= ROUNDS + 1
+
+
+class Always:
+    """A DCP machine that always has more, and a transport that takes it; each look at its data takes its time."""
+
+    name, close_reason = "always", None
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self.asked: list[int] = []
+        self._spend = spend
+
+    def next_timeout(self) -> None: ...
+
+    def data_to_send(self, max_bytes: int, now: float) -> list[bytes]:
+        self.asked.append(max_bytes)
+        self._spend(PULL_S)
+        return [b"more"]
+
+
+class Taking(asyncio.Transport):
+    """A transport that takes everything."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None: ...
+
+    def write(self, data: object) -> None: ...
+
+
+def test_turns_are_short_while_a_client_waits_for_a_commit() -> None:
+    """The writer's request, the end of the commit and its answer wait for a turn each."""
+    now = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def run() -> list[list[int]]:
+        engine = engine_of()
+        server = KvServer(engine, SystemClock(), Limits())
+        server.loop = Mock(time=lambda: now)
+        protocol = KvProtocol(server)
+        protocol.connection_made(Taking())
+        session = protocol.session
+        assert session is not None
+        machine = Always(spend)
+        session.dcp, protocol._has_dcp = machine, True  # type: ignore[assignment]
+        found = []
+        for begins_to_wait, passed in ((False, 0.0), (True, 0.0), (False, HURRY_S / 2), (False, HURRY_S)):
+            spend(passed)
+            if begins_to_wait:
+                flusher = Flusher(server, engine, engine.buckets["default"], 1.0)
+                flusher.start()
+                engine.buckets["default"].hurry()
+                await flusher.stop()
+            engine.ready.add(session)
+            server.turn()
+            found.append(machine.asked)
+            machine.asked = []
+        session.dcp = None
+        protocol.connection_lost(None)
+        return found
+
+    calm, hurried, still_hurried, calm_again = asyncio.run(run())
+    assert set(calm) == set(calm_again) == {PULL_BYTES}
+    assert set(hurried) == set(still_hurried) == {HURRIED_PULL_BYTES}
+    assert len(calm) * PULL_S == pytest.approx(TURN_S, rel=0.3)
+    assert len(hurried) * PULL_S == pytest.approx(HURRIED_TURN_S, rel=0.3)
 
 
 @pytest.mark.parametrize("turns", range(5))
