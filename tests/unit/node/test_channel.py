@@ -70,6 +70,37 @@ def test_what_cannot_cross_is_told_in_words(ends: Ends):
         ends.call("result")
 
 
+class Unreadable(DcpstreamError):
+    """Cannot be made again from its text."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unreadable, (str(self),)
+
+
+class Spoiled:
+    """Can be sent, and not be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def test_what_cannot_be_read_spoils_its_own_call_alone(ends: Ends):
+    def refuse() -> None:
+        raise Unreadable(1, 2)
+
+    ends.methods |= {"refuse": refuse, "spoil": Spoiled, "take": lambda _: None, "add": lambda a: a + 1}
+    with pytest.raises(DcpstreamError, match=r"refuse: .*1 and 2"):
+        ends.call("refuse")
+    with pytest.raises(DcpstreamError, match=r"end b answered cannot be read: .*no number"):
+        ends.call("spoil")
+    with pytest.raises(ValueError, match="no number"):
+        ends.call("take", Spoiled())
+    assert ends.call("add", 1) == 2
+
+
 def test_a_call_that_waits_holds_up_no_other_one_and_may_call_back(ends: Ends):
     go = threading.Event()
     ends.methods["wait"] = lambda: go.wait(TIMEOUT_S)
