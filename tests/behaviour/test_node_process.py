@@ -20,6 +20,7 @@ from dcpstream.client import KvClient
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
+from dcpstream.node.process import _server
 from dcpstream.store.repair.check import check_store
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.peer import SocketPeer
@@ -183,6 +184,30 @@ def test_a_paused_node_hangs_until_it_is_resumed():
         wait_until(lambda: any(frame.opaque == 7 and frame.status == Status.SUCCESS for frame in peer.read_ready()))
         node.pause()
     assert not node.is_running
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_of_the_program_neither_keeps_nor_ends_its_nodes(node: Node):
+    process = node._process
+    assert process is not None
+    control = _server._control
+    assert control is not None
+    held = [process._channel._connection.fileno(), control.fileno(), process._pid_fd]
+    fork = os.fork()
+    if not fork:
+        status = 1
+        try:
+            for descriptor in held:
+                with pytest.raises(OSError, match="Bad file descriptor"):
+                    os.fstat(descriptor)
+            assert not node.is_running
+            node.stop()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 0
+    assert node.is_running
+    assert node.buckets == ["default"]
 
 
 def test_only_a_process_can_be_paused():

@@ -136,6 +136,12 @@ class Channel:
         finally:
             self._waiting.pop(number, None)
 
+    def abandon(self) -> None:
+        """Let go of the socket in a fork of this process; the process itself keeps its end."""
+        self._sending = threading.Lock()  # a thread that is not here may have held the old one
+        self.is_over = True
+        self._connection.close()
+
     def close(self, timeout_s: float) -> None:
         """Send no more calls; returns when the other end has closed, too, or after this time."""
         with self._sending:

@@ -3,7 +3,8 @@
 Theory of operation. Loading the code of a node takes most of a start. Therefore the first node starts a fork server, an
 idle process that has loaded the code (`fork_server`), and every node is a fork of it: a socket goes over, and the
 node's process serves that socket with a `Channel`. Parent, fork server and nodes hold no file in common; when a parent
-ends, however it ends, its sockets close, and the others end, too.
+ends, however it ends, its sockets close, and the others end, too. A fork of the parent lets go of them at once: it
+keeps no node alive, and its copies of the parent's objects order nothing.
 """
 
 from __future__ import annotations
@@ -47,15 +48,13 @@ class _ForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._owner = 0
         self.channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         """Those of the nodes."""
+        self.nodes: weakref.WeakSet[NodeProcess] = weakref.WeakSet()
 
     def fork(self) -> socket.socket:
         """A socket to a new node process."""
         with self._lock:
-            if self._owner != os.getpid():  # this process is a fork of the one that started the server
-                self._process = self._control = None
             for _ in range(2):
                 if self._control is None:
                     self._start()
@@ -71,8 +70,21 @@ class _ForkServer:
                     return ours
         raise DcpstreamError("the process that starts nodes ends at once; its errors are on standard error")
 
+    def after_fork(self) -> None:
+        """This process is a fork of the one that started the server and the nodes; these are not its own."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        atexit.unregister(self._end_all)
+        control, self._control, self._process = self._control, None, None
+        if control is not None:
+            control.close()
+        for channel in list(self.channels):
+            channel.abandon()
+        for node in list(self.nodes):
+            node.abandon()
+        self.channels.clear()
+        self.nodes.clear()
+
     def _start(self) -> None:
-        self._owner = os.getpid()
         self._control, theirs = socket.socketpair()
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -88,16 +100,13 @@ class _ForkServer:
 
     def _end_all(self) -> None:
         """This process ends: have nodes that nobody stopped do so now, and wait until they have."""
-        if self._owner == os.getpid():
-            for channel in list(self.channels):
-                channel.close(0)
+        for channel in list(self.channels):
+            channel.close(0)
         self._end()
 
     def _end(self) -> None:
         process, control = self._process, self._control
         self._process = self._control = None
-        if self._owner != os.getpid():
-            return
         atexit.unregister(self._end_all)
         if control is not None:
             control.close()
@@ -110,6 +119,7 @@ class _ForkServer:
 
 
 _server = _ForkServer()
+os.register_at_fork(after_in_child=_server.after_fork)
 
 
 class NodeProcess:
@@ -131,6 +141,7 @@ class NodeProcess:
         self._is_over = False
         self._channel = Channel(_server.fork(), "the node's process", self._answer).start()
         _server.channels.add(self._channel)
+        _server.nodes.add(self)
         level = logging.getLogger("dcpstream").getEffectiveLevel()
         try:
             self.facts: dict[str, Any] = self._channel.call(
@@ -194,6 +205,13 @@ class NodeProcess:
             os.close(self._pid_fd)
             self._pid_fd = -1
         self._is_over = True
+
+    def abandon(self) -> None:
+        """Order nothing any more: this process is a fork of the node's parent."""
+        self._is_over = True
+        if self._pid_fd >= 0:
+            os.close(self._pid_fd)
+            self._pid_fd = -1
 
     def _signal(self, number: signal.Signals) -> None:
         if self._is_over:
