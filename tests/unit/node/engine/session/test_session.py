@@ -10,6 +10,7 @@ import pytest
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.session.responses import encode_duration
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
+from dcpstream.store import DiskBucketStore
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
 from tests.kit.engine import Talker, engine_of
@@ -315,3 +316,71 @@ def test_the_error_map():
 
 def test_the_version_begins_with_a_number():
     assert Talker(engine_of()).call(Opcode.VERSION).value.startswith(b"7.")
+
+
+def counted_steps(store: DiskBucketStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of vbuckets in each durable step of a store's metadata."""
+    steps: list[int] = []
+    put = store._metadata.put
+
+    def count(values, lines=()):
+        found = list(lines)
+        steps.append(len(found))
+        put(values, found)
+
+    monkeypatch.setattr(store._metadata, "put", count)
+    return steps
+
+
+def answered(client: Talker, data: bytes) -> list[int]:
+    """The statuses of the answers to requests that come at once."""
+    frames = []
+    while data:
+        data = data[client.session.receive(data) :]
+        frames += client.collect()
+    assert [frame.opaque for frame in frames] == list(range(len(frames))), "in the order of the requests"
+    return [frame.status for frame in frames]
+
+
+def test_roles_that_come_together_become_durable_in_one_step(tmp_path, monkeypatch):
+    store = DiskBucketStore(tmp_path, 8)
+    client = Talker(engine_of(store))
+    steps = counted_steps(store, monkeypatch)
+    roles = [
+        encode_request(Opcode.SET_VBUCKET, vbid=vbid % 9, opaque=vbid, extras=b"\x02" if vbid < 4 else b"\x04")
+        for vbid in range(9)
+    ]
+    between = encode_request(Opcode.NOOP, opaque=9)
+    last = encode_request(Opcode.SET_VBUCKET, vbid=0, opaque=10, extras=b"\x04")
+    assert answered(client, b"".join(roles) + between + last) == [0] * 8 + [Status.ERANGE, 0, 0]
+    assert steps == [8, 1], "the refused one changed nothing, and the last one is alone"
+    store.close(clean=False)
+    kept = DiskBucketStore(tmp_path, 8)
+    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [4, 2, 2, 2, 4, 4, 4, 4]
+    kept.close()
+
+
+def test_roles_are_durable_when_the_answers_are_there(tmp_path, monkeypatch):
+    store = DiskBucketStore(tmp_path, 8)
+    client = Talker(engine_of(store))
+    steps = counted_steps(store, monkeypatch)
+    roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(8))
+    half = len(roles) // 2 + 5
+    used = client.session.receive(roles[:half])
+    assert used == len(roles) // 2
+    assert (len(client.collect()), steps) == (4, [4])
+    assert client.session.receive(roles[used:]) == len(roles) - used
+    assert (len(client.collect()), steps) == (4, [4, 4])
+    store.close()
+
+
+def test_a_broken_frame_behind_roles_closes_the_connection_after_their_answers():
+    client = Talker(engine_of())
+    roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(3))
+    broken = roles[:2] + b"\0\xff" + roles[4:24]  # a key longer than the body
+    used = client.session.receive(roles + broken)
+    assert used == len(roles)
+    assert len(client.collect()) == 3
+    assert not client.session.is_closing
+    client.session.receive(broken)
+    assert client.session.is_closing
