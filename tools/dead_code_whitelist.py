@@ -191,6 +191,7 @@ _.interrupt
 JsonFormatter
 _.__call__
 _.tmpfail
+_.small_buffer
 _.clock_forward
 
 # Used by `interop`.

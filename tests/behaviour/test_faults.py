@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,29 @@ def test_a_connection_stalls_and_goes_on(node: Node):
     assert node.faults() == []
 
 
+def test_streams_come_in_portions_as_to_a_small_buffer(node: Node):
+    fill(node, 20)
+    pause, size = 0.02, 150
+    node.inject("small_buffer", buffer_bytes=size, delay_s=pause, connection="small")
+    with streaming(node, "small", end=20) as reader:
+        began = time.monotonic()
+        frames = [reader.next() for _ in range(22)]
+        took = time.monotonic() - began
+        assert reader.get("k0").status == 0, "answers do not count"
+    assert opcodes(frames) == ["DCP_SNAPSHOT_MARKER", *["DCP_MUTATION"] * 20, "DCP_STREAM_END"]
+    pauses = in_buffer = 0
+    for frame in frames:
+        if in_buffer and in_buffer + len(frame.encode()) > size:
+            pauses, in_buffer = pauses + 1, 0
+        in_buffer += len(frame.encode())
+    assert pauses >= 8
+    assert took >= pauses * pause * 0.9
+    assert node.faults()[0]["hits"] == 22
+    with streaming(node, "other", end=20) as other:
+        assert len([other.next() for _ in range(22)]) == 22
+    assert node.faults()[0]["hits"] == 22, "it is about one connection"
+
+
 def test_a_stall_ends_by_time(node: Node):
     fill(node, 1)
     node.inject("stall", opcode="GET", for_s=0.05)
@@ -239,6 +263,22 @@ def test_time_travel_expires_documents_and_ends_durable_writes():
             writer.send(Opcode.SET, key=b"\0later", value=b"1", extras=bytes(8), framing=b"\x13\x01\x05\xdc")
             assert writer.next().status == Status.SYNC_WRITE_AMBIGUOUS
         cluster.resume_replication()
+
+
+def test_a_node_hangs_for_a_while(node: Node):
+    took: list[float] = []
+
+    def ask_once() -> bool:
+        began = time.monotonic()
+        assert connection.call(Opcode.NOOP).status == 0
+        took.append(time.monotonic() - began)
+        return took[-1] > 0.1
+
+    with peer(node) as connection:
+        ask_once()
+        assert node.inject("hang", for_s=0.2) == 0
+        wait_until(ask_once, "it never hung")
+    assert node.faults() == []
 
 
 def test_the_time_of_day_moves_back(node: Node):
@@ -395,6 +435,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("stale_failover", {"bucket": "default", "vbid": 1, "seqno": 0}),
     ("full_disk", {}),
     ("move_clock", {"seconds": 1e12}),
+    ("small_buffer", {}),
+    ("hang", {}),
+    ("hang", {"for_s": 4000}),
+    ("small_buffer", {"buffer_bytes": 0}),
+    ("close", {"buffer_bytes": 1}),
 ]
 
 

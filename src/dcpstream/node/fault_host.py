@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from dcpstream.store import CompactionOrder
 
 logger = logging.getLogger(__name__)
 
+HANG_AFTER_S = 0.05
+"""Until a node hangs, so that the order to do so is answered before."""
 PURGE_TIMEOUT_S = 60.0
 """Longest purge that is waited for; it rewrites the files that hold deletions."""
 
@@ -97,6 +100,10 @@ class FaultHost:
     async def _do(self, fault: Fault) -> None:
         if fault.kind == "drop":
             self._server.drop(fault.bucket, fault.connection)
+        elif fault.kind == "hang":
+            assert fault.for_s is not None, "the kind needs it"
+            # Nothing sets the event: the loop, which is all that the node does, stands still.
+            self._server.loop.call_later(max(fault.after_s, HANG_AFTER_S), threading.Event().wait, fault.for_s)
         elif fault.kind == "move_clock":
             self._move_clock(fault.seconds)
         elif fault.kind == "purge":

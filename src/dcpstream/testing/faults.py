@@ -33,9 +33,17 @@ class NodeFaults:
         """Send every frame, also answers, so many seconds later."""
         return self("delay", delay_s=seconds, **fields)
 
+    def small_buffer(self, size: int, **fields: Any) -> int:
+        """Send changes as if the flow-control buffers of consumers had so few bytes: in small portions."""
+        return self("small_buffer", buffer_bytes=size, **fields)
+
     def drop(self, **fields: Any) -> None:
         """Close connections now; without `fields` those of all clients."""
         self("drop", **fields)
+
+    def hang(self, seconds: float, **fields: Any) -> None:
+        """Do nothing for so long; connections stay open, and nobody is answered. Not even `Node.lift` ends it."""
+        self("hang", for_s=seconds, **fields)
 
     def fail_over(self, bucket: str, vbid: int, seqno: int = 0) -> None:
         """Leave a vbucket as after a failover to a replica that had nothing above `seqno`."""

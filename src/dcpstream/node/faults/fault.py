@@ -24,25 +24,32 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
         "delay": ((*_MATCHING, "delay_s"), "send such a frame, and all behind it, later"),
         "split": ((*_MATCHING, "at_byte", "delay_s"), "send such a frame in two pieces"),
         "lose": (_MATCHING, "do not send such a frame"),
+        "small_buffer": (
+            (*_MATCHING, "buffer_bytes", "delay_s"),
+            "send streams as if the buffers of consumers had so few bytes: a portion, then a pause",
+        ),
         "refuse": ((*_MATCHING, "status"), "answer such a request with a status, and do not carry it out"),
         "stale_map": (_TIMED, "tell clients the cluster map as it is now, whatever changes"),
         "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
         "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
         "drop": (("bucket", "connection"), "close connections now"),
+        "hang": (_TIMED, "do nothing at all for so long, and leave connections open"),
         "move_clock": (("seconds",), "move the node's clocks"),
         "purge": (("bucket",), "forget every deletion now"),
         "stale_failover": (("bucket", "vbid", "seqno"), "have a vbucket as after a failover to a stale replica"),
     }
 )
-"""Kind → its fields, and what it does. The last ones happen once and at once; the others last until they are lifted."""
-AT_ONCE = frozenset(("drop", "move_clock", "purge", "stale_failover"))
-OF_SENT = frozenset(("close", "stall", "delay", "split", "lose"))
+"""Kind → its fields, and what it does. Those of `AT_ONCE` happen once; the others last until they are lifted."""
+AT_ONCE = frozenset(("drop", "hang", "move_clock", "purge", "stale_failover"))
+OF_SENT = frozenset(("close", "stall", "delay", "split", "lose", "small_buffer"))
 """Kinds that look at what the node sends."""
 REQUIRED = MappingProxyType(
     {
         "delay": ("delay_s",),
         "refuse": ("status",),
+        "hang": ("for_s",),
         "slow_disk": ("delay_s",),
+        "small_buffer": ("buffer_bytes",),
         "move_clock": ("seconds",),
         "purge": ("bucket",),
         "stale_failover": ("bucket", "vbid", "seqno"),
@@ -57,7 +64,7 @@ class Fault:
     Attributes:
         kind: one of `KINDS`.
         opcode: name of the frames that it is about, such as DCP_SNAPSHOT_MARKER or GET; empty: of any, or for refuse
-            all requests about one document.
+            all requests about one document, for small_buffer the frames of streams.
         bucket: name; empty: any.
         vbid: of requests and of DCP messages; None: any. An answer names no vbucket.
         connection: a part of the connection's DCP name, or of the name that the client gave in HELLO; empty: any but
@@ -69,7 +76,8 @@ class Fault:
         for_s: seconds that it lasts then; None: until it is lifted.
         at_byte: bytes of the frame that pass before the connection is closed or the frame split; None: for close all,
             for split the first 12.
-        delay_s: seconds.
+        buffer_bytes: of frames that pass together; a larger frame passes alone.
+        delay_s: seconds; of small_buffer the time that an acknowledgement takes, 0.01 unless it is said.
         status: name of a status, such as TMPFAIL or NOT_MY_VBUCKET.
         seconds: forward, or below 0 back.
         seqno: the last one that the stale replica has.
@@ -86,6 +94,7 @@ class Fault:
     after_s: float = 0.0
     for_s: float | None = None
     at_byte: int | None = None
+    buffer_bytes: int = 0
     delay_s: float = 0.0
     status: str = ""
     seconds: float = 0.0
@@ -107,12 +116,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "after_s": (0.0, MAX_DELAY_S),
         "for_s": (0.0, MAX_DELAY_S),
         "at_byte": (0, MAX_NUMBER),
+        "buffer_bytes": (1, MAX_NUMBER),
         "delay_s": (0.0, MAX_DELAY_S),
         "seconds": (-MAX_MOVE_S, MAX_MOVE_S),
         "seqno": (0, MAX_NUMBER),
     }
 )
-_WHOLE = frozenset(("vbid", "skip", "count", "at_byte", "seqno"))
+_WHOLE = frozenset(("vbid", "skip", "count", "at_byte", "buffer_bytes", "seqno"))
 
 
 def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:

@@ -31,6 +31,14 @@ _OF_DOCUMENTS = frozenset(
     if opcode.name.replace("Q_", "_").removesuffix("Q") in _NAMES or opcode.name.startswith("SUBDOC_")
 )
 """Requests about one document."""
+_OF_STREAMS = frozenset(
+    (
+        *(Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION),
+        *(Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT),
+        *(Opcode.DCP_SEQNO_ADVANCED, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_STREAM_END),
+    )
+)
+"""Messages that count for flow control."""
 
 
 @dataclass(slots=True)
@@ -166,9 +174,12 @@ class Faults:
 
 def _matches(fault: Fault, opcode: int, vbid: int | None, bucket: str, connection: str) -> bool:
     if fault.opcode:
-        if opcode != Opcode[fault.opcode]:
-            return False
-    elif fault.kind == "refuse" and opcode not in _OF_DOCUMENTS:
+        is_such = opcode == Opcode[fault.opcode]
+    elif fault.kind == "refuse":
+        is_such = opcode in _OF_DOCUMENTS
+    else:
+        is_such = fault.kind != "small_buffer" or (vbid is not None and opcode in _OF_STREAMS)
+    if not is_such:
         return False
     if fault.vbid is not None and fault.vbid != vbid:
         return False

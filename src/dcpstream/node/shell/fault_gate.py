@@ -22,6 +22,8 @@ SPLIT_AT = 12
 """Where a frame is split unless the fault says it: in the middle of the header."""
 SPLIT_PAUSE_S = 0.01
 """Between the pieces of a split frame: enough that they do not leave in one packet."""
+ACKNOWLEDGEMENT_S = 0.01
+"""Time that a small buffer stays full unless the fault says it."""
 _REQUEST_MAGICS = frozenset((0x80, 0x08))
 
 
@@ -53,6 +55,7 @@ class FaultGate:
         self._close = close
         self._opened = opened
         self._rest = b""
+        self._in_buffer = 0
         self._steps: deque[bytes | float | int | None] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._stalled_by: int | None = None
@@ -97,6 +100,12 @@ class FaultGate:
             self._steps += [frame[:at], fault.delay_s or SPLIT_PAUSE_S, frame[at:]]
         elif fault.kind == "stall":
             self._steps += [number, frame]
+        elif fault.kind == "small_buffer":
+            if self._in_buffer and self._in_buffer + len(frame) > fault.buffer_bytes:
+                self._steps.append(fault.delay_s or ACKNOWLEDGEMENT_S)
+                self._in_buffer = 0
+            self._in_buffer += len(frame)
+            self._steps.append(frame)
         elif fault.kind == "close":
             self._steps += [frame if fault.at_byte is None else frame[: fault.at_byte], None]
 
