@@ -50,6 +50,14 @@ def test_a_document_is_written_read_listed_and_deleted(node: Node) -> None:
     assert ask(node, "GET", DOCS).json == {"rows": [], "isCut": False}
 
 
+def test_the_longest_key_of_the_default_collection(node: Node) -> None:
+    longest = "k" * 250
+    assert write(node, longest, "{}").status == 200
+    assert [row["id"] for row in ask(node, "GET", f"{DOCS}?prefix={longest}").json["rows"]] == [longest]
+    assert f"{longest}</" in page(node, f"/{longest}")
+    assert write(node, longest + "k", "{}").status == 400
+
+
 def test_a_document_that_changed_meanwhile_is_not_overwritten(node: Node) -> None:
     first = write(node, "k", "{}").json["cas"]
     assert write(node, "k", "{}").status == 200

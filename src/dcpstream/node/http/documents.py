@@ -20,14 +20,12 @@ from dcpstream.node.engine import Bucket, User
 from dcpstream.node.http.site import NOT_FOUND, USER, Route, Site, answer, fault, form_of, note, whole_number
 from dcpstream.store import ItemMeta
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, decode_frame, encode_request
-from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
 from dcpstream.wire.messages import kv
 
 DOCUMENTS = "/pools/default/buckets/{bucket}/scopes/{scope}/collections/{collection}/docs"
 DEFAULT_KEYS, MAX_KEYS = 100, 1000
 """Keys in an answer: people read no more."""
-MAX_KEY_BYTES = 246
-"""Longest key in a named collection; the server's number."""
 ANSWER_S, POLL_S = 10.0, 0.005
 """Longest wait for a session's answer, which a durable write delays, and the pause between two looks."""
 MAX_U32, MAX_CAS = (1 << 32) - 1, (1 << 64) - 1
