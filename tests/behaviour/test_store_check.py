@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from dcpstream.errors import CorruptLog
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.compact.compaction import CompactionOrder
-from dcpstream.store.repair.check import check_store
+from dcpstream.store.metadata import FILE_NAME
+from dcpstream.store.repair.check import MAX_LOOKS, check_store
+from dcpstream.store.repair.detect import copy_of_metadata
 from dcpstream.store.repair.repair import repair_store
 from tests.kit.stores import LOG, fill, key_of, put, read_all
 from tools.patience import patient
@@ -82,6 +86,99 @@ def test_a_damaged_one_that_was_compacted_is_repaired(tmp_path: Path, seed: int)
             before = repair.branches.get(vbid, vbucket.high_seqno)
             kept = {*read_all(vbucket, 0, vbucket.high_seqno)}
             assert {frame for frame in frames if int.from_bytes(frame[24:32], "big") <= before} <= kept
+
+
+def write_and_compact(store: DiskBucketStore, directory: Path) -> None:
+    """Commit into several segments, and let a compaction replace all but the last."""
+    for number in range(400):
+        put(store.vbuckets[number % VBUCKETS], key_of(number % 50), b"v" * 200)
+        if number % 10 == 9:
+            store.commit()
+    before = {*directory.glob("segment-*")}
+    store.compact(CompactionOrder(is_full=True))
+    assert len(before - {*directory.glob("segment-*")}) > 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_change_while_the_metadata_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with DiskBucketStore(tmp_path, VBUCKETS, segment_bytes=20_000) as store:
+        fill(store)
+        write_and_compact(store, tmp_path)
+        looks = 0
+
+        def change() -> None:
+            nonlocal looks
+            looks += 1
+            if looks > 2 * MAX_LOOKS:
+                return
+            write_and_compact(store, tmp_path)
+
+        @contextmanager
+        def beside_a_change(directory: Path) -> Iterator[Path]:
+            if moment == "before":
+                change()
+            with copy_of_metadata(directory) as copy:
+                if moment == "after":
+                    change()
+                yield copy
+
+        monkeypatch.setattr("dcpstream.store.repair.check.copy_of_metadata", beside_a_change)
+        report = check_store(tmp_path)
+        assert looks
+        assert report.is_in_use
+        assert report.is_sound, (report.problems, report.damage)
+
+
+def test_a_compaction_while_segments_are_read_is_no_damage(tmp_path: Path) -> None:
+    with DiskBucketStore(tmp_path, VBUCKETS, segment_bytes=20_000) as store:
+        fill(store)
+        write_and_compact(store, tmp_path)
+
+        def change(_done: int, _total: int) -> None:
+            write_and_compact(store, tmp_path)
+
+        report = check_store(tmp_path, change)
+        assert report.is_in_use
+        assert report.is_sound, (report.problems, report.damage)
+
+
+def test_a_copy_of_the_metadata_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DiskBucketStore(tmp_path, VBUCKETS) as store:
+        fill(store)
+        read_bytes, changes = Path.read_bytes, 0
+
+        def beside_a_change(path: Path) -> bytes:
+            nonlocal changes
+            content = read_bytes(path)
+            if path.parent == tmp_path and changes < 10:
+                changes += 1
+                store.vbuckets[1].purge_seqno = changes
+            return content
+
+        monkeypatch.setattr(Path, "read_bytes", beside_a_change)
+        with copy_of_metadata(tmp_path) as copy:
+            assert changes == 10
+            assert read_bytes(copy / FILE_NAME) == read_bytes(tmp_path / FILE_NAME)
+
+
+def test_a_missing_segment_of_a_store_in_use_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = 0
+
+    def counted(directory: Path) -> AbstractContextManager[Path]:
+        nonlocal copies
+        copies += 1
+        return copy_of_metadata(directory)
+
+    with DiskBucketStore(tmp_path, VBUCKETS, segment_bytes=20_000) as store:
+        fill(store)
+        write_and_compact(store, tmp_path)
+        (tmp_path / check_store(tmp_path).segments[0].file).unlink()
+        monkeypatch.setattr("dcpstream.store.repair.check.copy_of_metadata", counted)
+        report = check_store(tmp_path)
+        assert [damage.what for damage in report.damage] == ["the file is missing"]
+        assert copies == 4, "two looks, each with two listings that say the same"
 
 
 def test_a_store_can_be_checked_while_a_node_writes_and_compacts(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ which is no damage. Memory: one segment, and the keys of all documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import is_locked
@@ -30,6 +32,8 @@ from dcpstream.store.repair.detect import copy_of_metadata, is_unfinished
 
 MAX_LOOKS = 4
 """Attempts at a store in use, whose files a busy node may change between two reads."""
+MAX_LISTINGS = 100
+"""Attempts to open all listed segments of a store in use before a compaction removes one. Each takes milliseconds."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of bytes checked so far, and the total."""
@@ -135,9 +139,28 @@ def check_store(
 
 
 def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
-    report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
+    with ExitStack() as held:
+        before = None
+        for _ in range(MAX_LISTINGS):
+            held.close()
+            report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
+            order, metadata = _listing(directory, report)
+            # A file that is open can be read to its end, also after a compaction has removed it.
+            files = _opened(directory, order, held) if report.is_in_use else {}
+            # A compaction lists other files before it removes one. What is still listed, and not there, is lost.
+            if not report.is_in_use or len(files) == len(order) or order == before:
+                break
+            before = order
+        _Walk(directory, report, order, metadata, files).run(on_progress)
+    return report
+
+
+def _listing(directory: Path, report: StoreReport) -> tuple[list[tuple[int, int | None]], MetadataContents | None]:
+    """The segments that count, with their committed bytes, and the metadata; problems are added to the report."""
+    # The heads come first: a node commits into a file only after it has listed it in the metadata.
+    heads = _heads(directory)
     metadata = _read_metadata(directory, report)
-    numbers = sorted(number for entry in directory.iterdir() if (number := segment_number(entry.name)) is not None)
+    numbers = sorted(heads)
     order: list[tuple[int, int | None]] = [(number, None) for number in numbers]
     if metadata is not None:
         listed = metadata.order
@@ -150,23 +173,45 @@ def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
         report.is_metadata_damaged = bool(report.problems)
         for number in sorted({*numbers}.difference(number for number, _ in order)):
             name = segment_name(number)
-            is_rest = number in metadata.retired or is_leftover(_head(directory / name), directory / name, number)
-            (report.others if is_rest else report.strangers).append(name)
+            if number in metadata.retired or is_leftover(heads[number], directory / name, number):
+                report.others.append(name)
+            elif (directory / name).exists():  # otherwise a compaction has removed it since
+                report.strangers.append(name)
     else:
         report.is_metadata_damaged = True
     for name in report.strangers:
         report.problems.append(f"{name} holds commits that {FILE_NAME} knows nothing of: is that an older copy?")
-    _Walk(directory, report, order, metadata).run(on_progress)
-    return report
+    return order, metadata
 
 
-def _head(path: Path) -> bytes:
-    """The first bytes of a segment file, as `is_leftover` needs them."""
+def _heads(directory: Path) -> dict[int, bytes]:
+    """The first bytes of each segment file by its number, as `is_leftover` needs them."""
+    found: dict[int, bytes] = {}
+    for entry in directory.iterdir():
+        number = segment_number(entry.name)
+        if number is not None:
+            with suppress(FileNotFoundError), _to_read(entry) as file:
+                found[number] = file.read(SEGMENT_HEADER.size + 1)
+    return found
+
+
+def _opened(directory: Path, order: list[tuple[int, int | None]], held: ExitStack) -> dict[int, BinaryIO]:
+    """The listed segment files, open; those that do not exist are left out."""
+    found: dict[int, BinaryIO] = {}
+    for number, _ in order:
+        with suppress(FileNotFoundError):
+            found[number] = held.enter_context(_to_read(directory / segment_name(number)))
+    return found
+
+
+def _to_read(path: Path) -> BinaryIO:
+    """A file opened for reading, without a buffer. Raises: FileNotFoundError; StoreError: it cannot be opened."""
     try:
-        with path.open("rb") as file:
-            return file.read(SEGMENT_HEADER.size + 1)
-    except FileNotFoundError:  # a node that has the store open has removed it
-        return b""
+        return cast("BinaryIO", path.open("rb", buffering=0))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
 
 
 def _read_metadata(directory: Path, report: StoreReport) -> MetadataContents | None:
@@ -219,8 +264,10 @@ class _Walk:
         report: StoreReport,
         order: list[tuple[int, int | None]],
         metadata: MetadataContents | None,
+        files: Mapping[int, BinaryIO],
     ) -> None:
         self._directory = directory
+        self._files = files
         self._report = report
         self._order = order
         self._metadata = metadata
@@ -233,7 +280,9 @@ class _Walk:
         for number, _ in self._order:
             sizes[number] = 0
             with suppress(FileNotFoundError):
-                sizes[number] = (self._directory / segment_name(number)).stat().st_size
+                file = self._files.get(number)
+                path = self._directory / segment_name(number)
+                sizes[number] = (path.stat() if file is None else os.fstat(file.fileno())).st_size
         total, done = 2 * sum(sizes.values()), 0
         readable: list[tuple[SegmentReport, int]] = []
         for index, (number, committed) in enumerate(self._order):
@@ -241,6 +290,7 @@ class _Walk:
             self._report.segments.append(segment)
             data = self._read(segment, committed)
             if data is not None:
+                segment.size = len(data)
                 try:
                     salt, _ = decode_segment_header(data, segment.file, number)
                 except CorruptLog as error:
@@ -257,8 +307,7 @@ class _Walk:
         cutoffs: dict[int, int] = {}
         seen: dict[int, set[bytes]] = {}
         for segment, salt in reversed(readable):
-            committed = dict(self._order)[segment.number]
-            data = self._read(segment, committed)
+            data = self._read(segment, segment.size - segment.torn_bytes)
             if data is not None:
                 self._backward(segment, data, salt, cutoffs, seen)
             done += sizes[segment.number]
@@ -268,7 +317,12 @@ class _Walk:
     def _read(self, segment: SegmentReport, committed: int | None) -> bytes | None:
         path = Path(segment.file)
         try:
-            data = path.read_bytes()
+            file = self._files.get(segment.number)
+            if file is None:
+                data = path.read_bytes()
+            else:
+                file.seek(0)
+                data = file.read()
         except FileNotFoundError:
             segment.damage.append(Damage(file=segment.file, offset=0, size=0, what="the file is missing"))
             return None
@@ -280,9 +334,7 @@ class _Walk:
                 segment.damage.append(
                     Damage(file=segment.file, offset=len(data), size=committed - len(data), what=what)
                 )
-        data = data if committed is None else data[:committed]
-        segment.size = len(data)
-        return data
+        return data if committed is None else data[:committed]
 
     def _forward(self, segment: SegmentReport, data: bytes, salt: int, *, is_last: bool) -> None:
         for stretch in walk_blocks(data, salt):
@@ -335,7 +387,7 @@ class _Walk:
         self, segment: SegmentReport, data: bytes, salt: int, cutoffs: dict[int, int], seen: dict[int, set[bytes]]
     ) -> None:
         """Count live frames from the newest block on; a rollback voids frames of the blocks before it."""
-        for stretch in reversed([*walk_blocks(data[: len(data) - segment.torn_bytes], salt)]):
+        for stretch in reversed([*walk_blocks(data, salt)]):
             header = stretch.header
             if header is None or not stretch.is_whole or not self._counts(header):
                 continue

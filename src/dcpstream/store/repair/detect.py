@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dcpstream.errors import StoreError
@@ -16,6 +15,9 @@ from dcpstream.store.metadata import FILE_NAME, JOURNAL_NAME, Metadata
 
 _MAGIC = b"SQLite format 3\0"
 _OF_CREATION = frozenset({LOCK_NAME, FILE_NAME, JOURNAL_NAME, FILE_NAME + NEW_SUFFIX})
+
+MAX_COPIES = 50
+"""Attempts to copy the metadata between two transactions of a busy node. Each takes a millisecond."""
 
 
 def is_store(directory: Path) -> bool:
@@ -59,12 +61,29 @@ def _is_blank(file: Path) -> bool:
 
 @contextmanager
 def copy_of_metadata(directory: Path) -> Iterator[Path]:
-    """A temporary directory with a copy of the metadata, in which SQLite may roll back an unfinished transaction."""
+    """A temporary directory with a copy of the metadata, in which SQLite may roll back an unfinished transaction.
+
+    A node may write the metadata meanwhile. The copy is of one moment if the file is the same before and after the
+    journal is read: every transaction changes its first page, before the others.
+    """
     with tempfile.TemporaryDirectory(prefix="dcpstream-check-") as scratch:
-        for name in (FILE_NAME, JOURNAL_NAME):
-            with suppress(FileNotFoundError):
-                shutil.copyfile(directory / name, Path(scratch) / name)
+        content = _bytes_of(directory / FILE_NAME)
+        for _ in range(MAX_COPIES):
+            journal = _bytes_of(directory / JOURNAL_NAME)
+            before, content = content, _bytes_of(directory / FILE_NAME)
+            if content == before:
+                break
+        for name, copied in ((FILE_NAME, content), (JOURNAL_NAME, journal)):
+            if copied is not None:
+                (Path(scratch) / name).write_bytes(copied)
         yield Path(scratch)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def vbuckets_of(directory: Path) -> int | None:
