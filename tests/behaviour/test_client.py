@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from dcpstream.client import (
     VbucketRange,
 )
 from dcpstream.client.kv.client import BulkInterrupted
+from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.resume import complete, plan_end
 from dcpstream.errors import (
     AccessDenied,
@@ -40,6 +43,7 @@ from dcpstream.errors import (
     RollbackRequired,
 )
 from dcpstream.model import StreamOffset
+from dcpstream.runtime.collector import held_collector
 from dcpstream.wire import Opcode, encode_request
 from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
@@ -432,6 +436,28 @@ def test_a_rollback_as_a_row(kind: str, tmp_path: Path) -> None:
         assert data.record_batch.column("key").to_pylist() == ["new"]
         changes = shell.changes(start={0: offset}, end="latest", on_rollback="rewind")
         assert [change.op for change in changes] == ["rollback", "mutation"]
+
+
+@pytest.mark.parametrize("method", ["changes", "keys"])
+def test_a_stream_that_ends_leaves_nothing_to_the_collector_of_cycles(
+    shell: Shell, kv: KvClient, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection has a receive buffer of megabytes, and the collector may come much later."""
+    fill(kv, 40)
+    made: list[str] = []
+    left: weakref.WeakSet[Any] = weakref.WeakSet()
+    for part in (StreamReader, NodeConnection):
+
+        def begin(self: Any, *args: Any, make: Callable[..., None] = part.__init__, **options: Any) -> None:
+            made.append(type(self).__name__)
+            left.add(self)
+            make(self, *args, **options)
+
+        monkeypatch.setattr(part, "__init__", begin)
+    with held_collector():
+        assert len(getattr(shell, method)(end="latest")) == 40
+        assert {"StreamReader", "NodeConnection"} == set(made)
+        assert not list(left)
 
 
 def test_the_loop_goes_on_while_the_user_works(node: dcpstream.Node, kv: KvClient) -> None:

@@ -23,9 +23,6 @@ class OpenQueue:
         random: for pauses.
         catalog: which collections are read.
         side_requests: which connections know the collections' names.
-        report_ended: called for each collection that a vbucket's position covers and that is gone, or left out: with
-            the vbucket, the kind of row, the collection, and a seqno that is not below its rows.
-        nothing_wanted: called for a vbucket in which nothing is left to read.
 
     Attributes:
         vbids: the waiting ones.
@@ -38,11 +35,7 @@ class OpenQueue:
         random: Random,
         catalog: Catalog,
         side_requests: SideRequests,
-        report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
-        nothing_wanted: Callable[[Vbucket, float], None],
     ) -> None:
-        self._report_ended = report_ended
-        self._nothing_wanted = nothing_wanted
         self._vbuckets = vbuckets
         self._nodes = nodes
         self._random = random
@@ -65,8 +58,22 @@ class OpenQueue:
         for vbid in self.vbids:
             self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
 
-    def open_due(self, now: float) -> None:
+    def open_due(
+        self,
+        now: float,
+        report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
+        nothing_wanted: Callable[[Vbucket, float], None],
+    ) -> None:
         """Request the streams that are due, on nodes that are ready.
+
+        Args:
+            now: seconds of a monotonic clock.
+            report_ended: called for each collection that a vbucket's position covers and that is gone, or left out:
+                with the vbucket, the kind of row, the collection, and a seqno that is not below its rows.
+            nothing_wanted: called for a vbucket in which nothing is left to read.
+
+        The functions are those of the reader. They are not kept, so that a reader that is done is freed at once, with
+        the receive buffers of its connections, and not by the collector of cycles.
 
         Raises:
             DcpstreamError: the read cannot go on.
@@ -79,35 +86,46 @@ class OpenQueue:
                 self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
             return
         blocked: dict[str, float] = {}
+        address, name = None, ""
         for vbid in sorted(self.vbids):
             vbucket = self._vbuckets[vbid]
             if vbucket.due > now:
                 continue
-            address = found.active_node(vbid) if vbid < found.vbucket_count else None
+            before, address = address, found.active_node(vbid) if vbid < found.vbucket_count else None
             if address is None:
                 self._nodes.find_map(now, refresh=True)
                 vbucket.trouble = "the cluster map names no node for it"
                 self.add(vbucket, Event.POSTPONED, now, pause_s(5, self._random))
                 continue
-            name = str(address)
-            if name not in blocked:
-                connection = self._nodes.ready(address, now)
-                if connection is None:
-                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
-                    if self._nodes.any_ready() is not None:
-                        self._nodes.find_map(now, refresh=True)
-                    blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
-                elif not self._side_requests.knows_names(connection, now):
-                    vbucket.trouble = "the node does not tell its collections"
-                    blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
-                elif self._follow_collections(vbucket, connection, now):
-                    self._open(vbucket, connection, now)
-                    continue
-                else:
-                    blocked[name] = float("inf")
+            if address is not before:
+                name = str(address)
+            if name in blocked:
+                vbucket.due = blocked[name]  # it waits already, as the one before it for which the node was tried
+                continue
+            connection = self._nodes.ready(address, now)
+            if connection is None:
+                # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+                if self._nodes.any_ready() is not None:
+                    self._nodes.find_map(now, refresh=True)
+                blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
+            elif not self._side_requests.knows_names(connection, now):
+                vbucket.trouble = "the node does not tell its collections"
+                blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
+            elif self._follow_collections(vbucket, connection, now, report_ended):
+                if not self._open(vbucket, connection, now):
+                    nothing_wanted(vbucket, now)
+                continue
+            else:
+                blocked[name] = float("inf")
             self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
 
-    def _follow_collections(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
+    def _follow_collections(
+        self,
+        vbucket: Vbucket,
+        connection: NodeConnection,
+        now: float,
+        report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
+    ) -> bool:
         """Report collections that ended and find new ones; False while the node is asked for their bounds."""
         coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
         bounds: Mapping[int, int] | None = {}
@@ -123,7 +141,7 @@ class OpenQueue:
         while unreported:
             op, ended = unreported.pop(0)
             vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *(item for _, item in unreported)))
-            self._report_ended(vbucket, op, ended, seqno)
+            report_ended(vbucket, op, ended, seqno)
         vbucket.offset = vbucket.offset.with_collections(coverage.kept)
         if not coverage.fresh:
             vbucket.catch_up = None
@@ -131,13 +149,13 @@ class OpenQueue:
             vbucket.catch_up = CatchUp(coverage.fresh)
         return True
 
-    def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> None:
+    def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
+        """Request the vbucket's stream; False if nothing is left to read."""
         assert connection.session is not None
         wanted, catch_up, at, held = self._catalog.wanted, vbucket.catch_up, vbucket.offset, None
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
         if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
-            self._nothing_wanted(vbucket, now)
-            return
+            return False
         ids = None if wanted.collections is None else sorted(wanted.collections)
         scope_id, end_seqno = wanted.scope_id, vbucket.range.end_seqno
         if catch_up is not None:
@@ -159,3 +177,4 @@ class OpenQueue:
             held=held,
             names=self._catalog,
         )
+        return True

@@ -123,15 +123,7 @@ class StreamReader:
         self._moved = _MovedStreams(nodes.map)
         self._output = OutputQueue(converter)
         self._vbuckets: dict[int, Vbucket] = {}
-        self._open_queue = OpenQueue(
-            self._vbuckets,
-            nodes,
-            random,
-            self._catalog,
-            self._side_requests,
-            self._report_ended,
-            self._nothing_wanted,
-        )
+        self._open_queue = OpenQueue(self._vbuckets, nodes, random, self._catalog, self._side_requests)
         self._left = 0
         self._settling: set[int] = set()
         self._nothing_since: float | None = None
@@ -214,7 +206,7 @@ class StreamReader:
         if self._error is not None:
             return
         try:
-            self._open_queue.open_due(now)
+            self._open_queue.open_due(now, self._report_ended, self._nothing_wanted)
             self._side_requests.refresh_names(self._nodes.any_ready(), now)
             if self._settling:
                 self._settle(now)
@@ -285,7 +277,7 @@ class StreamReader:
         if found is None:
             return self._nodes.complaint(now, self._nodes.options.connect_timeout_s)
         active = (found.active_node(vbid) for vbid in self._open_queue.vbids if vbid < found.vbucket_count)
-        needed = {str(node) for node in active if node is not None}
+        needed = {str(node) for node in {id(node): node for node in active}.values() if node is not None}
         if self._gate is not None:
             needed |= self._gate.needed_nodes
         return self._nodes.complaint(now, self._patience_s, needed) or self._stuck_error(now)
