@@ -481,7 +481,11 @@ class StreamReader:
             else:
                 self._roll_back(vbucket, event.rollback_seqno, now)
             return
-        is_gone = event.status in GONE and self._catalog.wanted.collections is not None
+        # A reader of the whole bucket names collections too, while it reads those that are new.
+        is_named = self._catalog.wanted.collections is not None or (
+            vbucket.catch_up is not None and vbucket.catch_up.is_allowed
+        )
+        is_gone = event.status in GONE and is_named
         if is_gone and vbucket.failures < UNKNOWN_COLLECTION_RETRIES:
             self._catalog.outdate()
         elif event.status not in RETRY_STATUSES:

@@ -89,6 +89,23 @@ def test_a_node_that_never_knows_the_collection_is_given_up() -> None:
         world(bucket, StreamOffset.ZERO).run()
 
 
+def test_a_reader_of_the_whole_bucket_goes_on_when_a_new_collection_is_dropped_before_it_is_read() -> None:
+    def answer(frame: Frame, ids: list[str], start: int) -> bytes:
+        if struct.unpack_from(">Q", frame.extras, 16)[0] == 6:  # the position is accepted
+            bucket.manifest = manifest(3, flights=8)
+            return accepted(frame.opaque) + stream_end(frame.opaque)
+        rows = mutation(frame.opaque, 7) + mutation(frame.opaque, 8)
+        return accepted(frame.opaque) + marker(frame.opaque, 7, 8) + rows
+
+    bucket = Bucket(manifest(2, flights=8, fleet=9), answer)
+    covered = [CollectionName(0, "_default", "_default"), FLIGHTS]
+    ranges = [VbucketRange(0, at(6).with_collections(covered), 8, end_vbuuid=0xA)]
+    found = World(ranges, bucket, manifest=lambda: bucket.manifest, high_seqnos={0: 9})
+    found.run()
+    assert found.seqnos() == [7, 8]
+    assert [ids for ids, _, _ in bucket.asked] == [[], ["9"], []]
+
+
 def test_an_endless_stream_waits_a_while_and_then_says_that_nothing_is_left() -> None:
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         bucket.manifest = manifest(2)
