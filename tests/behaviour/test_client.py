@@ -438,6 +438,23 @@ def test_a_rollback_as_a_row(kind: str, tmp_path: Path) -> None:
         assert [change.op for change in changes] == ["rollback", "mutation"]
 
 
+@pytest.mark.parametrize("end", [2, 1, 0])
+def test_a_rollback_of_a_start_at_or_above_the_end(kind: str, end: int, tmp_path: Path) -> None:
+    nodes = crashed(tmp_path)
+    with contextlib.closing(nodes):
+        node = next(nodes)
+        *_, last = Shell(kind, node.connection_string).changes(end="latest")
+        at = {"start": {0: last.offset}, "end": {0: end}}
+        assert Shell(kind, node.connection_string).changes(**at) == []
+        node = next(nodes)
+        shell = Shell(kind, node.connection_string)
+        with pytest.raises(RollbackRequired):
+            shell.changes(**at)
+        rollback, *rest = shell.changes(**{**at, "end": {0: min(end, 1)}}, on_rollback="rewind")
+        assert (rollback.op, rollback.seqno) == ("rollback", 0)
+        assert [change.key for change in rest] == ([b"new"] if end else [])
+
+
 @pytest.mark.parametrize("method", ["changes", "keys"])
 def test_a_stream_that_ends_leaves_nothing_to_the_collector_of_cycles(
     shell: Shell, kv: KvClient, method: str, monkeypatch: pytest.MonkeyPatch

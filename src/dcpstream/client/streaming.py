@@ -158,10 +158,13 @@ class StreamOptions:
             if self.end == "latest":
                 end = self._state(vbid, observed, "end").high_seqno
             elif isinstance(self.end, Mapping):
-                end = self.end.get(vbid, record.offset.seqno)
+                if vbid not in self.end:
+                    continue
+                end = self.end[vbid]
             branch = observed[vbid].vbuuid if vbid in observed else 0
-            if end > record.offset.seqno or self.end == "latest":
-                # A start above "latest" is requested, too: the node will answer that its history was rolled back.
+            # A start at or above the end is put to the node, too: only the node knows whether that history was rolled
+            # back. The request costs no rows.
+            if record.offset.seqno or record.is_rolling_back or end or self.end == "latest":
                 given = UNKNOWN_BRANCH if record.is_rolling_back else None
                 result.append(VbucketRange(vbid, record.offset, end, record.earlier, branch, given))
         return result

@@ -11,7 +11,7 @@ import pytest
 from dcpstream.client.machine.reader.changes import rollback_change
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
-from dcpstream.client.machine.values import RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
 from dcpstream.client.streaming import StreamOptions
@@ -85,6 +85,14 @@ def test_positions_and_ends_by_vbucket() -> None:
 def test_a_start_above_now_is_kept_for_the_node_to_judge() -> None:
     (part,) = options(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
     assert (part.start.seqno, part.end_seqno) == (50, 10)
+
+
+def test_a_start_at_or_above_a_named_end_is_kept_for_the_node_to_judge() -> None:
+    starts = {0: at(5), 1: at(5), 2: at(5), 3: at(0)}
+    parts = options(start=starts, end={0: 5, 1: 4, 3: 0}).ranges(4, {}, {})
+    assert parts == [VbucketRange(0, at(5), 5), VbucketRange(1, at(5), 4)]
+    rolling_back = {3: SavedOffset(at(0), (), is_rolling_back=True)}
+    assert options(end={3: 0}).ranges(4, rolling_back, {}) == [VbucketRange(3, at(0), 0, given_vbuuid=UNKNOWN_BRANCH)]
 
 
 def test_members() -> None:

@@ -146,7 +146,7 @@ class Client:
         Args:
             start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
             end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
-                is not read then.
+                is not read then. A start at or above the end has no rows, but a rollback of it is reported.
             store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
                 the first rows of a vbucket are given out, the position where they begin is saved.
             collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with collections that

@@ -141,12 +141,13 @@ class StreamReader:
         if vbucket.branch:
             # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
             vbucket.given_seqno = part.end_seqno if self._policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
-        # A start beyond the end, or at an end that was seen on another branch, is put to the node all the same: that
-        # history may have been rolled back.
+        # A start beyond the end, or at an end that was seen on another branch or not at all, is put to the node all the
+        # same: that history may have been rolled back.
+        end_vbuuid = part.planned_vbuuid if self._policy is RollbackPolicy.REWIND_UNREAD else part.end_vbuuid
         vbucket.is_at_end = (
             part.start.seqno == part.end_seqno
             and vbucket.branch in {0, part.planned_vbuuid}
-            and (not part.end_seqno or part.planned_vbuuid == part.start.vbuuid)
+            and (not part.end_seqno or end_vbuuid == part.start.vbuuid)
         )
         if vbucket.is_at_end and part.start.collections is None:
             vbucket.happen(Event.NOTHING_WANTED)
