@@ -22,6 +22,7 @@ from dcpstream.wire import Frame, Opcode, encode_request
 from tests.kit.access import LOGIN
 from tests.kit.fake_node import FakeNode, config
 from tests.kit.messages import accepted, marker, mutation
+from tests.kit.waiting import wait_until
 from tools.patience import patient
 
 NEVER_S = 3600.0
@@ -226,3 +227,27 @@ def test_probes_are_answered_while_the_user_works(monkeypatch: pytest.MonkeyPatc
             next(stream)
             assert fake.is_answered.wait(patient(10.0))
         thread.join(patient(10.0))
+
+
+def test_a_stream_leaves_no_connection_on_which_nobody_answers_probes(kind: str, node: dcpstream.Node) -> None:
+    assert node.engine is not None
+    sessions = node.engine.buckets["default"].dcp_sessions
+    with KvClient(node.connection_string, **LOGIN) as kv:
+        kv.set("k", "v")
+    if kind == "blocking":
+        with Client(node.connection_string, **LOGIN) as client, contextlib.closing(client.changes()) as stream:
+            next(stream)
+            wait_until(lambda: len(sessions) == 1)
+            assert client.cluster.high_seqnos() == {0: 1}, "questions beside a stream"
+            assert len(sessions) == 2
+            assert [change.key for change in client.changes(end="latest")] == [b"k"]
+            assert len(sessions) == 2, "a short read leaves it open for the next one"
+        return
+
+    async def one() -> None:
+        client = AsyncClient(node.connection_string, **LOGIN)
+        async with client, contextlib.aclosing(client.changes()) as stream:
+            await anext(stream)
+            wait_until(lambda: len(sessions) == 1)
+
+    asyncio.run(one())

@@ -402,7 +402,11 @@ class Consumer:
         world = self.world
         client = Client("couchbase://127.0.0.1", username="u", password="p", bucket="default")
         client.cluster = SimpleNamespace(  # type: ignore[assignment]
-            map=world.map, observe=world.observe, connect_options=CONNECT_OPTIONS, close=lambda: None
+            rest=lambda: None,  # its questions need no connection
+            map=world.map,
+            observe=world.observe,
+            connect_options=CONNECT_OPTIONS,
+            close=lambda: None,
         )
         client._clock = world.clock  # type: ignore[assignment]
         with (

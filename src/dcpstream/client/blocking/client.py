@@ -270,9 +270,12 @@ class Client:
         saved = store.load() if store is not None else {}
         own = options.own_vbuckets(cluster.map.vbucket_count)
         observed = cluster.observe(own) if options.needs_observation else {}
+        found = cluster.map
+        if options.end is None:
+            cluster.rest()  # the stream may last for days
         return StreamRun(
             options,
-            cluster.map,
+            found,
             saved,
             observed,
             cluster.connect_options,

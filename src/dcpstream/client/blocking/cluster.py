@@ -304,6 +304,17 @@ class Cluster:
         """The options of the connections for questions; those of other connections are derived from them."""
         return self._options
 
+    def rest(self) -> None:
+        """Close the connections for questions; the next question makes others. The cluster map stays known.
+
+        For a time in which nobody answers the probes of nodes on them: a node gives such a connection up.
+        """
+        if self._control_sockets is not None:
+            self._control_sockets.close()
+            self._control_sockets = None
+            found, self._control = self._control.map, self._new_control()
+            self._control.map = found
+
     def close(self) -> None:
         """Close all connections; a second time does nothing."""
         if self._control_sockets is not None:

@@ -114,7 +114,9 @@ class KvPool:
             except FINAL_ERRORS:
                 raise
             except ConnectionLost:
-                self._connections.pop(str(address), None)
+                lost = self._connections.get(str(address))
+                if lost is not None:
+                    self.forget(lost)
         return False
 
     def _connect_any(self) -> KvConnection:
