@@ -50,6 +50,13 @@ import pathlib, pytest
 pathlib.Path("test_it.py").write_text("def test_it(couchbase_bucket): assert couchbase_bucket.node.is_running")
 raise SystemExit(pytest.main(["-q", "test_it.py"]))
 """,
+    "otel": """
+import opentelemetry.trace
+from dcpstream.runtime.tracing import is_tracing, span
+assert is_tracing()
+with span("work", {}):
+    pass
+""",
     "java": """
 from dcpstream.spark.java import ensure_java, java_program
 ensure_java({"PATH": ""})

@@ -39,6 +39,7 @@ from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
 from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
 from dcpstream.runtime import Clock, SystemClock
+from dcpstream.runtime.tracing import Value, span
 from dcpstream.spark.files import can_open
 from dcpstream.spark.including import NEEDED_BY_TABLES
 from dcpstream.spark.options import SourceOptions
@@ -449,10 +450,16 @@ class Pipeline:
             OffsetError: the tables lack an earlier batch.
             FoldFailed: a fold or maintenance beside the batches has failed.
         """
-        with self._writing, self._exact():
+        about: dict[str, Value] = {
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "dcpstream.batch": batch_id,
+        }
+        with self._writing, self._exact(), span(f"process {self.name}", about, kind="consumer") as one:
             self._typing.prepare(self.engine, lambda: app)
             report = self._applied(app, batch_id, frame)
             if report is not None:
+                one.set_attribute("messaging.batch.message_count", report.rows)
                 self._rows += report.rows
                 self._rollbacks += len(report.rollbacks)
                 self._batches_since_maintenance += 1

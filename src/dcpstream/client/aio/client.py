@@ -32,6 +32,7 @@ from dcpstream.client.settings.options import (
 )
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.spans import traced_async
 from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import SystemClock, SystemRandom
@@ -133,7 +134,7 @@ class AsyncClient:
             purge_gap=purge_gap,
         )
         run = await self._begin(options, idle_timeout_s)
-        async with contextlib.aclosing(self._deliveries(run)) as deliveries:
+        async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
             async for delivery in deliveries:
                 if records := run.due(delivery):
                     await asyncio.to_thread(run.positions.write, records)
@@ -169,7 +170,7 @@ class AsyncClient:
             purge_gap=purge_gap,
         )
         run = await self._begin(options, idle_timeout_s)
-        async with contextlib.aclosing(self._deliveries(run)) as deliveries:
+        async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
             async for delivery in deliveries:
                 if records := run.due(delivery):
                     await asyncio.to_thread(run.positions.write, records)

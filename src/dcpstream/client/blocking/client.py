@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from dcpstream.client.settings.options import (
     check_buffer_bytes,
 )
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.spans import traced
 from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
@@ -248,7 +249,7 @@ class Client:
 
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         run = self._begin(options, idle_timeout_s)
-        for delivery in self._deliveries(run):
+        for delivery in self._traced(run):
             run.positions.write(run.due(delivery))
             batch = run.batch(Batch, delivery, self._clock.time_ns())
             if batch is not None:
@@ -256,7 +257,7 @@ class Client:
 
     def _changes(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         run = self._begin(options, idle_timeout_s)
-        for delivery in self._deliveries(run):
+        for delivery in self._traced(run):
             run.positions.write(run.due(delivery))
             portion = run.portion(delivery)
             try:
@@ -287,11 +288,15 @@ class Client:
             now=self._clock.monotonic(),
         )
 
-    def _deliveries(self, run: StreamRun) -> Iterator[Delivery]:
+    def _traced(self, run: StreamRun, is_over: Callable[[], bool] | None = None) -> Generator[Delivery, None, None]:
+        return traced(self._deliveries(run, is_over), self.cluster.connect_options, self._clock)
+
+    def _deliveries(self, run: StreamRun, is_over: Callable[[], bool] | None = None) -> Generator[Delivery, None, None]:
         sockets = Sockets(run.nodes.options.tls)
         try:
             # Closed before the sockets are: while a delivery is out, another thread works on them.
-            with contextlib.closing(drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True)) as events:
+            events = drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True, is_over=is_over)
+            with contextlib.closing(events):
                 for event in events:
                     yield run.delivery(event)
         finally:

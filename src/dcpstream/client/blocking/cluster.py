@@ -51,6 +51,7 @@ from dcpstream.client.settings.options import (
 )
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.spans import connect_span
 from dcpstream.errors import ConfigError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
@@ -120,7 +121,8 @@ class Cluster:
     def map(self) -> VbucketMap:
         """The newest cluster map that is known."""
         if self._control.map is None:
-            self._ask([map_question()])
+            with connect_span(self._options):
+                self._ask([map_question()])
         assert self._control.map is not None
         return self._control.map
 

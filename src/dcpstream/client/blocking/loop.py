@@ -101,13 +101,21 @@ def turn(machine: Machine, nodes: Nodes, sockets: Sockets, clock: Clock, limit_s
 
 
 def drive(
-    reader: StreamReader, nodes: Nodes, sockets: Sockets, clock: Clock, *, keeps_records: bool = False
+    reader: StreamReader,
+    nodes: Nodes,
+    sockets: Sockets,
+    clock: Clock,
+    *,
+    keeps_records: bool = False,
+    is_over: Callable[[], bool] | None = None,
 ) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
     """Yield what a reader delivers, until it is done. While the user works on it, the nodes' probes are answered.
 
     Args:
         reader, nodes, sockets, clock: the parts of one stream.
         keeps_records: whether delivered positions count as recorded when the user asks for the next event.
+        is_over: asked at least once in `MAX_WAIT_S`; once it is true, everything that has arrived is yielded, and then
+            the stream ends.
     """
 
     def beat() -> None:
@@ -129,7 +137,7 @@ def drive(
                 if keeps_records and not isinstance(event, RollbackEvent):
                     reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
                 reader.resumed(clock.monotonic())
-            elif reader.is_done:
+            elif reader.is_done or (is_over is not None and is_over()):
                 # Send the last acknowledgements and closings before the connections go back to their owner.
                 list(sockets.poll(0.0))
                 return

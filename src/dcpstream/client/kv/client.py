@@ -7,6 +7,7 @@ progress instead of one per operation. It builds requests and reads answers many
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from dcpstream.client.kv.connection import Answered
@@ -15,8 +16,10 @@ from dcpstream.client.kv.windows import Operation, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketMap, vbucket_of_key
+from dcpstream.runtime.tracing import Span
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.layout import decode_message
@@ -111,6 +114,7 @@ class KvClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
+        self._bucket, self._seeds = bucket, given.parsed.seeds
         self._pool = KvPool(given, connect_timeout_s)
         self._windows = Windows(self._pool)
         self._collection = collection
@@ -141,12 +145,12 @@ class KvClient:
         self, items: Iterable[tuple[Key, bytes | str]], *, flags: int = 0, expiry: int = 0
     ) -> list[MutationToken]:
         """Write documents, in order; see `mutate_many`."""
-        tokens = self.mutate_many(items, flags=flags, expiry=expiry)
+        tokens = self._mutate("set", items, flags, expiry)
         return [token for token in tokens if token is not None]
 
     def delete_many(self, keys: Iterable[Key]) -> list[MutationToken | None]:
         """Delete documents, in order; see `mutate_many`."""
-        return self.mutate_many((key, None) for key in keys)
+        return self._mutate("delete", ((key, None) for key in keys), 0, 0)
 
     def mutate_many(
         self, items: Iterable[tuple[Key, bytes | str | None]], *, flags: int = 0, expiry: int = 0
@@ -164,6 +168,19 @@ class KvClient:
             BulkInterrupted: the connection was lost; holds the answers so far. The next call connects again.
             StatusError: the node refuses an operation.
         """
+        return self._mutate("mutate", items, flags, expiry)
+
+    def _mutate(
+        self, name: str, items: Iterable[tuple[Key, bytes | str | None]], flags: int, expiry: int
+    ) -> list[MutationToken | None]:
+        with self._span(name) as one:
+            results = self._mutated(items, flags, expiry)
+            set_batch_size(one, len(results))
+        return results
+
+    def _mutated(
+        self, items: Iterable[tuple[Key, bytes | str | None]], flags: int, expiry: int
+    ) -> list[MutationToken | None]:
         results: list[MutationToken | None] = []
         count, prefix = self.map.vbucket_count, self._key_prefix()
         # The structs of the message table, without the call of `pack`: 0.4 µs instead of 1.1 µs for each request.
@@ -215,6 +232,12 @@ class KvClient:
 
     def get_many(self, keys: Iterable[Key]) -> list[Document | None]:
         """Read documents, many in flight at once; None for a document that does not exist."""
+        with self._span("get") as one:
+            results = self._got(keys)
+            set_batch_size(one, len(results))
+        return results
+
+    def _got(self, keys: Iterable[Key]) -> list[Document | None]:
         count, prefix = self.map.vbucket_count, self._key_prefix()
         results: list[Document | None] = []
         head, request, get = Get.layout.head.pack, Get.layout.magic, int(Opcode.GET)
@@ -296,6 +319,9 @@ class KvClient:
     def __exit__(self, *exc_info: object) -> None:
         """Close."""
         self.close()
+
+    def _span(self, operation: str) -> AbstractContextManager[Span]:
+        return documents_span(operation, self._bucket, self._collection, self._seeds)
 
     def _key_prefix(self) -> bytes:
         if self._prefix is None:
