@@ -21,6 +21,7 @@ from dcpstream.client.machine.reader.changes import (
     positions_after,
     rollback_change,
 )
+from dcpstream.client.machine.reader.messages import MessageConverter
 from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.reader.selection import Selection
@@ -50,7 +51,7 @@ OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of a stream; see `Client.stream`.
+    """The options of a stream; see `Client.stream`, and `Client.messages` for `frames`.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -69,6 +70,7 @@ class StreamOptions:
     read_stable: bool = False
     purge_gap: OnPurgeGap | None = None
     rewind_to: RewindTo = "recorded"
+    frames: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without the cluster."""
@@ -115,7 +117,9 @@ class StreamOptions:
         return list(range(member, vbucket_count, count))
 
     def converter(self) -> Converter:
-        """Makes the user's batches or changes of rows."""
+        """Makes the user's batches, changes or messages of rows."""
+        if self.frames:
+            return MessageConverter()
         if self.arrow:
             return ArrowConverter(self.value_format, self.columns, self.max_batch_rows)
         return ChangeConverter()
@@ -128,7 +132,7 @@ class StreamOptions:
         """
         return (
             self.policy is RollbackPolicy.REWIND
-            and not self.read_stable
+            and not (self.read_stable or self.frames)
             and Selection.of(self.collections).may_be_one_collection
             and any(not part.start.seqno for part in ranges)
         )
@@ -238,7 +242,9 @@ class StreamRun:
         self._options = options
         ranges = options.ranges(found.vbucket_count, saved, observed)
         settings = dcp_settings(name, buffer_bytes, options.columns, out_of_order=options.may_come_out_of_order(ranges))
-        self.nodes = Nodes(replace(connect_options, arrow=options.arrow, settings=settings), random)
+        self.nodes = Nodes(
+            replace(connect_options, arrow=options.arrow, frames=options.frames, settings=settings), random
+        )
         self.nodes.map = found
         self.reader = StreamReader(
             ranges,

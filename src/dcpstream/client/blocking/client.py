@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.blocking.loop import drive
 from dcpstream.client.blocking.sockets import Sockets
+from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.changes import Change
+from dcpstream.client.machine.reader.messages import MessageRun
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
@@ -26,7 +28,7 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced
 from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
-from dcpstream.model import StreamOffset
+from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
 if TYPE_CHECKING:
@@ -55,6 +57,23 @@ class Batch:
     def ack(self) -> None:
         """Save the positions after this batch and all before it: the user has processed them."""
         self._positions.acknowledge(self._number)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What one receive brought, for users of `Client.messages`.
+
+    Attributes:
+        item: messages, or events of scopes and collections; None for a rollback.
+        offsets: vbucket → exact position after them, for those that moved.
+        rollback: messages of its vbucket above `rollback.to_seqno` are void; the valid ones follow.
+        failover_logs: vbucket → the log that its last stream was opened with; goes on to change.
+    """
+
+    item: tuple[MessageRun, ...] | EventGroup | None
+    offsets: Mapping[int, StreamOffset]
+    rollback: RollbackEvent | None
+    failover_logs: Mapping[int, FailoverLog]
 
 
 class Client:
@@ -234,6 +253,38 @@ class Client:
             purge_gap=purge_gap,
         )
         return self._changes(options, idle_timeout_s)
+
+    def messages(
+        self,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        store: OffsetStore | None = None,
+        collections: Sequence[str] | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Generator[Messages, None, None]:
+        """The changes as the messages that the nodes sent, for copies that must be exact.
+
+        Options are those of `stream`. A rollback comes as an item of its own. Asking for the next item means that the
+        user has kept the one before: a rollback can go back to its positions. Nothing is saved to the store.
+
+        Args:
+            is_over: asked at least once in a second; once it is true, what has arrived is given out, and the stream
+                ends.
+        """
+        options = StreamOptions(
+            start=start,
+            end=end,
+            store=store,
+            collections=collections,
+            on_rollback="rewind",
+            members=(0, 1),
+            arrow=False,
+            frames=True,
+        )
+        run = self._begin(options, None)
+        for delivery in self._traced(run, is_over):
+            yield Messages(delivery.item, delivery.offsets, delivery.rollback, run.reader.failover_logs)
 
     def close(self) -> None:
         """Close the connections for questions; streams close theirs when they end."""

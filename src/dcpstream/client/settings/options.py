@@ -112,6 +112,7 @@ class ConnectOptions:
         login: user, password, bucket.
         connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
         arrow: decode rows into Arrow columns.
+        frames: keep rows as the frames that they came in; then `arrow` does not count.
         settings: of each DCP connection; the name is completed with a part of its own.
         tls: how connections are secured; None for none.
     """
@@ -123,6 +124,7 @@ class ConnectOptions:
     arrow: bool
     settings: DcpSettings
     tls: TlsOptions | None = None
+    frames: bool = False
 
 
 def check_buffer_bytes(buffer_bytes: int) -> int:

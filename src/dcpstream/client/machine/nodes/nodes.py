@@ -391,6 +391,7 @@ class Nodes:
             now,
             connect_timeout_s=options.connect_timeout_s,
             arrow=options.arrow,
+            frames=options.frames,
         )
         self._connections[name] = connection
         self._to_connect.append(connection)

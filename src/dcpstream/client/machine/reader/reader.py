@@ -45,7 +45,7 @@ from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, 
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
 from dcpstream.errors import ConnectTimeout, DcpstreamError, RemoteProtocolError, RollbackRequired, StreamEnded
-from dcpstream.model import MAX_SEQNO, CollectionName, Op, StreamOffset, VbucketMap
+from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.codes import code_name
@@ -90,6 +90,9 @@ class StreamReader:
         patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
             a map was found; until then it is the limit for connecting.
         now: seconds of a monotonic clock, as everywhere below.
+
+    Attributes:
+        failover_logs: vbucket → the log that its last opened stream was answered with.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class StreamReader:
         ranges = list(ranges)
         self._catalog = Catalog(collections, is_resumed=any(part.start.collections is not None for part in ranges))
         self._branches: LentMapping[int] = LentMapping()
+        self.failover_logs: dict[int, FailoverLog] = {}
         self._side_requests = SideRequests(self._catalog)
         self._gate = StableGate(nodes) if is_stable else None
         self._moved = _MovedStreams(nodes.map)
@@ -409,6 +413,7 @@ class StreamReader:
                 return
             self._purge_gap.accept_purged(vbid, event.offset.seqno)
         self._branches.update({vbid: newest})
+        self.failover_logs[vbid] = event.log
         if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
             return  # the position was accepted before, by the stream that asked only for that
         refused = vbucket.rolled_back_from
