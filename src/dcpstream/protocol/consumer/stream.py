@@ -210,6 +210,7 @@ class ConsumerStream:
             self._replicas.adopt_failover_log(self.view, FailoverLog(log.entries[1:]))
         else:
             self.last_seqno = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
+        self._sound_seqno = self.last_seqno
         return True
 
     # ---------------------------------------------------------------------------------------------------------- data

@@ -170,3 +170,19 @@ def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
     frames = source.send_answer(source.request(opaque=0x52), value=encode_failover_log(LOG))
     assert frames[0].opcode == Opcode.DCP_ADD_STREAM
     assert acknowledged(frames[1:]) == [1]
+
+
+def test_a_copy_that_is_rolled_back_waits_for_the_end_of_its_snapshot_again():
+    source = durable_source()
+    v2(source, 1, 10)
+    source.mutation(b"a", 10)
+    source.send(Opcode.DCP_STREAM_END, extras=bytes(4))
+    request = source.request(opaque=0x52)
+    (request,) = source.send_answer(request, status=Status.ROLLBACK, value=struct.pack(">Q", 8))
+    source.opaque = request.opaque
+    source.send_answer(request, value=encode_failover_log(LOG))
+    after = source.replicas.vbuckets[1].high_seqno
+    assert after < 10
+    v2(source, after + 1, 14)
+    assert prepare(source, b"b", 9) == []
+    assert acknowledged(source.mutation(b"c", 14)) == [9]
