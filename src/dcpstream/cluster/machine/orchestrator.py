@@ -43,6 +43,8 @@ RETRY_S = 0.1
 FENCE_ATTEMPTS = 3
 FENCE_PAUSE_S = 0.05
 """Attempts to reach a node that is failed over, and the pause between them: a dead one delays its failover by that."""
+TELL_ATTEMPTS = 3
+"""Attempts to give a node collections, or its first map, when connections are lost."""
 CATCH_UP_PAUSE_S = 0.005
 CATCH_UP_PAUSE_MAX_S = 0.1
 """First and longest pause between two questions how far a copy is."""
@@ -390,16 +392,25 @@ class Orchestrator:
         logger.debug("map of %s, revision %d", bucket.name, bucket.rev)
         # Clients that hear of a new node may ask it at once, so it is told before the others name it.
         new = [member for member in members if member.name not in bucket.informed]
-        for group in (new, [member for member in members if member not in new]):
-            present = [member for member in group if member.name in self.members]  # one may have left meanwhile
-            answers = yield [
-                self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
-                for member in present
-            ]
-            bucket.informed.update(
-                member.name for member, answer in zip(present, answers, strict=True) if answer is not None
-            )
+        began = self.tasks.now
+        for _ in range(TELL_ATTEMPTS):
+            unaware = [member for member in new if member.name not in bucket.informed]
+            if not unaware or self.tasks.now >= began + REPLY_TIMEOUT_S:  # the latter: it does not answer at all
+                break
+            yield from self._inform(bucket, unaware, members)
+        yield from self._inform(bucket, [member for member in members if member not in new], members)
         told.succeed(None)
+
+    def _inform(self, bucket: BucketState, group: Iterable[Member], members: list[Member]) -> Procedure[None]:
+        """Tell some nodes the map, and note which ones have it."""
+        present = [member for member in group if member.name in self.members]  # one may have left meanwhile
+        answers = yield [
+            self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+            for member in present
+        ]
+        bucket.informed.update(
+            member.name for member, answer in zip(present, answers, strict=True) if answer is not None
+        )
 
     def _tell(self, bucket: BucketState | None, member: Member, members: Iterable[Member]) -> Outcome[Frame]:
         rev = self._rev if bucket is None else bucket.rev
@@ -505,11 +516,16 @@ class Orchestrator:
         yield self.publish(bucket)
 
     def tell_manifest(self, bucket: BucketState, node: str) -> Procedure[None]:
-        """Give a node a bucket's scopes and collections."""
-        if bucket.manifest.uid:
-            yield self.order(
-                node, bucket.name, Opcode.SET_COLLECTIONS, value=json.dumps(bucket.manifest.to_json()).encode()
-            )
+        """Give a node a bucket's scopes and collections, also if its connection is lost meanwhile."""
+        for left in reversed(range(TELL_ATTEMPTS) if bucket.manifest.uid else ()):
+            value = json.dumps(bucket.manifest.to_json()).encode()
+            try:
+                yield self.order(node, bucket.name, Opcode.SET_COLLECTIONS, value=value)
+            except ConnectionLost:
+                if not left:
+                    raise
+            else:
+                return
 
     def tell_manifests(self, node: str) -> Procedure[None]:
         """Give a node the scopes and collections of every bucket."""

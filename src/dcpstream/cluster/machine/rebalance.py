@@ -77,6 +77,8 @@ class Rebalance:
         for member in o.members.values():
             member.is_active = not member.is_failed
         yield from restore_lost(o)
+        # A node that hung when collections changed knows the old ones.
+        yield [o.tasks.start(o.tell_manifests(member.name)).quietly() for member in o.known_members()]
         yield from o.publish_nodes()
         nodes = [member.name for member in o.known_members() if member.name not in self._remove]
         moves = [
