@@ -119,12 +119,12 @@ class Shell:
         try:
             self._loop.run_forever()
         finally:
-            self._is_stopped = True
-            for transport in self._transports.values():
-                transport.abort()
+            self._is_stopped = True  # a turn that is due already begins no connection
             for task in self._connecting:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*self._connecting, return_exceptions=True))
+            for transport in self._transports.values():  # also of those that were just made
+                transport.abort()
             self._loop.run_until_complete(asyncio.sleep(0))  # the transports close their sockets
             self._loop.close()
             for found in list(self._awaited):  # nobody carries it out any more, and a node's page may wait for it
@@ -141,6 +141,8 @@ class Shell:
     def _turn(self) -> None:
         """Carry out what the orchestrator wants."""
         self._has_turn = False
+        if self._is_stopped:
+            return
         orchestrator = self._orchestrator
         self._set_time()
         orchestrator.tasks.run()
