@@ -163,6 +163,8 @@ def _carry_out(
     yield from o.caught_up(bucket, vbid, source, copies, check)
     check()
     if new != source:
+        bucket.handing[vbid] = wanted
+        yield from o.remember()
         yield from take_over(o, bucket, vbid, source, new)
     yield from _begin_chain(o, bucket, vbid, wanted, replaced=old)
 
@@ -192,6 +194,8 @@ def _begin_chain(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain, 
     active = chain[0]
     assert active is not None, "it is active"
     bucket.chains[vbid] = chain
+    bucket.handing.pop(vbid, None)
+    yield from o.remember()
     told = o.publish(bucket)
     yield o.set_state(bucket, vbid, active, VbucketState.ACTIVE, topology(chain))
     replicas = [node for node in chain[1:] if node is not None]
@@ -238,6 +242,7 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
     if active is None or o.members[active].is_failed:  # the failover promotes another copy of the chain
         del bucket.unsettled[vbid]
         bucket.chains[vbid] = chain
+        bucket.handing.pop(vbid, None)
         extra = [node for node in replaced if node is not None and node not in chain and not o.members[node].is_failed]
         for node in extra:
             bucket.fed.pop((vbid, node), None)

@@ -22,7 +22,7 @@ from dcpstream.cluster.machine.link import Link, RequestFields
 from dcpstream.cluster.machine.replicator import Replicator, openings
 from dcpstream.cluster.machine.state import BucketState, Member, map_json, topology
 from dcpstream.cluster.machine.tasks import Outcome, Procedure, Tasks
-from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
+from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError, StoreError
 from dcpstream.model import Manifest, NodeAddress, VbucketState
 from dcpstream.runtime import Random
 from dcpstream.wire import Datatype, Frame, Opcode
@@ -69,6 +69,7 @@ class Orchestrator:
         capture: called with source, destination, sender and bytes of all that passes between two nodes, and of the
             orchestrator's requests to them and their answers; None: nobody looks.
         is_failing_over: whether a failover is under way, which ends a rebalance.
+        keep: saves what a restart of the whole cluster needs, see `record`, or raises StoreError; None: nothing is.
     """
 
     def __init__(self, random: Random, *, epoch: int, cluster_uuid: str) -> None:
@@ -81,15 +82,17 @@ class Orchestrator:
         self.is_rebalancing = False
         self.is_failing_over = False
         self.capture: Callable[[str, str, str, bytes], None] | None = None
+        self.keep: Callable[[], None] | None = None
+        self.epoch = epoch
+        self.cluster_uuid = cluster_uuid
         self._random = random
-        self._epoch = epoch
-        self._cluster_uuid = cluster_uuid
         self._rev = 0
         self._orders: dict[tuple[str, str], Link] = {}
         self._replicators: dict[tuple[str, str, str], Replicator] = {}
         self._of_link: dict[Link, Replicator] = {}
         self._mending: set[tuple[str, str, str]] = set()
         self._told: dict[str, Outcome[None]] = {}
+        self._kept: Outcome[None] | None = None
 
     # --------------------------------------------------------------------------------------------------- for the shell
 
@@ -414,12 +417,12 @@ class Orchestrator:
 
     def _tell(self, bucket: BucketState | None, member: Member, members: Iterable[Member]) -> Outcome[Frame]:
         rev = self._rev if bucket is None else bucket.rev
-        value = map_json(bucket, members, member.name, epoch=self._epoch, rev=rev, cluster_uuid=self._cluster_uuid)
+        value = map_json(bucket, members, member.name, epoch=self.epoch, rev=rev, cluster_uuid=self.cluster_uuid)
         name = "" if bucket is None else bucket.name
         return self.orders(member.name, name).order(
             Opcode.SET_CLUSTER_CONFIG,
             key=name.encode(),
-            extras=admin.SetClusterConfig.layout.extras.pack(self._epoch, rev),
+            extras=admin.SetClusterConfig.layout.extras.pack(self.epoch, rev),
             value=value,
         )
 
@@ -450,6 +453,32 @@ class Orchestrator:
             self.tasks.within(self._tell(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
             for member in members
         ]
+
+    def remember(self) -> Procedure[None]:
+        """Save who has which copy, if that is kept; through when it is saved. What comes in one turn is saved together.
+
+        It is called before a node hears of a change after which the copies of before could lack something.
+
+        Errors: StoreError: it could not be saved.
+        """
+        if self.keep is not None:
+            kept = self._kept
+            if kept is None:
+                kept = self._kept = self.tasks.start(self._remember())
+            yield kept
+
+    def _remember(self) -> Procedure[None]:
+        yield []  # others in this turn are to be saved with it
+        self._kept = None
+        if self.keep is not None:
+            self.keep()
+
+    def remember_or_log(self) -> Procedure[None]:
+        """The same for changes that must go on in any case."""
+        try:
+            yield from self.remember()
+        except StoreError as error:
+            logger.error("a restart of the whole cluster would begin with an older map: %s", error)
 
     # --------------------------------------------------------------------------------------------------------- buckets
 
@@ -508,6 +537,7 @@ class Orchestrator:
         A replica's node knows a collection before the active copy has it in its history.
         """
         bucket.manifest = manifest
+        yield from self.remember()
         yield [
             self.tasks.start(self.tell_manifest(bucket, name)).quietly()
             for name, member in self.members.items()

@@ -76,6 +76,7 @@ class Rebalance:
         yield from settle_all(o)
         for member in o.members.values():
             member.is_active = not member.is_failed
+        yield from o.remember()
         yield from restore_lost(o)
         # A node that hung when collections changed knows the old ones.
         yield [o.tasks.start(o.tell_manifests(member.name)).quietly() for member in o.known_members()]
@@ -107,6 +108,7 @@ class Rebalance:
                     for bucket in o.buckets.values()
                 ]
             o.forget(name)
+        yield from o.remember_or_log()
         return gone
 
 

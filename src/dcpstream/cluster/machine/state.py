@@ -81,7 +81,8 @@ class BucketState:
         informed: nodes that have had a map of this bucket. What a node tells before is its own.
         fed: (vbucket, destination) → source: the streams that should be there.
         moving: vbuckets that a move is working on.
-        unsettled: vbucket → a move that failed, until it is undone or completed.
+        unsettled: vbucket → a move that failed, until it is undone or completed, or a role that is not confirmed.
+        handing: vbucket → the chain that it gets, from before its active copy hands over until the map says so.
         recovered: node that was added back → the vbuckets of which it still has a copy, until the next rebalance.
     """
 
@@ -95,6 +96,7 @@ class BucketState:
     fed: dict[tuple[int, str], str] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
     unsettled: dict[int, Unsettled] = field(default_factory=dict)
+    handing: dict[int, Chain] = field(default_factory=dict)
     recovered: dict[str, set[int]] = field(default_factory=dict)
 
     def vbuckets_of(self, node: str) -> list[int]:

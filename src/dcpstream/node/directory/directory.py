@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE_NAME = ".node.json"
+CLUSTER_FILE: Final = ".cluster.json"
+"""File of a directory whose nodes are a cluster, each with a directory of its own in it."""
 FORMAT = 1
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Largest file: 30 buckets with the largest possible manifests take a tenth of it."""
