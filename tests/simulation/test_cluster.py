@@ -5,6 +5,7 @@ After every exchange between the orchestrator and a node the world looks for two
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from dcpstream.cluster.machine.link import Link
 from dcpstream.cluster.machine.moves import MoveCancelled, move
 from dcpstream.cluster.machine.orchestrator import ORDER_TIMEOUT_S, REPLY_TIMEOUT_S
 from dcpstream.cluster.machine.rebalance import Rebalance
-from dcpstream.cluster.machine.recovery import add_back
+from dcpstream.cluster.machine.recovery import add_back, rejoin
 from dcpstream.cluster.machine.state import Recovery
 from dcpstream.cluster.machine.watch import LOOK_PAUSE_S, Watch
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
-from dcpstream.model import AutoFailover, FailoverLog, VbucketState
+from dcpstream.model import AutoFailover, FailoverLog, Manifest, VbucketState
 from dcpstream.testing.simulation import Peer, SimulatedCluster
 from dcpstream.testing.simulation.steps import Steps
 from dcpstream.wire import Opcode, Status
@@ -34,8 +35,10 @@ def seeds(count: int, *known: int) -> list[Any]:
     return [*sorted(fast), *slow]
 
 
-def filled(*, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4) -> SimulatedCluster:
-    world = SimulatedCluster(nodes, replicas=replicas, seed=seed, vbuckets=vbuckets)
+def filled(
+    *, seed: int = 0, replicas: int = 1, nodes: int = 3, vbuckets: int = 4, directory: Path | None = None
+) -> SimulatedCluster:
+    world = SimulatedCluster(nodes, replicas=replicas, seed=seed, vbuckets=vbuckets, directory=directory)
     for vbid in range(world.vbuckets):
         for number in range(5):
             world.write(vbid, f"k{number}")
@@ -296,6 +299,7 @@ def test_a_copy_that_is_ahead_of_the_promoted_one_is_rolled_back():
     world.orchestrator.members[second].is_failed = False
     world.bucket.fed.pop((vbid, second))
     world.bucket.chains[vbid] = (first, second, None)
+    world.settle(0.1)  # the second learns that its source is gone
     world.run(iter_once(world.orchestrator.set_state(world.bucket, vbid, first, VbucketState.ACTIVE)))
     world.run(world.orchestrator.feed(world.bucket, vbid, first, second))
     world.settle()
@@ -348,7 +352,7 @@ def test_a_graceful_failover_moves_nothing_while_a_copy_may_be_active_elsewhere(
     source, destination = (str(node) for node in world.bucket.chains[0])
 
     def hang() -> None:
-        if world.state(world.nodes[source], 0) is VbucketState.DEAD and destination not in world.hung:
+        if world.state(source, 0) is VbucketState.DEAD and destination not in world.hung:
             world.hang(destination)
 
     world.after_pass = hang
@@ -363,6 +367,106 @@ def test_a_graceful_failover_moves_nothing_while_a_copy_may_be_active_elsewhere(
     world.wake(destination)
     world.run(Rebalance(world.orchestrator).run())
     world.settle()
+    world.check()
+
+
+def in_doubt(
+    directory: Path | None = None, *, is_active: bool = True, replicas: int = 2
+) -> tuple[SimulatedCluster, tuple[str, ...]]:
+    """A source handed over, and its destination hangs, active or not yet. The copies: source, replica, destination."""
+    world = filled(vbuckets=1, replicas=replicas, nodes=4, directory=directory)
+    copies = tuple(str(node) for node in world.bucket.chains[0])
+    source, *others, destination = copies
+
+    def hang() -> None:
+        found = world.state(source, 0), world.state(destination, 0) is VbucketState.ACTIVE
+        if found == (VbucketState.DEAD, is_active) and destination not in world.hung:
+            world.hang(destination)
+
+    world.after_pass = hang
+    wanted = (destination, source, *others)
+    moving = world.orchestrator.tasks.start(move(world.orchestrator, world.bucket, 0, wanted, lambda: False))
+    world.until(lambda: moving.is_done)
+    world.after_pass = lambda: None
+    assert 0 in world.bucket.unsettled
+    return world, copies
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+@pytest.mark.parametrize("lost", ["source", "replica"])
+def test_no_copy_is_promoted_while_another_one_may_be_active(is_active: bool, lost: str):
+    world, copies = in_doubt(is_active=is_active)
+    source, replica, destination = copies
+    o = world.orchestrator
+    o.tasks.start(Watch(o, lambda: AutoFailover(is_enabled=False), lambda _: None).run())
+    node = source if lost == "source" else replica
+    world.crash(node)
+    report = world.run(fail_over(o, [node]))
+    assert (report.promoted, report.lost) == ({"default": {}}, {"default": []})
+    assert world.active(0) == ([destination] if is_active else [])
+    with pytest.raises(DcpstreamError, match=f"may be active on node {destination}"):
+        world.run(Rebalance(o).run())
+    world.wake(destination)
+    world.settle(3 * LOOK_PAUSE_S)
+    left = [name for name in copies if name != node]
+    assert world.bucket.unsettled == {}
+    assert sorted(name for name in world.bucket.chains[0] if name is not None) == sorted(left)
+    if is_active:
+        assert world.bucket.chains[0][0] == destination
+    world.check()
+    world.run(Rebalance(o).run())
+    world.settle()
+    world.check()
+
+
+def test_the_only_copy_that_is_left_in_doubt_is_not_given_up_automatically():
+    world, (source, destination) = in_doubt(replicas=1)
+    o = world.orchestrator
+    failed: list[list[str]] = []
+    o.tasks.start(Watch(o, lambda: AutoFailover(is_enabled=True, timeout_s=5.0), failed.append).run())
+    world.crash(source)
+    world.run(fail_over(o, [source]))
+    assert not world.run(o.drained(world.bucket))
+    world.settle(60.0)
+    assert failed == []
+    world.wake(destination)
+    world.settle(3 * LOOK_PAUSE_S)
+    assert world.active(0) == [destination]
+    assert len(documents(world)[0]) == 5
+    world.check()
+
+
+def test_copies_are_promoted_when_the_node_that_may_have_the_active_one_is_failed_over_too():
+    world, (source, replica, destination) = in_doubt()
+    o = world.orchestrator
+    world.crash(source)
+    world.run(fail_over(o, [source]))
+    world.crash(destination)
+    report = world.run(fail_over(o, [destination]))
+    assert report.promoted == {"default": {0: replica}}
+    assert world.bucket.unsettled == {}
+    world.settle()
+    world.check()
+
+
+@pytest.mark.parametrize("back", ["source", "destination"])
+def test_a_node_that_comes_back_serves_nothing_that_may_be_active_elsewhere(back: str, tmp_path: Path):
+    world, (source, _, destination) = in_doubt(tmp_path)
+    o = world.orchestrator
+    o.tasks.start(Watch(o, lambda: AutoFailover(is_enabled=False), lambda _: None).run())
+    if back == "source":
+        world.lose_power(source)
+        world.run(rejoin(o, source))
+        assert world.active(0) == [destination]
+        world.wake(destination)
+    else:
+        world.crash(source)
+        world.run(fail_over(o, [source]))
+        world.lose_power(destination)
+        world.run(rejoin(o, destination))
+    world.settle(3 * LOOK_PAUSE_S)
+    assert world.bucket.unsettled == {}
+    assert len(world.active(0)) == 1
     world.check()
 
 
@@ -384,6 +488,62 @@ def test_a_silent_replica_delays_a_failover_once_and_not_for_every_vbucket():
     report = world.run(fail_over(world.orchestrator, ["n0"]))
     assert set(report.promoted["default"].values()) == {"n2"}
     assert world.now - begun < ORDER_TIMEOUT_S + 5 * REPLY_TIMEOUT_S
+
+
+def test_a_node_that_hangs_delays_a_failover_only_where_it_has_a_copy():
+    world = filled(nodes=4, vbuckets=12)
+    o, chains = world.orchestrator, list(world.bucket.chains)
+    o.tasks.start(Watch(o, AutoFailover, lambda _: None).run())
+    world.settle()
+    lost = world.bucket.vbuckets_of("n0")
+    elsewhere = [vbid for vbid in lost if "n1" not in chains[vbid]]
+    hanging = [vbid for vbid, chain in enumerate(chains) if chain == ("n1", "n0")]
+    assert elsewhere
+    assert hanging
+    world.crash("n0")
+    world.hang("n1")
+    begun = world.now
+    failing = o.tasks.start(fail_over(o, ["n0"]))
+    told = world.nodes["n3"].bucket.chains
+
+    def is_told(vbid: int) -> bool:
+        names = [member.name for member in o.known_members()]
+        chain = told()[vbid]
+        return len(names) == 3 and chain[0] >= 0 and names[chain[0]] in world.active(vbid)
+
+    world.until(lambda: all(is_told(vbid) for vbid in elsewhere))
+    assert world.now - begun < 1.0
+    assert not failing.is_done
+    world.until(lambda: failing.is_done)
+    assert world.now - begun < 4 * REPLY_TIMEOUT_S
+    assert set(hanging) <= set(world.bucket.unsettled)
+    for line in world.lines.of_node("n1"):  # what it was told does not reach it
+        world.lines.cut(line)
+    world.wake("n1")
+    world.settle(3 * LOOK_PAUSE_S)
+    assert world.bucket.unsettled == {}
+    waiting = durable(world, hanging[0], "it knows that it has no replica any more, and does not wait for one")
+    refused = [frame.status for frame in waiting.received if frame.opcode == Opcode.SET]
+    assert refused == [Status.DURABILITY_IMPOSSIBLE]
+    world.run(Rebalance(o).run())
+    world.settle()
+    world.check()
+
+
+def test_a_failover_beside_a_node_that_hangs_does_not_wait_for_the_roles_that_it_did_not_confirm():
+    world = filled(replicas=2, nodes=5, vbuckets=10)
+    world.crash("n0")
+    world.hang("n1")
+    world.run(fail_over(world.orchestrator, ["n0"]))
+    assert world.bucket.unsettled
+    world.crash("n2")
+    begun = world.now
+    world.run(fail_over(world.orchestrator, ["n2"]))
+    assert world.now - begun < 5 * REPLY_TIMEOUT_S
+    world.watchers.clear()  # it is not known that n1 serves nothing
+    world.run(fail_over(world.orchestrator, ["n1"]))
+    assert world.bucket.unsettled == {}
+    assert {chain[0] for chain in world.bucket.chains} <= {"n3", "n4", None}
 
 
 def test_of_two_nodes_that_come_back_the_copy_that_has_most_is_served_again():
@@ -429,18 +589,18 @@ def test_a_node_that_was_failed_over_while_it_hung_serves_nothing_soon_after_it_
     world.settle(2.0)
     world.hang("n0")
     world.silent.add("n0")
-    world.touched = lambda _: None
+    world.watchers.clear()
     for line in world.lines.of_node("n0"):  # what it is told does not reach it
         world.lines.cut(line)
     world.run(fail_over(o, ["n0"]))
     for line in world.lines.of_node("n0"):
         world.lines.cut(line)
     node = world.nodes["n0"]
-    served = [vbid for vbid in range(world.vbuckets) if world.state(node, vbid) is VbucketState.ACTIVE]
+    served = [vbid for vbid in range(world.vbuckets) if world.state("n0", vbid) is VbucketState.ACTIVE]
     assert served
     world.wake("n0")
     world.settle(2 * LOOK_PAUSE_S)
-    assert not [vbid for vbid in served if world.state(node, vbid) is VbucketState.ACTIVE]
+    assert not [vbid for vbid in served if world.state("n0", vbid) is VbucketState.ACTIVE]
     names = [member.name for member in o.known_members()]
     assert [names[chain[0]] for chain in node.bucket.chains()] == [chain[0] for chain in world.bucket.chains]
     world.run(add_back(o, "n0", Recovery.DELTA))
@@ -608,3 +768,75 @@ def test_a_new_node_has_the_map_before_others_name_it(seed: int):
     world.run(Rebalance(world.orchestrator).run())
     assert named
     assert all(named)
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_what_was_kept_last_names_every_copy_that_serves(seed: int):
+    """At any moment a restart of the whole cluster would ask the copy that is active."""
+    world = filled(seed=seed)
+    o = world.orchestrator
+    kept: list[list[set[str]]] = []
+    branches: list[int] = []
+
+    def keep() -> None:
+        handing = world.bucket.handing
+        known = {member.name for member in o.known_members()}
+        kept.append([known & {*chain, *handing.get(vbid, ())} for vbid, chain in enumerate(world.bucket.chains)])
+
+    def check() -> None:
+        if world.passed % 60 == 0 and world.passed < cuts_until:
+            world.cut()
+        for vbid in range(world.vbuckets):
+            for name in world.active(vbid):
+                assert name in kept[-1][vbid], (vbid, name)
+                if branches and len(world.nodes[name].failover_log(vbid)) > branches[vbid]:
+                    assert "n1" not in kept[-1][vbid], "what the failed node had beyond this copy is lost"
+
+    o.keep = keep
+    keep()
+    cuts_until = world.passed + 600
+    world.after_pass = check
+    world.add_node()
+    for _ in range(10):
+        try:
+            world.run(Rebalance(o, ["n0"] if "n0" in o.members else []).run())
+        except DcpstreamError:
+            continue
+        break
+    world.settle()
+    branches += [len(log) for log in failover_logs(world)]
+    world.crash("n1")
+    world.run(fail_over(o, ["n1"]))
+    world.run(Rebalance(o).run())
+    world.settle()
+    world.check()
+    assert len(kept) > 10
+
+
+def test_a_node_whose_connection_is_lost_is_told_collections_again():
+    world = filled()
+    o = world.orchestrator
+    entry = {"name": "_default", "uid": "0"}
+    manifest = Manifest.from_json(
+        {"uid": "1", "scopes": [{**entry, "collections": [entry, {"name": "c8", "uid": "8"}]}]}
+    )
+    outcome = o.tasks.start(o.set_manifest(world.bucket, manifest))
+    link = o.orders("n1", "default")
+    world.until(lambda: bool(world.line_of(link).flying))
+    world.disconnect(link)
+    world.finish(outcome)
+    assert [node.bucket.manifest.uid for node in world.nodes.values()] == [1] * len(world.nodes)
+
+
+def test_a_new_node_whose_connection_is_lost_has_its_first_map_before_others_name_it():
+    world = filled()
+    o = world.orchestrator
+    new = world.add_node()
+    outcome = o.tasks.start(Rebalance(o).run())
+    link = o.orders(new, "default")
+    world.until(lambda: (line := world.line_of(link)) is not None and bool(line.flying))
+    world.disconnect(link)
+    others = [node for name, node in world.nodes.items() if name != new]
+    world.until(lambda: any(len(node.engine.config.nodes) > 3 for node in others))
+    assert new in world.bucket.informed
+    world.finish(outcome)

@@ -7,6 +7,14 @@ history; what the failed node had beyond that is lost, and clients that received
 durable write is there, because a majority of the chain has it: as a document, or prepared, and then it is committed
 when there is a majority again.
 
+Another node may hang meanwhile, without being given up. Vbuckets of which it has no copy do not wait for it: those with
+the same copies are promoted together, each group for itself, and clients are told after `PROMPT_S` what is served by
+then. A vbucket whose active copy does not answer the order stays unsettled; `activate_again` repeats the order when
+its node is heard again.
+
+A vbucket that was just being handed over to the node that hangs may be active there. No other copy is promoted: it is
+served again when that node answers, see `settle_again`, or is failed over, too.
+
 Graceful failover hands the active copies over first, one takeover after the other, and loses nothing.
 
 Source: ns_server's failover.
@@ -31,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 MOVES_PAUSE_S = 0.01
 """Pause between two looks whether the rebalance that a failover interrupts is over."""
+PROMPT_S = 0.5
+"""Time after which clients are told of the copies that are promoted, also if a node keeps others waiting: much longer
+than nodes take that are well, so that they are mostly told once."""
 
 
 @dataclass(slots=True)
@@ -79,17 +90,21 @@ def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverRepor
     nodes = [node for node in nodes if node in o.members]
     report = FailoverReport()
     for bucket in o.buckets.values():
-        for vbid in list(bucket.unsettled):
-            yield from settle(o, bucket, vbid)
+        yield from settle_before_failover(o, bucket, nodes)
         for node in nodes:
             bucket.recovered.pop(node, None)
             bucket.informed.discard(node)
-        yield from _promote(o, bucket, set(nodes), report)
+    yield [o.tasks.start(promote(o, bucket, report)) for bucket in o.buckets.values()]
     yield from o.publish_nodes()
-    yield [o.tasks.start(o.dismiss(node)) for node in nodes]
-    for bucket in o.buckets.values():  # nobody waits for the replicas that are left: they may be paused
-        o.tasks.start(o.feed_all(bucket)).then(partial(o.look_after_all, bucket))
+    yield [o.tasks.start(o.dismiss(node)) for node in nodes if node in o.members]  # it may have been ejected meanwhile
+    feed_what_is_left(o)
     return report
+
+
+def feed_what_is_left(o: Orchestrator) -> None:
+    """Feed the replicas of the map. Nobody waits for it: they may be paused."""
+    for bucket in o.buckets.values():
+        o.tasks.start(o.feed_all(bucket)).then(partial(o.look_after_all, bucket))
 
 
 def check_active(o: Orchestrator, nodes: Sequence[str]) -> None:
@@ -102,44 +117,132 @@ def check_active(o: Orchestrator, nodes: Sequence[str]) -> None:
         raise ConfigError("nodes", list(nodes), "not all nodes of the cluster")
 
 
-def _promote(o: Orchestrator, bucket: BucketState, failed: set[str], report: FailoverReport) -> Procedure[None]:
+def promote(o: Orchestrator, bucket: BucketState, report: FailoverReport) -> Procedure[None]:
+    """Take the nodes that were failed over out of the chains, and promote copies that are left.
+
+    Args:
+        report: gets what became of the vbuckets.
+    """
+    failed = {member.name for member in o.members.values() if member.is_failed}
     promoted = report.promoted.setdefault(bucket.name, {})
     lost = report.lost.setdefault(bucket.name, [])
     for key in [key for key, source in bucket.fed.items() if key[1] in failed or source in failed]:
         del bucket.fed[key]
-    orders = []
-    left: dict[int, Chain] = {}
+    groups: dict[tuple[bool, Chain], list[int]] = {}
     for vbid, chain in enumerate(bucket.chains):
         present: Chain = tuple(node for node in chain if node is not None and node not in failed)
-        if len(present) < sum(node is not None for node in chain):
-            left[vbid] = present
-    best_of = yield from best_copies(o, bucket, {vbid: left[vbid] for vbid in left if bucket.chains[vbid][0] in failed})
-    for vbid, remaining in left.items():
-        chain, present = bucket.chains[vbid], remaining
-        if vbid in best_of:
+        if bucket.is_in_doubt(vbid):
+            logger.warning(
+                "vbucket %d of %s may be active on node %s, which does not answer: it is served again when that node "
+                "answers or is failed over",
+                vbid, bucket.name, bucket.unsettled[vbid].wanted[0],
+            )  # fmt: skip
+        elif len(present) < sum(node is not None for node in chain):
+            groups.setdefault((chain[0] in failed, present), []).append(vbid)
+
+    def promote_all() -> Procedure[None]:
+        yield [o.tasks.start(_promote_group(o, bucket, each, *key, promoted, lost)) for key, each in groups.items()]
+
+    done = o.tasks.start(promote_all())
+    yield o.tasks.within(done, PROMPT_S, "the promotion").quietly()
+    if not done.is_done:
+        o.publish(bucket)
+    yield done
+
+
+def _promote_group(
+    o: Orchestrator,
+    bucket: BucketState,
+    vbids: Sequence[int],
+    is_active_lost: bool,
+    present: Chain,
+    promoted: dict[int, str],
+    lost: list[int],
+) -> Procedure[None]:
+    """Give vbuckets that have the same copies left the chain of these, and its active copy the role.
+
+    Args:
+        is_active_lost: whether the copy that was active is not among them.
+        promoted, lost: get what became of the vbuckets, as in `FailoverReport`.
+    """
+    best_of = yield from best_copies(o, bucket, dict.fromkeys(vbids, present) if is_active_lost else {})
+    for vbid in vbids:
+        chain = present
+        if is_active_lost:
             best = best_of[vbid]
             if best is None:
                 lost.append(vbid)
                 logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
             else:
                 promoted[vbid] = best
-                present = (best, *(node for node in present if node != best))
-        new = bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
-        if new[0] is not None:
-            orders.append(o.tasks.start(activate(o, bucket, vbid, new)))
-    yield orders
+                chain = (best, *(node for node in present if node != best))
+        bucket.chains[vbid] = (*chain, *(None,) * (len(bucket.chains[vbid]) - len(chain)))
+    yield from o.remember_or_log()
+    chains = {vbid: bucket.chains[vbid] for vbid in vbids}
+    yield [o.tasks.start(activate(o, bucket, vbid, new)) for vbid, new in chains.items() if new[0] is not None]
 
 
 def activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> Procedure[None]:
-    """Make the first copy of a chain active. If its node does not answer, the next rebalance or failover goes on."""
+    """Make the first copy of a chain active. Until its node says that it is, the vbucket is unsettled.
+
+    A node that does not answer soon is waited for no longer: it may hang, and then it carries the order out later.
+    """
     assert chain[0] is not None, "the caller looks first"
+    missing = Unsettled(chain, chain, is_begun=True)
+    failed = bucket.unsettled.get(vbid)
+    if failed is None or failed.is_role:
+        bucket.unsettled[vbid] = missing
+    order = o.set_state(bucket, vbid, chain[0], VbucketState.ACTIVE, topology(chain))
     try:
-        yield o.set_state(bucket, vbid, chain[0], VbucketState.ACTIVE, topology(chain))
+        yield o.tasks.within(order, REPLY_TIMEOUT_S, f"node {chain[0]}")
     except Exception as error:
         if not is_trouble(error):
             raise
         logger.warning("vbucket %d of %s is unsettled: %s", vbid, bucket.name, error)
-        bucket.unsettled[vbid] = Unsettled(chain, chain, is_begun=True)
+    else:
+        if bucket.unsettled.get(vbid) is missing:  # a rebalance may have settled it meanwhile
+            del bucket.unsettled[vbid]
+
+
+def activate_again(o: Orchestrator, node: str) -> Procedure[None]:
+    """Repeat the orders to make copies of a node active that it did not answer."""
+    missing = [
+        (bucket, vbid, failed.wanted)
+        for bucket in o.buckets.values()
+        for vbid, failed in bucket.unsettled.items()
+        if failed.is_role and failed.wanted[0] == node
+    ]
+    yield [o.tasks.start(activate(o, *each)) for each in missing]
+
+
+def settle_again(o: Orchestrator, node: str) -> Procedure[None]:
+    """Undo or complete the moves that were in doubt because this node was silent, and then serve what is left.
+
+    It does nothing while something else moves vbuckets: the watch repeats it.
+    """
+
+    def doubts(bucket: BucketState) -> list[int]:
+        return [vbid for vbid, each in bucket.unsettled.items() if each.is_in_doubt and each.wanted[0] == node]
+
+    if o.is_failing_over or o.is_rebalancing or not any(doubts(bucket) for bucket in o.buckets.values()):
+        return
+    o.is_failing_over = True
+    try:
+        for bucket in o.buckets.values():
+            yield [o.tasks.start(settle(o, bucket, vbid)) for vbid in doubts(bucket)]
+        yield [o.tasks.start(promote(o, bucket, FailoverReport())) for bucket in o.buckets.values()]
+        yield from o.publish_nodes()
+        feed_what_is_left(o)
+    finally:
+        o.is_failing_over = False
+
+
+def settle_before_failover(o: Orchestrator, bucket: BucketState, nodes: Sequence[str]) -> Procedure[None]:
+    """Undo or complete the moves that failed, and forget roles that the failover of these nodes gives anew."""
+    for vbid, failed in list(bucket.unsettled.items()):
+        if failed.is_role and failed.wanted[0] in nodes:
+            del bucket.unsettled[vbid]
+    yield [o.tasks.start(settle(o, bucket, vbid)) for vbid, failed in bucket.unsettled.items() if not failed.is_role]
 
 
 def best_copies(o: Orchestrator, bucket: BucketState, copies: Mapping[int, Chain]) -> Procedure[dict[int, str | None]]:

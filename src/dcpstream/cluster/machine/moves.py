@@ -217,13 +217,16 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
 
     Its old active copy stays dead then, if it handed over: until the silent node answers or is failed over.
     """
-    failed = bucket.unsettled[vbid]
+    failed = bucket.unsettled.get(vbid)
+    if failed is None:  # its node confirmed the role meanwhile
+        return
     old, wanted = failed.old, failed.wanted
     source, new = old[0], wanted[0]
     if not failed.is_begun and source is not None and new is not None and source != new:
         yield from o.cut(bucket, source, new)
         try:
             failed.is_begun = yield from _is_active(o, bucket, vbid, new)
+            failed.is_in_doubt = False
         except Exception as error:
             if not is_trouble(error):
                 raise
@@ -234,6 +237,7 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
                 if not is_trouble(failure):
                     raise
                 is_served = False
+            failed.is_in_doubt = not is_served
             if not is_served:
                 logger.warning("vbucket %d is unsettled: node %s does not answer", vbid, new)
                 return
@@ -255,7 +259,7 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
             raise
         logger.warning("vbucket %d is unsettled: %s", vbid, error)
         return
-    del bucket.unsettled[vbid]
+    bucket.unsettled.pop(vbid, None)
 
 
 def settle_all(o: Orchestrator) -> Procedure[None]:

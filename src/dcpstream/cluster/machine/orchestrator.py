@@ -507,7 +507,7 @@ class Orchestrator:
         yield [
             self.tasks.start(self.feed(bucket, vbid, chain[0], node))
             for vbid, chain in enumerate(bucket.chains)
-            if chain[0] is not None
+            if chain[0] is not None and not bucket.is_in_doubt(vbid)
             for node in chain[1:]
             if node is not None and bucket.fed.get((vbid, node)) != chain[0]
         ]
@@ -563,7 +563,9 @@ class Orchestrator:
             yield from self.tell_manifest(bucket, node)
 
     def drained(self, bucket: BucketState) -> Procedure[bool]:
-        """Whether every replica has everything that its active copy has at this moment."""
+        """Whether every replica has everything that its active copy has at this moment; false if one is in doubt."""
+        if any(bucket.is_in_doubt(vbid) for vbid in bucket.unsettled):
+            return False
         found = yield [
             self.tasks.start(self._is_equal(bucket, vbid, chain[0], node))
             for vbid, chain in enumerate(bucket.chains)

@@ -14,12 +14,20 @@ Source: ns_server's recovery types and janitor.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dcpstream.cluster.machine.failover import MOVES_PAUSE_S, FailoverReport, activate, best_copies
+from dcpstream.cluster.machine.failover import (
+    MOVES_PAUSE_S,
+    FailoverReport,
+    activate,
+    best_copies,
+    feed_what_is_left,
+    promote,
+    settle_before_failover,
+)
 from dcpstream.cluster.machine.layout import Chain
-from dcpstream.cluster.machine.moves import settle
 from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
 from dcpstream.cluster.machine.state import BucketState, Recovery, topology
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
@@ -51,6 +59,7 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
     member.recovery = recovery
     for bucket in o.buckets.values():
         bucket.recovered[node] = kept[bucket.name] if recovery is Recovery.DELTA else set()
+    yield from o.remember_or_log()
     yield from o.tell_manifests(node)
 
 
@@ -100,12 +109,15 @@ def restore_lost(o: Orchestrator) -> Procedure[None]:
             if chain[0] is None
         }
         best_of = yield from best_copies(o, bucket, {vbid: nodes for vbid, nodes in lost.items() if nodes})
-        orders = []
-        for vbid, node in best_of.items():
-            if node is not None:
-                bucket.chains[vbid] = (node, *(None,) * (len(bucket.chains[vbid]) - 1))
-                orders.append(o.set_state(bucket, vbid, node, VbucketState.ACTIVE, topology(bucket.chains[vbid])))
-        yield orders
+        served = {vbid: node for vbid, node in best_of.items() if node is not None}
+        for vbid, node in served.items():
+            bucket.chains[vbid] = (node, *(None,) * (len(bucket.chains[vbid]) - 1))
+        if served:
+            yield from o.remember()
+        yield [
+            o.set_state(bucket, vbid, node, VbucketState.ACTIVE, topology(bucket.chains[vbid]))
+            for vbid, node in served.items()
+        ]
 
 
 def end_recovery(o: Orchestrator) -> Procedure[None]:
@@ -150,8 +162,7 @@ def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
         while o.is_rebalancing:
             yield o.tasks.pause(MOVES_PAUSE_S)
         for bucket in o.buckets.values():
-            for vbid in list(bucket.unsettled):
-                yield from settle(o, bucket, vbid)
+            yield from settle_before_failover(o, bucket, [node])
         member.is_given_up = member.is_failed = False
         member.is_active = True
         report = FailoverReport()
@@ -159,9 +170,9 @@ def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
             bucket.informed.discard(node)
             yield from o.tell_manifest(bucket, node)
             yield from _elect(o, bucket, node, report)
+            yield from promote(o, bucket, report)  # what waited for this node
         yield from o.publish_nodes()
-        for bucket in o.buckets.values():
-            o.tasks.start(o.feed_all(bucket)).then(partial(o.look_after_all, bucket))
+        feed_what_is_left(o)
         return report
     finally:
         o.is_failing_over = False
@@ -174,16 +185,19 @@ def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverRepo
     held = yield from copies_of(o, bucket, node)
     for key in [key for key, source in bucket.fed.items() if node in (key[1], source)]:
         del bucket.fed[key]
-    orders: list[Outcome[Any]] = []
+    orders: list[Callable[[], Outcome[Any]]] = []
     served = {
         vbid: tuple(each for each in bucket.chains[vbid] if each is not None and (each != node or vbid in held))
         for vbid in bucket.vbuckets_of(node)
+        if not bucket.is_in_doubt(vbid)
     }
     best_of = yield from best_copies(o, bucket, served)
     for vbid, chain in enumerate(bucket.chains):
         if node not in chain:
             if vbid in held:
-                orders.append(o.delete_copy(bucket, vbid, node))
+                orders.append(partial(o.delete_copy, bucket, vbid, node))
+            continue
+        if bucket.is_in_doubt(vbid):  # it may be active elsewhere
             continue
         active = best_of.get(vbid, chain[0])
         if active is None:
@@ -196,7 +210,12 @@ def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverRepo
             rest = [each for each in chain if each is not None and each != active]
             bucket.chains[vbid] = (active, *rest, *(None,) * (len(chain) - 1 - len(rest)))
         if active != node:
-            orders.append(o.set_state(bucket, vbid, node, VbucketState.REPLICA))
+            orders.append(partial(o.set_state, bucket, vbid, node, VbucketState.REPLICA))
         if active != chain[0] or active == node:
-            orders.append(o.tasks.start(activate(o, bucket, vbid, bucket.chains[vbid])))
-    yield orders
+            orders.append(partial(_activated, o, bucket, vbid))
+    yield from o.remember_or_log()
+    yield [order() for order in orders]
+
+
+def _activated(o: Orchestrator, bucket: BucketState, vbid: int) -> Outcome[None]:
+    return o.tasks.start(activate(o, bucket, vbid, bucket.chains[vbid]))

@@ -54,17 +54,25 @@ class Member:
 
 @dataclass(slots=True)
 class Unsettled:
-    """A move that failed.
+    """A move that failed, or an order to serve that is not answered.
 
     Attributes:
         old, wanted: the chain before and after.
         is_begun: whether the new chain rules: durable writes may have been acknowledged that the old one lacks, so
             the move can only be completed.
+        is_in_doubt: whether the new active copy may serve already: its node does not say, and the old one does not
+            serve. No other copy may become active before that node answers or is failed over.
     """
 
     old: Chain
     wanted: Chain
     is_begun: bool
+    is_in_doubt: bool = False
+
+    @property
+    def is_role(self) -> bool:
+        """Whether the copies stay, and only the active one may lack its role, or the chain as its topology."""
+        return self.is_begun and self.old == self.wanted
 
 
 @dataclass(slots=True)
@@ -98,6 +106,11 @@ class BucketState:
     unsettled: dict[int, Unsettled] = field(default_factory=dict)
     handing: dict[int, Chain] = field(default_factory=dict)
     recovered: dict[str, set[int]] = field(default_factory=dict)
+
+    def is_in_doubt(self, vbid: int) -> bool:
+        """Whether nobody knows which copy of a vbucket is active."""
+        failed = self.unsettled.get(vbid)
+        return failed is not None and failed.is_in_doubt
 
     def vbuckets_of(self, node: str) -> list[int]:
         """The vbuckets whose active copy the node has."""

@@ -9,6 +9,9 @@ A node that was failed over because it hung goes on to serve when it wakes. The 
 is heard again is told to serve nothing, and where its vbuckets are. A server's node learns that from its cluster
 manager. Until then, at most `LOOK_PAUSE_S`, clients that know no newer map are served by it; what they write is lost.
 
+A node that hung while another one was failed over may not have answered the order to serve a vbucket with the copies
+that are left, or the question whether a vbucket was handed over to it. The watch repeats both when the node is heard.
+
 Source: ns_server's auto_failover.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from dcpstream.cluster.machine.failover import fail_over
+from dcpstream.cluster.machine.failover import activate_again, fail_over, settle_again
 from dcpstream.cluster.machine.link import Link
 from dcpstream.cluster.machine.orchestrator import Orchestrator, is_trouble
 from dcpstream.cluster.machine.recovery import stand_down
@@ -95,6 +98,9 @@ class Watch:
         member = o.members.get(node)
         if node in self._heard:
             self._heard[node] = o.tasks.now
+            if not (o.is_failing_over or o.is_rebalancing):
+                o.tasks.start(activate_again(o, node))
+                o.tasks.start(settle_again(o, node))
         elif member is not None and member.is_failed and not o.is_failing_over:
             self._stood_down[node] = o.orders(node, "")
             logger.info("node %s, which was failed over, is heard again", node)
@@ -103,6 +109,8 @@ class Watch:
     def _may_act(self, settings: AutoFailover, due: Sequence[str]) -> bool:
         """Whether the nodes may be failed over; why not is logged once."""
         o = self._orchestrator
+        # A vbucket that is in doubt still names nodes that were failed over.
+        gone = {*due, *(member.name for member in o.members.values() if member.is_failed)}
         why = ""
         if o.is_failing_over:
             return False
@@ -113,7 +121,7 @@ class Watch:
         elif o.is_rebalancing and not settings.can_abort_rebalance:
             why = "a rebalance is under way"
         elif any(
-            chain[0] in due and all(node is None or node in due for node in chain[1:])
+            any(node in due for node in chain) and all(node is None or node in gone for node in chain)
             for bucket in o.buckets.values()
             for chain in bucket.chains
         ):

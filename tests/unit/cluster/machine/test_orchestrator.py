@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from dcpstream.cluster.machine import recovery
 from dcpstream.cluster.machine.failover import fail_over
 from dcpstream.cluster.machine.orchestrator import ORDER_TIMEOUT_S, Orchestrator
 from dcpstream.cluster.machine.state import BucketState, Member, Unsettled
-from dcpstream.cluster.machine.tasks import Outcome
+from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.model import NodeAddress, VbucketState
 from dcpstream.runtime import SystemRandom
 
@@ -50,3 +51,55 @@ def test_a_failover_ends_also_if_the_next_node_is_silent():
     assert report.value.promoted == {"default": {0: "b"}}
     assert bucket.chains == [("b", None), ("c", "b")]
     assert bucket.unsettled == {0: Unsettled(("b", None), ("b", None), is_begun=True)}
+
+
+def test_a_map_is_told_to_the_end_though_a_node_leaves_meanwhile():
+    orchestrator = with_silent_nodes("new", "leaving")
+    bucket = orchestrator.buckets["b"] = BucketState("b", "uuid", 0, [("new",)], informed={"leaving"})
+    told = orchestrator.publish(bucket)
+    orchestrator.tasks.run()  # the new node is told first
+    orchestrator.forget("leaving")
+    pass_time(orchestrator, told)
+    assert told.error is None
+
+
+@pytest.mark.parametrize("moving", [{0}, set()], ids=["while it is fenced", "while the map is told"])
+def test_a_node_that_leaves_during_its_failover_ends_nothing(moving: set[int]):
+    """A rebalance removes it in its last moment, or somebody ejects it as soon as it is failed."""
+    orchestrator = with_silent_nodes("a", "b", "c")
+    orchestrator.buckets["b"] = BucketState("b", "uuid", 1, [("a", "b")], moving=moving)
+    report = orchestrator.tasks.start(fail_over(orchestrator, ["c"]))
+    orchestrator.tasks.run()
+    assert orchestrator.members["c"].is_failed is not bool(moving)
+    orchestrator.forget("c")
+    pass_time(orchestrator, report)
+    assert report.error is None
+    assert set(orchestrator.members) == {"a", "b"}
+
+
+def test_a_node_rejoins_though_another_one_that_is_promoted_is_silent(monkeypatch: pytest.MonkeyPatch):
+    """The vbucket is unsettled until that node answers or is failed over."""
+    orchestrator = with_silent_nodes("back", "silent")
+    bucket = orchestrator.buckets["b"] = BucketState("b", "uuid", 1, [("back", "silent")])
+
+    def held(*_: object) -> Procedure[set[int]]:
+        yield []
+        return {0}
+
+    def best(*_: object) -> Procedure[dict[int, str | None]]:
+        yield []
+        return {0: "silent"}
+
+    ask = orchestrator.set_state
+    monkeypatch.setattr(recovery, "copies_of", held)
+    monkeypatch.setattr(recovery, "best_copies", best)
+    monkeypatch.setattr(
+        orchestrator,
+        "set_state",
+        lambda bucket, vbid, node, *rest: Outcome.of(None) if node == "back" else ask(bucket, vbid, node, *rest),
+    )
+    report = orchestrator.tasks.start(recovery.rejoin(orchestrator, "back"))
+    pass_time(orchestrator, report)
+    assert report.value.promoted == {"b": {0: "silent"}}
+    assert bucket.unsettled[0] == Unsettled(("silent", "back"), ("silent", "back"), is_begun=True)
+    assert not orchestrator.is_failing_over
