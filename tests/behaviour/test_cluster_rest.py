@@ -287,7 +287,8 @@ def shared() -> Iterator[Cluster]:
 def test_a_port_that_is_taken_is_refused(shared: Cluster):
     taken = post(shared.nodes[0], "/controller/addNode", LOGIN | {"hostname": f"127.0.0.1:{shared.nodes[1].mgmt_port}"})
     assert taken.status == 400
-    assert taken.json[0].startswith("Prepare join failed. ")
+    assert taken.json[0].startswith("Prepare join failed. port ")
+    assert "a cluster starts its nodes itself" in taken.json[0]
     elsewhere = post(shared.nodes[0], "/controller/addNode", LOGIN | {"hostname": "db.example:8091"})
     assert "the address at which this cluster starts its nodes" in elsewhere.json[0]
     assert len(shared.nodes) == 2

@@ -126,7 +126,7 @@ def add_command(
 ) -> None:
     """Add a node; it gets vbuckets by the next `rebalance`.
 
-    HOST:PORT is its management port. A cluster of ours starts the node there, and port 0 is any free one.
+    HOST:PORT is its management port. A cluster of ours starts the node there: the port must be free, and 0 is any.
     """
     form = {
         "hostname": node,

@@ -835,7 +835,16 @@ def _add_node(cluster: Cluster, host: str, mgmt_port: int) -> str:
     own = cluster.nodes[0].node.host
     if host != own and not (is_loopback(host) and (is_loopback(own) or is_unspecified(own))):
         raise ConfigError("hostname", host, f"the address at which this cluster starts its nodes, {own}")
-    return cluster.add_node(mgmt_port).name
+    try:
+        return cluster.add_node(mgmt_port).name
+    except ConfigError as error:
+        if error.option != "mgmt_port":
+            raise
+        message = (
+            f"port {mgmt_port} is taken, and a cluster starts its nodes itself: one that runs elsewhere has a manager"
+            " and data of its own, and cannot be taken in. Give a free port, or 0 for any; or stop what listens there"
+        )
+        raise ConfigError("hostname", f"{host}:{mgmt_port}", "a free port", message=message) from error
 
 
 def _begin_graceful_failover(cluster: Cluster, nodes: Sequence[str]) -> bool:
