@@ -446,3 +446,11 @@ def test_no_copy_follows_another_one_while_a_bucket_is_emptied(cluster: Cluster,
     assert emptied == ["default"] * 3
     assert dcp_sessions()
     check_copies(cluster)
+
+
+def test_a_node_that_was_added_and_restarted_knows_the_collections(cluster: Cluster):
+    cluster.set_collections("default", {"inventory": ["airline"]})
+    added = cluster.add_node()
+    cluster.restart_node(added)  # its memory is gone
+    with admin(added) as connection:
+        assert b"airline" in connection.peer.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value

@@ -224,8 +224,6 @@ def test_what_cannot_be_recovered_is_told(tmp_path: Path):
             cluster.add_back(cluster.nodes[0])
         with pytest.raises(ConfigError, match="delta or full"):
             cluster.add_back(cluster.nodes[0], "fast")
-    with pytest.raises(ConfigError, match="another cluster"):
-        Cluster(nodes=2, vbuckets=1, path=tmp_path / "data").start()
 
 
 @pytest.mark.slow

@@ -5,25 +5,28 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dcpstream.cluster.capture import Capture
+from dcpstream.cluster.cluster_file import ClusterFile
 from dcpstream.cluster.machine.failover import FailoverReport, GracefulFailover, fail_over
 from dcpstream.cluster.machine.layout import Chain
 from dcpstream.cluster.machine.moves import MoveCancelled
 from dcpstream.cluster.machine.orchestrator import Orchestrator
 from dcpstream.cluster.machine.rebalance import Rebalance, is_balanced
+from dcpstream.cluster.machine.record import new_record, take_record, to_record
 from dcpstream.cluster.machine.recovery import add_back, rejoin
+from dcpstream.cluster.machine.restart import resume
 from dcpstream.cluster.machine.state import BucketState, Member, Recovery
 from dcpstream.cluster.machine.tasks import Procedure
 from dcpstream.cluster.machine.watch import Watch
 from dcpstream.cluster.shell import Shell
-from dcpstream.errors import ConfigError, DcpstreamError
+from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import (
     AutoFailover,
     BucketSettings,
@@ -34,14 +37,16 @@ from dcpstream.model import (
     NodeAddress,
     NodeState,
 )
+from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node import Node
+from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_kinds, check_port, check_vbuckets
 from dcpstream.node.engine.bucket.manifest import ManifestError
 from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream.node.shell.certificates import Authority, kept_authority
 from dcpstream.node.shell.listeners import is_loopback, is_unspecified
 from dcpstream.node.shell.tls import TlsSettings
-from dcpstream.runtime import SystemClock, SystemRandom
+from dcpstream.runtime import SystemClock, SystemRandom, held_collector
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +68,21 @@ FAILOVER_TIMEOUT_S = 60.0
 STOPPED = "Rebalance stopped by user."
 FAILED = "{} failed. See logs for detailed reason. You can try again."
 """Why the last rebalance ended early, in the server's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node of the cluster has its data and its ports.
+
+    Attributes:
+        number: of its directory; none is used twice.
+        offset: its ports are the first node's and so many more.
+        mgmt_port: the management port that it was added with; 0 for others.
+    """
+
+    number: int
+    offset: int = 0
+    mgmt_port: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -191,14 +211,15 @@ class Cluster:
         nodes: how many, 1 to 16.
         replicas: copies of each vbucket beside the active one, 0 to 3.
         buckets: names of buckets that are made.
-        vbuckets: of each bucket, 1 to 1024.
+        vbuckets: of each new bucket, 1 to 1024. None: 1,024, or the number that the cluster in `path` was made with.
         settings: of the buckets; the number of replicas is `replicas`.
         port, mgmt_port: of the first node; each further node has the next one. 0: any free ones.
         username, password: the administrator.
         processes: whether each node runs in a process of its own, see `dcpstream.Node`.
-        path: directory for the data, with a directory for each node; None keeps it in memory. The directory must not
-            hold nodes yet: a node can be restarted with its data, a whole cluster cannot.
-        auto_failover: settings of the automatic failover; None: as on a server, after 120 s of silence.
+        path: directory for the data, with a directory for each node; None keeps it in memory. A cluster that was there
+            goes on: with its nodes, buckets, users and settings. It must have as many nodes and replicas as are given.
+        auto_failover: settings of the automatic failover; None: those of before, or as on a server, after 120 s of
+            silence.
         capture: a file that gets every frame that passes between nodes; `dcpstream decode` reads it.
         tls: encrypted ports of every node, too; True makes the certificates, all by one authority, see `TlsSettings`.
             Ports are those of the first node, as with `port`.
@@ -209,7 +230,8 @@ class Cluster:
         auto_failover: settings of the automatic failover, and how often it acted; `set_auto_failover` changes them.
 
     Raises:
-        ConfigError: an option with an unusable value.
+        ConfigError: an option with an unusable value; at the start, one that does not fit the cluster in `path`.
+        StoreError: the data cannot be used, at the start.
     """
 
     def __init__(
@@ -217,7 +239,7 @@ class Cluster:
         nodes: int = 3,
         replicas: int = 1,
         buckets: Sequence[str] = ("default",),
-        vbuckets: int = 1024,
+        vbuckets: int | None = None,
         settings: BucketSettings | None = None,
         port: int = 0,
         mgmt_port: int = 0,
@@ -237,7 +259,8 @@ class Cluster:
         for option in ("process", "alternate_addresses"):
             if options.get(option):
                 raise ConfigError(option, options[option], "nothing: a cluster cannot have that, only a single node")
-        check_vbuckets(vbuckets)
+        if vbuckets is not None:
+            check_vbuckets(vbuckets)
         for option, first in (("port", port), ("mgmt_port", mgmt_port)):
             check_port(option, first)
         self.replicas = replicas
@@ -245,16 +268,20 @@ class Cluster:
         self.password = password
         self._count = nodes
         self._first_ports = port, mgmt_port
-        self._started = 0
-        self._numbers = 0
+        self._next_offset = 0
+        self._next_number = 1
+        self._places: dict[str, _Place] = {}
+        self._ports: dict[int, tuple[int, int, int, int]] = {}
         self._bucket_names = tuple(dict.fromkeys(buckets))
-        self._vbuckets = vbuckets
+        self._wanted_vbuckets = vbuckets
+        self._vbuckets = MAX_VBUCKETS if vbuckets is None else vbuckets
         self._settings = replace(settings or BucketSettings(), replicas=replicas)
         check_kinds(None, tls)
         self._tls = TlsSettings() if tls is True else tls or None
         self._options = options
         self._has_processes = processes
         self._path = Path(path) if path is not None else None
+        self._file = ClusterFile(self._path) if self._path is not None else None
         self._capture_path = Path(capture) if capture is not None else None
         self._capture: Capture | None = None
         self._made: dict[str, tuple[BucketSettings, int]] = {}
@@ -266,6 +293,7 @@ class Cluster:
         self._shell: Shell | None = None
         self._rebalance: RunningRebalance | None = None
         self.nodes: list[ClusterNode] = []
+        self._has_auto_failover = auto_failover is not None
         self.auto_failover = auto_failover or AutoFailover(is_enabled=True)
 
     # ------------------------------------------------------------------------------------------------------- its life
@@ -273,14 +301,15 @@ class Cluster:
     def start(self) -> Self:
         """Serve; returns when every bucket's replicas are fed. A cluster that runs already is left alone.
 
-        Raises: ConfigError, DcpstreamError: a node could not be started.
+        A cluster that was stopped takes the ports again that it had.
+
+        Raises: ConfigError, StoreError, DcpstreamError: a node could not be started, or the data cannot be used.
         """
         if self._shell is not None:
             return self
         clock, random = SystemClock(), SystemRandom()
-        if self._path is not None and self._path.is_dir() and any(self._path.glob(f"{NODE_DIRECTORY}*")):
-            raise ConfigError("path", str(self._path), "a directory that holds no nodes of another cluster")
-        with ExitStack() as undo:
+        content = self._read()
+        with held_collector(), ExitStack() as undo:
             undo.callback(self.stop)
             orchestrator = Orchestrator(
                 random, epoch=clock.time_ns() // 1_000_000, cluster_uuid=f"{random.getrandbits(128):032x}"
@@ -288,41 +317,148 @@ class Cluster:
             self._orchestrator = orchestrator
             if self._capture_path is not None:
                 self._capture = orchestrator.capture = Capture(self._capture_path)
-            for _ in range(self._count):
-                member = self._start_node()
-                member.is_active = True
-                orchestrator.members[member.name] = member
+            if content is None:
+                places = [_Place(self._take_number(), self._take_offset()) for _ in range(self._count)]
+                self._write(places, new_record(orchestrator, len(places)))
+            else:
+                places = self._take(content)
+            members = [self._start_node(place) for place in places]
+            record = content["record"] if content is not None else new_record(orchestrator, len(members))
+            with self._understood():
+                take_record(orchestrator, record, members)
+            orchestrator.keep = self._keep if self._file is not None else None
             self._shell = Shell(orchestrator, clock).start()
-            for name in self._bucket_names:
-                self.create_bucket(name)
+            if orchestrator.buckets:
+                self._carry_out(resume)
+            for name in dict.fromkeys((*self._made, *self._bucket_names)):
+                if name not in orchestrator.buckets:
+                    self.create_bucket(name, *self._made.get(name, ()))
             self._shell.begin(Watch(orchestrator, lambda: self.auto_failover, self._note_failover).run)
             undo.pop_all()
         return self
 
-    def _tls_of(self, number: int) -> TlsSettings | None:
-        """The TLS settings of the node with this number, from 0; the first one has the cluster's authority made."""
+    # ------------------------------------------------------------------------------------------- what a restart needs
+
+    def _read(self) -> dict[str, Any] | None:
+        """The content of the cluster's file, if there is one that fits the options.
+
+        Raises: ConfigError: the directory has something else. StoreError: the file cannot be used.
+        """
+        if self._file is None or self._path is None:
+            return None
+        content = self._file.read()
+        if content is None:
+            if self._path.is_dir() and any(self._path.glob(f"{NODE_DIRECTORY}*")):
+                lost = f"a directory of a cluster with its file {self._file.path.name}, or one without nodes"
+                raise ConfigError("path", str(self._path), lost)
+            if (self._path / NODE_FILE).exists():
+                raise ConfigError("path", str(self._path), "a directory that does not hold the data of a single node")
+            return None
+        with self._understood():
+            there = {
+                "nodes": (self._count, len(content["places"])),
+                "replicas": (self.replicas, content["replicas"]),
+                "vbuckets": (self._wanted_vbuckets or content["vbuckets"], content["vbuckets"]),
+            }
+        for option, (given, kept) in there.items():
+            if given != kept:
+                message = (
+                    f"{option}={given}: the cluster in {self._path} has {option}={kept}; give that, or another path"
+                )
+                raise ConfigError(option, given, str(kept), message=message)
+        return content
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Turn errors that come from the file's content into a StoreError."""
+        try:
+            yield
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+            if self._file is None:
+                raise
+            raise self._file.not_understood(error) from error
+
+    def _take(self, content: Mapping[str, Any]) -> list[_Place]:
+        """Go on with what another run kept; returns the places of its nodes."""
+        with self._understood():
+            places = [_Place(**entry) for entry in content["places"]]
+            self._next_number = int(content["next_number"])
+            self._next_offset = max(place.offset for place in places) + 1
+            self._vbuckets = int(content["vbuckets"])
+            self._made = {
+                name: (BucketSettings.from_json(entry["settings"]), int(entry["vbuckets"]))
+                for name, entry in content["buckets"].items()
+            }
+            self._users = content["users"]
+            name, quotas = content["pool"]
+            self._pool = name, dict(quotas)
+            if not self._has_auto_failover:
+                self.auto_failover = AutoFailover(**content["auto_failover"])
+        return places
+
+    def _keep(self) -> None:
+        """Save what a restart needs; for the orchestrator's thread. Raises: StoreError: it cannot be saved."""
+        orchestrator = self._orchestrator
+        if orchestrator is not None:
+            self._write([self._places[name] for name in orchestrator.members], to_record(orchestrator))
+
+    def _write(self, places: Sequence[_Place], record: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        self._file.write(
+            {
+                "replicas": self.replicas,
+                "vbuckets": self._vbuckets,
+                "places": [asdict(place) for place in places],
+                "next_number": self._next_number,
+                "record": record,
+                "buckets": {
+                    name: {"settings": settings.to_json(), "vbuckets": count}
+                    for name, (settings, count) in list(self._made.items())
+                },
+                "users": self._users,
+                "pool": self._pool,
+                "auto_failover": asdict(self.auto_failover),
+            }
+        )
+
+    def _save(self) -> None:
+        """As `_keep`, from any other thread. Raises: StoreError: it cannot be saved."""
+        if self._file is not None and self._shell is not None:
+            self._shell.call(self._keep).result(READY_TIMEOUT_S)
+
+    def _take_number(self) -> int:
+        number, self._next_number = self._next_number, self._next_number + 1
+        return number
+
+    def _take_offset(self) -> int:
+        offset, self._next_offset = self._next_offset, self._next_offset + 1
+        return offset
+
+    def _tls_of(self, place: _Place) -> TlsSettings | None:
+        """The TLS settings of a node; the first one has the cluster's authority made."""
         if self._tls is None:
             return None
         if self._tls.certificate is None and self._tls.authority is None:
             self._tls = replace(self._tls, authority=kept_authority(self._path).pair)
-        ports = {name: first + number for name in ("port", "mgmt_port") if (first := getattr(self._tls, name))}
-        return replace(self._tls, **ports)
+        *_, port, mgmt_port = self._ports_of(place)
+        return replace(self._tls, port=port, mgmt_port=mgmt_port)
 
-    def _start_node(self, wanted_port: int = 0) -> Member:
-        """Start a node with all buckets and users, but without vbuckets.
+    def _ports_of(self, place: _Place) -> tuple[int, int, int, int]:
+        """KV port, management port and the encrypted ones that a node shall have; 0: any free one."""
+        if place.number in self._ports:
+            return self._ports[place.number]
+        if place.mgmt_port:
+            return 0, place.mgmt_port, 0, 0
+        tls = (self._tls.port, self._tls.mgmt_port) if self._tls is not None else (0, 0)
+        port, mgmt_port, tls_port, tls_mgmt_port = (
+            first + place.offset if first else 0 for first in (*self._first_ports, *tls)
+        )
+        return port, mgmt_port, tls_port, tls_mgmt_port
 
-        Args:
-            wanted_port: the management port; the KV port is any free one then.
-        """
-        if wanted_port:
-            port, mgmt_port = 0, wanted_port
-            tls = self._tls_of(0)
-            tls = tls and replace(tls, port=0, mgmt_port=0)
-        else:
-            port, mgmt_port = (first + self._started if first else 0 for first in self._first_ports)
-            tls = self._tls_of(self._started)
-            self._started += 1
-        self._numbers += 1
+    def _start_node(self, place: _Place) -> Member:
+        """Start a node with all buckets and users; it serves no vbucket yet."""
+        port, mgmt_port, *_ = self._ports_of(place)
         node = Node(
             (),
             vbuckets=self._vbuckets,
@@ -332,8 +468,8 @@ class Cluster:
             password=self.password,
             is_member=True,
             process=self._has_processes,
-            tls=tls,
-            path=self._path / f"{NODE_DIRECTORY}{self._numbers}" if self._path is not None else None,
+            tls=self._tls_of(place),
+            path=self._path / f"{NODE_DIRECTORY}{place.number}" if self._path is not None else None,
             **self._options,
         )
         node.manager = self._manage
@@ -341,9 +477,11 @@ class Cluster:
         dial = "127.0.0.1" if is_unspecified(node.host) else node.host
         host = "" if is_loopback(node.host) or is_unspecified(node.host) else node.host
         name = f"ns_1@{dial}:{node.mgmt_port}"
-        self._equip(node)
         address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
+        self._ports[place.number] = node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port
+        self._places[name] = place
         self.nodes.append(ClusterNode(name, node))
+        self._equip(node)
         return Member(name, address, dial, self.username, self.password)
 
     def _equip(self, node: Node) -> None:
@@ -374,7 +512,8 @@ class Cluster:
                 stack.callback(each.node.stop)
         self._orchestrator = None
         self._made.clear()
-        self._started = self._numbers = 0
+        self._places.clear()
+        self._next_offset, self._next_number = 0, 1
 
     def __enter__(self) -> Self:
         """Start."""
@@ -460,11 +599,21 @@ class Cluster:
         self._parts()
         self._refuse_while_rebalancing("make a bucket")
         chosen, count = settings or self._settings, vbuckets or self._vbuckets
-        for each in self._running():
-            if name not in each.node.buckets:
-                each.node.create_bucket(name, chosen, count)
-        self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas))
-        self._made[name] = chosen, count
+        with held_collector():
+            for each in self._running():
+                if name not in each.node.buckets:
+                    each.node.create_bucket(name, chosen, count)
+            before = self._made.get(name)
+            self._made[name] = chosen, count
+            try:
+                self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas))
+            except BaseException:
+                if before is None:
+                    del self._made[name]
+                else:
+                    self._made[name] = before
+                raise
+        self._save()
 
     def drop_bucket(self, name: str) -> None:
         """Delete a bucket on all nodes; its connections are closed.
@@ -476,6 +625,7 @@ class Cluster:
         orchestrator, shell = self._parts()
         shell.call(lambda: orchestrator.remove_bucket(name)).result(READY_TIMEOUT_S)
         del self._made[name]
+        self._save()
         for each in self._running():
             each.node.drop_bucket(name)
 
@@ -507,6 +657,7 @@ class Cluster:
             each.node.change_bucket(name, settings)
         bucket.replicas = settings.replicas
         self._made[name] = settings, self._made[name][1]
+        self._save()
 
     def flush_bucket(self, name: str) -> None:
         """Empty a bucket on all nodes; returns when its replicas are fed again.
@@ -539,6 +690,7 @@ class Cluster:
         for each in running:
             each.node.change_users(change, *arguments)
         self._users = running[0].node.users_data()
+        self._save()
 
     def _edit_collections(self, name: str, change: str, arguments: Sequence[Any]) -> int:
         """Change a bucket's scopes and collections by a method of `ManifestEditor`; returns the manifest's new uid."""
@@ -556,6 +708,7 @@ class Cluster:
         self._pool = name or self._pool[0], {**self._pool[1], **quotas_mib}
         for each in self._running():
             each.node.set_pool(name, quotas_mib)
+        self._save()
 
     def _running(self) -> list[ClusterNode]:
         """The nodes that take orders: not those that are down, nor those that hang and were failed over."""
@@ -619,10 +772,15 @@ class Cluster:
     def _note_failover(self, nodes: Sequence[str]) -> None:
         """Count an automatic failover."""
         self.auto_failover = replace(self.auto_failover, count=self.auto_failover.count + len(nodes))
+        try:
+            self._keep()
+        except StoreError as error:
+            logger.error("a restart of the whole cluster would count fewer automatic failovers: %s", error)
 
     def set_auto_failover(self, settings: AutoFailover) -> None:
         """Change the settings of the automatic failover."""
         self.auto_failover = settings
+        self._save()
 
     def add_node(self, mgmt_port: int = 0) -> ClusterNode:
         """Start one more node with all buckets, collections and users. It gets vbuckets by the next rebalance.
@@ -635,11 +793,14 @@ class Cluster:
         orchestrator, shell = self._parts()
         if len(self.nodes) >= MAX_CLUSTER_NODES:
             raise ConfigError("nodes", len(self.nodes) + 1, f"at most {MAX_CLUSTER_NODES}")
-        member = self._start_node(mgmt_port)
+        place = _Place(self._take_number(), 0 if mgmt_port else self._take_offset(), mgmt_port)
+        self._save()  # the directory of a node that could not be started is not used again
+        member = self._start_node(place)
         added = self.nodes[-1]
 
         def join() -> Procedure[None]:
             orchestrator.members[member.name] = member
+            yield from orchestrator.remember()
             yield from orchestrator.tell_manifests(member.name)
 
         shell.begin(join).result(READY_TIMEOUT_S)
@@ -785,6 +946,7 @@ class Cluster:
             orchestrator.forget(gone.name)
 
         shell.call(leave).result(READY_TIMEOUT_S)
+        self._save()
         self.nodes.remove(gone)
         # In a thread of its own: the order may have come over the management port of the node itself.
         threading.Thread(target=gone.node.stop, name="dcpstream-eject", daemon=True).start()

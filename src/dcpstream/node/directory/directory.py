@@ -143,6 +143,11 @@ class DataDirectory:
         if (path / STORE_FILE).is_file():
             parent = path.absolute().parent
             raise StoreError(f"{path} is the directory of one bucket; give a node the one that it lies in, {parent}")
+        if (path / CLUSTER_FILE).exists():
+            raise StoreError(
+                f"{path} holds the directories of a cluster's nodes: start it as a cluster, with as many nodes "
+                "(dcpstream.Cluster, or dcpstream node --nodes)"
+            )
         make_durable_directory(self._file_system, path)
         self._lock = self._file_system.lock_directory(path, LOCK_FILE, always_makes_file=False)
         file = path / FILE_NAME

@@ -100,6 +100,8 @@ class Bucket:
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
         given_chains: the vbucket map of a cluster manager; None on a node that is a cluster of its own.
+        resting: vbuckets that were active when the bucket was closed cleanly, and have had no role since: see
+            `stand_down`.
     """
 
     def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
@@ -134,6 +136,7 @@ class Bucket:
         self.parameters = Parameters()
         self.config_rev = 0
         self.given_chains: list[list[int]] | None = None
+        self.resting: set[int] = set()
         self.ops = [0] * OPCODES
 
     @property
@@ -322,10 +325,16 @@ class Bucket:
         self.is_warm = True
 
     def stand_down(self) -> None:
-        """Make active and pending copies dead: another node may have become active while this one was down."""
+        """Make active and pending copies dead: another node may have become active while this one was down.
+
+        A copy that was active when the bucket was closed cleanly lacks nothing. If its first role is active again, it
+        goes on with its branch, as on a node that is a cluster of its own.
+        """
         with self.store.metadata_batch(may_wait=True):
             for vbucket in self.vbuckets:
                 if vbucket is not None and vbucket.state in (VbucketState.ACTIVE, VbucketState.PENDING):
+                    if vbucket.is_active and self.store.was_clean:
+                        self.resting.add(vbucket.vbid)
                     vbucket.set_state(VbucketState.DEAD, self._random)
 
     def _create(self, vbid: int, state: VbucketState) -> VBucket:
@@ -351,6 +360,8 @@ class Bucket:
         Returns: False if the server would give up the connection, because the topology is none.
         """
         vbucket = self.vbucket(vbid)
+        goes_on = vbid in self.resting
+        self.resting.discard(vbid)
         if vbucket is None:
             vbucket = self._create(vbid, state)
             vbucket.topology = "" if meta.is_unusable else meta.topology
@@ -359,7 +370,7 @@ class Bucket:
         if meta.is_refused:
             return False
         if vbucket.state != state:
-            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable)
+            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable or goes_on)
             self.tell_state_changed(vbid, now)
             vbucket.topology = ""
         self.catch_up(vbucket)
@@ -381,6 +392,7 @@ class Bucket:
             vbucket.set_state(VbucketState.DEAD, self._random)
             self.tell_state_changed(vbid, now)
         self.vbuckets[vbid] = None
+        self.resting.discard(vbid)
         if not is_made_anew:
             self.store.delete_vbucket(vbid)
         self.persisted([])

@@ -391,3 +391,35 @@ def test_the_longest_life_in_a_bucket(client):
         assert bucket.vbuckets[0].log.meta(b"\0k").expiration == now + kept
     client.call(Opcode.TOUCH, key=b"\0k", extras=bytes(4))
     assert bucket.vbuckets[0].log.meta(b"\0k").expiration == now + 100
+
+
+def reopened(path, *, is_clean):
+    """An engine whose four vbuckets were active before its store was closed, as a member of a cluster."""
+    store = DiskBucketStore(path, 4)
+    engine_of(store)
+    store.close(clean=is_clean)
+    engine = engine_of(DiskBucketStore(path, 4))
+    engine.buckets["default"].stand_down()
+    return engine
+
+
+def branches(client, vbid):
+    return len(decode_failover_log(client.call(Opcode.GET_FAILOVER_LOG, vbid=vbid).value).entries)
+
+
+def test_a_copy_that_was_closed_cleanly_goes_on_with_its_branch(tmp_path):
+    client = Talker(reopened(tmp_path, is_clean=True))
+    assert client.call(Opcode.GET_VBUCKET, vbid=0).value == struct.pack(">I", VbucketState.DEAD)
+    before = branches(client, 0)
+    for vbid, roles in enumerate(([b"\x01"], [b"\x02", b"\x01"], [b"\x04", b"\x01"], [b"\x01", b"\x04", b"\x01"])):
+        for role in roles:
+            assert client.call(Opcode.SET_VBUCKET, vbid=vbid, extras=role).status == 0
+    found = [branches(client, vbid) - before for vbid in range(4)]
+    assert found == [0, 1, 1, 1], "only a copy whose first role it is"
+
+
+def test_a_copy_that_was_not_closed_cleanly_begins_a_branch(tmp_path):
+    client = Talker(reopened(tmp_path, is_clean=False))
+    before = branches(client, 0)
+    assert client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\x01").status == 0
+    assert branches(client, 0) == before + 1
