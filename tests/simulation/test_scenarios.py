@@ -13,7 +13,7 @@ import pytest
 
 from dcpstream.testing.simulation.scenario import play
 
-SEEDS = 100
+SEEDS = 200
 GROUP = 25
 
 FOUND = {
@@ -21,7 +21,16 @@ FOUND = {
     42: "a reader asked a node that had left for the map, for ever, and no other one",
     143: "the same of a node that was failed over, and named itself in its last map",
     308: "a node that clients were told of did not have the map yet, and told its own: another bucket, it seemed",
+    26: "a promoted copy wrote at once that a collection was dropped: the judge took it for what the copy had before",
+    53: "a reader that was to read a new collection first gave up when the collection was dropped meanwhile",
+    174: "a judge forgot that a node without power had told that it has a prepare in memory",
+    204: "the connection was lost over which a new node was to get its first map: its own made clients give up",
+    322: "a copy that was promoted wrote the outcome of a durable write at once",
+    577: "a copy that took over dropped a collection at once: the judge took that for a loss",
+    755: "a replica that was rolled back acknowledged prepares of a snapshot of which it had a part",
     1050: "a check of the simulator took an aborted prepare for a document",
+    1052: "a node whose connection was lost never heard of new collections",
+    20442: "a judge missed documents of a collection that was dropped since",
 }
 """Seed → the bug that it found when that was there. The draws may have changed since."""
 

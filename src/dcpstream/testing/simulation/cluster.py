@@ -18,6 +18,7 @@ from dcpstream.cluster.machine.state import BucketState, Member
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress, VbucketState
+from dcpstream.node.engine import VBucket
 from dcpstream.store.items import PREPARE_NAMESPACE
 from dcpstream.testing.simulation.clock import START_S, SeededRandom
 from dcpstream.testing.simulation.disk import SimulatedDisk
@@ -35,6 +36,8 @@ IDLE_S = 1.0
 """Time that passes at once when nobody wants to be woken."""
 FLUSH_SHARE = 0.05
 """The share of exchanges after which the node writes to its disk: so few that much is lost with its power."""
+MAIN = "default"
+"""The bucket that every cluster has. Faults aim at it; more of them come and go."""
 PREPARED = bytes([PREPARE_NAMESPACE])
 """Begins the keys under which a store keeps prepares."""
 
@@ -90,7 +93,7 @@ class OrchestratorEnd:
 
 
 class SimulatedCluster:
-    """Nodes named n0, n1, … with one bucket, `default`.
+    """Nodes named n0, n1, … with the bucket `default`, and others that come and go.
 
     Args:
         nodes: how many there are at first.
@@ -103,14 +106,15 @@ class SimulatedCluster:
     Attributes:
         nodes: name → node; one that is down is missing.
         orchestrator: of the cluster.
-        bucket: the orchestrator's view of the bucket.
+        bucket: the orchestrator's view of `default`.
+        sizes: bucket → its number of vbuckets.
         lines: all connections.
         clients: others that talk to the nodes.
         hung: names of nodes that do nothing, as after SIGSTOP.
         silent: names of nodes that were given up while they hung. What they serve after that is not the cluster's.
         trickling: nodes whose copies get what feeds them slowly, in pieces that end anywhere: on new connections.
         after_pass: called after each exchange with a node.
-        touched: called with the name of a node after it may have changed; see `judges`.
+        watchers: called with the name of a node after it may have changed; see `judges`.
         passed: how many exchanges there were.
         chance: the random numbers of the seed.
     """
@@ -137,7 +141,8 @@ class SimulatedCluster:
         self.silent: set[str] = set()
         self.trickling: set[str] = set()
         self.after_pass: Callable[[], None] = lambda: None
-        self.touched: Callable[[str], None] = self._check_one_active
+        self.watchers: list[Callable[[str], None]] = [self._check_one_active]
+        self.sizes = {MAIN: vbuckets}
         self.passed = 0
         self._seed = seed
         self._made = 0
@@ -154,7 +159,39 @@ class SimulatedCluster:
 
     def begin(self) -> None:
         """Make the bucket; returns when all its replicas are fed."""
-        self.bucket = self.run(self.orchestrator.add_bucket("default", self.vbuckets, self._replicas))
+        self.bucket = self.run(self.orchestrator.add_bucket(MAIN, self.vbuckets, self._replicas))
+
+    def touched(self, name: str) -> None:
+        """A node may have changed."""
+        for watcher in self.watchers:
+            watcher(name)
+
+    def add_bucket(self, name: str, vbuckets: int) -> None:
+        """Make another bucket, in memory; returns when its replicas are fed."""
+        self.sizes[name] = vbuckets
+        for node in self.nodes.values():
+            node.add_bucket(name, vbuckets)
+        self.run(self.orchestrator.add_bucket(name, vbuckets, self._replicas))
+
+    def drop_bucket(self, name: str) -> None:
+        """Delete a bucket on all nodes; its connections are closed."""
+        self.orchestrator.remove_bucket(name)
+        del self.sizes[name]
+        for node in self.nodes.values():
+            node.remove_bucket(name)
+
+    def flush_bucket(self, name: str, emptied: Callable[[], None]) -> Procedure[None]:
+        """Empty a bucket on all nodes; through when its replicas are fed again.
+
+        Args:
+            emptied: called when all nodes have.
+        """
+        bucket = self.orchestrator.buckets[name]
+        yield from self.orchestrator.starve_all(bucket)
+        for node in self.nodes.values():
+            node.flush_bucket(name)
+        emptied()
+        yield from self.orchestrator.feed_all(bucket)
 
     @property
     def now(self) -> float:
@@ -171,10 +208,13 @@ class SimulatedCluster:
             path=path,
             disk=None if path is None else SimulatedDisk(self.chance),
             seed=self._seed * 100 + number,
+            wakes_all=False,
         )
         node.advance(self.now - node.now)
-        for vbid in range(self.vbuckets):
-            node.delete_vbucket(vbid)
+        node.delete_vbuckets()
+        for bucket, vbuckets in self.sizes.items():
+            if bucket != MAIN:
+                node.add_bucket(bucket, vbuckets)
         address = NodeAddress("", FIRST_PORT + number, 8091)
         self.orchestrator.members[name] = Member(name, address, name, "admin", "secret")
         return name
@@ -225,7 +265,9 @@ class SimulatedCluster:
             self._end_stalls()
         if self._directory is not None and self.chance.random() < FLUSH_SHARE:
             self._flush(line.node)
-        self.touched(line.node)
+            self.touched(line.node)
+        elif self.lines.has_met_node:
+            self.touched(line.node)
         self.after_pass()
         return True
 
@@ -244,7 +286,7 @@ class SimulatedCluster:
                     orchestrator.lost(link, ConnectionLost(f"{name} is down"))
                 else:
                     end = OrchestratorEnd(orchestrator, link)
-                    line = self._lines_of[link] = self.lines.connect("orchestrator", name, node, end)
+                    line = self._lines_of[link] = self.lines.connect("orchestrator", name, node, end, link.bucket)
                     line.is_stalled = name in self.hung
                     if name in self.trickling and link.tap is not None:
                         line.is_splitting, line.speed = True, SLOW
@@ -254,10 +296,11 @@ class SimulatedCluster:
                 found = self._lines_of.get(link)
                 if found is not None:
                     found.has_output = True
+                    self.lines.wake(found)
                     collector = found.end
                     assert isinstance(collector, OrchestratorEnd), "it is the orchestrator's"
-                    if (said := collector.collect()) and self.lines.tap is not None:
-                        self.lines.tap.said(found, said)
+                    if (said := collector.collect()) and found.tap is not None:
+                        found.tap.said(found, said)
                     if found.is_gone:
                         del self._lines_of[link]
             orchestrator.with_output.clear()
@@ -272,18 +315,19 @@ class SimulatedCluster:
         times += [client.next_timeout() for client in self.clients]
         for name, node in self.nodes.items():
             if name not in self.hung:
-                times.append(node.engine.next_timeout())
-                times += [peer.next_timeout for peer in node.peers]
+                times.append(node.next_timeout())
         times += [at for _, at, _ in self._stalls]
         due = min((at for at in times if at is not None), default=None)
         now = self.now
         target = now + IDLE_S if due is None else max(due, now)
         for name, node in list(self.nodes.items()):
             if name not in self.hung:
-                node.advance(max(0.0, target - node.now))
+                was_woken = node.wait_until(max(target, node.now))
                 if self._directory is not None and self.chance.random() < 0.5:
                     node.flush()
-                self.touched(name)
+                    was_woken = True
+                if was_woken:
+                    self.touched(name)
         self.orchestrator.handle_timeout(target)
         self._end_stalls()
         for client in self.clients:
@@ -384,7 +428,7 @@ class SimulatedCluster:
 
     def is_torn(self, node: str | None, vbid: int) -> bool:
         """Whether a copy has a part of a snapshot."""
-        vbucket = self.nodes[node].bucket.vbucket(vbid) if node in self.nodes else None
+        vbucket = self.held(node, vbid)
         return vbucket is not None and vbucket.snapshot.start_seqno <= vbucket.high_seqno < vbucket.snapshot.end_seqno
 
     def _end_stalls(self) -> None:
@@ -435,25 +479,29 @@ class SimulatedCluster:
 
     # ------------------------------------------------------------------------------------------------- copies and data
 
-    def active(self, vbid: int) -> list[str]:
+    def held(self, name: str | None, vbid: int, bucket: str = MAIN) -> VBucket | None:
+        """A node's own object of its copy; None if it has none, or is down."""
+        node = self.nodes.get(name) if name is not None else None
+        found = None if node is None else node.engine.buckets.get(bucket)
+        return None if found is None else found.vbucket(vbid)
+
+    def active(self, vbid: int, bucket: str = MAIN) -> list[str]:
         """The nodes whose copy is active."""
         return [
             name
-            for name, node in self.nodes.items()
-            if name not in self.silent and self.state(node, vbid) is VbucketState.ACTIVE
+            for name in self.nodes
+            if name not in self.silent and self.state(name, vbid, bucket) is VbucketState.ACTIVE
         ]
 
-    @staticmethod
-    def state(node: SimulatedNode, vbid: int) -> VbucketState | None:
+    def state(self, name: str, vbid: int, bucket: str = MAIN) -> VbucketState | None:
         """The role of a node's copy; None if it has none."""
-        vbucket = node.bucket.vbucket(vbid)
+        vbucket = self.held(name, vbid, bucket)
         return None if vbucket is None else vbucket.state
 
     def _check_one_active(self, name: str) -> None:
         """At no time has a vbucket two active copies."""
-        node = self.nodes.get(name)
         for vbid, serving in enumerate(self._serving):
-            if node is not None and self.state(node, vbid) is VbucketState.ACTIVE:
+            if self.state(name, vbid) is VbucketState.ACTIVE:
                 serving.add(name)
                 assert len(serving) == 1, f"vbucket {vbid} is active on {sorted(serving)}"
             else:
@@ -465,9 +513,10 @@ class SimulatedCluster:
         self.nodes[name].set_doc(vbid, key, value)
         self.touched(name)
 
-    def copy(self, name: str, vbid: int) -> dict[bytes, Any]:
+    def copy(self, name: str, vbid: int, bucket: str = MAIN) -> dict[bytes, Any]:
         """Key → (seqno, CAS) of every document in a copy. A prepare that is decided is not sent to a new copy."""
-        vbucket = self.nodes[name].vbucket(vbid)
+        vbucket = self.held(name, vbid, bucket)
+        assert vbucket is not None, f"{name} has a copy of vbucket {vbid}"
         found = {}
         for key in list(vbucket.log.rows.keys):
             meta = None if key.startswith(PREPARED) else vbucket.log.meta(key)
@@ -475,33 +524,38 @@ class SimulatedCluster:
                 found[key] = meta.seqno, meta.cas
         return found
 
-    def has(self, name: str | None, vbid: int, key: bytes) -> bool:
+    def has(self, name: str | None, vbid: int, key: bytes, bucket: str = MAIN) -> bool:
         """Whether a copy has a document, or a prepare of it."""
-        vbucket = self.nodes[name].bucket.vbucket(vbid) if name in self.nodes else None
+        vbucket = self.held(name, vbid, bucket)
         return vbucket is not None and (key in vbucket.log.rows.keys or PREPARED + key in vbucket.log.rows.keys)
 
-    def has_persisted(self, name: str, vbid: int, seqno: int) -> bool:
+    def has_persisted(self, name: str, vbid: int, seqno: int, bucket: str = MAIN) -> bool:
         """Whether a copy has everything up to a seqno on its disk."""
-        vbucket = self.nodes[name].bucket.vbucket(vbid)
+        vbucket = self.held(name, vbid, bucket)
         return vbucket is not None and vbucket.persisted_seqno >= seqno
 
-    def check(self) -> None:
+    def check(self, bucket: str = MAIN) -> None:
         """The map is true, and the replicas equal their active copies. For a cluster that has come to rest."""
-        for vbid, chain in enumerate(self.bucket.chains):
-            assert self.active(vbid) == [chain[0]], f"vbucket {vbid} of {chain} is active on {self.active(vbid)}"
+        wanted = self.orchestrator.buckets[bucket]
+        for vbid, chain in enumerate(wanted.chains):
+            active = self.active(vbid, bucket)
+            assert active == [chain[0]], f"vbucket {vbid} of {chain} is active on {active}"
             assert chain[0] is not None
-            expected = self.copy(chain[0], vbid)
+            expected = self.copy(chain[0], vbid, bucket)
             for name in chain[1:]:
                 if name is not None:
-                    found = self.copy(name, vbid)
+                    found = self.copy(name, vbid, bucket)
                     differing = dict(found.items() ^ expected.items())
                     assert found == expected, f"vbucket {vbid} of {name} differs from {chain[0]}: {differing}"
             for member in self.orchestrator.known_members():
                 if member.name not in chain:
-                    state = self.state(self.nodes[member.name], vbid)
+                    state = self.state(member.name, vbid, bucket)
                     assert state is None, f"{member.name} has a copy of vbucket {vbid} that is not in {chain}"
         for member in self.orchestrator.known_members():
-            bucket = self.nodes[member.name].bucket
+            own = self.nodes[member.name].engine.buckets[bucket]
             names = [each.name for each in self.orchestrator.known_members()]
-            told = [tuple(None if each < 0 else names[each] for each in chain) for chain in bucket.chains()]
-            assert told == [tuple(chain) for chain in self.bucket.chains], f"{member.name} has another map"
+            told = [tuple(None if each < 0 else names[each] for each in chain) for chain in own.chains()]
+            assert told == [tuple(chain) for chain in wanted.chains], f"{member.name} has another map"
+            assert own.manifest.uid == wanted.manifest.uid, (
+                f"{member.name} has manifest {own.manifest.uid}, the cluster has {wanted.manifest.uid}"
+            )

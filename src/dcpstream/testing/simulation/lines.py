@@ -74,33 +74,41 @@ class Socket(Peer):
     Attributes:
         arrived: what the node has sent and the machine has not received.
         sent: called with the bytes that the node sends.
+        woken: called when bytes arrive, and when the node closes.
     """
 
-    def __init__(self, node: SimulatedNode, sent: Callable[[bytes], None]) -> None:
+    def __init__(self, node: SimulatedNode, sent: Callable[[bytes], None], woken: Callable[[], None]) -> None:
         super().__init__(node)
         self.arrived = bytearray()
         self.sent = sent
+        self.woken = woken
 
     def _exchange(self) -> None:
-        self.node.pump(heard=self)
+        self.node.pump(heard=(self,))
 
     def arrive(self, data: bytes) -> None:
         """Keep the bytes."""
         self.arrived += data
+        self.woken()
         self.sent(data)
+
+    def _leave(self) -> None:
+        self.woken()
+        super()._leave()
 
 
 class Line:
     """One connection.
 
     Attributes:
+        tap: is told of all that passes; None: nobody.
         name: of both ends, for traces.
         node: the node's name.
         end: the machine's end.
         socket: the node's end.
         flying: pieces on their way to the node.
         speed: a line with twice the speed moves twice as often.
-        has_output: whether the machine may have something to send.
+        has_output: whether the machine may have something to send; see `Lines.wake`.
         is_stalled: whether nothing moves in either direction.
         is_splitting: whether bytes arrive in pieces that end anywhere.
         is_cut: whether the connection was cut: what was on its way is lost.
@@ -119,6 +127,7 @@ class Line:
         "node",
         "socket",
         "speed",
+        "tap",
     )
 
     def __init__(self, name: str, node: str, end: End, speed: float, *, is_splitting: bool) -> None:
@@ -133,6 +142,7 @@ class Line:
         self.is_splitting = is_splitting
         self.is_cut = False
         self.is_gone = False
+        self.tap: Tap | None = None
 
 
 class Lines:
@@ -144,7 +154,8 @@ class Lines:
 
     Attributes:
         all: the lines that are there, in the order in which they were made.
-        tap: told of all that passes; None: nobody.
+        taps: bucket → who is told of all that passes on the connections that use it.
+        has_met_node: whether the last step gave its node bytes, or the end of a connection.
         left: called with a line and the bytes that have left its machine; None: nobody looks.
         note: called with a line of text about each step; None: nobody reads it.
     """
@@ -153,45 +164,66 @@ class Lines:
         self._chance = chance
         self._split_share = split_share
         self.all: list[Line] = []
-        self.tap: Tap | None = None
+        self._awake: dict[Line, None] = {}
+        self.taps: dict[str, Tap] = {}
         self.left: Callable[[Line, bytes], None] | None = None
+        self.has_met_node = False
         self.note: Callable[[Line, str, bytes], None] | None = None
 
-    def connect(self, name: str, node_name: str, node: SimulatedNode, end: End) -> Line:
-        """Make a connection."""
+    def connect(self, name: str, node_name: str, node: SimulatedNode, end: End, bucket: str) -> Line:
+        """Make a connection that uses a bucket, or none."""
         chance = self._chance
         is_splitting = bool(self._split_share) and chance.random() < self._split_share
         line = Line(name, node_name, end, chance.choice(SPEEDS), is_splitting=is_splitting)
-        line.socket = Socket(node, lambda data: self._sent(line, data))
+        line.socket = Socket(node, lambda data: self._sent(line, data), lambda: self.wake(line))
         self.all.append(line)
-        if self.tap is not None:
-            self.tap.opened(line)
+        self.wake(line)
+        line.tap = self.taps.get(bucket)
+        if line.tap is not None:
+            line.tap.opened(line)
         return line
 
     def _sent(self, line: Line, data: bytes) -> None:
-        if self.tap is not None:
-            self.tap.from_node(line, data)
+        if line.tap is not None:
+            line.tap.from_node(line, data)
+
+    def wake(self, line: Line) -> None:
+        """A line may have something to do: to be called when its machine has output, or has given it up."""
+        if not line.is_gone:
+            self._awake[line] = None
 
     def step(self) -> Line | None:
         """One step of a line, chosen by chance; None if no line has anything to do."""
         busy: list[Line] = []
-        speeds: list[float] = []
-        for line in self.all:
+        idle: list[Line] = []
+        total = 0.0
+        for line in self._awake:
             if line.is_stalled:
                 continue
             socket = line.socket
             if line.has_output or line.flying or socket.arrived or socket.closed or line.end.is_closed:
                 busy.append(line)
-                speeds.append(line.speed)
+                total += line.speed
+            else:
+                idle.append(line)
+        for line in idle:
+            del self._awake[line]
         if not busy:
             return None
-        line = self._chance.choices(busy, speeds)[0]
+        line = busy[0]
+        if len(busy) > 1:
+            at = self._chance.random() * total
+            for line in busy:
+                at -= line.speed
+                if at < 0:
+                    break
         self._move(line)
         return line
 
     def _move(self, line: Line) -> None:
         """What the machine has sent reaches the node also after the machine has closed the connection."""
         end, socket, flying, chance = line.end, line.socket, line.flying, self._chance
+        self.has_met_node = False
         if line.is_cut:
             self._close(line)
         elif line.has_output and not end.is_closed and not (flying and chance.random() < 0.5):
@@ -207,10 +239,11 @@ class Lines:
                 if rest := data[at:]:
                     flying.insert(0, rest)
                 data = data[:at]
-            if self.tap is not None:
-                self.tap.to_node(line, data)
+            if line.tap is not None:
+                line.tap.to_node(line, data)
             if self.note is not None:
                 self.note(line, ">", data)
+            self.has_met_node = True
             socket.deliver(data)
         elif socket.arrived and not end.is_closed:
             count = len(socket.arrived)
@@ -225,11 +258,13 @@ class Lines:
             self._close(line)
 
     def _close(self, line: Line) -> None:
+        self.has_met_node = True
         self.all.remove(line)
+        self._awake.pop(line, None)
         line.is_gone = True
         line.socket.disconnect()
-        if self.tap is not None:
-            self.tap.closed(line)
+        if line.tap is not None:
+            line.tap.closed(line)
         if self.note is not None:
             self.note(line, "x", b"")
         line.end.lost()

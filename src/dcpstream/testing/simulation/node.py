@@ -13,10 +13,10 @@ from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress
 from dcpstream.node.dcp.dispatch import handle_dcp
 from dcpstream.node.dcp.stats import dcp_stats
-from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Users, VBucket, new_engine
+from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Session, Users, VBucket, new_engine
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
-from dcpstream.testing.simulation.disk import SimulatedDisk
+from dcpstream.testing.simulation.disk import SimulatedDisk, Trouble
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
 from dcpstream.wire.messages.dcp import Open, StreamRequest
 from dcpstream.wire.messages.kv import FeatureCode, Set
@@ -112,9 +112,13 @@ class SimulatedNode:
         compat_version: the server release that the node stands in for.
         disk: holds the files of documents, if there is a path; the system's by default.
         seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
+        wakes_all: whether a frame of one peer makes the node look at all of them: for tests that reach into the node.
+            Else it looks at those to which something happened.
 
     Attributes:
         clock: the node's time; `advance` moves it.
+        disk: on which its documents are; None: the system's.
+        wakes_all: as given.
         peers: the open connections.
     """
 
@@ -128,8 +132,10 @@ class SimulatedNode:
         compat_version: str = "7.2",
         disk: SimulatedDisk | None = None,
         seed: int = 2,
+        wakes_all: bool = True,
     ) -> None:
-        self._disk = disk
+        self.disk = disk
+        self.wakes_all = wakes_all
         self._settings = settings
         self._compat_version = compat_version
         self._path = path
@@ -138,11 +144,15 @@ class SimulatedNode:
         self._random = SeededRandom(seed)
         self.clock = VirtualClock()
         self.peers: list[Peer] = []
+        self._connections = 0
+        self._peer_of: dict[Session, Peer] = {}
+        self._timeout: float | None = None
+        self._is_timeout_known = False
         self._start()
 
     def _start(self, uuid: str = "") -> None:
         self.store: BucketStore = (
-            DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings, file_system=self._disk)
+            DiskBucketStore(self._path / "bucket", self._vbuckets, self._settings, file_system=self.disk)
             if self._path
             else MemoryBucketStore(self._vbuckets, self._settings)
         )
@@ -158,6 +168,7 @@ class SimulatedNode:
         )
         self.bucket: Bucket = self.engine.buckets["default"]
         self._admin: Peer | None = None
+        self._is_timeout_known = False
 
     # ----------------------------------------------------------------------------------------------- the node's life
 
@@ -175,57 +186,116 @@ class SimulatedNode:
 
     def lose_power(self) -> None:
         """The power goes while a commit is written; the node starts again, as a member of a cluster does."""
-        assert self._disk is not None, "a disk of its own"
-        self._disk.is_failing = True
+        assert self.disk is not None, "a disk of its own"
+        self.disk.trouble = Trouble.POWER
         with suppress(StoreError):
             self.store.commit()
-        self._disk.is_failing = False
+        self.disk.trouble = None
+        self.disk.lose_unsynced()
         self.restart(clean=False, uuid=self.bucket.uuid)
         self.bucket.stand_down()
 
-    def flush(self) -> None:
-        """Persist all that was written."""
-        self.engine.persisted("default", [vbid for vbid, _ in self.store.commit()])
+    def delete_vbuckets(self) -> None:
+        """Delete every vbucket of the bucket `default`, as for a member of a cluster that has no copy yet."""
+        for vbid in range(self._vbuckets):
+            self.bucket.delete_vbucket(vbid, self.now)
+            self.engine.topology_changed(self.bucket)
         self.pump()
 
-    def pump(self, max_bytes: int = 1 << 20, *, heard: Peer | None = None) -> None:
+    def add_bucket(self, name: str, vbuckets: int) -> None:
+        """Open another bucket, in memory, without vbuckets, as a member of a cluster does."""
+        self.engine.add_bucket(name, MemoryBucketStore(vbuckets), storage="memory", is_filled=False)
+
+    def remove_bucket(self, name: str) -> None:
+        """Close a bucket and its connections."""
+        self.engine.remove_bucket(name).store.close()
+        self.pump()
+
+    def flush_bucket(self, name: str) -> None:
+        """Empty a bucket."""
+        self.engine.flush_bucket(self.engine.buckets[name])
+        self.pump()
+
+    def flush(self) -> None:
+        """Persist all that was written; if the disk refuses, nothing is."""
+        try:
+            persisted = self.store.commit()
+        except StoreError:
+            self.store.note_commit(has_failed=True)
+            return
+        self.store.note_commit(has_failed=False)
+        self.engine.persisted("default", [vbid for vbid, _ in persisted])
+        self.pump()
+
+    def pump(self, max_bytes: int = 1 << 20, *, heard: Iterable[Peer] | None = None) -> None:
         """Exchange frames until neither the node nor a peer has anything to send.
 
         Args:
-            heard: the only peer to which something has happened; the node says which others to look at.
+            heard: the only peers to which something has happened; the node says which others to look at.
         """
-        engine = self.engine
-        moving = {*self.peers} if heard is None else {heard}
+        engine, peer_of = self.engine, self._peer_of
+        self._is_timeout_known = False
+        moving = set(self.peers if heard is None else heard)
         for _ in range(ROUNDS_MAX):
             ready = engine.end_turn()
-            if not ready and not moving and not any(bucket.dirty for bucket in engine.buckets.values()):
+            if ready:
+                moving.update(peer_of[session] for session in ready if session in peer_of)
+            elif not moving and not any(bucket.dirty for bucket in engine.buckets.values()):
                 return
-            moving = {
-                peer for peer in list(self.peers) if (peer in moving or peer.session in ready) and peer.fetch(max_bytes)
-            }
+            turns = moving if len(moving) < 2 else sorted(moving, key=_by_number)
+            moving = {peer for peer in turns if peer.fetch(max_bytes)}
         raise AssertionError("the node never comes to rest")
+
+    def join(self, peer: Peer) -> int:
+        """A connection was made; returns its number."""
+        self.peers.append(peer)
+        self._peer_of[peer.session] = peer
+        self._is_timeout_known = False
+        self._connections += 1
+        return self._connections
+
+    def leave(self, peer: Peer) -> None:
+        """A connection is gone."""
+        self.peers.remove(peer)
+        del self._peer_of[peer.session]
+        self._is_timeout_known = False
+
+    def next_timeout(self) -> float | None:
+        """When the engine or a connection wants to be woken."""
+        if not self._is_timeout_known:
+            self._is_timeout_known = True
+            times = [self.engine.next_timeout(), *[peer.next_timeout for peer in self.peers]]
+            self._timeout = min((at for at in times if at is not None), default=None)
+        return self._timeout
 
     def advance(self, seconds: float) -> None:
         """Let time pass; every time-out on the way happens at its moment."""
-        target = self.clock.now + seconds
+        self._is_timeout_known = False  # a test may have reached into the node
+        self.wait_until(self.clock.now + seconds)
+
+    def wait_until(self, target: float) -> bool:
+        """Let time pass for a node that only peers have touched. Returns whether there was a time-out."""
+        was_woken = False
         for _ in range(ROUNDS_MAX):
-            due = [at for peer in self.peers if (at := peer.next_timeout) is not None and at <= target]
-            of_engine = self.engine.next_timeout()
-            if of_engine is not None and of_engine <= target:
-                due.append(of_engine)
-            if not due:
+            due = self.next_timeout()
+            if due is None or due > target:
                 break
-            self._set_time(max(self.clock.now, min(due)))
+            was_woken = True
+            self._set_time(max(self.clock.now, due))
             self.engine.handle_timeout()
+            heard = []
             for peer in list(self.peers):
                 at, dcp = peer.next_timeout, peer.session.dcp
                 if dcp is not None and at is not None and at <= self.clock.now:
                     dcp.handle_timeout(self.clock.now)
-            self.pump()
+                    heard.append(peer)
+            self.pump(heard=heard)
         else:
             raise AssertionError("time-outs follow each other without end")
         self._set_time(target)
-        self.pump()
+        if not self.engine.is_quiet:
+            self.pump(heard=())
+        return was_woken
 
     def _set_time(self, now: float) -> None:
         self.clock.now = now
@@ -333,6 +403,16 @@ class SimulatedNode:
         return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
 
 
+@cache
+def _codes(features: tuple[int, ...]) -> bytes:
+    """Features as HELLO names them."""
+    return b"".join(FeatureCode(code).pack() for code in features)
+
+
+def _by_number(peer: Peer) -> int:
+    return peer.number
+
+
 class Peer:
     """The other end of one connection of a node.
 
@@ -340,6 +420,7 @@ class Peer:
     same moment: see their `received` or `take`.
 
     Attributes:
+        number: of the node's connections, in the order in which they were made.
         received: every frame that came, in order.
         closed: the node closed the connection.
         close_reason: the node's reason, for messages of failing tests.
@@ -359,7 +440,7 @@ class Peer:
         self._reader = FrameReader()
         self._unread = b""
         self._opaque = 0
-        node.peers.append(self)
+        self.number = node.join(self)
 
     # ------------------------------------------------------------------------------------------------------- bytes
 
@@ -378,7 +459,7 @@ class Peer:
 
     def _exchange(self) -> None:
         """Let frames follow from what was sent."""
-        self.node.pump()
+        self.node.pump(heard=None if self.node.wakes_all else (self,))
 
     def _feed(self) -> None:
         session = self.session
@@ -391,19 +472,20 @@ class Peer:
                 return
 
     def fetch(self, max_bytes: int) -> bool:
-        """Receive what the node has to send, for `SimulatedNode.pump`; False if there was nothing."""
+        """Receive what the node has to send, for `SimulatedNode.pump`; False if it has nothing more."""
         if self.closed or not self.is_reading:
             return False
-        moved = False
-        for piece in self.session.data_to_send(max_bytes):
-            self.arrive(bytes(piece))
-            moved = True
-        if self.session.is_closing:
+        session = self.session
+        pieces = session.data_to_send(max_bytes)
+        if pieces:
+            self.arrive(b"".join(pieces))
+        if session.is_closing:
             self.closed = True
-            self.close_reason = self.session.close_reason
+            self.close_reason = session.close_reason
             self._leave()
             return True
-        if self._unread and self.session.is_ready_to_read_on:
+        moved = bool(pieces) and (session.is_streaming or (session.dcp is not None and session.dcp.has_output))
+        if self._unread and session.is_ready_to_read_on:
             before = len(self._unread)
             self._feed()
             moved |= len(self._unread) != before
@@ -432,7 +514,7 @@ class Peer:
             self._leave()
 
     def _leave(self) -> None:
-        self.node.peers.remove(self)
+        self.node.leave(self)
         self.session.connection_lost()
 
     @property
@@ -473,7 +555,7 @@ class Peer:
 
     def hello(self, features: Iterable[int]) -> Frame:
         """HELLO."""
-        return self.call(Opcode.HELLO, key=b"test", value=b"".join(FeatureCode(code).pack() for code in features))
+        return self.call(Opcode.HELLO, key=b"test", value=_codes(tuple(features)))
 
     # ---------------------------------------------------------------------------------------------------------- DCP
 

@@ -8,6 +8,7 @@ together with the positions. Everything that it is given goes to a `TableJudge`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import EventGroup
@@ -18,9 +19,9 @@ from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.streaming import StreamOptions, StreamRun
 from dcpstream.cluster.machine.state import map_json
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError
-from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.model import NodeAddress, Op, StreamOffset
 from dcpstream.testing.simulation.clock import SeededRandom
-from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.cluster import MAIN, SimulatedCluster
 from dcpstream.testing.simulation.judges import TableJudge
 from dcpstream.testing.simulation.lines import Line
 
@@ -53,11 +54,18 @@ class _ConnectionEnd:
     def __init__(self, reader: SimulatedReader, connection: NodeConnection) -> None:
         self._reader = reader
         self._connection = connection
+        self._out = b""
         self.is_closed = False
+
+    def collect(self) -> bool:
+        """Take what the reader has said since the last call; returns whether there is anything to send."""
+        self._out += self._connection.data_to_send()
+        return bool(self._out)
 
     def data_to_send(self) -> bytes:
         """The connection's bytes."""
-        return self._connection.data_to_send()
+        out, self._out = self._out, b""
+        return out
 
     def receive(self, data: bytes) -> None:
         """Bytes came."""
@@ -75,11 +83,13 @@ class SimulatedReader:
         cluster: it is added to its clients.
         judge: gets what the reader is given.
         name: of its connections.
+        bucket: that it reads.
         buffer_bytes: its flow-control window; much smaller ones are taken than `dcpstream.Client` takes.
         ack_share: the share of deliveries after which it records its positions.
 
     Attributes:
         run: the stream that is being read; None while the reader is down.
+        within: vbuckets of which it has a part of a snapshot.
         runs: how many times it was begun.
     """
 
@@ -89,18 +99,21 @@ class SimulatedReader:
         judge: TableJudge,
         *,
         name: str = "reader",
+        bucket: str = MAIN,
         buffer_bytes: int = 64 * 1024,
         ack_share: float = 0.5,
     ) -> None:
         self._cluster = cluster
         self._judge = judge
         self._name = name
+        self._bucket = bucket
         self._buffer_bytes = buffer_bytes
         self._ack_share = ack_share
         self._store = MemoryOffsetStore()
         self._lines: dict[NodeConnection, Line] = {}
         self._is_dirty = False
         self.run: StreamRun | None = None
+        self.within: set[int] = set()
         self.runs = 0
         cluster.clients.append(self)
 
@@ -111,7 +124,7 @@ class SimulatedReader:
         self.runs += 1
         found = parse_config(
             map_json(
-                cluster.bucket,
+                cluster.orchestrator.buckets[self._bucket],
                 cluster.orchestrator.known_members(),
                 "",
                 epoch=0,
@@ -123,7 +136,7 @@ class SimulatedReader:
         connect_options = ConnectOptions(
             seeds=tuple(found.nodes),
             network="default",
-            login=LOGIN,
+            login=replace(LOGIN, bucket=self._bucket),
             connect_timeout_s=CONNECT_TIMEOUT_S,
             arrow=False,
             settings=DcpSettings(name="simulated"),
@@ -146,9 +159,15 @@ class SimulatedReader:
     def kill(self) -> None:
         """The reader is gone: what it did not record it does not know."""
         self.run = None
+        self.within.clear()
         for line in self._lines.values():
             self._cluster.lines.cut(line)
         self._lines.clear()
+
+    def leave(self) -> None:
+        """It reads no more."""
+        self.kill()
+        self._cluster.clients.remove(self)
 
     # ------------------------------------------------------------------------------------------------- for the cluster
 
@@ -170,6 +189,7 @@ class SimulatedReader:
                 end = line.end
                 assert isinstance(end, _ConnectionEnd)
                 end.is_closed = True
+                cluster.lines.wake(line)
         for connection in nodes.to_connect():
             name = cluster.name_at(connection.address.kv_port)
             node = cluster.nodes.get(name)
@@ -177,11 +197,15 @@ class SimulatedReader:
                 self._is_dirty = True
                 self.run.reader.lost(connection, ConnectTimeout(f"{name} is down"), cluster.now)
             else:
-                line = cluster.lines.connect(self._name, name, node, _ConnectionEnd(self, connection))
+                line = cluster.lines.connect(self._name, name, node, _ConnectionEnd(self, connection), self._bucket)
                 line.is_stalled = name in cluster.hung
                 self._lines[connection] = line
         for line in self._lines.values():
-            line.has_output = True
+            end = line.end
+            assert isinstance(end, _ConnectionEnd)
+            if end.collect():
+                line.has_output = True
+                cluster.lines.wake(line)
 
     def received(self, connection: NodeConnection, data: bytes) -> None:
         """Bytes came on a connection."""
@@ -231,7 +255,11 @@ class SimulatedReader:
             number = run.positions.give(delivery.offsets)
             if isinstance(event, RollbackEvent):
                 judge.roll_back(event.vbid, event.to_seqno)
-            elif not isinstance(event, EventGroup):
+            elif isinstance(event, EventGroup):
+                for each in event.events:
+                    if each.op is Op.COLLECTION_DROPPED and each.collection_id is not None:
+                        judge.drop(each.vbid, each.seqno, each.collection_id)
+            else:
                 for change in delivery.item:
                     key = collection_of(change.collection), change.key
                     judge.add(change.vbid, change.seqno, (key, change.value))
@@ -243,10 +271,11 @@ class SimulatedReader:
                 run.reader.record(delivery.offsets)
 
     def _look(self, vbid: int, offset: StreamOffset) -> None:
+        (self.within.discard if offset.seqno == offset.snapshot_end else self.within.add)(vbid)
         if offset.seqno == offset.snapshot_end and offset.vbuuid:
             self._judge.snapshot_ended(vbid, offset.vbuuid, offset.seqno)
 
 
 def collection_of(name: str) -> int:
     """The id of a collection of a simulation, which its name tells: `c8` has the id 8, written in hexadecimal."""
-    return 0 if name in {"", "_default"} else int(name.lstrip("c").removeprefix("0x"), 16)
+    return 0 if name in {"", "_default"} else int(name.removeprefix("c").removeprefix("0x"), 16)

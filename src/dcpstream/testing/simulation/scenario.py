@@ -10,9 +10,12 @@ before the next one begins.
 
 from __future__ import annotations
 
+import gc
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +28,8 @@ from dcpstream.cluster.machine.state import Recovery
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import Manifest
-from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.cluster import MAIN, SimulatedCluster
+from dcpstream.testing.simulation.disk import Trouble
 from dcpstream.testing.simulation.judges import Judge, TableJudge, Violation
 from dcpstream.testing.simulation.lines import ALWAYS as FIRST
 from dcpstream.testing.simulation.lines import NEVER as LATE
@@ -42,9 +46,17 @@ OPERATION_S = 200.0
 """Longest operation, in virtual time: longer than all time-outs of the orchestrator after each other."""
 STALL_S_MAX = 20.0
 """Longest time in which a connection passes nothing, although both ends are well."""
-COLLECTION = 8
+WINDOWS = (150, 400, 64 * 1024)
+SMALL_WINDOWS = (60, 150)
+"""With these a reader gets a small snapshot in several parts."""
+FIRST_COLLECTION = 8
+"""The id of the first collection of a bucket; each later one has the next."""
 MEMORY = Path("/dev/shm")  # noqa: S108 - a new directory in it
 """Where files are in memory, on Linux: what matters is what a node wrote, not whether the machine has."""
+SECOND_SHARE = 0.1
+"""Of the seeds that aim at something else: those with a second bucket."""
+LAG_S = 5.0
+"""How long a copy lags in a broken move: longer than all that is done to the move takes."""
 NEVER = 1 << 60
 """An exchange that does not come."""
 
@@ -67,8 +79,24 @@ class Report:
 
 def play(seed: int, *, is_traced: bool = False) -> Report:
     """Play one seed."""
-    with TemporaryDirectory(prefix="dcpstream-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
+    with (
+        TemporaryDirectory(prefix="dcpstream-sim-", dir=MEMORY if MEMORY.is_dir() else None) as directory,
+        _one_collection(),
+    ):
         return _play(seed, Path(directory), is_traced=is_traced)
+
+
+@contextmanager
+def _one_collection() -> Iterator[None]:
+    """Collect the garbage of a seed at once, at its end: all of it is young then, and that costs least."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if was_enabled:
+            gc.enable()
 
 
 def _play(seed: int, directory: Path, *, is_traced: bool) -> Report:
@@ -85,6 +113,75 @@ def _play(seed: int, directory: Path, *, is_traced: bool) -> Report:
     if scenario is not None:
         report.counts = scenario.counts()
     return report
+
+
+class Side:
+    """A bucket with its judge, writers and reader.
+
+    Args:
+        cluster: that has the bucket; `begins` is called when it is there.
+        name: of the bucket.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, name: str) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.judge = Judge(cluster, name)
+        self._collections = count(FIRST_COLLECTION)
+        self.table: TableJudge
+        self.reader: SimulatedReader
+        self.workload: Workload
+
+    def begin(self, windows: Sequence[int] = WINDOWS) -> None:
+        """The bucket is there: draw how it is read, with one of these flow-control windows."""
+        chance = self._cluster.chance
+        self.table = TableJudge("reader", self.judge.histories)
+        self.reader = SimulatedReader(
+            self._cluster,
+            self.table,
+            bucket=self.name,
+            buffer_bytes=chance.choice(windows),
+            ack_share=chance.choice((0.1, 0.5, 1.0)),
+        )
+        self.workload = Workload(self._cluster, self.judge, self.name)
+
+    def next_collection(self) -> int:
+        """The id of another collection."""
+        return next(self._collections)
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the reader has everything."""
+        newest = self.judge.histories.newest
+        return all(self.table.documents(vbid) == branch.documents(branch.high) for vbid, branch in newest.items())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the reader knows no node of the cluster any more; then it needs a new address, as in any cluster.
+
+        The same holds for one that reads from a node which was given up while it hung, and serves on.
+        """
+        cluster, run = self._cluster, self.reader.run
+        assert run is not None, "it was begun"
+        known = {cluster.name_at(node.kv_port) for node in (run.nodes.map.nodes if run.nodes.map else ())}
+        talks_to = {cluster.name_at(each.address.kv_port) for each in run.nodes.connections}
+        members = {member.name for member in cluster.orchestrator.known_members()}
+        return known.isdisjoint(members) or not talks_to.isdisjoint(cluster.silent)
+
+    def serves(self, node: str) -> list[int]:
+        """The vbuckets that a node serves."""
+        judge = self.judge
+        return [vbid for vbid in range(self._cluster.sizes[self.name]) if judge.histories.serving(vbid) == node]
+
+    def leave(self) -> None:
+        """The bucket is to be deleted."""
+        self.reader.leave()
+        self.judge.leave()
+
+    def finish(self) -> None:
+        """The cluster has come to rest, and the reader has read everything."""
+        self.judge.finish()
+        self.table.finish()
 
 
 class Scenario:
@@ -123,16 +220,22 @@ class Scenario:
             self._crash_in_rebalance,
             self._cancel_rebalance,
             self._lose_power,
+            self._change_buckets,
+            self._change_collections,
+            self._fail_disk,
+            self._lose_map,
         ]
         self._seed = seed
         needs_three = self._kinds[seed % len(self._kinds)] in {self._fail_over_uneven, self._lag_in_takeover}
         cluster = self.cluster = SimulatedCluster(0, seed=seed, begins=False)
         chance = self._chance = cluster.chance
-        self._has_disks = self._kinds[seed % len(self._kinds)] == self._lose_power
+        kind = self._kinds[seed % len(self._kinds)]
+        self._has_disks = kind in {self._lose_power, self._fail_disk}
+        has_more = kind == self._change_buckets or (not self._has_disks and chance.random() < SECOND_SHARE)
         nodes = 3 if needs_three else chance.choice((2, 3, 3))
         cluster = self.cluster = SimulatedCluster(
             nodes,
-            vbuckets=chance.choice((1, 2, 2, 3)),
+            vbuckets=1 if has_more else chance.choice((1, 1, 2, 2, 3)),
             replicas=2 if needs_three else chance.choice((1, nodes - 1)),
             seed=seed,
             split_share=chance.choice((0.0, 0.0, 0.1, 0.4)),
@@ -141,16 +244,14 @@ class Scenario:
         )
         chance = self._chance = cluster.chance
         self.trace = Trace(cluster, lines)
-        self.judge = Judge(cluster)
+        self._main = Side(cluster, MAIN)
         cluster.begin()
-        self.table = TableJudge("reader", self.judge.histories)
-        self.reader = SimulatedReader(
-            cluster,
-            self.table,
-            buffer_bytes=chance.choice((150, 400, 64 * 1024)),
-            ack_share=chance.choice((0.1, 0.5, 1.0)),
-        )
-        self.workload = Workload(cluster, self.judge)
+        self._main.begin(SMALL_WINDOWS if kind == self._fail_over_within_snapshot else WINDOWS)
+        self._others: list[Side] = []
+        self._made = 0
+        self._fault_share = 0.0
+        if has_more:
+            self._add_bucket()
         self._write_share = chance.choice((0.01, 0.03))
         self._durable_share = chance.choice((0.0, 0.01))
         self._fault_share = chance.choice((0.0, 0.002, 0.01))
@@ -164,72 +265,110 @@ class Scenario:
         """How much of what was done."""
         found = {
             "exchanges": self.cluster.passed,
-            "writes": self.workload.written,
-            "durable writes": self.workload.acknowledged,
-            "durable writes without outcome": self.workload.uncertain,
-            "snapshots compared": self.table.compared,
-            "rollbacks of the reader": self.table.rollbacks,
-            "readers begun": self.reader.runs,
+            "writes": sum(side.workload.written for side in self._sides),
+            "durable writes": sum(side.workload.acknowledged for side in self._sides),
+            "durable writes without outcome": sum(side.workload.uncertain for side in self._sides),
+            "snapshots compared": sum(side.table.compared for side in self._sides),
+            "rollbacks of readers": sum(side.table.rollbacks for side in self._sides),
+            "dropped collections told to readers": sum(side.table.dropped for side in self._sides),
+            "writes and syncs that a disk refused": sum(
+                node.disk.refused for node in self.cluster.nodes.values() if node.disk is not None
+            ),
+            "readers begun": sum(side.reader.runs for side in self._sides),
         }
         return found | self._done
+
+    @property
+    def _sides(self) -> list[Side]:
+        return [self._main, *self._others]
+
+    @property
+    def judge(self) -> Judge:
+        """Of the bucket at which faults aim."""
+        return self._main.judge
+
+    @property
+    def reader(self) -> SimulatedReader:
+        """Of the same bucket."""
+        return self._main.reader
+
+    @property
+    def workload(self) -> Workload:
+        """Of the same bucket."""
+        return self._main.workload
 
     def play(self) -> None:
         """Everything from the first write to the last comparison."""
         cluster, chance = self.cluster, self._chance
         if chance.random() < 0.3:
-            self._make_collection()
+            self._set_collections(self._main, [self._main.next_collection()])
         for _ in range(chance.randrange(12)):
             self.workload.write()
-        self._begin_reader()
+        self._begin_readers()
         if chance.random() < 0.5:
             cluster.settle(0.5)
-        for number in range(chance.choice((1, 1, 2, 3))):
+        for number in range(chance.choice((1, 1, 1, 2))):
             self._operate(number)
         self._heal()
-        cluster.after_pass = self.workload.look
+        cluster.after_pass = self._look
         self._repair()
-        self._begin_reader()
+        self._begin_readers()
         for seconds in PATIENCE_S:
             cluster.settle(seconds)
-            if self._has_caught_up():
+            if all(side.has_caught_up for side in self._sides):
                 break
-            self._replace_lost_reader()
-        self.judge.finish()
-        self.table.finish()
+            for side in self._sides:
+                if side.is_lost:
+                    self._count("reader that knew no node")
+                    side.reader.kill()
+            self._begin_readers()
+        for side in self._sides:
+            side.finish()
 
-    def _has_caught_up(self) -> bool:
-        newest = self.judge.histories.newest
-        return all(self.table.documents(vbid) == branch.documents(branch.high) for vbid, branch in newest.items())
-
-    def _replace_lost_reader(self) -> None:
-        """A reader that knows no node of the cluster any more needs a new address, as in any cluster.
-
-        The same holds for one that reads from a node which was given up while it hung, and serves on.
-        """
-        run = self.reader.run
-        assert run is not None, "it was begun"
-        known = {self.cluster.name_at(node.kv_port) for node in (run.nodes.map.nodes if run.nodes.map else ())}
-        talks_to = {self.cluster.name_at(each.address.kv_port) for each in run.nodes.connections}
-        if known.isdisjoint(self._active()) or not talks_to.isdisjoint(self.cluster.silent):
-            self._count("reader that knew no node")
-            self.reader.kill()
-            self._begin_reader()
-
-    def _make_collection(self) -> None:
+    def _set_collections(self, side: Side, ids: list[int]) -> bool:
+        """Give a bucket these collections, beside the default one; returns whether every node has been told."""
+        bucket = self.cluster.orchestrator.buckets[side.name]
+        named = [{"name": f"c{number:x}", "uid": f"{number:x}"} for number in ids]
         manifest = Manifest.from_json(
             {
-                "uid": "1",
-                "scopes": [
-                    {
-                        "name": "_default",
-                        "uid": "0",
-                        "collections": [{"name": "_default", "uid": "0"}, {"name": f"c{COLLECTION:x}", "uid": "8"}],
-                    }
-                ],
+                "uid": f"{bucket.manifest.uid + 1:x}",
+                "scopes": [{"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}, *named]}],
             }
         )
-        self.cluster.run(self.cluster.orchestrator.set_manifest(self.cluster.bucket, manifest))
-        self.workload.collections.append(COLLECTION)
+        side.workload.dropped += [number for number in side.workload.collections if number not in ids]
+        side.workload.collections = ids
+        self.trace.note(f"collections of {side.name}: {ids}")
+        return self._try(self.cluster.orchestrator.set_manifest(bucket, manifest))
+
+    def _change_collections(self) -> None:
+        """Collections are dropped and made under load, while copies follow, and the cluster changes at once after."""
+        cluster, chance = self.cluster, self._chance
+        for _ in range(chance.randrange(1, 4)):
+            for side in self._sides:
+                ids = side.workload.collections
+                kept = [number for number in ids if chance.random() < 0.4]
+                new = [] if kept and chance.random() < 0.5 else [side.next_collection()]
+                for _ in range(chance.randrange(2, 8)):
+                    side.workload.write()
+                side.workload.write_durably()
+                if chance.random() < 0.5:
+                    self._go_on(chance.randrange(60))
+                self._set_collections(side, kept + new)
+                for _ in range(chance.randrange(2, 8)):
+                    side.workload.write()
+            self._go_on(chance.randrange(100))
+        draw = chance.random()
+        if draw < 0.4:
+            self._give_up(chance.choice(self._active()), is_crashed=True)
+            self._repair()
+        elif draw < 0.8:
+            _, outcome = self._begin_rebalance()
+            for side in self._sides:
+                self._go_on(chance.randrange(150), outcome)
+                self._set_collections(side, [side.next_collection()])
+            self._await(outcome)
+        else:
+            cluster.settle(0.1)
 
     # ------------------------------------------------------------------------------------------------------ all along
 
@@ -243,9 +382,11 @@ class Scenario:
             self.workload.write_durably()
         elif draw > 1 - self._fault_share:
             self._fail_something()
-        self.workload.look()
+        if self._others:
+            self._write_elsewhere()
+        self._look()
         if self.reader.run is None and self._begin_at <= self.cluster.passed:
-            self._begin_reader()
+            self._begin_readers()
         if self._cut_orders_at[0] <= self.cluster.passed:
             node = self._cut_orders_at[1]
             self._cut_orders_at = NEVER, ""
@@ -253,11 +394,26 @@ class Scenario:
                 self.trace.note(f"orders to {node} are cut")
                 self.cluster.disconnect(self.cluster.orchestrator.orders(node, self.cluster.bucket.name))
 
-    def _begin_reader(self) -> None:
-        if self.reader.run is None:
-            self._begin_at = NEVER
-            self.trace.note("the reader begins")
-            self.reader.begin()
+    def _write_elsewhere(self) -> None:
+        """Write to another bucket than the one at which faults aim."""
+        draw = self._chance.random()
+        if draw < self._write_share:
+            self._chance.choice(self._others).workload.write()
+        elif draw < self._write_share + self._durable_share:
+            self._chance.choice(self._others).workload.write_durably()
+
+    def _look(self) -> None:
+        """Take the answers to durable writes."""
+        for side in self._sides:
+            side.workload.look()
+
+    def _begin_readers(self) -> None:
+        """Begin the readers that are down."""
+        for side in self._sides:
+            if side.reader.run is None:
+                self._begin_at = NEVER
+                self.trace.note(f"the reader of {side.name} begins")
+                side.reader.begin()
 
     def _fail_something(self) -> None:
         cluster, chance = self.cluster, self._chance
@@ -281,6 +437,9 @@ class Scenario:
 
     def _heal(self) -> None:
         """No fault goes on."""
+        for node in self.cluster.nodes.values():
+            if node.disk is not None:
+                node.disk.trouble = None
         self.cluster.end_stalls()
         for name in sorted(self.cluster.hung):
             self.cluster.wake(name)
@@ -297,6 +456,14 @@ class Scenario:
         self._count(name)
         kind()
         self.trace.note(f"== {name} is over: {cluster.bucket.chains}")
+
+    def _join(self) -> str:
+        """A node comes, and is told the collections; returns its name."""
+        name = self.cluster.add_node()
+        for _ in range(ATTEMPTS_MAX):
+            if self._try(self.cluster.orchestrator.tell_manifests(name)):
+                break
+        return name
 
     def _active(self) -> list[str]:
         return [member.name for member in self.cluster.orchestrator.known_members()]
@@ -326,7 +493,7 @@ class Scenario:
             if name not in cluster.nodes:
                 self._try(fail_over(cluster.orchestrator, [name]))
         while len(self._active()) < cluster.bucket.replicas + 1:
-            cluster.orchestrator.members[cluster.add_node()].is_active = True
+            cluster.orchestrator.members[self._join()].is_active = True
         for _ in range(ATTEMPTS_MAX):
             if self._try(Rebalance(cluster.orchestrator).run()):
                 break
@@ -335,31 +502,75 @@ class Scenario:
         cluster.settle(0.5)
         self._fault_share = fault_share
 
+    def _add_bucket(self) -> None:
+        """Another bucket is made."""
+        cluster = self.cluster
+        name, self._made = f"more{self._made}", self._made + 1
+        self.trace.note(f"bucket {name} is made")
+        cluster.sizes[name] = 1
+        side = Side(cluster, name)
+        fault_share, self._fault_share = self._fault_share, 0.0
+        cluster.add_bucket(name, 1)
+        self._fault_share = fault_share
+        side.begin()
+        self._others.append(side)
+
+    def _change_buckets(self) -> None:
+        """Buckets are emptied, deleted and made under load, and the cluster changes at once after that."""
+        cluster, chance = self.cluster, self._chance
+        for _ in range(chance.randrange(1, 4)):
+            kind = chance.choice(("make", "empty", "empty", "delete"))
+            if kind == "make" and len(self._others) < 2:
+                self._add_bucket()
+            elif self._others and not cluster.hung and len(self._active()) == len(cluster.nodes):
+                side = chance.choice(self._others)
+                self._count(f"{kind} bucket")
+                self._look()
+                if kind == "delete":
+                    self.trace.note(f"bucket {side.name} is deleted")
+                    side.leave()
+                    self._others.remove(side)
+                    cluster.drop_bucket(side.name)
+                else:
+                    self.trace.note(f"bucket {side.name} is emptied")
+                    self._try(cluster.flush_bucket(side.name, side.judge.emptied))
+            for side in self._others:
+                for _ in range(4):
+                    side.workload.write()
+                side.workload.write_durably()
+            self._begin_readers()
+            self._go_on(chance.randrange(150))
+        if chance.random() < 0.5:
+            self._give_up(chance.choice(self._active()), is_crashed=True)
+            self._repair()
+        else:
+            _, outcome = self._begin_rebalance()
+            self._await(outcome)
+
     def _write_only(self) -> None:
-        start, count = self.cluster.passed, self._chance.randrange(100)
-        self.cluster.until(lambda: self.cluster.passed >= start + count or self.cluster.now > 10_000)
+        self._go_on(self._chance.randrange(100))
         for _ in range(5):
             self.workload.write()
             self.workload.write_durably()
         self.cluster.settle(0.2)
 
     def _rebalance_in(self) -> None:
-        self.cluster.add_node()
+        self._join()
         self._try(Rebalance(self.cluster.orchestrator).run())
 
     def _rebalance_out(self) -> None:
         if len(self._active()) < 3:
-            self.cluster.add_node()
+            self._join()
         self._try(Rebalance(self.cluster.orchestrator, [self._chance.choice(self._active())]).run())
 
     def _swap(self) -> None:
         gone = self._chance.choice(self._active())
-        self.cluster.add_node()
+        self._join()
         self._try(Rebalance(self.cluster.orchestrator, [gone]).run())
 
     def _cancel_rebalance(self) -> None:
         cluster = self.cluster
-        cluster.add_node()
+        self._join()
         rebalance = Rebalance(cluster.orchestrator, [self._chance.choice(self._active())])
         outcome = cluster.orchestrator.tasks.start(rebalance.run())
         limit = cluster.passed + self._chance.randrange(1, 300)
@@ -369,7 +580,7 @@ class Scenario:
 
     def _crash_in_rebalance(self) -> None:
         cluster = self.cluster
-        cluster.add_node()
+        self._join()
         victims = self._active()
         outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
         limit = cluster.passed + self._chance.randrange(1, 300)
@@ -397,7 +608,7 @@ class Scenario:
         self._cut_orders_at = NEVER, ""
         self._cuts_left = NEVER
         if not is_crashed and victim in cluster.nodes and victim not in cluster.silent:
-            serving = [vbid for vbid in range(cluster.vbuckets) if self.judge.histories.serving(vbid) == victim]
+            serving = [(side.name, vbid) for side in self._sides for vbid in side.serves(victim)]
             if serving:
                 raise Violation(f"a node that was given up serves nothing: {victim} serves {serving}")
 
@@ -415,8 +626,7 @@ class Scenario:
         cluster.orchestrator.pause(is_on=True)
         for _ in range(self._chance.randrange(1, 10)):
             self.workload.write()
-        start, count = cluster.passed, self._chance.randrange(100)
-        cluster.until(lambda: cluster.passed >= start + count or cluster.now > 10_000)
+        self._go_on(self._chance.randrange(100))
         if self.reader.run is not None:
             cluster.settle(0.01)
         victim = self._chance.choice(self._active())
@@ -439,12 +649,12 @@ class Scenario:
             self.trace.note(f"{node} is added back: {kind}")
             if self._try(add_back(o, node, kind)):
                 self.cluster.silent.discard(node)
-                self.judge.touched(node)
+                self.cluster.touched(node)
 
     def _fail_over_hung(self) -> None:
         """A node hangs in the middle of a rebalance, is failed over, goes on, and perhaps comes back."""
         cluster = self.cluster
-        cluster.add_node()
+        self._join()
         victim = self._chance.choice(self._active())
         outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
         limit = cluster.passed + self._chance.randrange(1, 300)
@@ -456,7 +666,7 @@ class Scenario:
         cluster.settle(self._chance.choice((0.01, 1.0, 15.0)))
         # It does not know that it was given up, and serves on when it goes on.
         cluster.silent.add(victim)
-        self.judge.touched(victim)
+        cluster.touched(victim)
         self._give_up(victim, is_crashed=False)
         self._await(outcome)
         self.trace.note(f"{victim} goes on")
@@ -472,23 +682,28 @@ class Scenario:
         What it lacks was superseded by the rest of the snapshot, which is lost.
         """
         cluster, chance = self.cluster, self._chance
+        chain = self._chain()
+        vbid = cluster.bucket.chains.index(chain)
         self.reader.kill()
         self._begin_at = NEVER
         for is_held in (False, True):
             cluster.orchestrator.pause(is_on=is_held)
             for _ in range(chance.randrange(2, 10)):
-                self.workload.write()
+                self.workload.write(vbid if chance.random() < 0.8 else None)
             cluster.settle(0.2)
-        self._begin_reader()
-        limit = cluster.passed + chance.randrange(10, 120)
+        self._begin_readers()
+        reader = self.reader
         end = cluster.now + 1.0
-        cluster.until(lambda: cluster.passed >= limit or cluster.now >= end)
+        cluster.until(lambda: bool(reader.within) or cluster.now >= end)
+        self._go_on(chance.randrange(4))
         if chance.random() < 0.7:
             self.reader.kill()
             self._begin_at = NEVER
-        self._give_up(chance.choice(self._active()), is_crashed=True)
+        self._give_up(str(chain[0]) if chance.random() < 0.8 else chance.choice(self._active()), is_crashed=True)
+        self._begin_readers()
+        self._go_on(60)
         self._repair()
-        self._begin_reader()
+        self._begin_readers()
 
     def _go_on(self, exchanges: int, outcome: Outcome[Any] | None = None) -> None:
         """Let so many exchanges pass, or a second, or what is under way come to its end."""
@@ -519,8 +734,14 @@ class Scenario:
 
     def _fail_over_torn(self) -> None:
         """A copy has a part of a snapshot, in which documents were superseded, when its active copy dies."""
-        cluster, chance = self.cluster, self._chance
         chain = self._chain()
+        self._tear(chain)
+        self._give_up(str(chain[0]), is_crashed=True)
+        self._repair()
+
+    def _tear(self, chain: Chain) -> None:
+        """Let the replicas have a part of a snapshot, and no more."""
+        cluster, chance = self.cluster, self._chance
         vbid = cluster.bucket.chains.index(chain)
         replicas = [node for node in chain[1:] if node is not None]
         for node in replicas:
@@ -542,7 +763,17 @@ class Scenario:
         )
         for node in replicas:
             cluster.lose_feeding(node)
-        self._give_up(str(chain[0]), is_crashed=True)
+
+    def _lose_map(self) -> None:
+        """The connection is lost over which a new node is to get its first map, while clients hear of the node."""
+        cluster = self.cluster
+        self._join()
+        outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
+        step = self._wait_for("the map is told", outcome, number=1)
+        if step is not None:
+            self.trace.note(f"orchestrator-{step.line.node} is cut")
+            cluster.lines.cut(step.line)
+        self._await(outcome)
         self._repair()
 
     def _chain(self) -> Chain:
@@ -558,7 +789,7 @@ class Scenario:
         cluster, chance = self.cluster, self._chance
         remove: list[str] = []
         if len(self._active()) < 3 or chance.random() < 0.7:
-            cluster.add_node()
+            self._join()
         if has_takeover:
             remove = [str(self._chain()[0])]
         elif chance.random() < 0.7:
@@ -566,10 +797,10 @@ class Scenario:
         rebalance = Rebalance(cluster.orchestrator, remove)
         return rebalance, cluster.orchestrator.tasks.start(rebalance.run())
 
-    def _wait_for(self, name: str, outcome: Outcome[Any]) -> Step | None:
-        """Go on to a step of a rebalance; None if it was over before."""
+    def _wait_for(self, name: str, outcome: Outcome[Any], number: int | None = None) -> Step | None:
+        """Go on to a step of a rebalance, the first or the second of its name; None if it was over before."""
         cluster = self.cluster
-        steps = Steps(cluster, name, self._chance.choice((1, 1, 2)))
+        steps = Steps(cluster, name, number or self._chance.choice((1, 1, 2)))
         cluster.until(lambda: outcome.is_done or steps.found is not None)
         cluster.lines.left = None
         if steps.found is not None:
@@ -618,7 +849,7 @@ class Scenario:
     def _lose_deletion(self) -> None:
         """The connection is lost over which a copy that moved away is to be deleted."""
         cluster = self.cluster
-        cluster.add_node()
+        self._join()
         outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
         step = self._wait_for("a copy is deleted", outcome)
         if step is not None:
@@ -642,7 +873,7 @@ class Scenario:
         old, wanted = step.chains
         if chance.random() < 0.5:
             cluster.stall(step.line, chance.randrange(5, 60), 1.0)
-        self._lag([node for node in wanted[1:] if node not in old], NEVER, 30.0, is_sent=False)
+        self._lag([node for node in wanted[1:] if node not in old], NEVER, LAG_S, is_sent=False)
         self._write_much(step.vbid)
         bucket, vbid = cluster.bucket, step.vbid
         cluster.until(lambda: outcome.is_done or (vbid not in bucket.moving and bucket.chains[vbid] == tuple(wanted)))
@@ -659,8 +890,8 @@ class Scenario:
         step = self._wait_for("both chains decide", outcome)
         if step is not None:
             old, wanted = step.chains
-            self._lag(old[1:], NEVER, 30.0)
-            self._lag([node for node in wanted if node not in old], 60, 30.0)
+            self._lag(old[1:], NEVER, LAG_S)
+            self._lag([node for node in wanted if node not in old], 60, LAG_S)
             self._write_much(step.vbid)
             self._go_on(chance.randrange(20, 100), outcome)
             if old[0] is not None:
@@ -678,7 +909,7 @@ class Scenario:
         step = self._wait_for("the new chain decides", outcome)
         if step is not None:
             (chain,), vbid, line = step.chains, step.vbid, step.line
-            self._lag([node for node in self._active() if node not in chain], NEVER, 30.0)
+            self._lag([node for node in self._active() if node not in chain], NEVER, LAG_S)
             cluster.until(lambda: outcome.is_done or not line.flying)
             line.is_stalled = True
             self._write_much(vbid)
@@ -729,12 +960,24 @@ class Scenario:
         self._repair()
 
     def _lose_power(self) -> None:
-        """A node loses its power and starts again, with what is on its disk; in memory it just dies."""
+        """A node loses its power and starts again, with what is on its disk; in memory it just dies.
+
+        Perhaps its replicas have a part of a snapshot then.
+        """
         cluster, chance = self.cluster, self._chance
-        vbid = chance.randrange(cluster.vbuckets)
-        self._write_much(vbid)
-        self._go_on(chance.randrange(60))
         victim = chance.choice(self._active())
+        vbid = chance.randrange(cluster.vbuckets)
+        if chance.random() < 0.5:
+            chain = self._chain()
+            victim, vbid = str(chain[0]), cluster.bucket.chains.index(chain)
+            self._tear(chain)
+        else:
+            self._write_much(vbid)
+            self._go_on(chance.randrange(60))
+        self._lose_power_of(victim)
+
+    def _lose_power_of(self, victim: str) -> None:
+        cluster = self.cluster
         if not self._has_disks:
             self._give_up(victim, is_crashed=True)
         elif victim in cluster.nodes:
@@ -742,10 +985,33 @@ class Scenario:
             self.judge.histories.forget_node(victim)
             self.judge.recovering.add(victim)
             cluster.lose_power(victim)
-            if not self._try(rejoin(cluster.orchestrator, victim)):
+            cluster.trickling = set(cluster.nodes) if self._chance.random() < 0.5 else set()
+            is_back = self._try(rejoin(cluster.orchestrator, victim))
+            cluster.trickling.clear()
+            if not is_back:
                 self._give_up(victim, is_crashed=True)
         self._repair()
         self.judge.recovering.clear()
+
+    def _fail_disk(self) -> None:
+        """No sync of a node succeeds for a time, or its disk is full; perhaps it loses its power meanwhile."""
+        cluster, chance = self.cluster, self._chance
+        victims = [name for name in self._active() if chance.random() < 0.6]
+        trouble = chance.choice((Trouble.SYNC, Trouble.FULL))
+        self._go_on(chance.randrange(60))
+        for name in victims:
+            disk = cluster.nodes[name].disk if name in cluster.nodes else None
+            if disk is not None:
+                self.trace.note(f"the disk of {name} refuses: {trouble.name}")
+                disk.trouble = trouble
+        for _ in range(chance.randrange(1, 4)):
+            self._write_much(chance.randrange(cluster.vbuckets))
+            self._go_on(chance.randrange(60))
+        if chance.random() < 0.6:
+            self._lose_power_of(chance.choice(victims or self._active()))
+        self._heal()
+        cluster.settle(0.5)
+        self._repair()
 
     def _fail_over_gracefully(self) -> None:
         active = self._active()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.cluster import MAIN, SimulatedCluster
 from dcpstream.testing.simulation.judges.judge import DurableWrite, Judge
 from dcpstream.testing.simulation.node import Peer, SimulatedNode
 from dcpstream.wire import Opcode, encode_request
@@ -22,6 +22,8 @@ WRITES_MAX = 150
 DELETE_SHARE = 0.15
 COLLECTION_SHARE = 0.2
 """Of plain writes, when there is a collection besides the default one."""
+DROPPED_SHARE = 0.2
+"""Of these: to a collection that was dropped, or is being dropped."""
 LEVELS = (1, 1, 2, 3)
 """Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
 PERSIST_TO_MAJORITY = 3
@@ -47,20 +49,25 @@ class Workload:
     Args:
         cluster: the nodes.
         judge: is told of what was acknowledged.
+        bucket: that is written to.
 
     Attributes:
         collections: ids of collections besides the default one.
+        dropped: ids of those that were dropped.
         written, refused: plain writes.
         acknowledged, uncertain: durable writes; the outcome of the latter is not known.
     """
 
-    def __init__(self, cluster: SimulatedCluster, judge: Judge) -> None:
+    def __init__(self, cluster: SimulatedCluster, judge: Judge, bucket: str = MAIN) -> None:
         self._cluster = cluster
+        self._bucket = bucket
+        self._peers: dict[SimulatedNode, Peer] = {}
         self._judge = judge
         self._waiting: list[Waiting] = []
         self._idle: dict[SimulatedNode, list[Peer]] = {}
         self._count = 0
         self.collections: list[int] = []
+        self.dropped: list[int] = []
         self.written = self.refused = 0
         self.acknowledged = self.uncertain = 0
 
@@ -71,25 +78,33 @@ class Workload:
             return None
         return name, self._cluster.nodes[name]
 
+    def _peer(self, node: SimulatedNode) -> Peer:
+        """The connection of plain writes to a node."""
+        peer = self._peers.get(node)
+        if peer is None or peer.closed:
+            peer = self._peers[node] = node.connect(bucket=self._bucket)
+        return peer
+
     def write(self, vbid: int | None = None) -> None:
         """One plain write or deletion, to any vbucket or to this one, if it is served."""
         chance = self._cluster.chance
         if vbid is None:
-            vbid = chance.randrange(self._cluster.vbuckets)
+            vbid = chance.randrange(self._cluster.sizes[self._bucket])
         found = self._node(vbid)
         if found is None or self._count >= WRITES_MAX:
             return
         name, node = found
         self._count += 1
-        collection = chance.choice(self.collections) if self.collections and chance.random() < COLLECTION_SHARE else 0
+        known = self.dropped if self.dropped and chance.random() < DROPPED_SHARE else self.collections
+        collection = chance.choice(known) if known and chance.random() < COLLECTION_SHARE else 0
         key = b"k%d" % chance.randrange(KEYS)
         wire_key = bytes([collection]) + key
         if chance.random() < DELETE_SHARE:
             value = None
-            answer = node.admin.call(Opcode.DELETE, vbid=vbid, key=wire_key)
+            answer = self._peer(node).call(Opcode.DELETE, vbid=vbid, key=wire_key)
         else:
             value = b"%d" % self._count
-            answer = node.admin.call(Opcode.SET, vbid=vbid, key=wire_key, value=value, extras=bytes(8))
+            answer = self._peer(node).call(Opcode.SET, vbid=vbid, key=wire_key, value=value, extras=bytes(8))
         self._cluster.touched(name)
         if answer.status:
             self.refused += 1
@@ -102,13 +117,13 @@ class Workload:
         """Begin one durable write, to any vbucket or to this one, if it is served."""
         chance = self._cluster.chance
         if vbid is None:
-            vbid = chance.randrange(self._cluster.vbuckets)
+            vbid = chance.randrange(self._cluster.sizes[self._bucket])
         found = self._node(vbid)
         if found is None or len(self._waiting) >= WAITING_MAX or self._count >= WRITES_MAX:
             return
         name, node = found
         idle = [peer for peer in self._idle.pop(node, ()) if not peer.closed]
-        peer = idle.pop() if idle else node.connect()
+        peer = idle.pop() if idle else node.connect(bucket=self._bucket)
         self._idle[node] = idle
         self._count += 1
         key, value = b"d%d" % self._count, b"%d" % self._count
@@ -129,11 +144,12 @@ class Workload:
         for each in list(self._waiting):
             peer = each.peer
             node = peer.node
-            is_down = all(other is not node for other in self._cluster.nodes.values())
             status, seqno = None, 0
-            for frame in peer.take():
-                if frame.opaque == each.opaque and frame.opcode == Opcode.SET:
-                    status, seqno = frame.status, int.from_bytes(frame.extras[8:16], "big")
+            if peer.has_news:
+                for frame in peer.take():
+                    if frame.opaque == each.opaque and frame.opcode == Opcode.SET:
+                        status, seqno = frame.status, int.from_bytes(frame.extras[8:16], "big")
+            is_down = all(other is not node for other in self._cluster.nodes.values())
             if status is None and not peer.closed and not is_down:
                 continue
             self._waiting.remove(each)

@@ -30,7 +30,7 @@ def test_a_failure_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_trace_names_what_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "2", "--trace"]) == 0
     out = capsys.readouterr().out
-    assert "the reader begins" in out
+    assert "the reader of default begins" in out
     assert "DCP_STREAM_REQ vb 0 at 0" in out
 
 

@@ -19,6 +19,11 @@ class DcpConnection(Protocol):
         """Set: the connection is to be dropped."""
         ...
 
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` would return something now."""
+        ...
+
     def take_answers(self, now: float) -> list[bytes]:
         """The answers that are there, in the order of the requests; streams' data is not among them."""
         ...

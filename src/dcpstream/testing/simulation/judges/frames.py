@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 _HEADER = struct.Struct(">BBHBBHIIQ")
@@ -49,30 +48,53 @@ class Message(NamedTuple):
         return int(_U64.unpack_from(self.extras, at)[0])
 
 
-def cut(data: bytes | bytearray | memoryview) -> Iterator[Message]:
+def cut(data: bytes) -> list[Message]:
     """The whole frames at the beginning of some bytes."""
+    return _cut(data)[0]
+
+
+def _cut(data: bytes) -> tuple[list[Message], int]:
+    """The whole frames at the beginning of some bytes, and the bytes that they take."""
+    found: list[Message] = []
     at, end = 0, len(data)
+    unpack = _HEADER.unpack_from
     while end - at >= HEADER_BYTES:
-        magic, opcode, key_size, extras_size, _, number, body, opaque, _ = _HEADER.unpack_from(data, at)
+        magic, opcode, key_size, extras_size, _, number, body, opaque, _ = unpack(data, at)
         stop = at + HEADER_BYTES + body
         if stop > end:
-            return
+            break
         framing = 0
-        if magic in {FLEX_REQUEST, FLEX_RESPONSE}:
+        if magic in (FLEX_REQUEST, FLEX_RESPONSE):
             framing, key_size = key_size >> 8, key_size & 0xFF
         extras_at = at + HEADER_BYTES + framing
         key_at = extras_at + extras_size
-        yield Message(
-            opcode,
-            magic in {RESPONSE, FLEX_RESPONSE},
-            number,
-            opaque,
-            bytes(data[extras_at:key_at]),
-            bytes(data[key_at : key_at + key_size]),
-            bytes(data[key_at + key_size : stop]),
-            stop - at,
+        value_at = key_at + key_size
+        is_response = magic in (RESPONSE, FLEX_RESPONSE)
+        found.append(
+            Message(
+                opcode,
+                is_response,
+                number,
+                opaque,
+                data[extras_at:key_at],
+                data[key_at:value_at],
+                data[value_at:stop],
+                stop - at,
+            )
         )
         at = stop
+    return found, at
+
+
+DROP_COLLECTION = 1
+"""Of the events of a system event."""
+
+
+def dropped_collection(event: Message) -> int | None:
+    """The collection that a system event drops; None if it drops none."""
+    if int.from_bytes(event.extras[8:12], "big") != DROP_COLLECTION:
+        return None
+    return int.from_bytes(event.value[12:16], "big")
 
 
 def bounds(marker: Message) -> tuple[int, int]:
@@ -92,8 +114,8 @@ class Cutter:
     def take(self, data: bytes) -> list[Message]:
         """The frames that are whole now."""
         data = self._rest + data if self._rest else data
-        found = list(cut(data))
-        self._rest = data[sum(message.size for message in found) :]
+        found, size = _cut(data)
+        self._rest = data[size:]
         return found
 
 

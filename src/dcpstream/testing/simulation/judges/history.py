@@ -29,11 +29,12 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Item:
-    """One change: a document's, or something that only takes a seqno (then `key` is None)."""
+    """One change: a document's, or something that takes a seqno (then `key` is None), such as a dropped collection."""
 
     seqno: int
     key: tuple[int, bytes] | None
     value: bytes | None
+    dropped: int | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +69,18 @@ class Branch:
             return self.parent.documents(seqno)
         return None
 
+    def check_collections(self) -> None:
+        """Nothing is written into a collection after it was dropped. Its id never comes again."""
+        dropped: set[int] = set()
+        for item in self.items:
+            if item.dropped is not None:
+                dropped.add(item.dropped)
+            elif item.key is not None and item.key[0] in dropped:
+                raise Violation(
+                    f"nothing is written into a dropped collection: vbucket {self.vbid} has {item} after the "
+                    "collection was dropped"
+                )
+
     def line(self) -> list[Branch]:
         """This branch, and those that it comes from."""
         found: list[Branch] = [self]
@@ -83,6 +96,8 @@ def replay(items: list[Item], seqno: int) -> Documents:
         if item.seqno > seqno:
             break
         if item.key is None:
+            if item.dropped is not None:
+                found = {key: value for key, value in found.items() if key[0] != item.dropped}
             continue
         if item.value is None:
             found.pop(item.key, None)
@@ -109,14 +124,21 @@ class Histories:
         self._serving: dict[int, str] = {}
         self._served: dict[int, str] = {}
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}
+        self._held: dict[tuple[str, int], int] = {}
 
     def forget_node(self, name: str) -> None:
         """A node is gone, with what it served."""
         for nodes in (self._serving, self._served):
             for vbid in [vbid for vbid, node in nodes.items() if node == name]:
                 del nodes[vbid]
-        for key in [key for key in self._seen if key[0] == name]:
-            del self._seen[key]
+        for key in [key for key in {**self._seen, **self._held} if key[0] == name]:
+            self._seen.pop(key, None)
+            self._held.pop(key, None)
+
+    def emptied(self) -> None:
+        """The bucket was emptied. What was read before may be told for a moment yet, so its branches stay known."""
+        for nodes in (self._serving, self._served, self._seen, self._held, self.newest):
+            nodes.clear()
 
     def serving(self, vbid: int) -> str | None:
         """The node whose copy is active."""
@@ -127,11 +149,12 @@ class Histories:
         is_active = vbucket is not None and vbucket.log.state == ACTIVE
         serving = self._serving.get(vbid)
         if not is_active:
+            self._held[name, vbid] = 0 if vbucket is None else vbucket.log.high_seqno
             if serving == name:
                 del self._serving[vbid]
                 self._seen.pop((name, vbid), None)
-                if vbucket is not None:
-                    self._take_last(vbid, vbucket)
+            if vbucket is not None and self._served.get(vbid) == name and serving in {None, name}:
+                self._take_last(vbid, vbucket)
             return
         if serving != name:
             if serving is not None:
@@ -158,10 +181,16 @@ class Histories:
         elif now[1] < branch.high:
             raise Violation(f"a branch only grows: vbucket {vbid} of {name} went back to {now[1]} from {branch.high}")
         else:
-            branch.items += items_of(log, branch.high)
+            new = items_of(log, branch.high)
+            branch.items += new
+            if any(item.key is not None and item.key[0] for item in new):
+                branch.check_collections()
 
     def _take_last(self, vbid: int, vbucket: Any) -> None:
-        """A copy has given its role up: it may have written in the same exchange, before it did."""
+        """A copy has given its role up: it may have written in the same exchange, before it did.
+
+        Until another one has the role it still decides durable writes, while it hands over.
+        """
         branch = self.branches.get((vbid, vbucket.vbuuid))
         if branch is not None and vbucket.log.high_seqno > branch.high:
             branch.items += items_of(vbucket.log, branch.high)
@@ -177,13 +206,17 @@ class Histories:
         branch = Branch(vbid, entries[0][0], parent, 0, base, items)
         if parent is not None:
             known = _possible(parent)
-            for item in items:
+            # A copy that is promoted may write at once: events of collections, and the outcome of durable writes.
+            base = branch.base = min(self._held.get((name, vbid), base), base)
+            had = [item for item in items if item.seqno <= base]
+            for item in had:
                 if known.get(item.seqno) != item:
                     raise Violation(
                         f"a promoted copy has what its branch had: vbucket {vbid} of {name} has {item}, "
                         f"branch {parent.vbuuid:x} had {known.get(item.seqno)}"
                     )
-            branch.common = _common(parent, items, log.high_seqno)
+            # A copy may lack documents of a collection that its source had dropped already. It drops it now, too.
+            branch.common = _common(parent, had, base, _dropped_after(items, base))
             if entries[0][1] > branch.common:
                 raise Violation(
                     f"a new branch begins where the old one is known: vbucket {vbid} of {name} claims to share all up "
@@ -196,13 +229,14 @@ class Histories:
 
     def _take_over(self, name: str, branch: Branch, log: Any) -> None:
         """A copy became active without a new branch: it must have all of it."""
-        found = replay(items_of(log, 0), log.high_seqno)
+        items = items_of(log, 0)
+        gone = _dropped_after(items, branch.high)
         if log.high_seqno < branch.high:
             raise Violation(
                 f"a takeover loses nothing: vbucket {branch.vbid} of {name} is active at seqno {log.high_seqno} of a "
                 f"branch that was at {branch.high}"
             )
-        if found != replay(branch.items, branch.high):
+        if _without(replay(items, branch.high), gone) != _without(replay(branch.items, branch.high), gone):
             raise Violation(
                 f"a takeover loses nothing: vbucket {branch.vbid} of {name} has other documents than before"
             )
@@ -234,12 +268,26 @@ def _possible(branch: Branch) -> dict[int, Item]:
     return found
 
 
-def _common(parent: Branch, items: list[Item], high: int) -> int:
-    """The highest seqno, up to `high`, at which the parent had the documents that the items give."""
+def _common(parent: Branch, items: list[Item], high: int, gone: set[int]) -> int:
+    """The highest seqno, up to `high`, at which the parent had the documents that the items give.
+
+    Args:
+        gone: collections that do not count.
+    """
     for seqno in sorted({0, high, *(item.seqno for item in items)}, reverse=True):
-        if parent.documents(seqno) == replay(items, seqno):
+        before, now = parent.documents(seqno), replay(items, seqno)
+        if before is not None and _without(before, gone) == _without(now, gone):
             return seqno
     return 0
+
+
+def _dropped_after(items: list[Item], seqno: int) -> set[int]:
+    """The collections that were dropped above a seqno."""
+    return {item.dropped for item in items if item.seqno > seqno and item.dropped is not None}
+
+
+def _without(documents: Documents, gone: set[int]) -> Documents:
+    return {key: value for key, value in documents.items() if key[0] not in gone} if gone else documents
 
 
 def items_of(log: Any, after: int) -> list[Item]:
@@ -256,6 +304,8 @@ def items_of(log: Any, after: int) -> list[Item]:
                 found.append(Item(seqno, frames.collection_and_key(message.key), message.value))
             elif message.opcode in {frames.DELETION, frames.EXPIRATION}:
                 found.append(Item(seqno, frames.collection_and_key(message.key), None))
+            elif message.opcode == frames.SYSTEM_EVENT:
+                found.append(Item(seqno, None, None, frames.dropped_collection(message)))
             else:
                 found.append(Item(seqno, None, None))
         after = found[-1].seqno

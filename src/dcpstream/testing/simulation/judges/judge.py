@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpstream.model import VbucketState
-from dcpstream.testing.simulation.cluster import SimulatedCluster
+from dcpstream.testing.simulation.cluster import MAIN, SimulatedCluster
 from dcpstream.testing.simulation.judges.conversations import Conversations
 from dcpstream.testing.simulation.judges.history import Histories, Violation, items_of, replay
 
@@ -31,7 +31,7 @@ class DurableWrite:
 
 
 class Judge:
-    """Watches a cluster from its beginning.
+    """Watches a bucket of a cluster, from its beginning.
 
     Attributes:
         histories: of all vbuckets.
@@ -40,16 +40,18 @@ class Judge:
         durable: acknowledged durable writes, each with a key of its own, which no failover may lose.
     """
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, bucket: str = MAIN) -> None:
         self._cluster = cluster
+        self._bucket = bucket
+        self._vbuckets = range(cluster.sizes[bucket])
         self.histories = Histories(self._is_given_up)
         self.conversations = Conversations(self.histories, self._map_told)
         self.recovering: set[str] = set()
         self.durable: list[DurableWrite] = []
-        cluster.lines.tap = self.conversations
-        cluster.touched = self.touched
-        for line in cluster.lines.all:
-            self.conversations.opened(line)
+        cluster.lines.taps[bucket] = self.conversations
+        if bucket == MAIN:
+            cluster.watchers.clear()  # this judge does more than what the cluster looks at without one
+        cluster.watchers.append(self.touched)
         for name in cluster.nodes:
             self.touched(name)
 
@@ -63,8 +65,22 @@ class Judge:
         if node is None or name in self._cluster.silent:
             self.histories.forget_node(name)
             return
-        for vbid in range(self._cluster.vbuckets):
-            self.histories.look(name, vbid, node.bucket.vbucket(vbid))
+        bucket = node.engine.buckets.get(self._bucket)
+        for vbid in self._vbuckets:
+            self.histories.look(name, vbid, None if bucket is None else bucket.vbucket(vbid))
+
+    def emptied(self) -> None:
+        """The bucket was emptied: what was written to it is gone on purpose, and new histories begin."""
+        self.durable.clear()
+        self.histories.emptied()
+
+    def leave(self) -> None:
+        """The bucket is to be deleted: nothing is promised of it any more."""
+        self._cluster.watchers.remove(self.touched)
+        del self._cluster.lines.taps[self._bucket]
+        for line in self._cluster.lines.all:
+            if line.tap is self.conversations:
+                line.tap = None
 
     def wrote(self, vbid: int, vbuuid: int, seqno: int, key: tuple[int, bytes], value: bytes | None) -> None:
         """A node acknowledged a write with this position: the history must have it there."""
@@ -83,7 +99,7 @@ class Judge:
             node = cluster.nodes.get(name)
             if node is None or name in cluster.hung or self._is_given_up(name) or vbid in unsettled:
                 continue
-            state = cluster.state(node, vbid)
+            state = cluster.state(name, vbid, self._bucket)
             if state not in SERVING:
                 raise Violation(
                     f"the map is true when it is told: vbucket {vbid} is said to be active on {name}, where it is "
@@ -98,7 +114,7 @@ class Judge:
             return
         for write in self.durable:
             if write.vbid == vbid:
-                lacking = [name for name in chain if not cluster.has(name, vbid, b"\0" + write.key)]
+                lacking = [name for name in chain if not cluster.has(name, vbid, b"\0" + write.key, self._bucket)]
                 if len(chain) - len(lacking) <= len(chain) // 2:
                     raise Violation(
                         f"most copies of a new chain have what was acknowledged: {write.key!r} of vbucket {vbid} is "
@@ -108,16 +124,23 @@ class Judge:
     def acknowledged(self, write: DurableWrite) -> None:
         """A node has acknowledged a durable write in this exchange: most copies of its chain must have it.
 
-        What a node had that died meanwhile is not known, and counts as had.
+        What a node had that died meanwhile is not known, and counts as had. So does what one had only in memory when
+        it lost its power, after it told that it had it.
         """
         self.durable.append(write)
         cluster, vbid = self._cluster, write.vbid
-        chain = cluster.bucket.chains[vbid]
-        up = [name for name in chain if name is not None and name in cluster.nodes]
-        lacking = [name for name in up if not cluster.has(name, vbid, b"\0" + write.key)]
+        chain = cluster.orchestrator.buckets[self._bucket].chains[vbid]
+        up = [
+            name
+            for name in chain
+            if name is not None and name in cluster.nodes and (write.is_persisted or name not in self.recovering)
+        ]
+        lacking = [name for name in up if not cluster.has(name, vbid, b"\0" + write.key, self._bucket)]
         if write.is_persisted:
             lacking += [
-                name for name in up if name not in lacking and not cluster.has_persisted(name, vbid, write.seqno)
+                name
+                for name in up
+                if name not in lacking and not cluster.has_persisted(name, vbid, write.seqno, self._bucket)
             ]
         if len(chain) - len(lacking) <= len(chain) // 2:
             raise Violation(
@@ -127,7 +150,7 @@ class Judge:
 
     def finish(self) -> None:
         """The cluster has come to rest with all its replicas: nothing is lost, and every copy is the same."""
-        bucket = self._cluster.bucket
+        bucket = self._cluster.orchestrator.buckets[self._bucket]
         for vbid, chain in enumerate(bucket.chains):
             if chain[0] is None or self.histories.serving(vbid) != chain[0]:
                 raise Violation(
@@ -138,8 +161,8 @@ class Judge:
             for name in chain:
                 if name is None:
                     continue
-                log = self._cluster.nodes[name].vbucket(vbid).log
-                if replay(items_of(log, 0), log.high_seqno) != expected:
+                vbucket = self._cluster.held(name, vbid, self._bucket)
+                if vbucket is None or replay(items_of(vbucket.log, 0), vbucket.log.high_seqno) != expected:
                     raise Violation(f"replicas equal their actives: vbucket {vbid} of {name} differs from {chain[0]}")
         for write in self.durable:
             documents = self.histories.newest[write.vbid].documents(self.histories.newest[write.vbid].high) or {}
@@ -148,6 +171,6 @@ class Judge:
                     f"no acknowledged durable write is lost: vbucket {write.vbid} has {write.key!r} no more"
                 )
         try:
-            self._cluster.check()
+            self._cluster.check(self._bucket)
         except AssertionError as error:
             raise Violation(f"the cluster is at rest: {error}") from error
