@@ -268,6 +268,57 @@ MUTANTS = (
         "        while self._prepared and self._prepared[0][0] <= self._sound_seqno:",
         "        while self._prepared:",
     ),
+    Mutant(
+        "a replica that was rolled back counts a snapshot as whole that it gets again",
+        "protocol/consumer/stream.py",
+        "        self._sound_seqno = self.last_seqno\n        return True\n",
+        "        return True\n",
+    ),
+    # ----------------------------------------------------------------------------------------------------------- disks
+    Mutant(
+        "a commit is not synced",
+        "store/log/segments.py",
+        "            append_to(segment, buffers, size)\n            segment.file.sync()\n",
+        "            append_to(segment, buffers, size)\n",
+    ),
+    Mutant(
+        "a commit counts although its sync failed",
+        "store/log/segments.py",
+        "            append_to(segment, buffers, size)\n            segment.file.sync()\n",
+        "            append_to(segment, buffers, size)\n            with suppress(OSError):\n"
+        "                segment.file.sync()\n",
+    ),
+    # ------------------------------------------------------------------------------------------ buckets and collections
+    Mutant(
+        "a failover promotes copies of the first bucket only",
+        "cluster/machine/failover.py",
+        "report)) for bucket in o.buckets.values()]",
+        "report)) for bucket in list(o.buckets.values())[:1]]",
+    ),
+    Mutant(
+        "a node is told collections, and its first map, once, also if its connection is lost",
+        "cluster/machine/orchestrator.py",
+        "TELL_ATTEMPTS = 3",
+        "TELL_ATTEMPTS = 1",
+    ),
+    Mutant(
+        "a dropped collection is not told to the reader",
+        "client/machine/connection/collection_events.py",
+        "    if op is Op.COLLECTION_DROPPED:\n        known",
+        "    if op is Op.COLLECTION_DROPPED:\n        return []\n        known",
+    ),
+    Mutant(
+        "a reader of the whole bucket does not expect that a new collection is dropped before it is read",
+        "client/machine/reader/reader.py",
+        "            vbucket.catch_up is not None and vbucket.catch_up.is_allowed\n        )\n",
+        "            False\n        )\n",
+    ),
+    Mutant(
+        "a dropped collection takes writes",
+        "node/engine/bucket/bucket.py",
+        "    def _manifest_changed(self) -> None:\n        self.collections = {",
+        "    def _manifest_changed(self) -> None:\n        self.collections |= {",
+    ),
 )
 
 
@@ -336,7 +387,12 @@ MISSED: dict[str, str] = {
     "a failover does not expect that a rebalance removes its node in the last moment": (
         "The moment is a few exchanges long. A seed found the bug once; since then a test of its own makes the moment, "
         "`test_a_node_that_leaves_in_this_moment_can_be_failed_over`."
-    )
+    ),
+    "a replica that was rolled back counts a snapshot as whole that it gets again": (
+        "A copy must be promoted within a snapshot, and the one that is rolled back must get prepares in pieces. A "
+        "seed found the bug once; since then a test of its own does, "
+        "`test_a_copy_that_is_rolled_back_waits_for_the_end_of_its_snapshot_again`."
+    ),
 }
 """Name → why the simulator's seeds do not show it."""
 
