@@ -17,10 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse, StoreMismatch
-from dcpstream.model import BucketSettings, NodeAddress
+from dcpstream.model import BucketSettings, Manifest, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.node.bucket_host import RunningBuckets
 from dcpstream.node.dcp.dispatch import handle_dcp
+from dcpstream.node.dcp.playback import Playback
 from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream.node.directory.user_file import UserFile
@@ -504,6 +505,47 @@ class Node:
             self.engine.set_manifest(bucket, manifest)
 
         self._order(change)
+
+    @_in_its_process
+    def begin_playback(self, name: str, manifest: Manifest, uuid: str = "") -> None:
+        """Make an empty bucket ready for `play`.
+
+        Args:
+            name: of the bucket.
+            manifest: scopes and collections of the source, with their ids.
+            uuid: the identity of the source's bucket, so that its readers can go on here; empty for one of its own.
+
+        Raises:
+            ConfigError: no such bucket, or one that has documents. DcpstreamError: the node does not run.
+        """
+
+        async def begin(_: RunningBuckets) -> None:
+            bucket = self._bucket(name)
+            if any(vbucket is not None and vbucket.high_seqno for vbucket in bucket.vbuckets):
+                raise ConfigError("bucket", name, "an empty one: a recording is played into nothing else")
+            assert self.engine is not None
+            Playback(bucket, self.engine).begin(manifest, uuid)
+
+        self._order(begin)
+
+    @_in_its_process
+    def play(self, name: str, frames: bytes) -> None:
+        """Take recorded history into a bucket, with its seqnos, CAS and failover logs.
+
+        Args:
+            name: of the bucket.
+            frames: those of a recording, in their order; see `dcpstream.recording.history`.
+
+        Raises:
+            ConfigError: no such bucket.
+            DcpstreamError: a row does not follow the bucket's, or the node does not run.
+        """
+
+        async def play(_: RunningBuckets) -> None:
+            assert self.engine is not None
+            Playback(self._bucket(name), self.engine).take(frames)
+
+        self._order(play)
 
     @_in_its_process
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:

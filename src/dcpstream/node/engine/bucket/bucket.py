@@ -246,6 +246,17 @@ class Bucket:
         self.store.manifest = manifest
         self._manifest_changed()
 
+    def adopt_manifest(self, manifest: Manifest) -> None:
+        """Have a manifest whose events come with the history from elsewhere: no vbucket writes them itself."""
+        if manifest == self.manifest:
+            return
+        self.store.manifest = manifest
+        self._manifest_changed()
+        self.behind = {}
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                vbucket.manifest = manifest
+
     def _manifest_changed(self) -> None:
         self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
         self.update_sessions()

@@ -235,6 +235,30 @@ def manifest_in(log: VBucketLog, present: Manifest) -> Manifest:
     )
 
 
+def with_event(manifest: Manifest, event: CollectionEvent) -> Manifest:
+    """The manifest after an event of some vbucket's history; unchanged by an event that is older than it.
+
+    Each vbucket has the same events, at its own pace, so most of them have been seen before.
+    """
+    if event.manifest_uid < manifest.uid:
+        return manifest
+    scopes = {scope.scope_id: scope for scope in manifest.scopes}
+    if event.event == SystemEventId.CREATE_SCOPE:
+        scopes.setdefault(event.scope_id, Scope(event.scope_id, event.name))
+    elif event.event == SystemEventId.DROP_SCOPE:
+        scopes.pop(event.scope_id, None)
+    elif event.scope_id in scopes:
+        scope = scopes[event.scope_id]
+        kept = {item.collection_id: item for item in scope.collections}
+        history = kept[event.collection_id].history if event.collection_id in kept else False
+        if event.event == SystemEventId.DROP_COLLECTION:
+            kept.pop(event.collection_id, None)
+        else:
+            kept[event.collection_id] = Collection(event.collection_id, event.name, event.max_ttl, history)
+        scopes[event.scope_id] = Scope(scope.scope_id, scope.name, tuple(kept.values()))
+    return Manifest(event.manifest_uid, tuple(scopes.values()))
+
+
 class KnownIds:
     """The ids of scopes and collections that the history of a copy has.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import NO_TTL
-from dcpstream.node.engine.bucket.manifest import events_between, manifest_in, read_manifest
+from dcpstream.node.engine.bucket.manifest import events_between, manifest_in, read_manifest, with_event
+from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Opcode, Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
@@ -222,3 +224,23 @@ def test_the_default_collection_can_have_a_limit_too() -> None:
     meta = node.vbucket(1).log.meta(b"\0k")
     assert meta is not None
     assert meta.expiration == node.engine.unix_s + 30
+
+
+def test_a_manifest_after_the_events_of_its_vbuckets() -> None:
+    """Whatever the pace of each vbucket, the manifest ends as it does in the history of one."""
+    steps = [Manifest.DEFAULT]
+    for scopes in (
+        {"shop": {"orders": Wanted(None), "old": Wanted(60)}},
+        {"shop": {"orders": Wanted(None)}},
+        {"shop": {"orders": Wanted(3600)}, "other": {}},
+        {"other": {"items": Wanted(None)}},
+    ):
+        steps.append(ManifestEditor(steps[-1], history=False).replace_all(scopes, keeps_default_collection=True))
+    events = [event for old, new in pairwise(steps) for event in events_between(old, new)]
+    found = steps[0]
+    for event in events:
+        found = with_event(found, event)
+    assert found == steps[-1]
+    for event in events:  # another vbucket, which has them later
+        found = with_event(found, event)
+    assert found == steps[-1]
