@@ -1,7 +1,7 @@
 """An independent decoder reads a capture of our own sessions: what it finds in each frame is what we put there.
 
-The capture is written by hand from the frames that a node and its peers exchanged, one frame a TCP segment, so no
-right to capture is needed. Two habits of the decoder are known: it shows opaques in little-endian order, and it warns
+The capture is written from the frames that a node and its peers exchanged, one frame a TCP segment, so no right to
+capture is needed. Two habits of the decoder are known: it shows opaques in little-endian order, and it warns
 of stray characters behind keys with a collection prefix, so warnings are not counted, malformed packets are.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.recording.capture import FramesToPcap
 from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, decode_frame, decode_message
 from tests.kit.streams import REPLICA
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed (Debian: apt install tshark)"),
 ]
 
-PORT, CLIENT_PORT = 11210, 40000
+PORT = 11210
 TSHARK_TIMEOUT_S = patient(120)
 FIELDS = (
     "couchbase.magic",
@@ -47,29 +48,17 @@ class Capture:
 
     def __init__(self) -> None:
         self.frames: list[tuple[bool, bytes]] = []
-        self._sequence = {True: 1, False: 1}
 
     def add(self, data: bytes, *, is_from_client: bool) -> None:
         """One frame."""
         self.frames.append((is_from_client, data))
 
     def write(self, path: Path) -> None:
-        """The file: classic pcap, raw IPv4 packets (link type 101)."""
-        out = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 20, 101)]
-        for number, (is_from_client, data) in enumerate(self.frames):
-            packet = self._packet(is_from_client, data)
-            out.append(struct.pack("<IIII", 1_700_000_000 + number // 1000, number % 1000, len(packet), len(packet)))
-            out.append(packet)
-        path.write_bytes(b"".join(out))
-
-    def _packet(self, is_from_client: bool, data: bytes) -> bytes:
-        ports = (CLIENT_PORT, PORT) if is_from_client else (PORT, CLIENT_PORT)
-        sequence, acknowledged = self._sequence[is_from_client], self._sequence[not is_from_client]
-        self._sequence[is_from_client] += len(data)
-        tcp = struct.pack(">HHIIBBHHH", *ports, sequence, acknowledged, 5 << 4, 0x18, 65535, 0, 0)
-        addresses = b"\x7f\0\0\1" * 2
-        ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp) + len(data), 0, 0, 64, 6, 0) + addresses
-        return ip + tcp + data
+        """The file, one frame a packet, as `dcpstream decode --write-pcap` writes it."""
+        with path.open("wb") as file:
+            writer = FramesToPcap(file)
+            for number, (is_from_client, data) in enumerate(self.frames):
+                writer.write(data, 1_700_000_000_000_000_000 + number * 1000, is_from_server=not is_from_client)
 
 
 def decoded(path: Path) -> list[dict[str, str]]:
