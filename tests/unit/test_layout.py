@@ -50,6 +50,7 @@ EXCEPTIONS = {
         "store/test_prepares.py",
     ],
     "rules of the whole package, and of these tests": [
+        "cli/test_consistency.py",
         "test_layout.py",
         "test_sans_io.py",
     ],

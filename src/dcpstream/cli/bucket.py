@@ -10,6 +10,7 @@ import click
 
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
+from dcpstream.cli.output import tell
 from dcpstream.errors import ConnectionLost
 
 BUCKETS = "/pools/default/buckets"
@@ -94,12 +95,6 @@ def drop_command(name: str, cluster: Management, as_json: bool) -> int:
     """Delete a bucket with its documents."""
     cluster.delete(f"{BUCKETS}{path_of(name)}")
     return tell(f"bucket {name} dropped", as_json=as_json)
-
-
-def tell(text: str, *, as_json: bool) -> int:
-    """Print the result of a command, and return its exit status."""
-    click.echo(json.dumps({"result": text}) if as_json else text)
-    return OK
 
 
 def _described(bucket: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import click
 
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.cli.management import Management, management_options
+from dcpstream.cli.output import tell
 from dcpstream.errors import ConfigError, DcpstreamError
 
 REFRESH_S = 0.25
@@ -180,7 +181,7 @@ def _rebalance(cluster: Cluster, removed: Sequence[str], *, as_json: bool, waits
             cluster.ask(str(node["hostname"]))
     form = {"knownNodes": ",".join(str(node["otpNode"]) for node in nodes), "ejectedNodes": ",".join(ejected)}
     cluster.post("/controller/rebalance", form)
-    return _wait(cluster, "rebalance", as_json=as_json) if waits else _tell("begun", as_json=as_json)
+    return _wait(cluster, "rebalance", as_json=as_json) if waits else tell("begun", as_json=as_json)
 
 
 @cluster_command.command("stop-rebalance")
@@ -188,7 +189,7 @@ def _rebalance(cluster: Cluster, removed: Sequence[str], *, as_json: bool, waits
 def stop_command(cluster: Cluster, as_json: bool) -> int:
     """Stop a rebalance or a graceful failover. What was moved stays moved; the map is whole."""
     cluster.post("/controller/stopRebalance", {})
-    return _tell("stopped", as_json=as_json)
+    return tell("stopped", as_json=as_json)
 
 
 @cluster_command.command("failover")
@@ -205,15 +206,16 @@ def failover_command(
 ) -> int:
     """Give nodes up: their replicas are promoted. The next `rebalance` removes them.
 
-    Without --hard a node's vbuckets are handed over first, and nothing is lost; one node at a time, and it must run.
+    Without --hard the nodes' vbuckets are handed over first, and nothing is lost: the nodes must run, and each of their
+    vbuckets needs a replica on a node that stays.
     """
     known = cluster.nodes()
     form = [("otpNode", _found(known, node)) for node in nodes]
     if hard:
         cluster.post("/controller/failOver", form)
-        return _tell("failed over", as_json=as_json)
+        return tell("failed over", as_json=as_json)
     cluster.post("/controller/startGracefulFailover", form)
-    return _wait(cluster, "failover", as_json=as_json) if not no_wait else _tell("begun", as_json=as_json)
+    return _wait(cluster, "failover", as_json=as_json) if not no_wait else tell("begun", as_json=as_json)
 
 
 @cluster_command.command("recover")
@@ -231,12 +233,7 @@ def recover_command(node: str, cluster: Cluster, as_json: bool, recovery: str) -
     """Have a node that was failed over come back with the next `rebalance`."""
     name = _found(cluster.nodes(), node)
     cluster.post("/controller/setRecoveryType", {"otpNode": name, "recoveryType": recovery})
-    return _tell(f"{name} comes back with the next rebalance", as_json=as_json)
-
-
-def _tell(text: str, *, as_json: bool) -> int:
-    click.echo(json.dumps({"result": text}) if as_json else text)
-    return OK
+    return tell(f"{name} comes back with the next rebalance", as_json=as_json)
 
 
 def _wait(cluster: Cluster, what: str, *, as_json: bool) -> int:
@@ -251,4 +248,4 @@ def _wait(cluster: Cluster, what: str, *, as_json: bool) -> int:
             bar.update(BAR_LENGTH - bar.pos)
     if error:
         raise DcpstreamError(str(error))
-    return _tell("done", as_json=as_json)
+    return tell("done", as_json=as_json)

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from dcpstream.cli.bucket import BUCKETS, tell, yes_option
+from dcpstream.cli.bucket import BUCKETS, yes_option
+from dcpstream.cli.connection_options import bucket_option
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
+from dcpstream.cli.output import tell
 from dcpstream.errors import ConfigError
-
-_BUCKET = click.option("--bucket", default="default", show_default=True)
 
 
 @click.group("collection")
@@ -22,7 +22,7 @@ def collection_command() -> None:
 
 @collection_command.command("list")
 @management_options(Management)
-@_BUCKET
+@bucket_option
 def list_command(cluster: Management, as_json: bool, bucket: str) -> int:
     """Print the collections as scope.collection; and scope.* for a scope that has none."""
     manifest = cluster.get(_scopes(bucket))
@@ -38,7 +38,7 @@ def list_command(cluster: Management, as_json: bool, bucket: str) -> int:
 @collection_command.command("create")
 @click.argument("name", metavar="SCOPE.COLLECTION")
 @management_options(Management)
-@_BUCKET
+@bucket_option
 @click.option("--max-ttl", type=click.IntRange(min=0), help="Seconds that a document lives at most.")
 def create_command(name: str, cluster: Management, as_json: bool, bucket: str, max_ttl: int | None) -> int:
     """Make a collection, and its scope if there is none. SCOPE.* makes the scope alone."""
@@ -57,7 +57,7 @@ def create_command(name: str, cluster: Management, as_json: bool, bucket: str, m
 @collection_command.command("drop")
 @click.argument("name", metavar="SCOPE.COLLECTION")
 @management_options(Management)
-@_BUCKET
+@bucket_option
 @yes_option
 def drop_command(name: str, cluster: Management, as_json: bool, bucket: str) -> int:
     """Delete a collection with its documents. SCOPE.* deletes the scope with all its collections."""

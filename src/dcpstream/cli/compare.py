@@ -11,6 +11,7 @@ import click
 
 from dcpstream.cli import exits
 from dcpstream.cli.connection_options import connection_options
+from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ _MEANINGS = {
 )
 @click.option("--also", type=click.Choice(["cas", "seqno"]), multiple=True, help="Compare this column, too.")
 @click.option("--examples", type=click.IntRange(0, 1000), default=10, show_default=True, help="Of each difference.")
-@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@json_option("Print the report as JSON.")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), hidden=True)
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="Further option of the source dcp.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Setting of the Spark session.")
 @click.option("--master", help="Spark's master.  [default: this machine]")
@@ -70,7 +72,8 @@ def compare_command(
     values: str,
     also: tuple[str, ...],
     examples: int,
-    output: str,
+    as_json: bool,
+    output: str | None,
     more: tuple[str, ...],
     conf: tuple[str, ...],
     master: str | None,
@@ -119,7 +122,7 @@ def compare_command(
             )
     finally:
         spark.stop()
-    click.echo(report.to_json() if output == "json" else as_text(report))
+    click.echo(report.to_json() if as_json or output == "json" else as_text(report))
     return exits.OK if report.is_equal else exits.FAILED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,35 +13,64 @@ if TYPE_CHECKING:
     from dcpstream.client import Client, KvClient
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
+DEFAULT_USERNAME = "Administrator"
+DEFAULT_PASSWORD = "password"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-LOGIN_OPTIONS = (
-    click.option("--user", "username", default="Administrator", show_default=True),
-    click.option(
-        "--password",
-        envvar="DCPSTREAM_PASSWORD",
-        default="password",
-        help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-    ),
-)
-"""Who asks: the command gets the parameters `username` and `password`."""
-
-
-def connection_options(command: _F) -> _F:
-    """Add the connection string, user, password and bucket, in this order.
-
-    The command gets the parameters `connection_string`, `username`, `password` and `bucket`.
-    """
-    options = (
-        click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION),
-        *LOGIN_OPTIONS,
-        click.option("--bucket", default="default", show_default=True),
-    )
+def with_options(command: _F, options: Sequence[Callable[..., Any]]) -> _F:
+    """The command with options and arguments, which its help shows in this order."""
     for option in reversed(options):
         command = option(command)
     return command
+
+
+LOGIN_OPTIONS = (
+    click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True),
+    click.option(
+        "--password",
+        envvar="DCPSTREAM_PASSWORD",
+        default=DEFAULT_PASSWORD,
+        help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
+    ),
+)
+"""The user in whose name a command asks. The command gets the parameters `username` and `password`."""
+
+
+_CLUSTER = click.option(
+    "-c",
+    "--cluster",
+    "cluster",
+    metavar="COUCHBASE://HOST:PORT",
+    help=f"Data port of any node.  [default: {DEFAULT_CONNECTION}]",
+)
+_PLACE = click.argument("place", metavar="[COUCHBASE://HOST:PORT]", required=False)
+bucket_option = click.option("--bucket", default="default", show_default=True)
+
+
+def connection_string_of(values: dict[str, Any]) -> str:
+    """The connection string that the option --cluster or the argument says; takes both out of a command's values.
+
+    Raises: UsageError: both say it.
+    """
+    cluster, place = values.pop("cluster"), values.pop("place", None)
+    if cluster is not None and place is not None:
+        raise click.UsageError(f"the cluster is given twice: as {place} and with --cluster {cluster}. Leave one out")
+    return str(cluster or place or DEFAULT_CONNECTION)
+
+
+def connection_options(command: _F) -> _F:
+    """Add where a bucket is, user, password and bucket.
+
+    The command gets the parameters `connection_string`, `username`, `password` and `bucket`.
+    """
+
+    @wraps(command)
+    def call(**values: Any) -> Any:
+        return command(connection_string=connection_string_of(values), **values)
+
+    return cast("_F", with_options(call, (_PLACE, _CLUSTER, *LOGIN_OPTIONS, bucket_option)))
 
 
 _SECURITY_OPTIONS = (
@@ -115,37 +144,17 @@ def access_options(*, is_argument: bool) -> Callable[[_F], _F]:
     """All options of a connection to a bucket; the command gets them as `access`, a `BucketAccess`.
 
     Args:
-        is_argument: whether the connection string is the command's argument, or the option --cluster beside others.
+        is_argument: whether the connection string may also be the command's argument, without --cluster.
     """
-    place = (
-        click.argument("connection_string", metavar="[COUCHBASE://HOST:PORT]", default=DEFAULT_CONNECTION)
-        if is_argument
-        else click.option(
-            "-c",
-            "--cluster",
-            "connection_string",
-            metavar="COUCHBASE://HOST:PORT",
-            default=DEFAULT_CONNECTION,
-            show_default=True,
-            help="Data port of any node.",
-        )
-    )
-    options = (
-        place,
-        *LOGIN_OPTIONS,
-        click.option("--bucket", default="default", show_default=True),
-        *_SECURITY_OPTIONS,
-    )
+    options = (*((_PLACE,) if is_argument else ()), _CLUSTER, *LOGIN_OPTIONS, bucket_option, *_SECURITY_OPTIONS)
 
     def decorate(command: _F) -> _F:
         @wraps(command)
         def call(**values: Any) -> Any:
+            values["connection_string"] = connection_string_of(values)
             access = BucketAccess(**{name: values.pop(name) for name in _FIELDS})
             return command(access=access, **values)
 
-        decorated: Any = call
-        for option in reversed(options):
-            decorated = option(decorated)
-        return cast("_F", decorated)
+        return cast("_F", with_options(call, options))
 
     return decorate

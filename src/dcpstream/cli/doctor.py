@@ -24,6 +24,7 @@ import click
 import dcpstream
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
+from dcpstream.cli.output import json_option
 from dcpstream.errors import AccessDenied, ConfigError, DcpstreamError
 
 WORKER_TIMEOUT_S = 60.0
@@ -60,7 +61,7 @@ class Finding:
 
 @click.command("doctor")
 @access_options(is_argument=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> int:
     """Check this machine, and with --cluster also a bucket: can it be reached, and may the user read it?
@@ -68,7 +69,7 @@ def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> i
     Each finding that is not well is followed by the command that mends it. Status 1 if there is a problem; a note is
     something that only some users need.
     """
-    has_cluster = ctx.get_parameter_source("connection_string") is not click.core.ParameterSource.DEFAULT
+    has_cluster = ctx.get_parameter_source("cluster") is not click.core.ParameterSource.DEFAULT
     found = chain(machine_findings(os.environ), bucket_findings(access) if has_cluster else ())
     findings = []
     for finding in found:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import click
 
 from dcpstream.cli import exits
+from dcpstream.cli.output import json_option
 
 
 @click.command("jars")
@@ -19,7 +21,8 @@ from dcpstream.cli import exits
     show_default=True,
     help="print the paths of the jars, or all settings as arguments of spark-submit",
 )
-def jars_command(table_format: str, for_spark: str | None, show: str) -> None:
+@json_option("Print the paths and the settings as JSON.")
+def jars_command(table_format: str, for_spark: str | None, show: str, as_json: bool) -> None:
     """Fetch the jars that Spark needs for tables of FORMAT (delta or iceberg) once, and print where they are.
 
     The environment variable DCPSTREAM_JARS names another directory for them than the user's cache.
@@ -32,9 +35,12 @@ def jars_command(table_format: str, for_spark: str | None, show: str) -> None:
 
     known: jars.TableFormat = "iceberg" if table_format == "iceberg" else "delta"
     files = jars.resolve(jars.connector(known, for_spark or pyspark.__version__))
+    settings = {"spark.jars": ",".join(str(file) for file in files), **TABLE_SETTINGS[known]}
+    if as_json:
+        click.echo(json.dumps({"jars": [str(file) for file in files], "settings": settings}))
+        return
     if show == "paths":
         for file in files:
             click.echo(file)
         return
-    settings = {"spark.jars": ",".join(str(file) for file in files), **TABLE_SETTINGS[known]}
     click.echo(" ".join(f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()))

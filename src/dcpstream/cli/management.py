@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from dcpstream.cli.connection_options import LOGIN_OPTIONS
+from dcpstream.cli.connection_options import LOGIN_OPTIONS, with_options
+from dcpstream.cli.output import json_option
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, DcpstreamError, TlsError
 
 DEFAULT_CLUSTER = "http://127.0.0.1:8091"
@@ -164,27 +165,28 @@ def management_options(kind: type[_M]) -> Callable[[_F], _F]:
     """Where a node is, who asks, and --json; the command gets `cluster`, a `kind`, and `as_json`."""
     options = (
         click.option(
-            "-c", "--cluster", "url", default=DEFAULT_CLUSTER, show_default=True, help="Management port of any node."
+            "-c",
+            "--cluster",
+            "cluster",
+            default=DEFAULT_CLUSTER,
+            show_default=True,
+            help="Management port of any node.",
         ),
         *LOGIN_OPTIONS,
         click.option(
-            "--trust",
-            "--cacert",
-            "ca_file",
-            metavar="PEM",
-            help="With https://: file of the authorities to trust.  [default: the system's]",
+            "--trust", metavar="PEM", help="With https://: file of the authorities to trust.  [default: the system's]"
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--cacert", metavar="PEM", hidden=True),  # the name that --trust had
+        json_option(),
     )
 
     def decorate(command: _F) -> _F:
         @wraps(command)
-        def call(*, url: str, username: str, password: str, ca_file: str | None, **others: Any) -> Any:
-            return command(cluster=kind(url, username, password, ca_file), **others)
+        def call(
+            *, cluster: str, username: str, password: str, trust: str | None, cacert: str | None, **others: Any
+        ) -> Any:
+            return command(cluster=kind(cluster, username, password, trust or cacert), **others)
 
-        decorated: Any = call
-        for option in reversed(options):
-            decorated = option(decorated)
-        return cast("_F", decorated)
+        return cast("_F", with_options(call, options))
 
     return decorate

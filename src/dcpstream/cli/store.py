@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from dcpstream.cli.exits import FAILED, OK
-from dcpstream.errors import ConfigError, StoreError, StoreInUse
-from dcpstream.node.directory.check import (
-    DirectoryReport,
-    acknowledged_beside,
-    check_directory,
-    move_damaged,
-    remove_unfinished,
-)
-from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
-from dcpstream.node.directory.directory import LOST_AND_FOUND
-from dcpstream.runtime.files import NO_ROOM
-from dcpstream.store.log.block_scan import Damage
-from dcpstream.store.metadata import FILE_NAME as META_FILE
-from dcpstream.store.repair.check import OnProgress, SegmentReport, StoreReport, check_store
-from dcpstream.store.repair.detect import is_store
-from dcpstream.store.repair.repair import Repair, repair_store
-
-SHOWN_DAMAGE = 50
-"""Limit of lines about damage per store; `--json` has all."""
-SHOWN_BRANCHES = 10
-"""Limit of lines about vbuckets with a new branch; the report in `lost+found` has all."""
+from dcpstream.cli.output import json_option
 
 _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
@@ -47,227 +21,28 @@ def store_command() -> None:
 
 @store_command.command("check")
 @_DIRECTORY
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with all findings.")
+@json_option("One JSON object with all findings.")
 def check_command(directory: Path, as_json: bool) -> int:
     """Read every byte of the stores in DIR and of the node's own files, and report damage. Nothing is changed.
 
     Exit statuses: 0 sound, 1 damaged, 2 no store there.
     """
-    found = _found(directory)
-    reports = []
-    for path, is_acknowledged in found.stores:
-        with _progress(f"checking {path}") as on_progress:
-            reports.append(_checked(path, on_progress, is_acknowledged=is_acknowledged))
-    if as_json:
-        content: dict[str, Any] = {"stores": [_as_object(report) for report in reports]}
-        content["node"] = _node_object(found.node) if found.node is not None else None
-        click.echo(json.dumps(content, indent=2))
-    else:
-        lines = [*_told_node(found.node)] if found.node is not None else []
-        lines += [line for report in reports for line in _told(report)]
-        click.echo("\n".join(lines))
-    is_sound = all(report.is_sound for report in reports)
-    return OK if is_sound and not (found.node is not None and found.node.damaged) else FAILED
+    from dcpstream.cli import store_reports
+
+    return store_reports.check(directory, as_json=as_json)
 
 
 @store_command.command("repair")
 @_DIRECTORY
 @click.option("--dry-run", is_flag=True, help="Only report the steps.")
-def repair_command(directory: Path, dry_run: bool) -> int:
+@json_option("One JSON object with all steps.")
+def repair_command(directory: Path, dry_run: bool, as_json: bool) -> int:
     """Remove damage from the stores in DIR, so that a node can open them. No node may have them open.
 
     Damaged files, also those of the node itself, go to DIR/lost+found with a report. A vbucket that lost data gets a
     new branch, so that clients roll back. The remains of unfinished creations of buckets are removed. Exit statuses: 0
     sound now, 1 repair impossible, 2 no store there.
     """
-    found = _found(directory)
-    is_done = True
-    for path, is_acknowledged in found.stores:
-        with _progress(f"checking {path}") as on_progress:
-            try:
-                repair = repair_store(path, dry_run=dry_run, on_progress=on_progress, is_acknowledged=is_acknowledged)
-            except StoreInUse:
-                raise
-            except StoreError as error:  # the other buckets can be repaired all the same
-                click.echo(f"{path}: cannot be repaired: {error}")
-                is_done = False
-                continue
-        is_done = is_done and not repair.impossible
-        click.echo("\n".join(_told_repair(repair, dry_run=dry_run)))
-    for line in _repaired_node(found.node, dry_run=dry_run) if found.node is not None else ():
-        click.echo(line)
-    return OK if is_done else FAILED
+    from dcpstream.cli import store_reports
 
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The contents of DIR.
-
-    Attributes:
-        stores: directory of each store, and whether the node's own file names it.
-        node: None if DIR is the directory of one store.
-    """
-
-    stores: list[tuple[Path, bool]]
-    node: DirectoryReport | None
-
-
-def _found(directory: Path) -> _Found:
-    """Find the stores.
-
-    Raises:
-        ConfigError: DIR holds no store and no file of a node.
-    """
-    if is_store(directory) or (acknowledged_beside(directory) and not (directory / NODE_FILE).exists()):
-        return _Found([(directory, acknowledged_beside(directory))], None)
-    report = check_directory(directory)
-    if not report.is_of_node:
-        message = f"{directory} is neither a store (it has no {META_FILE}) nor a directory with stores in it"
-        raise ConfigError("DIR", str(directory), "a directory with a store, or with stores", message=message)
-    return _Found([(path, path.name in report.acknowledged) for path in report.stores], report)
-
-
-def _checked(path: Path, on_progress: OnProgress | None, *, is_acknowledged: bool) -> StoreReport:
-    """The report of one store. An unreadable store becomes a problem in its report, so that the others are checked."""
-    try:
-        return check_store(path, on_progress, is_acknowledged=is_acknowledged)
-    except (StoreError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise  # the directory for temporary files has no room for the copy of the metadata
-        return StoreReport(directory=str(path), problems=[str(error)])
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[OnProgress | None]:
-    """A bar on standard error, if that is a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-def _as_object(report: StoreReport) -> dict[str, Any]:
-    content = asdict(report)
-    content["is_sound"] = report.is_sound
-    for segment, of_segment in zip(report.segments, content["segments"], strict=True):
-        of_segment["superseded_bytes"] = segment.superseded_bytes
-    return content
-
-
-def _told(report: StoreReport) -> Iterator[str]:
-    """The report for people."""
-    if report.is_unfinished:
-        yield f"{report.directory}: what an unfinished creation of a bucket left; the next start of a node removes it"
-        return
-    state = "open in a node" if report.is_in_use else "closed cleanly" if report.was_closed else "not closed cleanly"
-    yield f"{report.directory}: format {report.format or 'unknown'}, {state}, {report.vbuckets} vbuckets"
-    yield f"  {'segment':<26}{'bytes':>14}{'blocks':>10}{'frames':>12}{'live':>12}{'live bytes':>15}{'superseded':>15}"
-    for segment in report.segments:
-        yield _line_of(segment)
-    for segment in report.segments:
-        if segment.torn_bytes:
-            why = "is being written" if report.is_in_use else "a commit that did not end; opening cuts it off"
-            yield f"  {Path(segment.file).name} ends in {segment.torn_bytes} bytes: {why}"
-    for name in report.others:
-        yield f"  {name} does not count: what an unfinished step left; opening removes it"
-    for problem in report.problems:
-        yield f"  DAMAGED {problem}"
-    damage = report.damage
-    for found in damage[:SHOWN_DAMAGE]:
-        yield from _told_damage(found)
-    if len(damage) > SHOWN_DAMAGE:
-        yield f"  … and {len(damage) - SHOWN_DAMAGE} more (--json has all)"
-    if report.is_sound:
-        yield "  sound"
-    else:
-        command = f"dcpstream store repair {report.directory}"
-        # Problems of a store as a whole cannot always be repaired.
-        todo = f"`{command} --dry-run` tells what can be done" if report.problems else f"`{command}` cuts it out"
-        yield f"  {len(damage) + len(report.problems)} damaged; {todo}"
-
-
-def _line_of(segment: SegmentReport) -> str:
-    numbers = (segment.size, segment.blocks, segment.frames, segment.live_frames)
-    return (
-        f"  {Path(segment.file).name:<26}{numbers[0]:>14,}{numbers[1]:>10,}{numbers[2]:>12,}{numbers[3]:>12,}"
-        f"{segment.live_bytes:>15,}{segment.superseded_bytes:>15,}"
-    )
-
-
-def _told_damage(found: Damage) -> Iterator[str]:
-    where = f"{Path(found.file).name} at byte {found.offset}, {found.size} bytes"
-    whose = "" if found.vbid is None else f"; vbucket {found.vbid}, seqnos {found.first_seqno} to {found.last_seqno}"
-    yield f"  DAMAGED {where}: {found.what}{whose}"
-    if found.keys:
-        yield f"    keys as they read now: {', '.join(found.keys)}"
-
-
-def _told_repair(repair: Repair, *, dry_run: bool) -> Iterator[str]:
-    """The repair for people."""
-    if repair.removed:
-        would = "would be removed" if dry_run else "is removed"
-        yield f"{repair.directory}: what an unfinished creation of a bucket left {would}; it held nothing"
-        return
-    if repair.impossible:
-        yield f"{repair.directory}: cannot be repaired: {repair.impossible}"
-        return
-    if not repair.is_needed:
-        yield f"{repair.directory}: sound, nothing to do"
-        return
-    would = "would be " if dry_run else ""
-    yield f"{repair.directory}: {len(repair.before.damage) + len(repair.before.problems)} damaged"
-    for name in repair.rewritten:
-        yield f"  {name}: {would}copied without its damage"
-    for name in repair.dropped:
-        yield f"  {name}: {would}given up, nothing in it can be read"
-    branches = sorted(repair.branches.items())
-    for vbid, seqno in branches[:SHOWN_BRANCHES]:
-        yield f"  vbucket {vbid}: {would}given a new branch at seqno {seqno}; clients that were further roll back"
-    if len(branches) > SHOWN_BRANCHES:
-        yield f"  … and {len(branches) - SHOWN_BRANCHES} more vbuckets"
-    kept_in = repair.kept_in or f"{repair.directory}/{LOST_AND_FOUND}"
-    yield f"  damaged files, the metadata as it was and a report {'would go to' if dry_run else 'are in'} {kept_in}"
-
-
-def _node_object(report: DirectoryReport) -> dict[str, Any]:
-    return {
-        "directory": str(report.directory),
-        "damaged": {str(file): why for file, why in report.damaged.items()},
-        "unfinished": [str(path) for path in report.unfinished],
-        "gone": report.gone,
-    }
-
-
-def _told_node(report: DirectoryReport) -> Iterator[str]:
-    """The findings in a data directory beside the stores, for people."""
-    for path in report.unfinished:
-        yield f"{path}: what an unfinished creation or deletion of a bucket left; the next start of a node removes it"
-    for name in report.gone:
-        yield f"{report.directory / name}: not there any more; the next start of a node forgets the bucket"
-    for file, why in report.damaged.items():
-        yield f"{file}:"
-        yield f"  DAMAGED {why}"
-    if not report.damaged and (report.directory / NODE_FILE).exists():
-        yield f"{report.directory}: the node's own files are sound"
-
-
-def _repaired_node(report: DirectoryReport, *, dry_run: bool) -> Iterator[str]:
-    would = "would be" if dry_run else "is"
-    for path in report.unfinished:
-        if not dry_run:
-            remove_unfinished(report.directory, path)
-        yield f"{path}: what an unfinished creation or deletion of a bucket left {would} removed"
-    if not report.damaged:
-        return
-    kept_in = report.directory / LOST_AND_FOUND if dry_run else move_damaged(report)
-    for file, why in report.damaged.items():
-        yield f"{file}: {why}"
-    yield f"  {'would be moved' if dry_run else 'moved'} to {kept_in}; the next start of a node goes on without"
+    return store_reports.repair(directory, dry_run=dry_run, as_json=as_json)

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from dcpstream.cli.bucket import tell
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
+from dcpstream.cli.output import tell
 
 USERS = "/settings/rbac/users"
 

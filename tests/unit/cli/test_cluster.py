@@ -76,6 +76,16 @@ def test_a_graceful_failover(cluster: dcpstream.Cluster, shell: Shell) -> None:
     assert shell.status()["balanced"]
 
 
+def test_a_graceful_failover_of_several_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    with dcpstream.Cluster(nodes=4, replicas=2, vbuckets=4) as cluster:
+        several = Shell(cluster, capsys)
+        first, second, *others = cluster.nodes
+        assert several("failover", place(others[0]), place(others[1])) == "done\n"
+        assert {chain[0] for chain in cluster.chains()} == {first.name, second.name}
+        found = [node["membership"] for node in several.status(expect=1)["nodes"]]
+        assert found == ["active", "active", "inactiveFailed", "inactiveFailed"]
+
+
 def test_a_hard_failover_of_a_node_that_is_gone(cluster: dcpstream.Cluster, shell: Shell) -> None:
     _, second = cluster.nodes
     second.crash()

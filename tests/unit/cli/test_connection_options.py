@@ -20,11 +20,19 @@ def command(connection_string: str, username: str, password: str, bucket: str, l
     ("given", "shown"),
     [
         ([], f"{DEFAULT_CONNECTION} Administrator password default False"),
+        (["--cluster", "couchbase://a"], "couchbase://a Administrator password default False"),
+        (["-c", "couchbase://a"], "couchbase://a Administrator password default False"),
         (["couchbase://a", "--user", "u", "--bucket", "b", "--last"], "couchbase://a u password b True"),
     ],
 )
 def test_their_values(given: list[str], shown: str) -> None:
     assert CliRunner().invoke(command, given).output.strip() == shown
+
+
+def test_a_cluster_is_given_once() -> None:
+    result = CliRunner().invoke(command, ["couchbase://a", "-c", "couchbase://b"])
+    assert result.exit_code == 2
+    assert "the cluster is given twice: as couchbase://a and with --cluster couchbase://b" in result.output
 
 
 def test_the_environment_hides_the_password() -> None:

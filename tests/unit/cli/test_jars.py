@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def test_the_settings_are_arguments_of_spark_submit(directory: Path) -> None:
     out = printed("delta", "--for-spark", "4.2.1", "--show", "conf")
     assert out.startswith(f"--conf spark.jars={directory}/delta-spark_4.2_2.13-4.4.0.jar,{directory}/delta-storage")
     assert "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension" in out
+
+
+def test_both_in_json(directory: Path) -> None:
+    found = json.loads(printed("delta", "--for-spark", "4.2.1", "--json"))
+    assert found["settings"]["spark.jars"] == ",".join(found["jars"])
+    assert "spark.sql.extensions" in found["settings"]
 
 
 def test_a_spark_without_connector_is_an_error(directory: Path) -> None:

@@ -73,6 +73,17 @@ def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["store", command, str(tmp_path / "missing")]) == 2
 
 
+def test_the_directory_of_a_cluster_is_told_with_those_of_its_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".cluster.json").touch()
+    for name in ("node-2", "node-1"):
+        (tmp_path / name).mkdir()
+    assert run(["store", "check", str(tmp_path)]) == 2
+    told = f"{tmp_path} is the directory of a cluster. Name one of its nodes: {tmp_path}/node-1 {tmp_path}/node-2"
+    assert told in capsys.readouterr().err
+
+
 def test_a_store_that_a_node_has_open(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with DiskBucketStore(data / "travel", 2):
         assert run(["store", "check", str(data)]) == 0
@@ -92,3 +103,11 @@ def test_a_store_that_repair_may_not_mend_is_not_said_to_be_mended(
     out = capsys.readouterr().out
     assert "cannot be repaired" in out
     assert ".." not in out
+
+
+def test_a_repair_in_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "repair", str(data), "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["dry_run"] is True
+    assert [(store["is_needed"], store["branches"]) for store in found["stores"]] == [(False, {})]
+    assert found["node"]["damaged"] == {}
