@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from dcpstream.cli.new_files import new_file
+from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError, FieldError, FrameError
 from dcpstream.wire import (
     HEADER_BYTES,
@@ -27,6 +30,9 @@ from dcpstream.wire import (
     decode_message,
 )
 
+if TYPE_CHECKING:
+    from dcpstream.recording.tcp import Conversation, Endpoint
+
 MAX_INPUT_BYTES = 256 * 1024 * 1024
 """Largest input, because it is held in memory."""
 
@@ -41,17 +47,164 @@ _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["auto", "hex", "binary"]),
+    type=click.Choice(["auto", "hex", "binary", "pcap", "recording"]),
     default="auto",
     show_default=True,
-    help="Hexadecimal text (blanks, line breaks and # comments are skipped), or the bytes themselves.",
+    help="Hexadecimal text (blanks, line breaks and # comments are skipped), the bytes themselves, captured packets "
+    "(pcap or pcapng), or a file of `record`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per frame, without cuts.")
-def decode_command(source: Path, form: str, as_json: bool) -> None:
-    """Print the messages in FILE (or standard input, with -): a recording of one direction of a connection."""
-    data = frame_bytes(read_source(source), form)
-    for offset, frame in frames(data):
-        click.echo(json.dumps(as_object(offset, frame)) if as_json else as_text(offset, frame))
+@json_option("One JSON object per frame, without cuts.")
+@click.option("--ports", default="11210", show_default=True, help="Of captured packets: the nodes' ports, by commas.")
+@click.option(
+    "--write-pcap",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Instead of printing, write the frames as packets of port 11210, for Wireshark.",
+)
+@click.option(
+    "--write-recording",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Of captured packets: instead of printing, write their DCP streams as a recording, for `replay`.",
+)
+def decode_command(
+    source: Path, form: str, as_json: bool, ports: str, write_pcap: Path | None, write_recording: Path | None
+) -> None:
+    """Print the messages in FILE, or in standard input, with -.
+
+    FILE has the bytes of one direction of a connection, captured packets, or a recording.
+    """
+    if write_recording is not None and write_pcap is not None:
+        raise click.UsageError("--write-pcap and --write-recording are both given: call decode once for each file")
+    if write_recording is not None:
+        _write_recording(source, ports, write_recording)
+        return
+    found = found_frames(source, form, ports)
+    if write_pcap is not None:
+        _write_pcap(found, write_pcap)
+        return
+    place = None
+    for one in found:
+        if one.place != place and not as_json:
+            click.echo(f"# {one.place}")
+        place = one.place
+        if as_json:
+            click.echo(json.dumps(one.facts | as_object(one.offset, one.frame)))
+        else:
+            click.echo(as_text(one.offset, one.frame))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A frame of the input.
+
+    Attributes:
+        offset: in the input, or in its direction of a connection.
+        ends: client and server of a captured connection.
+        is_from_server: the direction; None if the input does not say.
+        time_ns: when it was captured or recorded, in nanoseconds since 1970; 0 if the input does not say.
+    """
+
+    offset: int
+    frame: Frame
+    ends: tuple[Endpoint, Endpoint] | None = None
+    is_from_server: bool | None = None
+    time_ns: int = 0
+
+    @property
+    def place(self) -> str | None:
+        """The direction, for people; None if the input does not say."""
+        if self.ends is None:
+            return None
+        client, server = self.ends
+        return f"{server} -> {client}" if self.is_from_server else f"{client} -> {server}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the input says beside the frame, for JSON."""
+        facts: dict[str, Any] = {"time_ns": str(self.time_ns)} if self.time_ns else {}
+        if self.ends is not None:
+            client, server = map(str, self.ends)
+            facts |= {"from": server, "to": client} if self.is_from_server else {"from": client, "to": server}
+        return facts
+
+
+def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
+    """The frames of any input.
+
+    Raises:
+        ConfigError: it is not what `form` says. FrameError: bytes that are no frame.
+    """
+    if form == "recording" or (form == "auto" and str(source) != "-" and _is_recording(source)):
+        from dcpstream.recording.file import RecordingReader
+
+        with RecordingReader(source) as reader:
+            for block in reader.blocks():
+                for offset, frame in frames(block.frames):
+                    yield Found(offset, frame, time_ns=block.time_ns)
+        return
+    from dcpstream.recording.pcap import is_capture
+
+    data = read_source(source)
+    if form == "pcap" or (form == "auto" and is_capture(data)):
+        yield from _captured(data, ports)
+        return
+    for offset, frame in frames(frame_bytes(data, form)):
+        yield Found(offset, frame)
+
+
+def _is_recording(source: Path) -> bool:
+    from dcpstream.recording.file import is_recording
+
+    with source.open("rb") as file:
+        return is_recording(file.read(100))
+
+
+def _captured(data: bytes, ports: str) -> Iterator[Found]:
+    from dcpstream.recording.capture import frames_of
+
+    for conversation in _conversations(data, ports):
+        ends = conversation.client, conversation.server
+        for one in frames_of(conversation):
+            yield Found(one.offset, one.frame, ends, one.is_from_server, one.time_ns)
+        for problem in conversation.problems:
+            click.echo(problem, err=True)
+
+
+def _conversations(data: bytes, ports: str) -> list[Conversation]:
+    from dcpstream.recording.pcap import packets
+    from dcpstream.recording.tcp import conversations
+
+    try:
+        numbers = {int(port) for port in ports.split(",")}
+    except ValueError:
+        message = f"--ports: {ports} are no port numbers. Write them as 11210,11214"
+        raise ConfigError("--ports", ports, "numbers with commas", message=message) from None
+    return conversations(packets(data), numbers)
+
+
+def _write_pcap(found: Iterable[Found], path: Path) -> None:
+    from dcpstream.recording.capture import CLIENT, SERVER, FramesToPcap, is_from_server
+
+    with new_file("--write-pcap", path) as temporary, temporary.open("xb") as file:
+        writer = FramesToPcap(file)
+        for one in found:
+            client, server = one.ends or (CLIENT, SERVER)
+            direction = is_from_server(one.frame) if one.is_from_server is None else one.is_from_server
+            writer.write(one.frame.encode(), one.time_ns, is_from_server=direction, client=client, server=server)
+
+
+def _write_recording(source: Path, ports: str, path: Path) -> None:
+    from dcpstream.recording.capture import recorded
+    from dcpstream.recording.file import RecordingWriter
+
+    with new_file("--write-recording", path) as temporary:
+        found = _conversations(read_source(source), ports)
+        header, blocks = recorded(found)
+        with RecordingWriter.create(temporary, header) as writer:
+            for time_ns, data in blocks:
+                writer.write(data, time_ns)
+    for conversation in found:
+        for problem in conversation.problems:
+            click.echo(problem, err=True)
 
 
 def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:
@@ -67,7 +220,8 @@ def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:
         with source.open("rb") as file:
             data = file.read(MAX_INPUT_BYTES + 1)
     if len(data) > MAX_INPUT_BYTES:
-        raise ConfigError("FILE", str(source), f"at most {MAX_INPUT_BYTES >> 20} MiB; cut it at a frame's start")
+        message = f"the input has more than {MAX_INPUT_BYTES >> 20} MiB. Cut it at the start of a frame"
+        raise ConfigError("FILE", str(source), f"at most {MAX_INPUT_BYTES >> 20} MiB", message=message)
     return data
 
 

@@ -8,8 +8,12 @@ from click.testing import CliRunner
 
 from dcpstream.cli import decode
 from dcpstream.errors import ConfigError, FrameError
-from dcpstream.wire import Magic, Opcode, encode_request, encode_response
-from dcpstream.wire.messages.dcp import AddStream, Mutation, StreamEnd
+from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.recording import history
+from dcpstream.recording.capture import FramesToPcap
+from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
+from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
+from tests.unit.cli.conftest import Commands
 
 END = StreamEnd(vbid=5, opaque=0xFEEDCAFE, reason=2)
 MUTATION = Mutation(
@@ -108,5 +112,78 @@ def test_a_key_with_a_collection_id_stays_readable(tmp_path: Path) -> None:
 
 def test_input_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "MAX_INPUT_BYTES", 10)
-    with pytest.raises(ConfigError, match="FILE"):
+    with pytest.raises(ConfigError, match=r"the input has more than 0 MiB\. Cut it at the start of a frame"):
         decoded(END.encode(), tmp_path=tmp_path)
+
+
+def captured(path: Path, *frames: bytes) -> Path:
+    """A capture of a request, an answer, and what a producer sent."""
+    with path.open("wb") as file:
+        writer = FramesToPcap(file)
+        for number, data in enumerate(frames):
+            is_from_server = decode.as_object(0, decode_frame(data))["message"] not in ("StreamRequest", "AddStream")
+            writer.write(data, 10**18 + number, is_from_server=is_from_server)
+    return path
+
+
+OPENED = history.opened(5, StreamOffset.ZERO, FailoverLog.of((7, 0)))
+ROW = Mutation(vbid=5, opaque=5, cas=9, by_seqno=1, rev_seqno=1, key=b"\0hello", value=b"{}").encode()
+CAPTURED = (OPENED[:72], OPENED[72:], SnapshotMarker.pack(0, 1, 1, vbid=5, opaque=5), ROW)
+
+
+def test_captured_packets_show_both_directions(commands: Commands, tmp_path: Path) -> None:
+    path = str(captured(tmp_path / "capture", *CAPTURED))
+    lines = commands("decode", path).splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# 127.0.0.1:40000 -> 127.0.0.1:11210",
+        "# 127.0.0.1:11210 -> 127.0.0.1:40000",
+    ]
+    found = [json.loads(line) for line in commands("decode", path, "--json").splitlines()]
+    assert [(one["opcode"], one["to"], one["time_ns"]) for one in found][::3] == [
+        ("DCP_STREAM_REQ", "127.0.0.1:11210", str(10**18)),
+        ("DCP_MUTATION", "127.0.0.1:40000", str(10**18 + 3)),
+    ]
+    assert "no connection to port 9" in commands.refused("decode", path, "--ports", "9", expect=2)
+    assert "are no port numbers" in commands.refused("decode", path, "--ports", "x", expect=2)
+
+
+def test_a_capture_becomes_a_recording_and_packets_again(commands: Commands, tmp_path: Path) -> None:
+    capture, recording, packets = captured(tmp_path / "1", *CAPTURED), tmp_path / "2", tmp_path / "3"
+    commands("decode", str(capture), "--write-recording", str(recording))
+    messages = [json.loads(line)["message"] for line in commands("decode", str(recording), "--json").splitlines()]
+    assert messages == ["StreamRequest", "StreamResponse", "SnapshotMarker", "Mutation"]
+    commands("decode", str(recording), "--write-pcap", str(packets))
+    assert commands("decode", str(packets)) == commands("decode", str(capture)).replace("opaque:0x0", "opaque:0x5")
+
+
+@pytest.mark.parametrize("option", ["--write-pcap", "--write-recording"])
+def test_a_file_that_is_there_is_not_replaced(commands: Commands, tmp_path: Path, option: str) -> None:
+    capture, there = captured(tmp_path / "capture", *CAPTURED), tmp_path / "there"
+    there.write_bytes(b"old")
+    told = commands.refused("decode", str(capture), option, str(there), expect=2)
+    assert told == f"dcpstream: {option}: {there} exists already. Choose another file, or remove this one\n"
+    assert there.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(("option", "status"), [("--write-pcap", 5), ("--write-recording", 2)])
+def test_bad_input_leaves_no_file(commands: Commands, tmp_path: Path, option: str, status: int) -> None:
+    broken = tmp_path / "broken"
+    broken.write_bytes(ROW + b"\xde\xad\xbe\xef" * 6)
+    commands.refused("decode", str(broken), option, str(tmp_path / "new"), expect=status)
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+def test_one_file_is_written_at_a_time(commands: Commands, tmp_path: Path) -> None:
+    capture = captured(tmp_path / "capture", *CAPTURED)
+    both = ["--write-pcap", str(tmp_path / "1"), "--write-recording", str(tmp_path / "2")]
+    commands("decode", str(capture), *both, expect=2)
+    assert "both given" in commands.error
+    assert list(tmp_path.iterdir()) == [capture]
+
+
+def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
+    whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
+    cut = whole.index(CAPTURED[2]) - 40 - 16
+    (tmp_path / "capture").write_bytes(whole[:cut] + whole[cut + 16 + 40 + len(CAPTURED[2]) :])
+    assert "DCP_MUTATION" not in commands("decode", str(tmp_path / "capture"))
+    assert "the capture lacks 44 bytes" in commands.error
