@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
 
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.cli.selecting import compiled
+from dcpstream.cli.output import json_option
+from dcpstream.cli.selecting import key_options, key_selector
 from dcpstream.cli.stream import value_in_json
-from dcpstream.client import Change
 from dcpstream.model import Op
 
+if TYPE_CHECKING:
+    from dcpstream.client import Change
+
 _COLLECTION = click.option("--collection", metavar="SCOPE.COLLECTION", help="Instead of the default collection.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each document.")
+_JSON = json_option("Print JSON, a line for each document.")
 
 
 @click.group("kv")
@@ -90,31 +93,28 @@ def delete_command(keys: tuple[str, ...], access: BucketAccess, collection: str 
 @access_options(is_argument=False)
 @_COLLECTION
 @_JSON
-@click.option("--prefix", default="", help="Only keys that begin so.")
-@click.option("--regex", help="Only keys in which this is found.")
+@key_options
 @click.option("--limit", type=click.IntRange(min=1), help="So many at most, of all keys in order.")
 def ls_command(
     access: BucketAccess, collection: str | None, as_json: bool, prefix: str, regex: str | None, limit: int | None
 ) -> int:
-    """Print the keys in order. Reads the bucket's changes once, with the values: for small buckets."""
-    pattern = compiled(regex)
+    """Print the keys in order. Reads all changes of the collection once, without the documents."""
+    is_wanted = key_selector(prefix, regex)
     with access.client() as client:
         wanted = [collection or "_default._default"]
-        with contextlib.closing(client.changes(end="latest", collections=wanted)) as changes:
-            found = _keys(changes, prefix.encode(), pattern)
+        with contextlib.closing(client.changes(end="latest", collections=wanted, keys_only=True)) as changes:
+            found = _keys(changes, is_wanted)
     for key in sorted(found)[:limit]:
         text = key.decode(errors="backslashreplace")
         click.echo(json.dumps({"key": text}) if as_json else text)
     return OK
 
 
-def _keys(changes: Iterable[Change], prefix: bytes, pattern: re.Pattern[str] | None) -> set[bytes]:
-    """The keys that exist after these changes."""
+def _keys(changes: Iterable[Change], is_wanted: Callable[[bytes], bool]) -> set[bytes]:
+    """The wanted keys that exist after these changes."""
     found: set[bytes] = set()
     for change in changes:
-        if Op(change.op).is_control or not change.key.startswith(prefix):
-            continue
-        if pattern is not None and not pattern.search(change.key.decode(errors="replace")):
+        if Op(change.op).is_control or not is_wanted(change.key):
             continue
         if change.op == Op.MUTATION:
             found.add(change.key)

@@ -1,4 +1,4 @@
-"""Which changes `tail` shows: by key, by a path into the document, and since a time. Pure functions."""
+"""Which changes `tail` shows: by key, by a path into the document, and since a time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,34 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dcpstream.client import Change
+import click
+
+from dcpstream.cli.connection_options import with_options
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
+
+if TYPE_CHECKING:
+    from dcpstream.client import Change
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _STEP = re.compile(r"\.?([^.\[\]=]+)|\[(\d+)\]")
 _NOTHING = object()
+_F = TypeVar("_F", bound=Callable[..., Any])
+_KEYS = (
+    click.option("--prefix", default="", help="Only keys that begin so."),
+    click.option("--regex", help="Only keys in which this is found."),
+)
 
 
-def compiled(pattern: str | None) -> re.Pattern[str] | None:
+def key_options(command: _F) -> _F:
+    """Add which keys are wanted; the command gets `prefix` and `regex`, see `key_selector`."""
+    return with_options(command, _KEYS)
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
     """A regular expression of the user.
 
     Raises: ConfigError: it is none.
@@ -32,7 +47,7 @@ def compiled(pattern: str | None) -> re.Pattern[str] | None:
 
 
 def nanoseconds_since(text: str, now_ns: int) -> int:
-    """A time as nanoseconds since 1970.
+    """A time in the past as nanoseconds since 1970.
 
     Args:
         text: how long ago (90s, 15m, 2h, 1d), or a date and time in ISO form; without a zone in the local one.
@@ -40,14 +55,23 @@ def nanoseconds_since(text: str, now_ns: int) -> int:
 
     Raises: ConfigError: it is neither.
     """
+    return _moment(text, now_ns, "--since", "how long ago", -1)
+
+
+def nanoseconds_until(text: str, now_ns: int) -> int:
+    """A time to come as nanoseconds since 1970: as `nanoseconds_since`, but a duration counts from now on."""
+    return _moment(text, now_ns, "--until", "how long", 1)
+
+
+def _moment(text: str, now_ns: int, option: str, what: str, sign: int) -> int:
     duration = _DURATION.fullmatch(text)
     if duration is not None:
-        return now_ns - int(float(duration[1]) * _UNITS[duration[2]] * 1e9)
+        return now_ns + sign * int(float(duration[1]) * _UNITS[duration[2]] * 1e9)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
     except (ValueError, OverflowError):
-        message = f"--since: {text} is no time. Write how long ago (90s, 15m, 2h, 1d) or 2026-01-31T12:00:00"
-        raise ConfigError("--since", text, "90s, 15m, 2h, 1d, or an ISO time", message=message) from None
+        message = f"{option}: {text} is no time. Write {what} (90s, 15m, 2h, 1d) or 2026-01-31T12:00:00"
+        raise ConfigError(option, text, "90s, 15m, 2h, 1d, or an ISO time", message=message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +118,31 @@ class JsonPath:
         return self.wanted is _NOTHING or found == self.wanted
 
 
+def key_selector(prefix: str, regex: str | None) -> Callable[[bytes], bool]:
+    """Whether a key begins so, and has a place that the regular expression finds.
+
+    Raises: ConfigError: it is no regular expression.
+    """
+    start, pattern = prefix.encode(), _compiled(regex)
+
+    def is_wanted(key: bytes) -> bool:
+        return key.startswith(start) and (pattern is None or bool(pattern.search(key.decode(errors="replace"))))
+
+    return is_wanted
+
+
 def selector(
-    *, prefix: str, pattern: re.Pattern[str] | None, paths: Sequence[JsonPath], since_ns: int
+    is_wanted_key: Callable[[bytes], bool], *, paths: Sequence[JsonPath], since_ns: int
 ) -> Callable[[Change], bool]:
     """Whether a change is shown. Rollbacks and events of collections always are.
 
     A deletion has no document, so paths leave it out.
     """
-    start = prefix.encode()
 
     def is_wanted(change: Change) -> bool:
         if Op(change.op).is_control:
             return True
-        if change.cas < since_ns or not change.key.startswith(start):
-            return False
-        if pattern is not None and not pattern.search(change.key.decode(errors="replace")):
+        if change.cas < since_ns or not is_wanted_key(change.key):
             return False
         if not paths:
             return True

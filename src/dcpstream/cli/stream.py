@@ -9,17 +9,25 @@ import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
 from dcpstream.cli.connection_options import BucketAccess, access_options
-from dcpstream.client import Change, FileOffsetStore, OffsetStore, SqliteOffsetStore
-from dcpstream.client.positions import save_after
+from dcpstream.cli.new_files import check_directory
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 
+if TYPE_CHECKING:
+    from dcpstream.client import Change, OffsetStore
+
 _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
+
+collections_option = click.option(
+    "--collections",
+    help="Only these, separated by commas: scope.collection, scope.* (or scope), or a collection of _default.",
+)
+limit_option = click.option("--limit", type=click.IntRange(min=1), help="End after this number of lines.")
 
 
 @click.command("stream")
@@ -38,10 +46,7 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to save positions in and to resume from (.db, .sqlite: SQLite, else a text file).",
 )
-@click.option(
-    "--collections",
-    help="Only these, separated by commas: scope.collection, scope.* (or scope), or a collection of _default.",
-)
+@collections_option
 @click.option(
     "--on-rollback",
     type=click.Choice(["fail", "rewind"]),
@@ -63,7 +68,7 @@ _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
     help="If deletions were purged before they were read: end with status 6, continue with a warning, or (with "
     "--on-rollback rewind) read anew.  [default: fail, with rewind reconcile]",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="End after this number of lines.")
+@limit_option
 def stream_command(
     access: BucketAccess,
     start: Literal["earliest", "latest"],
@@ -104,6 +109,8 @@ def stream_command(
             # Flush before a position is saved, and for readers of the pipe.
             last = print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
         if store is not None and last is not None:
+            from dcpstream.client.positions import save_after
+
             save_after(store, last)  # with a limit, no further change was requested
 
 
@@ -112,17 +119,20 @@ def names_in(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def offset_store(path: Path | None) -> OffsetStore | None:
+def offset_store(path: Path | None, option: str = "--offsets") -> OffsetStore | None:
     """The store for a file name.
 
-    Raises:
-        ConfigError: its directory does not exist.
+    Args:
+        path: of the file; None for no store.
+        option: what gives the path, for the message.
+
+    Raises: ConfigError: its directory does not exist.
     """
     if path is None:
         return None
-    if not path.absolute().parent.is_dir():
-        message = f"--offsets: the directory {path.absolute().parent} does not exist"
-        raise ConfigError("--offsets", str(path), "a file in a directory that exists", message=message)
+    check_directory(option, path)
+    from dcpstream.client import FileOffsetStore, SqliteOffsetStore
+
     return SqliteOffsetStore(path) if path.suffix in _SQLITE_SUFFIXES else FileOffsetStore(path)
 
 

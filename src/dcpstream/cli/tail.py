@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from dcpstream.cli.connection_options import BucketAccess, access_options
-from dcpstream.cli.selecting import JsonPath, compiled, nanoseconds_since, selector
-from dcpstream.cli.stream import line_of, names_in, offset_store
-from dcpstream.client import Change
-from dcpstream.client.positions import save_after
+from dcpstream.cli.output import json_option
+from dcpstream.cli.selecting import JsonPath, key_options, key_selector, nanoseconds_since, selector
+from dcpstream.cli.stream import collections_option, limit_option, line_of, names_in, offset_store
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream.runtime import SystemClock
+
+if TYPE_CHECKING:
+    from dcpstream.client import Change
 
 _COLOURS = {Op.MUTATION: "green", Op.DELETION: "red", Op.EXPIRATION: "yellow"}
 _CONTROL_COLOUR = "magenta"
@@ -45,9 +47,8 @@ _LEAST_VALUE = 16
 @click.option(
     "--offsets", type=click.Path(path_type=Path, dir_okay=False), help="File of saved positions, as `stream`."
 )
-@click.option("--collections", help="Only these, separated by commas: scope.collection, or scope.*")
-@click.option("--prefix", default="", help="Only keys that begin so.")
-@click.option("--regex", help="Only keys in which this is found.")
+@collections_option
+@key_options
 @click.option(
     "--path",
     "paths",
@@ -55,8 +56,8 @@ _LEAST_VALUE = 16
     metavar="PATH[=VALUE]",
     help="Only documents with this place, such as order.items[0].sku, and this value there; may be repeated.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="End after this number of lines.")
-@click.option("--json", "as_json", is_flag=True, help="The lines of `stream`.")
+@limit_option
+@json_option("The lines of `stream`.")
 @click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
@@ -89,9 +90,7 @@ def tail_command(
         message = "--from latest needs --follow: a read that begins now and ends now has no changes"
         raise ConfigError("--from", "latest", "latest with --follow", message=message)
     since_ns = 0 if since is None else nanoseconds_since(since, SystemClock().time_ns())
-    is_wanted = selector(
-        prefix=prefix, pattern=compiled(regex), paths=[JsonPath.parse(path) for path in paths], since_ns=since_ns
-    )
+    is_wanted = selector(key_selector(prefix, regex), paths=[JsonPath.parse(path) for path in paths], since_ns=since_ns)
     has_colour = is_coloured(color, os.environ, is_terminal=sys.stdout.isatty())
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     store = offset_store(offsets)
@@ -110,6 +109,8 @@ def tail_command(
                 click.echo(line_of(change) if as_json else shown(change, width), color=has_colour)
                 sys.stdout.flush()
     if store is not None and last is not None and limit is not None:
+        from dcpstream.client.positions import save_after
+
         save_after(store, last)  # with a limit, no further change was requested
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
 import pytest
 
-from dcpstream.cli.selecting import JsonPath, compiled, nanoseconds_since, selector
+from dcpstream.cli.selecting import JsonPath, key_selector, nanoseconds_since, selector
 from dcpstream.client import Change
 from dcpstream.errors import ConfigError
 
@@ -67,11 +66,11 @@ def change(op: str = "mutation", key: bytes = b"order::1", value: bytes | None =
     ],
 )
 def test_all_conditions_must_hold_but_control_rows_are_always_shown(given: Change, is_shown: bool) -> None:
-    wanted = selector(prefix="order", pattern=re.compile(r"\d$"), paths=[JsonPath.parse("n=1")], since_ns=5)
+    wanted = selector(key_selector("order", r"\d$"), paths=[JsonPath.parse("n=1")], since_ns=5)
     assert wanted(given) is is_shown
 
 
 def test_a_pattern_that_is_none() -> None:
-    assert compiled(None) is None
+    assert key_selector("", None)(b"any")
     with pytest.raises(ConfigError, match="is not a regular expression"):
-        compiled("(")
+        key_selector("", "(")

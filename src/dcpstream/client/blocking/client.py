@@ -232,6 +232,7 @@ class Client:
         read_stable: bool = False,
         purge_gap: OnPurgeGap | None = None,
         idle_timeout_s: float | None = None,
+        keys_only: bool = False,
     ) -> Generator[Change, None, None]:
         """The changes one by one; needs no extra.
 
@@ -239,6 +240,10 @@ class Client:
         to the store after each portion that was received together, and when the stream ends, is closed or fails: then
         exactly up to the last change that was dealt with. `change.offset` is the position after a change, for those who
         keep positions themselves: `start={change.vbid: change.offset}`.
+
+        Args:
+            keys_only: whether the nodes leave the documents out, which saves most of the bytes; `change.value` is then
+                empty.
         """
         options = StreamOptions(
             start=start,
@@ -251,6 +256,7 @@ class Client:
             arrow=False,
             read_stable=read_stable,
             purge_gap=purge_gap,
+            columns=("key",) if keys_only else None,
         )
         return self._changes(options, idle_timeout_s)
 
