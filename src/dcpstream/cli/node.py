@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dcpstream.cli import node_defaults
 from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options, warn_of_readers
+from dcpstream.cli.serving import address_options, administrator_options, announced, check_ready_file, ready_file_option
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
-from dcpstream.model.cluster import MAX_VBUCKETS
-from dcpstream.node import Node
-from dcpstream.node.embedded import DEFAULT_FLUSH_INTERVAL_S, DEFAULT_PASSWORD, DEFAULT_USERNAME, ready_content
-from dcpstream.node.engine import DEFAULT_VERSION, RELEASES
-from dcpstream.runtime import replace_shared
+from dcpstream.runtime import keep_large_buffers_apart
+from dcpstream.runtime.stopping import stop_signals
 
 if TYPE_CHECKING:
     from dcpstream.cluster import Cluster
+    from dcpstream.node import Node
 
 MAX_USERS_FILE_BYTES = 1024 * 1024
 
@@ -36,7 +32,8 @@ def read_users(path: Path) -> Any:
     """
     try:
         if path.stat().st_size > MAX_USERS_FILE_BYTES:
-            raise ConfigError("--users", str(path), f"a file of at most {MAX_USERS_FILE_BYTES} bytes")
+            message = f"--users: {path} is larger than {MAX_USERS_FILE_BYTES} bytes. Is it the right file?"
+            raise ConfigError("--users", str(path), f"a file of at most {MAX_USERS_FILE_BYTES} bytes", message=message)
         warn_of_readers(path, "--users")
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -96,9 +93,7 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command("node")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=11210, show_default=True, help="KV port; 0: any free one.")
-@click.option("--mgmt-port", default=8091, show_default=True, help="Management (HTTP) port; 0: any free one.")
+@address_options
 @click.option(
     "--vbuckets",
     type=int,
@@ -115,13 +110,7 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     "--replicas", default=0, show_default=True, help="Copies of each vbucket on other nodes, 0 to 3; needs --nodes."
 )
 @click.option("--bucket", "buckets", multiple=True, default=("default",), show_default=True, help="May be repeated.")
-@click.option("--user", "username", default=DEFAULT_USERNAME, show_default=True, help="The administrator's name.")
-@click.option(
-    "--password",
-    default=DEFAULT_PASSWORD,
-    envvar="DCPSTREAM_PASSWORD",
-    help="The administrator's password; the variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
-)
+@administrator_options
 @click.option(
     "--users",
     type=click.Path(path_type=Path),
@@ -130,7 +119,9 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Directory for the data; without it, all data is in memory."
 )
-@click.option("--flush-interval", default=DEFAULT_FLUSH_INTERVAL_S, show_default=True, help="Seconds between commits.")
+@click.option(
+    "--flush-interval", default=node_defaults.FLUSH_INTERVAL_S, show_default=True, help="Seconds between commits."
+)
 @click.option(
     "--persist",
     type=click.Choice([level.value for level in Persist]),
@@ -153,17 +144,15 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
 )
 @click.option(
     "--compat-version",
-    type=click.Choice(list(RELEASES)),
-    default=DEFAULT_VERSION,
+    type=click.Choice(node_defaults.RELEASES),
+    default=node_defaults.VERSION,
     show_default=True,
     help="The server release that clients see. 7.6 adds range scans, among others.",
 )
 @click.option(
     "--development", is_flag=True, help="Let users with the rights to write change documents on the status page."
 )
-@click.option(
-    "--ready-file", type=click.Path(path_type=Path), help="Written when the node serves: ports and pid, JSON."
-)
+@ready_file_option
 @security_options
 @click.option("-v", "--verbose", count=True, help="Log more; twice for every connection.")
 def node_command(
@@ -195,21 +184,14 @@ def node_command(
     of the last --flush-interval.
 
     With --nodes, the nodes are one cluster. The first node has --port and --mgmt-port, each further node the next ones.
-    With --data, each node has a directory in it, which must be new: a cluster that ended does not go on with its data.
+    With --data, each node has a directory in it, and the same command starts the whole cluster again.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if "help" in texts:
         click.echo("\n".join(settings_with_defaults()))
         return
-    stopping = threading.Event()
-    if ready_file is not None and not ready_file.absolute().parent.is_dir():
-        message = f"--ready-file: the directory {ready_file.absolute().parent} does not exist"
-        raise ConfigError("--ready-file", str(ready_file), "a file in a directory that exists", message=message)
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
+    check_ready_file(ready_file)
     guarded = security_arguments(security, password)
     allow_descriptors(guarded["limits"])
     arguments = {
@@ -230,30 +212,18 @@ def node_command(
     if nodes == 1 and replicas:
         message = f"--replicas {replicas} needs further nodes for the copies: give --nodes, too"
         raise ConfigError("--replicas", replicas, "0 with one node", message=message)
+    from dcpstream.node import Node
+
+    if data is None:
+        keep_large_buffers_apart()
     node: Node | Cluster
     if nodes == 1:
         node = Node(vbuckets=vbuckets, **arguments)
     else:
         from dcpstream.cluster import Cluster
 
-        count = MAX_VBUCKETS if vbuckets is None else vbuckets
-        node = Cluster(nodes, replicas, vbuckets=count, processes=processes, **arguments)
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with node:
-            members = [node] if isinstance(node, Node) else [each.node for each in node.nodes]
-            for member in members:
-                url = f"http://{member.host}:{member.mgmt_port}"
-                click.echo(f"{member.connection_string}  management {url}  status page {url}/ui", err=True)
-                if member.tls_port:
-                    where = f"management https://{member.host}:{member.mgmt_tls_port}"
-                    click.echo(f"{member.tls_connection_string}  {where}", err=True)
-            if ready_file is not None:
-                content = ready_content(members, os.getpid()) + "\n"
-                replace_shared(ready_file, content.encode(), 0o644)
+        node = Cluster(nodes, replicas, vbuckets=vbuckets, processes=processes, **arguments)
+    with stop_signals() as stopping, node:
+        members = [node] if isinstance(node, Node) else [each.node for each in node.nodes]
+        with announced(members, ready_file):
             stopping.wait()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        if ready_file is not None:
-            ready_file.unlink(missing_ok=True)

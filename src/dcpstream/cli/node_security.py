@@ -6,17 +6,17 @@ import contextlib
 import logging
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dcpstream.cli import node_defaults
+from dcpstream.cli.connection_options import with_options
 from dcpstream.errors import ConfigError
-from dcpstream.node.embedded import PLAIN_POLICIES
-from dcpstream.node.shell.limits import Limits
-from dcpstream.node.shell.tls import CLIENT_AUTH, USER_FROM, TlsSettings
-from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
+
+if TYPE_CHECKING:
+    from dcpstream.node.shell.limits import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ _OPTIONS = (
     ),
     click.option(
         "--password-iterations",
-        default=DEFAULT_ITERATIONS,
+        default=node_defaults.PASSWORD_ITERATIONS,
         show_default=True,
-        type=click.IntRange(DEFAULT_ITERATIONS, MAX_ITERATIONS),
+        type=click.IntRange(node_defaults.PASSWORD_ITERATIONS, node_defaults.PASSWORD_ITERATIONS_MAX),
         help="Rounds of PBKDF2 for passwords: more rounds make attacks on stolen hashes, and each login, slower.",
     ),
     click.option(
         "--plain",
-        type=click.Choice(PLAIN_POLICIES),
+        type=click.Choice(node_defaults.PLAIN_POLICIES),
         help="When passwords in plain text are accepted: always, or over TLS only.  [default: always on loopback]",
     ),
     click.option(
@@ -54,7 +54,7 @@ _OPTIONS = (
     click.option("--tls-ca-out", type=_FILE, help="File for the authority of the certificate that the node makes."),
     click.option(
         "--tls-client-auth",
-        type=click.Choice(CLIENT_AUTH),
+        type=click.Choice(node_defaults.CLIENT_AUTH),
         default="none",
         show_default=True,
         help="Whether clients' certificates log in their users.",
@@ -62,7 +62,7 @@ _OPTIONS = (
     click.option("--tls-client-ca", type=_FILE, help="Authority of client certificates, PEM; else the node's own."),
     click.option(
         "--tls-user-from",
-        type=click.Choice(USER_FROM),
+        type=click.Choice(node_defaults.USER_FROM),
         default="subject.cn",
         show_default=True,
         help="Which part of the certificate names the user.",
@@ -74,16 +74,14 @@ _OPTIONS = (
         "limits",
         multiple=True,
         metavar="NAME=VALUE",
-        help=f"A limit of clients: {', '.join(field.name for field in fields(Limits))}. May be repeated.",
+        help=f"A limit of clients: {', '.join(node_defaults.LIMITS)}. May be repeated.",
     ),
 )
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _OPTIONS)
 
 
 def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any]:
@@ -96,6 +94,9 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     Raises:
         ConfigError: options that exclude each other, or an unreadable file.
     """
+    from dcpstream.node.shell.limits import Limits
+    from dcpstream.node.shell.tls import TlsSettings
+
     is_tls = given["is_tls"] or given["tls_cert"] is not None
     needless = [name for name in ("tls_key", "tls_names", "tls_ca_out", "tls_client_ca") if given[name]]
     if not is_tls and (needless or given["tls_client_auth"] != "none"):
@@ -159,5 +160,6 @@ def _password_in(path: Path) -> str:
         message = f"--password-file: {path} cannot be read: {why}"
         raise ConfigError("--password-file", str(path), "a file that can be read", message=message) from None
     if not password:
-        raise ConfigError("--password-file", str(path), "a file whose first line is the password")
+        message = f"--password-file: the first line of {path} is empty. Write the password there"
+        raise ConfigError("--password-file", str(path), "a file whose first line is the password", message=message)
     return password

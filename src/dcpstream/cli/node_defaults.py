@@ -1,0 +1,30 @@
+"""What the help of `node` shows of the node: defaults and choices, so that the help does not load the node.
+
+The owners are the modules of the node; a test compares.
+"""
+
+from __future__ import annotations
+
+FLUSH_INTERVAL_S = 0.05
+RELEASES = ("7.2", "7.6")
+VERSION = "7.2"
+PLAIN_POLICIES = ("always", "tls")
+CLIENT_AUTH = ("none", "optional", "mandatory")
+USER_FROM = ("subject.cn", "san.dns", "san.email", "san.uri")
+PASSWORD_ITERATIONS = 4096
+PASSWORD_ITERATIONS_MAX = 1_000_000
+LIMITS = (
+    "connections",
+    "connections_per_user",
+    "connections_before_login",
+    "tls_connections",
+    "login_s",
+    "frame_s",
+    "idle_s",
+    "stalled_s",
+    "stalled_dcp_s",
+    "buffered_bytes",
+    "http_connections",
+    "http_header_s",
+    "http_body_s",
+)
