@@ -6,18 +6,20 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dcpstream.cli import foreign_offsets
-from dcpstream.cli.bucket import tell
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
+from dcpstream.cli.output import json_option, tell
 from dcpstream.cli.stream import offset_store
-from dcpstream.client import BranchState, OffsetStore, SavedOffset
-from dcpstream.client.machine.resume import complete
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import StreamOffset
+
+if TYPE_CHECKING:
+    from dcpstream.client import BranchState, OffsetStore, SavedOffset
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _FORMAT = click.option(
@@ -27,7 +29,7 @@ _FORMAT = click.option(
     required=True,
     help="kafka-connect: the JSON of GET and PATCH /connectors/NAME/offsets; go-dcp: its file of metadata.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JSON = json_option()
 
 
 @click.group("offsets")
@@ -81,24 +83,26 @@ def diff_command(file: Path, other: Path | None, access: BucketAccess, as_json: 
 @_FILE
 @access_options(is_argument=False)
 @click.option("--to", "target", required=True, help="earliest, latest, or (with --vbucket) a seqno.")
-@click.option("--vbucket", "vbuckets", multiple=True, type=click.IntRange(0, 1023), help="Only this; may be repeated.")
+@click.option("--vbucket", "only", multiple=True, type=click.IntRange(0, 1023), help="Only this; may be repeated.")
 @_JSON
-def seek_command(file: Path, access: BucketAccess, target: str, vbuckets: tuple[int, ...], as_json: bool) -> int:
+def seek_command(file: Path, access: BucketAccess, target: str, only: tuple[int, ...], as_json: bool) -> int:
     """Move the positions in FILE: the next run reads from there. What was saved is replaced."""
     is_seqno = target.isascii() and target.isdigit()
     if not is_seqno and target not in ("earliest", "latest"):
         message = f"--to: {target} is no position. Write earliest, latest, or a seqno"
         raise ConfigError("--to", target, "earliest, latest, or a seqno", message=message)
-    if is_seqno and not vbuckets:
+    if is_seqno and not only:
         message = "--to a seqno needs --vbucket: each vbucket counts its own seqnos"
         raise ConfigError("--to", target, "a seqno with --vbucket", message=message)
     store, _ = _loaded(file, must_exist=False)
     states = _observed(access)
-    missing = sorted(set(vbuckets) - set(states))
+    missing = sorted(set(only) - set(states))
     if missing:
         message = f"the bucket serves no vbucket {', '.join(map(str, missing))}"
         raise ConfigError("--vbucket", missing, "vbuckets of the bucket", message=message)
-    fresh = {vbid: _sought(target, vbid, states[vbid]) for vbid in vbuckets or sorted(states)}
+    fresh = {vbid: _sought(target, vbid, states[vbid]) for vbid in only or sorted(states)}
+    from dcpstream.client import SavedOffset
+
     store.save({vbid: SavedOffset(offset) for vbid, offset in fresh.items()})
     return tell(f"{len(fresh)} vbuckets of {file} are at {target}", as_json=as_json)
 
@@ -107,17 +111,14 @@ def seek_command(file: Path, access: BucketAccess, target: str, vbuckets: tuple[
 @_FILE
 @_FORMAT
 @click.option("--bucket", default="default", show_default=True, help="Its name, for kafka-connect.")
-@click.option("--connector", help="The connector's name, if it has couchbase.connector.name.in.offsets.")
 @click.option("--bucket-uuid", default="", help="For go-dcp, which checks it; `bucket list --json` prints it.")
-def export_command(
-    file: Path, form: foreign_offsets.Format, bucket: str, connector: str | None, bucket_uuid: str
-) -> int:
+def export_command(file: Path, form: foreign_offsets.Format, bucket: str, bucket_uuid: str) -> int:
     """Print the positions in FILE for another reader, which goes on where ours ended."""
     if form == "go-dcp" and not bucket_uuid:
         message = "--format go-dcp needs --bucket-uuid; `dcpstream bucket list --json` prints it"
         raise ConfigError("--bucket-uuid", None, "the bucket's uuid", message=message)
     saved = _loaded(file)[1]
-    click.echo(foreign_offsets.write(saved, form, bucket, connector=connector, bucket_uuid=bucket_uuid))
+    click.echo(foreign_offsets.write(saved, form, bucket, bucket_uuid=bucket_uuid))
     return OK
 
 
@@ -130,13 +131,19 @@ def export_command(
 def import_command(source: Path, file: Path, form: foreign_offsets.Format, access: BucketAccess, as_json: bool) -> int:
     """Save the positions of another reader in SOURCE (- is standard input) to FILE, so that `stream` goes on there.
 
-    Asks the bucket to complete positions without the bounds of their snapshot. A position on a branch that the bucket
-    no longer writes stays as it is: the next run is told of a rollback.
+    Asks the bucket to complete positions without the bounds of their snapshot. A position without a branch of history
+    is taken to be on the branch of now. A position on a branch that the bucket no longer writes stays as it is: the
+    next run is told of a rollback.
     """
-    text = sys.stdin.read() if str(source) == "-" else source.read_text(encoding="utf-8")
-    found = foreign_offsets.read(text, form, access.bucket)
+    is_standard_input = str(source) == "-"
+    data = sys.stdin.buffer.read() if is_standard_input else source.read_bytes()
+    where = "standard input" if is_standard_input else str(source)
+    try:
+        found = foreign_offsets.read(data, form, access.bucket)
+    except OffsetError as error:
+        raise OffsetError(f"{where}: {error}") from error
     if not found:
-        raise OffsetError(f"{source} has no positions of bucket {access.bucket}")
+        raise OffsetError(f"{where} has no positions of bucket {access.bucket}")
     store, present = _loaded(file, must_exist=False)
     if present:
         message = f"{file} has positions already; import into a new file"
@@ -147,7 +154,16 @@ def import_command(source: Path, file: Path, form: foreign_offsets.Format, acces
         raise OffsetError(
             f"the bucket serves no vbucket {', '.join(map(str, beyond))}: are these positions of another?"
         )
-    store.save({vbid: SavedOffset(complete(offset, states[vbid])) for vbid, offset in found.items()})
+    from dcpstream.client import SavedOffset
+
+    store.save({vbid: SavedOffset(foreign_offsets.resolved(offset, states[vbid])) for vbid, offset in found.items()})
+    guessed = sum(foreign_offsets.has_no_branch(offset) for offset in found.values())
+    if guessed:
+        click.echo(
+            f"{guessed} positions name no branch of their vbucket's history; they are taken to be on that of now. If "
+            "the cluster lost changes since they were saved, changes of the new branch may be missing",
+            err=True,
+        )
     return tell(f"{len(found)} vbuckets imported to {file}", as_json=as_json)
 
 
@@ -155,7 +171,7 @@ def _loaded(file: Path, *, must_exist: bool = True) -> tuple[OffsetStore, dict[i
     if must_exist and not file.exists():
         message = f"there is no file {file}"
         raise ConfigError("FILE", str(file), "a file of saved positions", message=message)
-    store = offset_store(file)
+    store = offset_store(file, "FILE")
     assert store is not None
     return store, store.load()
 
@@ -174,6 +190,8 @@ def _sought(target: str, vbid: int, state: BranchState) -> StreamOffset:
     if seqno > state.high_seqno:
         message = f"vbucket {vbid} has no seqno {seqno} yet: its last one is {state.high_seqno}"
         raise ConfigError("--to", target, f"at most {state.high_seqno}", message=message)
+    from dcpstream.client.machine.resume import complete
+
     return complete(StreamOffset(state.vbuuid, seqno, 0, None), state)
 
 

@@ -84,11 +84,25 @@ def test_positions_without_bounds_are_completed(
     assert keys_from(commands, one_node, back) == set(), "no rollback, and nothing twice"
 
 
+def test_positions_without_a_branch_are_taken_to_be_on_that_of_now(
+    one_node: dcpstream.Node, read: Path, commands: Commands, tmp_path: Path
+) -> None:
+    data = json.loads(commands("offsets", "export", str(read), "--format", "kafka-connect"))
+    for row in data["offsets"]:
+        row["offset"] = {"bySeqno": row["offset"]["bySeqno"]}
+    theirs, back = tmp_path / "theirs.json", tmp_path / "back"
+    theirs.write_text(json.dumps(data), encoding="utf-8")
+    at = ("--format", "kafka-connect", "--cluster", one_node.connection_string)
+    commands("offsets", "import", str(theirs), str(back), *at)
+    assert commands.error.startswith("4 positions name no branch")
+    assert keys_from(commands, one_node, back) == set(), "no rollback, and nothing twice"
+
+
 def test_what_cannot_be_imported(one_node: dcpstream.Node, commands: Commands, tmp_path: Path) -> None:
     at = ("--format", "go-dcp", "--cluster", one_node.connection_string)
     theirs, new = tmp_path / "theirs.json", str(tmp_path / "new")
     for text, told in (
-        ("no json", "this is no checkpoint of go-dcp"),
+        ("no json", f"{theirs}: this is no checkpoint of go-dcp"),
         ('{"0": {}}', "checkpoint is missing"),
         ("{}", "has no positions"),
         ('{"9": {"checkpoint": {"vbuuid": 1, "seqno": 1}}}', "the bucket serves no vbucket 9"),
@@ -96,6 +110,10 @@ def test_what_cannot_be_imported(one_node: dcpstream.Node, commands: Commands, t
         theirs.write_text(text, encoding="utf-8")
         assert told in commands.refused("offsets", "import", str(theirs), new, *at, expect=5)
     assert not Path(new).exists()
+    theirs.write_text('{"0": {"checkpoint": {"vbuuid": 1, "seqno": 1}}}', encoding="utf-8")
+    missing = str(tmp_path / "missing" / "new")
+    told = commands.refused("offsets", "import", str(theirs), missing, *at, expect=2)
+    assert told.startswith(f"dcpstream: FILE: the directory {tmp_path}/missing does not exist")
 
 
 def test_seek(one_node: dcpstream.Node, read: Path, commands: Commands) -> None:
