@@ -24,11 +24,13 @@ from tools.patience import patient
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "interop"
 FETCH_TIMEOUT_S = patient(180)
-"""Time limit of downloads: 32 MB of Java archives, 3 MB of Go sources."""
+"""Time limit of downloads: 32 MB of Java archives, 54 MB of Kafka, 3 MB of Go sources."""
 BUILD_TIMEOUT_S = patient(300)
 """Time limit of a build; a first build of gocbcore takes a minute on two cores."""
 GO_AT_LEAST = (1, 24)
 JAVA_AT_LEAST = 17
+CONNECTOR = "kafka-connect-couchbase"
+"""Directory in the cache for the archives of an unpacked release of Couchbase's connector for Kafka."""
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 Say = Callable[[str], None]
@@ -59,6 +61,24 @@ def python_sdk_version() -> str:
         return importlib.metadata.version("couchbase")
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def connector_version() -> str:
+    """The version of the connector for Kafka that was unpacked into the cache; empty without one."""
+    found = sorted((CACHE / CONNECTOR).rglob(f"{CONNECTOR}-*.jar"))
+    return found[0].stem.removeprefix(f"{CONNECTOR}-") if found else ""
+
+
+def tool(name: str) -> str:
+    """The path of a program.
+
+    Raises:
+        Missing: it is not installed.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"{name} is not installed")
+    return found
 
 
 def own(_: Say) -> list[str]:
@@ -125,12 +145,7 @@ def java(say: Say) -> list[str]:
     with _alone("java"):
         if not archives.exists():
             say("fetching the Java clients (32 MB)")
-            partial = archives.with_name(archives.name + ".part")
-            shutil.rmtree(partial, ignore_errors=True)
-            command = [maven, "-q", "-B", "-f", str(pom), MAVEN_PLUGIN, f"-DoutputDirectory={partial}"]
-            _fetch(command, HERE / "java", None, "the Java clients cannot be had")
-            _discard_others(archives)
-            partial.rename(archives)
+            _fetch_archives(maven, pom, archives, "the Java clients cannot be had")
         if not classes.exists():
             say("compiling the Java programs")
             partial = classes.with_name(classes.name + ".part")
@@ -157,7 +172,39 @@ def java(say: Say) -> list[str]:
     ]
 
 
+def kafka(say: Say) -> list[str]:
+    """The program that runs Kafka Connect, with where Java, the archives of Kafka and the connector are.
+
+    Raises:
+        Missing: no Java, no Maven, no connector, or the archives of Kafka cannot be had.
+    """
+    tools = {name: shutil.which(name) for name in ("java", "mvn")}
+    lacking = [name for name, path in tools.items() if path is None]
+    if lacking:
+        raise Missing(f"not installed: {', '.join(lacking)} (Java {JAVA_AT_LEAST} or newer, and Maven)")
+    if not any((CACHE / CONNECTOR).rglob(f"{CONNECTOR}-*.jar")):
+        raise Missing(f"no connector: unpack a release of {CONNECTOR} into .cache/interop/{CONNECTOR}")
+    pom = HERE / "kafka" / "pom.xml"
+    archives = CACHE / f"kafka-lib-{_fingerprint([pom], '')}"
+    with _alone("kafka"):
+        if not archives.exists():
+            say("fetching Kafka (54 MB)")
+            _fetch_archives(str(tools["mvn"]), pom, archives, "Kafka cannot be had")
+    places = {"java": tools["java"], "archives": archives, "plugins": CACHE / CONNECTOR}
+    return [sys.executable, "kafka_connect.py", *(str(word) for name in places for word in (f"-{name}", places[name]))]
+
+
 # ------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _fetch_archives(maven: str, pom: Path, archives: Path, otherwise: str) -> None:
+    """Fetch what a pom names into a directory, whole or not at all."""
+    partial = archives.with_name(archives.name + ".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [maven, "-q", "-B", "-f", str(pom), MAVEN_PLUGIN, f"-DoutputDirectory={partial}"]
+    _fetch(command, pom.parent, None, otherwise)
+    _discard_others(archives)
+    partial.rename(archives)
 
 
 def _fingerprint(paths: Sequence[Path], extra: str) -> str:

@@ -77,6 +77,9 @@ CLIENTS = {
     "gocbcore": Client("gocbcore", "10.9.3", building.go),
     "java-dcp": Client("java-dcp-client", "0.56.0", building.java),
     "java": Client("Java SDK", "3.9.2", building.java),
+    "kafka-connect": Client(
+        "Kafka Connect 4.1.0, Couchbase connector", building.connector_version(), building.kafka, HERE / "python"
+    ),
     "own": Client("dcpstream", "", building.own, HERE / "python"),
     "tshark": Client("tshark", "", building.tshark),
 }
@@ -148,6 +151,7 @@ CHECKS = [
         nodes=3,
         is_slow=True,
     ),
+    Check("python", "python-cluster-tls", "the same, TLS", ("kv_moves.py",), options=TLS, nodes=3, is_slow=True),
     Check(
         "gocbcore",
         "gocbcore-cluster",
@@ -156,6 +160,7 @@ CHECKS = [
         nodes=3,
         is_slow=True,
     ),
+    Check("gocbcore", "gocbcore-cluster-tls", "the same, TLS", ("moves",), options=TLS, nodes=3, is_slow=True),
     Check(
         "java",
         "java-cluster",
@@ -178,6 +183,14 @@ CHECKS = [
         "writes, reads and changes through rebalance, failover and replacement of a node",
         ("own_moves.py",),
         nodes=3,
+        is_slow=True,
+    ),
+    Check(
+        "kafka-connect",
+        "kafka-connect",
+        "goes on where dcpstream ended, and the other way round (`dcpstream offsets`)",
+        ("-vbuckets", "8"),
+        options={"vbuckets": 8},
         is_slow=True,
     ),
     Check("tshark", "tshark-python", "decodes a session of the Python SDK", (), watches="python-kv"),

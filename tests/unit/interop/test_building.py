@@ -49,6 +49,26 @@ def test_an_old_compiler_is_missing(tools: Path) -> None:
         building.java(silent)
 
 
+def test_the_connector_for_kafka_is_looked_for_in_the_cache(tools: Path) -> None:
+    with pytest.raises(Missing, match="not installed: java, mvn"):
+        building.kafka(silent)
+    executable(tools / "java", "")
+    executable(tools / "mvn", "echo no such host >&2; exit 1")
+    with pytest.raises(Missing, match="unpack a release of kafka-connect-couchbase into"):
+        building.kafka(silent)
+    assert building.connector_version() == ""
+    directory = building.CACHE / building.CONNECTOR / "couchbase" / "lib"
+    directory.mkdir(parents=True)
+    (directory / "kafka-connect-couchbase-4.3.1.jar").touch()
+    assert building.connector_version() == "4.3.1"
+    with pytest.raises(Missing, match="Kafka cannot be had: no such host"):
+        building.kafka(silent)
+    executable(tools / "mvn", 'for word; do case "$word" in -DoutputDirectory=*) mkdir "${word#*=}";; esac; done')
+    command = building.kafka(silent)
+    assert command[command.index("-plugins") + 1] == str(building.CACHE / building.CONNECTOR)
+    assert Path(command[command.index("-archives") + 1]).is_dir()
+
+
 def test_no_network_is_missing_and_names_the_reason(tools: Path) -> None:
     executable(
         tools / "go", 'case "$1" in version) echo go version go1.26.1 x;; *) echo no such host >&2; exit 1;; esac'
