@@ -11,7 +11,11 @@ from dcpstream.node.engine import Bucket, Engine, User
 from dcpstream.node.engine.access.permission import visible_manifest
 from dcpstream.node.engine.bucket.vbucket import VBucket
 from dcpstream.node.engine.cluster_config import in_url
-from dcpstream.node.http.ui.markup import (
+from dcpstream.node.http.ui.overview import bucket_state, kind_of, memory
+from dcpstream.node.http.ui.reader_page import clients_table
+from dcpstream.node.http.ui.readers import reader_of
+from dcpstream.node.summary import summarize_bucket
+from dcpstream.pages.markup import (
     NONE,
     Cell,
     Column,
@@ -31,11 +35,7 @@ from dcpstream.node.http.ui.markup import (
     text,
     tiles,
 )
-from dcpstream.node.http.ui.overview import bucket_state, kind_of, memory
-from dcpstream.node.http.ui.plots import Series, plots
-from dcpstream.node.http.ui.reader_page import clients_table
-from dcpstream.node.http.ui.readers import reader_of
-from dcpstream.node.summary import summarize_bucket
+from dcpstream.pages.plots import Series, plots
 
 VBUCKETS_PER_PAGE = 32
 """Rows of the table of vbuckets; links lead to the others."""
@@ -301,8 +301,9 @@ def _vbuckets(engine: Engine, bucket: Bucket, first: int) -> str:
     pager = ""
     if len(pages) > 1:
         links = "".join(
-            f'<a href="{here}?first={start}#vbuckets"{" aria-current=page" if start == first else ""}>{start}</a>'
+            f'<a href="{here}?first={start}#vbuckets"{" aria-current=page" if start == first else ""}>'
+            f"{start}&ndash;{min(start + VBUCKETS_PER_PAGE, bucket.vbucket_count) - 1}</a>"
             for start in pages
         )
-        pager = f'<nav class="pager" aria-label="vBuckets from">{links}</nav>'
+        pager = f'<nav class="pager" aria-label="vBuckets">{links}</nav>'
     return table("vbuckets", "vBuckets", columns, rows, "The bucket has none.", note=pager)

@@ -11,8 +11,8 @@ from dcpstream.model import AutoFailover, ClusterState, Membership, NodeState
 from dcpstream.node.engine import Bucket, Engine
 from dcpstream.node.engine.cluster_config import in_url
 from dcpstream.node.http.topology import MAX_COUNT, MAX_TIMEOUT_S
-from dcpstream.node.http.ui.forms import Field, hidden, order
-from dcpstream.node.http.ui.markup import (
+from dcpstream.pages.forms import Field, hidden, order
+from dcpstream.pages.markup import (
     Cell,
     Column,
     Row,

@@ -9,14 +9,15 @@ from dcpstream.model import vbucket_of_key
 from dcpstream.node.engine import Engine
 from dcpstream.node.engine.cluster_config import in_url
 from dcpstream.node.http.documents import Listing, Place
-from dcpstream.node.http.ui.forms import hidden, order
-from dcpstream.node.http.ui.markup import (
+from dcpstream.pages.forms import hidden, order
+from dcpstream.pages.markup import (
     NONE,
     Cell,
     Column,
     Row,
     empty,
     link,
+    moment,
     number,
     path,
     section,
@@ -71,7 +72,7 @@ def search_content(engine: Engine, place: Place, prefix: str, found: Listing) ->
         key = raw.decode(errors="replace")
         shown = link(documents_path(place, key), text(key)) if key.encode() == raw else text(key)
         vbid = vbucket_of_key(raw, count)
-        expires = _time(meta.expiration)
+        expires = moment(meta.expiration) if meta.expiration else "never"
         rows.append(
             Row(raw.hex(), (Cell(shown, key), number(vbid), number(meta.seqno), number(meta.rev_seqno), expires))
         )
@@ -130,7 +131,8 @@ def _facts(frame: Frame, meta: ItemMeta | None, vbid: int) -> str:
     kind = "JSON" if frame.datatype & Datatype.JSON else "text" if _is_text(frame.value) else "binary"
     seqno, revision, expires = NONE, "", NONE
     if meta is not None:
-        seqno, revision, expires = f"{meta.seqno:,}", f"revision {meta.rev_seqno:,}", _time(meta.expiration)
+        seqno, revision = f"{meta.seqno:,}", f"revision {meta.rev_seqno:,}"
+        expires = moment(meta.expiration) if meta.expiration else "never"
     return tiles(
         (
             ("Size", size(len(frame.value)).html, kind),
@@ -139,11 +141,6 @@ def _facts(frame: Frame, meta: ItemMeta | None, vbid: int) -> str:
             ("CAS", f"<code>{frame.cas:x}</code>", f"flags {int.from_bytes(frame.extras[:4], 'big'):#x}"),
         )
     )
-
-
-def _time(unix_s: int) -> str:
-    """A moment; the script writes it in the browser's time."""
-    return f'<time data-unix="{unix_s}">{unix_s}</time>' if unix_s else "never"
 
 
 def _editor(place: Place, key: str, frame: Frame, *, is_there: bool) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from dcpstream.node.faults.fault import AT_ONCE, BOUNDS, KINDS, REQUIRED
 from dcpstream.node.http.fault_pages import FAULTS
-from dcpstream.node.http.ui.forms import Field, order
-from dcpstream.node.http.ui.markup import Column, Row, number, section, table, text
+from dcpstream.pages.forms import Field, order
+from dcpstream.pages.markup import Column, Row, number, section, table, text
 from dcpstream.wire import Opcode, Status
 
 _LASTING = (
@@ -51,9 +51,12 @@ def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) 
 
 def _row(fault: Mapping[str, Any]) -> Row:
     number_of, kind = int(fault["id"]), str(fault["kind"])
-    fields = [f"{name}={value}" for name, value in fault.items() if name not in ("id", "kind", "hits")]
+    fields = [f"{_LABELS[name]}: {value}" for name, value in fault.items() if name in _LABELS]
     end = order(f"{FAULTS}/{number_of}", "End", method="DELETE", about=f"fault {number_of}", done="The fault is over.")
-    return Row(str(number_of), (text(kind), text(", ".join(fields) or "any"), number(int(fault["hits"])), end))
+    return Row(
+        str(number_of),
+        (text(kind.replace("_", " ")), text("; ".join(fields) or "any"), number(int(fault["hits"])), end),
+    )
 
 
 def _new(buckets: Sequence[str]) -> str:

@@ -1,34 +1,26 @@
-"""The frame that all pages share, and the files that they load.
-
-A page may load nothing from elsewhere, run no script but those here, and be shown in no other page.
-"""
+"""The node's pages in the frame that all pages share."""
 
 from __future__ import annotations
 
-from importlib.resources import files
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
 
 from aiohttp import web
 
 from dcpstream.node.engine import Engine
 from dcpstream.node.http.authorization import allows
 from dcpstream.node.http.site import NOT_FOUND, USER
-from dcpstream.node.http.ui.markup import text
+from dcpstream.pages.frame import HEADERS, Frame, Link, static_file
+from dcpstream.pages.markup import text
 
 HOME, CLUSTER, FAULTS_PAGE = "/ui", "/ui/cluster", "/ui/faults"
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-_STATIC = files("dcpstream.node.http.ui") / "static"
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_PLACES = (("Node", HOME, ""), ("Cluster", CLUSTER, ""), ("Faults", FAULTS_PAGE, "cluster.write"))
+STATIC = "/ui/static"
+_PLACES = ((Link("Node", HOME), ""), (Link("Cluster", CLUSTER), ""), (Link("Faults", FAULTS_PAGE), "cluster.write"))
 
 
 def page(
-    request: web.Request, engine: Engine, title: str, content: str, *, trail: str = "", status: int = 200,
+    request: web.Request, engine: Engine, title: str, content: str, *, trail: Sequence[Link] = (), status: int = 200,
     is_live: bool = True,
 ) -> web.Response:  # fmt: skip
     """A whole page.
@@ -36,38 +28,67 @@ def page(
     Args:
         title: plain text.
         content: HTML.
-        trail: HTML between the name of the product and the title: links to the pages above.
+        trail: links to the pages above.
         is_live: whether the script loads the page again and again.
     """
-    user, here = request[USER], request.path.rstrip("/")
-    links = "".join(
-        f'<a href="{path}"{" aria-current=page" if path == here else ""}>{name}</a>'
-        for name, path, needs in _PLACES
-        if not needs or allows(user, needs, {})
-    )
+    user = request[USER]
     version = text(engine.release.version.partition("-")[0])
-    html = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{text(title)} · dcpstream</title>\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="/ui/static/icon.svg">\n<link rel="stylesheet" href="/ui/static/style.css">\n'
-        '<script type="module" src="/ui/static/main.js"></script>\n</head>\n<body>\n'
-        '<a class="skip" href="#main">Skip to the content</a>\n'
-        f'<header class="top"><span class="product">dcpstream</span><nav aria-label="Pages">{links}</nav>'
-        f'<span class="facts">{text(request.host)}</span></header>\n'
-        '<p id="gone" role="alert" hidden></p>\n<p id="said" role="status" hidden></p>\n'
-        f'<main id="main" tabindex="-1"{"" if is_live else " data-still"}>\n'
-        f'<div class="title">{trail}<h1>{text(title)}</h1></div>\n{content}\n</main>\n'
-        f"<footer>It follows the protocol of Couchbase Server {version}. "
-        'For machines: <a href="/metrics">metrics</a>, <a href="/health">health</a>.</footer>\n</body>\n</html>\n'
+    frame = Frame(
+        server="The node",
+        static=STATIC,
+        ping="/versions",
+        footer=f"The node follows the protocol of Couchbase Server {version}. "
+        'For machines: <a href="/metrics">metrics</a>, <a href="/health">health</a>.',
     )
-    return web.Response(text=html, content_type="text/html", headers=_HEADERS, status=status)
+    html = frame.page(
+        title,
+        content,
+        host=request.host,
+        links=[link for link, needs in _PLACES if not needs or allows(user, needs, {})],
+        here=request.path.rstrip("/"),
+        trail=trail,
+        is_live=is_live,
+    )
+    return web.Response(text=html, content_type="text/html", headers=HEADERS, status=status)
 
 
-async def static_file(request: web.Request) -> web.Response:
+def is_page(path: str) -> bool:
+    """Whether a path is that of a page for people."""
+    return (path == HOME or path.startswith(f"{HOME}/")) and not path.startswith(f"{STATIC}/")
+
+
+def error_page(request: web.Request, engine: Engine, status: int, said: str) -> web.Response:
+    """A page instead of one that cannot be shown.
+
+    Args:
+        said: what the REST API would answer.
+    """
+    title, reason = _explained(status, said)
+    shown = f'<p class="problem">{text(reason)}</p>'
+    # What is missing may come back. Other errors are told once, and then only whether the node lives.
+    trail = [Link("Node", HOME)]
+    return page(request, engine, title, shown, trail=trail, status=status, is_live=status == HTTPStatus.NOT_FOUND)
+
+
+def _explained(status: int, said: str) -> tuple[str, str]:
+    """A title and a reason for people."""
+    if status == HTTPStatus.NOT_FOUND:
+        return "Not found", "The node has nothing at this address. It may have been removed."
+    try:
+        content = json.loads(said)
+    except ValueError:
+        content = {}
+    if isinstance(content, dict) and "permissions" in content:
+        return "Not allowed", f"You lack the permission {', '.join(content['permissions'])}."
+    errors = content.get("errors") if isinstance(content, dict) else None
+    reason = " ".join(errors.values()) if errors else said.strip()
+    return "The page cannot be shown", reason or f"The node answers with the status {status}."
+
+
+async def answer_static(request: web.Request) -> web.Response:
     """A file that pages load."""
-    name = request.match_info["file"]
-    kind = _TYPES.get("." + name.rpartition(".")[2])
-    if kind is None or name not in {each.name for each in _STATIC.iterdir()}:
+    found = static_file(request.match_info["file"])
+    if found is None:
         return web.Response(status=404, text=NOT_FOUND)
-    return web.Response(text=(_STATIC / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
+    kind, content = found
+    return web.Response(text=content, content_type=kind, headers=HEADERS)

@@ -7,7 +7,11 @@ from dcpstream.node.engine import Bucket, Engine, User
 from dcpstream.node.http.authorization import allows, visible_buckets
 from dcpstream.node.http.health import UNSERVED, state_of
 from dcpstream.node.http.site import Site
-from dcpstream.node.http.ui.markup import (
+from dcpstream.node.http.ui.reader_page import clients_table
+from dcpstream.node.http.ui.readers import reader_of
+from dcpstream.node.summary import BucketSummary, resident_bytes, summarize_bucket
+from dcpstream.node.tasks.compactor import CompactionStatus
+from dcpstream.pages.markup import (
     NONE,
     Cell,
     Column,
@@ -26,11 +30,7 @@ from dcpstream.node.http.ui.markup import (
     text,
     tiles,
 )
-from dcpstream.node.http.ui.plots import Series, plots
-from dcpstream.node.http.ui.reader_page import clients_table
-from dcpstream.node.http.ui.readers import reader_of
-from dcpstream.node.summary import BucketSummary, resident_bytes, summarize_bucket
-from dcpstream.node.tasks.compactor import CompactionStatus
+from dcpstream.pages.plots import Series, plots
 
 NEARLY_FULL = 0.95
 """Share of the quota from which a bucket's meter warns."""

@@ -14,16 +14,19 @@ from dcpstream.node.http.ui.bucket_page import VBUCKETS_PER_PAGE, bucket_content
 from dcpstream.node.http.ui.cluster_page import cluster_content
 from dcpstream.node.http.ui.document_page import Rights, document_content, documents_path, search_content
 from dcpstream.node.http.ui.fault_page import fault_content
-from dcpstream.node.http.ui.frame import CLUSTER, FAULTS_PAGE, HOME, page, static_file
-from dcpstream.node.http.ui.markup import empty, link, path, text
+from dcpstream.node.http.ui.frame import CLUSTER, FAULTS_PAGE, HOME, STATIC, answer_static, page
 from dcpstream.node.http.ui.overview import overview
 from dcpstream.node.http.ui.reader_page import reader_content
 from dcpstream.node.http.ui.readers import reader_of
 from dcpstream.node.summary import summarize_dcp
+from dcpstream.pages.frame import Link
+from dcpstream.pages.markup import empty, path, text
 from dcpstream.wire import Opcode, Status
 
 if TYPE_CHECKING:
     from dcpstream.node.fault_host import FaultHost
+
+_TO_HOME = Link("Node", HOME)
 
 
 class UiPages:
@@ -52,7 +55,7 @@ class UiPages:
             Route("GET", keys + "/{key}", self._document, "Read", "a document"),
             Route("GET", CLUSTER, self._cluster, "pools.read", "the cluster: nodes, copies, orders"),
             Route("GET", FAULTS_PAGE, self._fault_page, "cluster.write", "faults on demand"),
-            Route("GET", "/ui/static/{file}", static_file, LOGIN, "scripts and style of the pages"),
+            Route("GET", STATIC + "/{file}", answer_static, LOGIN, "scripts and style of the pages"),
         ]
 
     async def _overview(self, request: web.Request) -> web.Response:
@@ -71,12 +74,11 @@ class UiPages:
             first=first // VBUCKETS_PER_PAGE * VBUCKETS_PER_PAGE,
             host=reached_host(request),
         )
-        trail = self._trail()
-        return page(request, self._engine, f"Bucket {bucket.name}", content, trail=trail)
+        return page(request, self._engine, f"Bucket {bucket.name}", content, trail=[_TO_HOME])
 
     async def _reader(self, request: web.Request) -> web.Response:
         bucket, name = self._site.bucket(request), request.match_info["reader"]
-        trail = self._trail(self._to_bucket(bucket.name))
+        trail = [_TO_HOME, self._to_bucket(bucket.name)]
         seen = next((each for each in summarize_dcp(bucket) if each.name == name), None)
         if seen is None:
             gone = empty(f"No connection of this name reads the bucket now: <code>{text(name)}</code>")
@@ -94,7 +96,7 @@ class UiPages:
         found = await self._documents.list(place, key_of(prefix), DEFAULT_KEYS)
         content = search_content(self._engine, place, prefix, found)
         title = f"Documents of {place.scope}.{place.collection}"
-        trail = self._trail(self._to_bucket(place.bucket.name))
+        trail = [_TO_HOME, self._to_bucket(place.bucket.name)]
         return page(request, self._engine, title, content, trail=trail, is_live=False)
 
     async def _document(self, request: web.Request) -> web.Response:
@@ -104,8 +106,8 @@ class UiPages:
         rights = Rights(*(self._site.is_development and allows(user, right, names) for right in ("Upsert", "Delete")))
         meta = self._documents.meta(place, key_of(key))
         content = document_content(self._engine, place, key, frame, meta, rights, reached_host(request))
-        collection = link(documents_path(place), f"{text(place.scope)}.{text(place.collection)}")
-        trail = self._trail(self._to_bucket(place.bucket.name), collection)
+        collection = Link(f"{place.scope}.{place.collection}", documents_path(place))
+        trail = [_TO_HOME, self._to_bucket(place.bucket.name), collection]
         status = 404 if frame.status == Status.KEY_ENOENT else 200
         return page(request, self._engine, key, content, trail=trail, status=status, is_live=False)
 
@@ -128,10 +130,5 @@ class UiPages:
         return page(request, self._engine, "Faults", content)
 
     @staticmethod
-    def _trail(*links: str) -> str:
-        """Links to the pages above."""
-        return f'<nav class="trail" aria-label="Above">{link(HOME, "Node")} {" ".join(links)}</nav>'
-
-    @staticmethod
-    def _to_bucket(name: str) -> str:
-        return link(path("ui", "buckets", name), f"Bucket {text(name)}")
+    def _to_bucket(name: str) -> Link:
+        return Link(f"Bucket {name}", path("ui", "buckets", name))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dcpstream.model import MAX_SEQNO
 from dcpstream.node.dcp.stats import remaining_of
 from dcpstream.node.engine import Bucket
-from dcpstream.node.http.ui.markup import (
+from dcpstream.node.http.ui.readers import Reader, ReadingClient, clients
+from dcpstream.pages.markup import (
     NONE,
     Cell,
     Column,
@@ -26,8 +27,7 @@ from dcpstream.node.http.ui.markup import (
     text,
     tiles,
 )
-from dcpstream.node.http.ui.plots import Series, plots
-from dcpstream.node.http.ui.readers import Reader, ReadingClient, clients
+from dcpstream.pages.plots import Series, plots
 from dcpstream.protocol.consumer.connection import ConsumerConnection
 from dcpstream.protocol.consumer.stream import ConsumerStream
 from dcpstream.protocol.producer.connection import ProducerConnection

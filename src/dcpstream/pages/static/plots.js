@@ -1,5 +1,5 @@
-// Draws rates over time as lines, with the largest value and the time that is shown.
-import { ratesOf, shown } from "./rates.js";
+// Draws rates and levels over time as lines, with the largest value and the time that is shown.
+import { levelsOf, ratesOf, shown } from "./rates.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 300;
@@ -29,6 +29,7 @@ function line(rates, top, span, end) {
     const y = HEIGHT - 2 - (HEIGHT - 4) * (top ? rate / top : 0);
     return `${x.toFixed(1)},${y.toFixed(1)}`;
   });
+  if (points.length === 1) points.push(points[0]); // drawn as a dot
   const first = points[0].split(",")[0];
   const last = points[points.length - 1].split(",")[0];
   return {
@@ -38,7 +39,7 @@ function line(rates, top, span, end) {
 }
 
 function draw(figure) {
-  const rates = ratesOf(figure);
+  const rates = "level" in figure.dataset ? levelsOf(figure) : ratesOf(figure);
   if (!rates.length) return;
   const write = "bytes" in figure.dataset ? bytes : shown;
   const end = rates[rates.length - 1][0];
@@ -66,5 +67,5 @@ function draw(figure) {
 }
 
 export function drawPlots(content) {
-  content.querySelectorAll("figure.plot").forEach(draw);
+  content.querySelectorAll("figure.plot:is([data-count], [data-level])").forEach(draw);
 }

@@ -1,10 +1,10 @@
-// Loads the page again and again, replaces what changed, and says so when the node is gone.
+// Loads the page again and again, replaces what changed, and says so when its server is gone.
 import { morph } from "./morph.js";
+import { PING, SERVER } from "./server.js";
 
 const PAUSE_MS = 2000;
 const FIRST_PAUSE_MS = 500; // rates need a second look
 const ADDRESS = location.origin + location.pathname + location.search; // without a login that stood in the address
-const PING = location.origin + "/versions";
 const MARK = "\u26A0 ";
 
 let decorate = () => {};
@@ -20,11 +20,11 @@ function tell(problem) {
 
 function problemOf(answer) {
   if (answer.ok || answer.status === 404) return "";
-  if (answer.status === 401) return "The node no longer accepts your login.";
-  return `The node cannot show this page now (status ${answer.status}).`;
+  if (answer.status === 401) return `${SERVER} no longer accepts your login.`;
+  return `${SERVER} cannot show this page now (status ${answer.status}).`;
 }
 
-// Loads the page once and shows it; the promise holds whether the node answered.
+// Loads the page once and shows it; the promise holds whether the server answered.
 export async function reload() {
   const isStill = document.getElementById("main").hasAttribute("data-still");
   try {
@@ -36,7 +36,7 @@ export async function reload() {
     tell(problem);
     return true;
   } catch {
-    tell("The node does not answer.");
+    tell(`${SERVER} does not answer.`);
     return false;
   }
 }

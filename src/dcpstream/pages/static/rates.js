@@ -1,4 +1,4 @@
-// Turns counts into rates: what a count grew by since the last look. Looks are kept for this tab, over several pages.
+// Turns counts into rates: what a count grew by since the last look. Levels stay as they are. Looks are kept for this tab, over several pages.
 const KEEP_MS = 5 * 60 * 1000;
 const LOOKS_MAX = 200; // five minutes at a look every two seconds
 const STORE = "dcpstream-looks";
@@ -21,11 +21,11 @@ addEventListener("pagehide", () => {
   }
 });
 
-function look(key, count) {
+function look(key, count, isLevel = false) {
   const place = `${location.pathname} ${key}`;
   const now = Date.now();
   const seen = (looks.get(place) ?? []).filter(([at]) => now - at < KEEP_MS).slice(-LOOKS_MAX);
-  if (seen.length && count < seen[seen.length - 1][1]) seen.length = 0; // the node was started anew
+  if (!isLevel && seen.length && count < seen[seen.length - 1][1]) seen.length = 0; // the server was started anew
   seen.push([now, count]);
   looks.set(place, seen);
   return seen;
@@ -38,6 +38,11 @@ export function ratesOf(place) {
     const [before, least] = seen[index];
     return at > before ? [[at, ((count - least) * 1000) / (at - before)]] : [];
   });
+}
+
+// [ms since 1970, value] for each look.
+export function levelsOf(place) {
+  return look(place.dataset.key, Number(place.dataset.level), true);
 }
 
 export function shown(rate) {

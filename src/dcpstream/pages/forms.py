@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dcpstream.node.http.ui.markup import text
+from dcpstream.pages.markup import text
 
 
 class Field(NamedTuple):

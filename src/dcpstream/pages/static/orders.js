@@ -1,7 +1,8 @@
-// Sends the forms that change something, asks before what cannot be taken back, and tells what the node answered.
+// Sends the forms that change something, asks before what cannot be taken back, and tells what the server answered.
 //
 // <form class="order" action="/controller/failOver" data-method="POST" data-sure="…?" data-done="…">
 import { reload } from "./refresh.js";
+import { SERVER } from "./server.js";
 
 const SAID_MS = 8000;
 let timer = 0;
@@ -60,10 +61,10 @@ async function carryOut(form, button) {
   clearTimeout(timer);
   try {
     const { isGood, text, status } = await send(form, button);
-    say(isGood ? form.dataset.done : `${reasonOf(text) || "The node refused it."} (status ${status})`, isGood);
+    say(isGood ? form.dataset.done : `${reasonOf(text) || `${SERVER} refused it.`} (status ${status})`, isGood);
     if (isGood && form.dataset.next) location.assign(location.origin + form.dataset.next);
   } catch {
-    say("The node does not answer; nothing is known of the order.", false);
+    say(`${SERVER} does not answer; nothing is known of the order.`, false);
   } finally {
     buttons.forEach((each) => (each.disabled = false));
     button?.focus();

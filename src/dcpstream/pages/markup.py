@@ -6,6 +6,7 @@ Functions take and return HTML. Only `text` takes what a client or an administra
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
@@ -96,9 +97,15 @@ def duration(seconds: float) -> str:
     return f"{whole // _MINUTE} min {whole % _MINUTE} s" if whole >= _MINUTE else f"{whole} s"
 
 
-def plural(count: int, noun: str) -> str:
-    """A number and its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def moment(unix_s: int) -> str:
+    """A moment, in UTC; the script writes it in the browser's time."""
+    shown = datetime.fromtimestamp(unix_s, UTC)
+    return f'<time data-unix="{unix_s}">{shown:%Y-%m-%d %H:%M:%S} UTC</time>'
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """A number and its noun; `nouns` is the plural of one that takes more than an s."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def small(html: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.node.http.ui import markup
+from dcpstream.pages import markup
 
 
 @pytest.mark.parametrize(
