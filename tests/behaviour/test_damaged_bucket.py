@@ -76,6 +76,9 @@ def test_other_buckets_are_served_and_the_damaged_one_says_so(damaged, caplog):
     page = ask(node, "GET", "/ui").body.decode()
     assert "not well: other" in page
     assert "not served: files are damaged" in page
+    own = ask(node, "GET", "/ui/buckets/other")
+    assert own.status == 503
+    assert '<p class="problem">The bucket is not served: ' in own.body.decode()
     with pytest.raises(ConfigError, match="damaged"):
         node.create_bucket("other")
     node.stop()

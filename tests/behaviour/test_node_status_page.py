@@ -58,9 +58,10 @@ class Page(HTMLParser):
         self.text += data
 
 
-def read(node: Node, path: str = "/ui", **who: Any) -> tuple[Page, dict[str, str]]:
+def read(node: Node, path: str = "/ui", *, status: int = 200, **who: Any) -> tuple[Page, dict[str, str]]:
     found = ask(node, "GET", path, **who)
-    assert found.status == 200
+    assert found.status == status
+    assert found.headers["content-type"].startswith("text/html")
     page = Page()
     page.feed(found.body.decode())
     page.close()
@@ -123,7 +124,22 @@ def test_a_bucket_shows_its_vbuckets_and_their_history(node: Node) -> None:
     assert f"{vbucket.failover_log.newest.vbuuid:016x}" in page.text
     for path in ("/ui/buckets/shop?vbucket=4", "/ui/buckets/shop?vbucket=x&first=-1"):
         assert "Branches of" not in read(node, path)[0].text
-    assert ask(node, "GET", "/ui/buckets/missing").status == 404
+
+
+def test_a_page_that_cannot_be_shown_is_a_page_that_says_why(node: Node) -> None:
+    for path in ("/ui/buckets/missing", "/ui/nothing", "/ui/buckets/shop/documents/s/missing"):
+        page, headers = read(node, path, status=404)
+        assert "It may have been removed." in page.text
+        assert "/ui" in page.loads, "a way back"
+        assert "default-src 'none'" in headers["content-security-policy"]
+    node.add_user("app", "secret1", ["data_reader[shop]"])
+    who = {"user": "app", "password": "secret1"}
+    assert "You lack the permission cluster!write." in read(node, "/ui/faults", status=403, **who)[0].text
+    assert "default" not in read(node, "/ui/buckets/default", status=403, **who)[0].text.replace("bucket[default]", "")
+    page, _ = read(node, "/ui/buckets/shop/documents/_default/_default/" + 251 * "k", status=400)
+    assert "key" in page.text.partition("cannot be shown")[2]
+    for path in ("/ui/static/nothing", "/pools/default/buckets/missing"):
+        assert ask(node, "GET", path).headers["content-type"].startswith("text/plain"), "no page for people"
 
 
 def test_a_reader_shows_its_streams_and_its_buffer(node: Node) -> None:

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -39,7 +40,7 @@ from dcpstream.node.http.site import (
     check_head,
     fault,
 )
-from dcpstream.node.http.ui import UiPages
+from dcpstream.node.http.ui import UiPages, error_page, is_page
 from dcpstream.node.shell.limits import Limits
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class Management:
             return login_needed()
         if user is not None:
             request[USER] = user
-        return await self._guard.answer(request, partial(self._page, handler))
+        page = self._page_for_people if is_page(request.path) else self._page
+        return await self._guard.answer(request, partial(page, handler))
 
     async def _login(self, request: web.Request) -> User | None:
         """The user of the request's header, or of the connection's certificate. Refusals are delayed."""
@@ -170,6 +172,17 @@ class Management:
             finally:
                 logins.end_wait(address)
         return user
+
+    async def _page_for_people(self, handler: Handler, request: web.Request) -> web.StreamResponse:
+        """The answer of a page for people; errors are pages, too."""
+        try:
+            found = await self._page(handler, request)
+        except web.HTTPError as error:
+            return error_page(request, self._engine, error.status, error.text or "")
+        is_error = found.status >= HTTPStatus.BAD_REQUEST and found.content_type != "text/html"
+        if not is_error or not isinstance(found, web.Response):
+            return found
+        return error_page(request, self._engine, found.status, found.text or "")
 
     @staticmethod
     async def _page(handler: Handler, request: web.Request) -> web.StreamResponse:
