@@ -332,9 +332,8 @@ _GAUGES = (
     ("lag_seqnos", "total_lag", "Seqnos that the tables do not hold yet; missing if the cluster did not answer."),
     ("tail_rows", "tail_rows", "Rows of changes that current does not hold yet."),
     ("inside_snapshot_vbuckets", "vbuckets_inside_snapshot", "vbuckets whose position lies within a snapshot."),
-    ("rows_per_second", "rows_per_second", "Rate of the last micro-batch."),
     ("last_batch_id", "batch_id", "Number of the last micro-batch."),
-    ("seconds_since_batch", "seconds_since_batch", "Seconds since a batch was written."),
+    ("last_batch_age_seconds", "seconds_since_batch", "Seconds since a batch was written."),
 )
 
 
