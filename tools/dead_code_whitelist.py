@@ -26,7 +26,8 @@ _.log_debug
 _.get_command
 _.format_commands
 
-# Called by http.server; `client_address` is a parameter of its method.
+# Called or read by http.server; `client_address` is a parameter of its method.
+_.close_connection
 _.do_GET
 _.log_message
 _.daemon_threads

@@ -1,4 +1,4 @@
-"""The status page in a real browser: what its scripts do, and whether everybody can use it."""
+"""The pages of nodes and of pipelines in a real browser: what its scripts do, and whether everybody can use it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from dcpstream.client import Client
 from dcpstream.client.kv.client import KvClient
 from dcpstream.cluster import Cluster
 from dcpstream.node import Node
+from dcpstream.pipelines import Monitor
+from dcpstream.pipelines.progress import RollbackReport
 from tests.kit.accessibility import complaints
 from tests.kit.browser import NARROW, WHY_SKIPPED, WIDE, Browser, browser_path, browsing
+from tests.kit.pretended_pipeline import PretendedPipeline
 from tests.kit.rest import ask
 from tests.kit.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(browser_path() is None, reason=WHY_SKIPPED)
+pytestmark = [
+    pytest.mark.skipif(browser_path() is None, reason=WHY_SKIPPED),
+    pytest.mark.xdist_group("browser"),  # one start for all
+]
 
 HAS_PLOT = "document.querySelector('.plot svg path')"
 
@@ -191,6 +197,7 @@ def test_a_document_is_found_changed_and_deleted(tab: Browser) -> None:
         tab.wait_for("document.querySelector('textarea')?.value.includes('3')")
         tab.evaluate("document.querySelector('#delete button').click()")
         tab.wait_for("location.pathname.endsWith('/_default') && document.querySelector('#keys')")
+        tab.wait_for("document.readyState === 'complete'")
         assert "k1" not in tab.text("#keys")
         assert tab.dialogs == ["Delete the document k1?"]
 
@@ -219,3 +226,70 @@ def test_a_cluster_is_ordered_about(tab: Browser) -> None:
         press("Add back (delta)")
         tab.wait_for("document.querySelector('#nodes').innerText.includes('comes back with delta recovery')")
         assert complaints(tab) == []
+
+
+def test_the_page_of_a_pipeline_stays_fresh_and_says_when_its_process_is_gone(tab: Browser) -> None:
+    pipeline = PretendedPipeline("dcpstream /data/flights")
+    pipeline.vbucket_count = 20
+    with Monitor([pipeline]) as monitor:
+        tab.open(f"http://127.0.0.1:{monitor.port}/")
+        tab.wait_for("document.querySelectorAll('.plot svg path').length === 4")
+        assert tab.evaluate("document.querySelectorAll('#vbuckets tbody tr').length") == 16
+        head = "[...document.querySelectorAll('#vbuckets .sort')].find((one) => one.innerText === 'Read up to')"
+        tab.evaluate(f"{head}.focus()")
+        tab.press("Enter")
+        names = "[...document.querySelectorAll('#vbuckets tbody th')].map((one) => one.innerText).join()"
+        backwards = ",".join(str(vbid) for vbid in reversed(range(16)))
+        assert tab.evaluate(names) == backwards
+        pipeline.lag = 4321
+        pipeline.rows += 500_000
+        pipeline.write(5)
+        tab.wait_for("document.querySelector('#batches tbody th')?.innerText === '5'")
+        tab.wait_for("document.querySelectorAll('.plot')[1].innerText.includes('4,321')")
+        tab.wait_for("Number(document.querySelector('.tile .rate').innerText.replaceAll(',', '')) > 1000")
+        assert tab.evaluate(names) == backwards, "what was chosen stays"
+        assert tab.evaluate("document.activeElement.innerText") == "Read up to", "the focus stays"
+        pipeline.lag = 17
+        tab.wait_for("document.querySelectorAll('.plot .now')[1].innerText === '17'")
+        assert "at most 4,321" in tab.text(".plot:nth-child(2)"), "a level may fall"
+    tab.wait_for(is_shown("#gone"))
+    assert tab.text("#gone").startswith("The process of the pipelines does not answer. The figures are of ")
+    tab.problems.clear()  # the browser's own words about requests that nobody answered
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_everybody_can_use_the_pages_of_pipelines(tab: Browser, is_dark: bool) -> None:
+    failed, busy = PretendedPipeline("dcpstream /data/flights"), PretendedPipeline("dcpstream s3a://" + "long/" * 30)
+    failed.failure = RuntimeError("the cluster is away " * 20)
+    with Monitor([failed, busy]) as monitor:
+        back = tuple(RollbackReport(vbid, 2**50, 2**49, 2**63 + vbid, 2**63 - vbid) for vbid in range(8))
+        for batch_id in range(130):
+            busy.write(batch_id, back if batch_id == 7 else ())
+        busy.fold(5)
+        busy.lag, busy.vbucket_count, busy.rejects_place = 9, 64, "lake.shop.rejects"
+        for path in ("/", *(f"/pipelines/{quote(one.name, safe='')}" for one in (failed, busy)), "/pipelines/none"):
+            for size in (WIDE, NARROW):
+                tab.look(size, is_dark=is_dark)
+                tab.open(f"http://127.0.0.1:{monitor.port}{path}")
+                tab.wait_for(f"!document.querySelector('.plot') || {HAS_PLOT}")
+                assert complaints(tab) == [], f"{path} at {size[0]} px"
+        tab.problems.clear()  # the browser notes the answer 404
+
+
+@pytest.mark.slow
+def test_all_vbuckets_of_a_pipeline_are_a_click_away(tab: Browser) -> None:
+    pipeline = PretendedPipeline("dcpstream /data/flights")
+    pipeline.vbucket_count = 1024
+    with Monitor([pipeline]) as monitor:
+        tab.open(f"http://127.0.0.1:{monitor.port}/")
+        tab.wait_for("document.querySelector('#vbuckets .note a')?.innerText === 'Show all 1,024'")
+        tab.evaluate("document.querySelector('#vbuckets .note a').click()")
+        tab.wait_for("document.querySelectorAll('#vbuckets tbody tr').length === 1024")
+        tab.wait_for("document.querySelector('#vbuckets .filter input')")
+        tab.evaluate("document.querySelector('#vbuckets .filter input').focus()")
+        tab.call("Input.insertText", text="1,123")
+        tab.wait_for("document.querySelectorAll('#vbuckets tbody tr:not([hidden])').length === 1")
+        pipeline.write(6)
+        tab.wait_for("document.querySelector('#batches tbody')")
+        assert tab.evaluate("document.querySelectorAll('#vbuckets tbody tr:not([hidden])').length") == 1

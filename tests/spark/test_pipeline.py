@@ -45,6 +45,10 @@ def test_both_tables_follow_a_life_of_documents(spark: SparkSession, bucket: Buc
     progress = pipeline.run(until="available")
     assert (progress.rows, progress.total_lag, progress.rollbacks) == (400, 0, 0)
     assert progress.lag == {}
+    vbuckets = pipeline.vbuckets()
+    assert sum(one.seqno for one in vbuckets) == 450, "200 + 200 documents and 50 deletions"
+    assert {(one.lag, one.is_inside_snapshot) for one in vbuckets} == {(0, False)}
+    assert pipeline.rejects_place is None
     assert len(reports) >= 3
     assert all(report.rows <= 150 for report in reports)
     assert current_of(pipeline) == {**{f"a{n}": "1" for n in range(200)}, **{f"b{n}": "1" for n in range(50, 200)}}

@@ -1,8 +1,9 @@
-"""A page, metrics and a watchdog for running pipelines.
+"""Pages, metrics and a watchdog for running pipelines.
 
-`Monitor` answers HTTP requests in a thread of its own: `/` is a page for people, `/metrics` is Prometheus' text format,
-`/progress` is the same as JSON, and `/health` answers 200, or 503 if a pipeline failed or stalled. Everything is read
-from the pipelines at the time of the request; only the newest batch reports are kept.
+`Monitor` answers HTTP requests in a thread of its own: `/` is a page for people, with a page for each pipeline if there
+are several; `/metrics` is Prometheus' text format, `/progress` is the same as JSON, and `/health` answers 200, or 503
+if a pipeline failed or stalled. Everything is read from the pipelines at the time of the request; only the newest
+reports are kept.
 
 The watchdog calls a pipeline stalled if no batch and no fold ended for `stall_s` although there is work: Spark is in
 the middle of a micro-batch, or the newest progress has a lag.
@@ -16,18 +17,38 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dcpstream.errors import ConfigError
+from dcpstream.pages.frame import HEADERS, Link, static_file
+from dcpstream.pages.markup import empty, path
+from dcpstream.pages.markup import text as escaped
 from dcpstream.pipelines.engine import FoldReport
-from dcpstream.pipelines.monitor_page import SHOWN_BATCHES, SHOWN_FOLDS, page
-from dcpstream.pipelines.progress import BatchReport, PipelineProgress
+from dcpstream.pipelines.monitor_page import (
+    ALL_VBUCKETS,
+    HOME,
+    PIPELINES,
+    SHOWN_BATCHES,
+    SHOWN_FOLDS,
+    SHOWN_ROLLBACKS,
+    STALL_ADVICE,
+    STATIC,
+    Batch,
+    Details,
+    Fold,
+    Rollback,
+    overview_content,
+    page,
+    pipeline_content,
+)
+from dcpstream.pipelines.progress import BatchReport, PipelineProgress, VbucketProgress
 from dcpstream.runtime import Clock, SystemClock
 
 STALL_S = 300.0
@@ -36,6 +57,9 @@ hundred million rows, and than `idleTimeout`, after which the query itself repor
 
 CHECKS_PER_STALL = 10
 """Checks of the watchdog in `stall_s`."""
+
+_PLAIN = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Headers of answers for machines."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -69,6 +93,15 @@ class Watched(Protocol):
         """The current progress."""
         ...
 
+    @property
+    def rejects_place(self) -> str | None:
+        """Where the documents are that do not fit the schema; None without a schema."""
+        ...
+
+    def vbuckets(self) -> list[VbucketProgress]:
+        """How far it is with each vbucket."""
+        ...
+
     def add_listener(
         self,
         on_batch: Callable[[BatchReport], None] | None = None,
@@ -87,7 +120,7 @@ class _Entry:
         since: when the last batch was written, or the pipeline was added (monotonic seconds).
         worked: when the last batch or fold ended, or the pipeline was added.
         batches, folds, rejected, append_s, wait_s, fold_s: totals.
-        reports, fold_reports: the newest, oldest first.
+        reports, fold_reports, rollbacks: the newest, oldest first.
         is_told: whether the log has the present stall already.
     """
 
@@ -100,8 +133,9 @@ class _Entry:
     append_s: float = 0.0
     wait_s: float = 0.0
     fold_s: float = 0.0
-    reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
-    fold_reports: deque[FoldReport] = field(default_factory=lambda: deque(maxlen=SHOWN_FOLDS))
+    reports: deque[Batch] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
+    fold_reports: deque[Fold] = field(default_factory=lambda: deque(maxlen=SHOWN_FOLDS))
+    rollbacks: deque[Rollback] = field(default_factory=lambda: deque(maxlen=SHOWN_ROLLBACKS))
     is_told: bool = False
 
 
@@ -170,6 +204,11 @@ class Monitor:
         """Close."""
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_over.is_set()
+
     def close(self) -> None:
         """Stop serving and watching. A second call does nothing."""
         if self._is_over.is_set():
@@ -181,7 +220,7 @@ class Monitor:
             thread.join()
 
     def add(self, pipeline: Watched) -> None:
-        """Watch a further pipeline."""
+        """Watch a further pipeline. One with the same name, such as one that was made anew after a failure, leaves."""
         now = self._clock.monotonic()
         entry = _Entry(pipeline, now, now)
 
@@ -192,7 +231,9 @@ class Monitor:
                 entry.batches += 1
                 entry.append_s += report.append_s
                 entry.wait_s += report.wait_s
-                entry.reports.append(report)
+                unix_s = self._unix_s()
+                entry.reports.append(Batch(unix_s, report))
+                entry.rollbacks.extend(Rollback(unix_s, report.batch_id, one) for one in report.rollbacks)
 
         def note_fold(report: FoldReport) -> None:
             with self._lock:
@@ -201,17 +242,40 @@ class Monitor:
                 entry.folds += 1
                 entry.rejected += report.rejected
                 entry.fold_s += report.fold_s
-                entry.fold_reports.append(report)
+                entry.fold_reports.append(Fold(self._unix_s(), report))
 
         pipeline.add_listener(note, note_fold)
         with self._lock:
-            self._entries.append(entry)
+            names = [one.pipeline.name for one in self._entries]
+            place = names.index(pipeline.name) if pipeline.name in names else len(names)
+            self._entries[place : place + 1] = [entry]
 
     def report(self) -> list[dict[str, Any]]:
         """All pipelines, as `/progress` shows them."""
         with self._lock:
             entries = list(self._entries)
         return [self._report_of(entry) for entry in entries]
+
+    def page(self, name: str | None = None, *, host: str = "", shows_all: bool = False) -> str | None:
+        """A page for people, as HTML; None if no pipeline has the name.
+
+        Args:
+            name: of the pipeline; None for the page of all. If there is just one, its page is that of all.
+            host: as which the browser reaches the monitor.
+            shows_all: whether a pipeline's page shows all vbuckets.
+        """
+        with self._lock:
+            entries = list(self._entries)
+        if name is None and len(entries) != 1:
+            content = overview_content([self._report_of(entry) for entry in entries])
+            return page("Pipelines", content, host=host, here=HOME)
+        entry = next((one for one in entries if name is None or one.pipeline.name == name), None)
+        if entry is None:
+            return None
+        name_path = path(PIPELINES, entry.pipeline.name)
+        here, trail = (HOME, []) if name is None else (name_path, [Link("Pipelines", HOME)])
+        content = pipeline_content(self._report_of(entry), self._details_of(entry), here=here, shows_all=shows_all)
+        return page(entry.pipeline.name, content, host=host, here=here, trail=trail)
 
     def check(self) -> list[str]:
         """Names of the pipelines that are stalled now; new stalls are logged and reported to `on_stall`."""
@@ -223,10 +287,10 @@ class Monitor:
                 entry.is_told = True
                 name = entry.pipeline.name
                 _log.error(
-                    "%s has work but has written nothing for %.0f s. Look at the running tasks in Spark's UI, and at "
-                    "the logs of the executors for a node that does not answer",
+                    "%s has work but has written nothing for %.0f s. %s",
                     name,
                     self._clock.monotonic() - entry.worked,
+                    STALL_ADVICE,
                 )
                 if self._on_stall is not None:
                     self._on_stall(name)
@@ -272,13 +336,21 @@ class Monitor:
             **seconds,
             "last_batches": [
                 {"batch_id": one.batch_id, "rows": one.rows, "append_s": one.append_s, "wait_s": one.wait_s}
-                for one in batches
+                for _, one in batches
             ],
             "last_folds": [
                 {"upto": one.upto, "documents": one.documents, "removed": one.removed, "fold_s": one.fold_s}
-                for one in folds
+                for _, one in folds
             ],
         }
+
+    def _details_of(self, entry: _Entry) -> Details:
+        with self._lock:
+            batches, folds, rollbacks = list(entry.reports), list(entry.fold_reports), list(entry.rollbacks)
+        return Details(batches, folds, rollbacks, entry.pipeline.vbuckets(), entry.pipeline.rejects_place)
+
+    def _unix_s(self) -> int:
+        return self._clock.time_ns() // 1_000_000_000
 
     def metrics(self) -> bytes:
         """`/metrics`."""
@@ -358,26 +430,55 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Serve one page."""
-        path = self.path.split("?", 1)[0]
-        if path == "/":
-            self._answer(200, "text/html; charset=utf-8", page(self.watching.report()).encode())
-        elif path == "/metrics":
-            self._answer(200, CONTENT_TYPE, self.watching.metrics())
-        elif path == "/progress":
-            self._answer(200, "application/json", json.dumps(self.watching.report(), indent=1).encode())
-        elif path == "/health":
-            states = {one["name"]: one["state"] for one in self.watching.report()}
+        if self.watching.is_closed:
+            # A browser keeps its connection: it must not show the figures of a monitor that is closed.
+            self.close_connection = True
+            return
+        try:
+            self._serve()
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 - a session of Spark that ended, too
+            _log.exception("a page of the monitor could not be made")
+            self._answer(500, "text/plain", b"the page could not be made; the log of the process says why\n")
+
+    def _serve(self) -> None:
+        wanted, _, query = self.path.partition("?")
+        monitor = self.watching
+        if wanted == HOME:
+            self._show(None, query)
+        elif wanted.startswith(f"/{PIPELINES}/"):
+            self._show(unquote(wanted.removeprefix(f"/{PIPELINES}/")), query)
+        elif wanted.startswith(f"{STATIC}/") and (found := static_file(wanted.removeprefix(f"{STATIC}/"))):
+            kind, content = found
+            self._answer(200, f"{kind}; charset=utf-8", content.encode(), HEADERS)
+        elif wanted == "/metrics":
+            self._answer(200, CONTENT_TYPE, monitor.metrics())
+        elif wanted == "/progress":
+            self._answer(200, "application/json", json.dumps(monitor.report(), indent=1).encode())
+        elif wanted == "/health":
+            states = {one["name"]: one["state"] for one in monitor.report()}
             is_well = not {"failed", "stalled"}.intersection(states.values())
             self._answer(200 if is_well else 503, "application/json", json.dumps(states).encode())
         else:
             self._answer(404, "text/plain", b"pages: /, /metrics, /progress, /health\n")
 
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
+    def _show(self, name: str | None, query: str) -> None:
+        """Serve a page for people."""
+        host = self.headers.get("Host", "")
+        html, status = self.watching.page(name, host=host, shows_all=ALL_VBUCKETS in query.split("&")), 200
+        if html is None:
+            missing = empty(f"No pipeline of this name is watched: <code>{escaped(name)}</code>")
+            here, trail = path(PIPELINES, str(name)), [Link("Pipelines", HOME)]
+            html, status = page("Pipeline", missing, host=host, here=here, trail=trail), 404
+        self._answer(status, "text/html; charset=utf-8", html.encode(), HEADERS)
+
+    def _answer(self, status: int, kind: str, body: bytes, headers: Mapping[str, str] = _PLAIN) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 

@@ -36,7 +36,7 @@ from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream.pipelines.folding import FOLD_SHARE, Folder, Held
 from dcpstream.pipelines.location import child, exists, local_directory
-from dcpstream.pipelines.progress import BatchReport, PipelineProgress, lag_of
+from dcpstream.pipelines.progress import BatchReport, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.runtime.tracing import Value, span
@@ -180,6 +180,7 @@ class Pipeline:
         self._wanted: dict[int, int] | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
+        self._rejects = rejects
         self._rows = 0
         self._rollbacks = 0
         self._batches_since_maintenance = 0
@@ -345,6 +346,20 @@ class Pipeline:
             lag={} if lag is None else lag.worst,
             vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
         )
+
+    def vbuckets(self) -> list[VbucketProgress]:
+        """How far the pipeline is with each vbucket that it reads, by number; empty before the first micro-batch."""
+        last = self._query.lastProgress if self._query is not None else None
+        if last is None:
+            return []
+        return vbuckets_of(json.loads(last.json), SourceOptions.parse(self._options).wanted_vbuckets)
+
+    @property
+    def rejects_place(self) -> str | None:
+        """Where the documents are that do not fit the schema: a view, or a method. None without a schema."""
+        if not self._typing.is_typed:
+            return None
+        return self._rejects or "Pipeline.rejects()"
 
     def fold(self) -> FoldReport | None:
         """Fold what `current` does not hold yet. Batches go on meanwhile.

@@ -1,13 +1,14 @@
-"""Reports of a pipeline: its progress, its batches, their rollbacks."""
+"""Reports of a pipeline: its progress, its batches, their rollbacks, its vbuckets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.spark.lag import Lag
+from dcpstream.spark.offsets import is_start_marker, positions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,75 @@ class PipelineProgress:
     vbuckets_inside_snapshot: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class VbucketProgress:
+    """How far a pipeline is with one vbucket, as of its last micro-batch.
+
+    Attributes:
+        vbucket: its number.
+        seqno: up to which it is read.
+        snapshot_end: end of the snapshot that `seqno` lies in; None while that is not known.
+        lag: seqnos between `seqno` and the high seqno. None if it is not known: Spark's progress has those that are
+            furthest behind.
+        lag_max: what the lag is at most; None if that is not known either.
+    """
+
+    vbucket: int
+    seqno: int
+    snapshot_end: int | None
+    lag: int | None
+    lag_max: int | None
+
+    @property
+    def high_seqno(self) -> int | None:
+        """The newest seqno of the vbucket; None if it is not known."""
+        return None if self.lag is None else self.seqno + self.lag
+
+    @property
+    def is_inside_snapshot(self) -> bool | None:
+        """Whether documents may show an older state until the next batch; None if that is not known."""
+        if self.snapshot_end is None:
+            return None if self.lag is None else self.lag > 0
+        return self.seqno < self.snapshot_end
+
+
+def vbuckets_of(query_progress: Mapping[str, Any], wanted: Container[int] | None) -> list[VbucketProgress]:
+    """The vbuckets, from Spark's progress of a query, by number. Empty before the first batch.
+
+    Args:
+        wanted: those that the query reads; None for all.
+
+    Raises:
+        OffsetError: the query does not read from this source.
+    """
+    sources = query_progress.get("sources") or [{}]
+    end = offset_in(sources[0].get("endOffset"))
+    if end is None or is_start_marker(end):
+        return []
+    positions = {vbid: at for vbid, at in positions_of(end).items() if wanted is None or vbid in wanted}
+    lag = lag_of(query_progress)
+    rest, most = _others(lag, len(positions))
+    found = []
+    for vbid, at in sorted(positions.items()):
+        own = rest if lag is None else lag.worst.get(vbid, rest)
+        found.append(VbucketProgress(vbid, at.seqno, at.snapshot_end, own, most if own is None else own))
+    return found
+
+
+def _others(lag: Lag | None, vbuckets: int) -> tuple[int | None, int | None]:
+    """The lag of those that the report does not name, and what it is at most; None: not known."""
+    if lag is None or lag.vbuckets < vbuckets:
+        return None, None
+    if sum(lag.worst.values()) == lag.total:
+        return 0, 0
+    return None, min(lag.worst.values(), default=None)
+
+
+def offset_in(value: Any) -> Any:
+    """What a source has written into Spark's progress, parsed; it may stand there as JSON or as a text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
     """The lag, from Spark's progress of a query.
 
@@ -103,8 +173,6 @@ def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
         OffsetError: the query does not read from this source.
     """
     sources = query_progress.get("sources") or [{}]
-    latest = sources[0].get("latestOffset")
-    if isinstance(latest, str):
-        latest = json.loads(latest)
+    latest = offset_in(sources[0].get("latestOffset"))
     is_offset = isinstance(latest, Mapping) and "bucket" in latest
     return None if latest is None or is_offset else Lag.from_json(latest)

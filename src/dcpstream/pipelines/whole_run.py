@@ -7,10 +7,10 @@ its start, or once the query has found nothing to read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from dcpstream.pipelines.progress import offset_in
 from dcpstream.spark.coordinator import open_cluster
 from dcpstream.spark.offsets import SourceOffset
 from dcpstream.spark.options import SourceOptions
@@ -42,13 +42,8 @@ def is_whole(progress: Mapping[str, Any] | None, bucket: str, wanted: Mapping[in
     if progress is None:
         return True
     (source, *_) = progress["sources"]
-    start, end = _offset(source["startOffset"]), _offset(source["endOffset"])
+    start, end = offset_in(source["startOffset"]), offset_in(source["endOffset"])
     if end is None or start == end:
         return True
     reached = SourceOffset.from_json(end, bucket=bucket).vbuckets
     return all(vbid in reached and reached[vbid].at.seqno >= seqno for vbid, seqno in wanted.items())
-
-
-def _offset(value: Any) -> Any:
-    """An offset as the progress has it: parsed, or as text."""
-    return json.loads(value) if isinstance(value, str) else value
