@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from dcpstream.cli import exits
+from dcpstream.cli.output import json_option
+from dcpstream.runtime.stopping import stop_signals
 
 if TYPE_CHECKING:
     from dcpstream.pipelines.lake import LakeEvent
@@ -28,7 +29,23 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Only check the file.")
 @click.option("--once", is_flag=True, help="End when the tables hold what the buckets hold now.")
 @click.option("--quiet", is_flag=True, help="Print failures only.")
-def lake_command(file: Path, check: bool, once: bool, quiet: bool) -> int:
+@click.option(
+    "--monitor-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve pages, metrics and health of the pipelines at this port; 0 for any free one.",
+)
+@click.option(
+    "--monitor-host",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address for it. It asks for no password.",
+)
+@json_option("Print each event as a line of JSON, failures too.")
+def lake_command(
+    file: Path, check: bool, once: bool, quiet: bool, monitor_port: int | None, monitor_host: str, as_json: bool
+) -> int:
     """Keep the tables of several buckets up to date, until SIGTERM or Ctrl-C.
 
     The file is checked as a whole before anything starts; mistakes are named with file, line and key. A pipeline that
@@ -42,10 +59,15 @@ def lake_command(file: Path, check: bool, once: bool, quiet: bool) -> int:
 
     config = read_lake_config(file, os.environ)
     if check:
-        click.echo(f"{file}: {len(config.pipelines)} pipelines, no mistake found")
+        text = f"{file}: {len(config.pipelines)} pipelines, no mistake found"
+        click.echo(json.dumps({"file": str(file), "pipelines": len(config.pipelines)}) if as_json else text)
         return exits.OK
+    from dcpstream.pipelines.monitor import Monitor
     from dcpstream.spark import build_session
 
+    monitor = None if monitor_port is None else Monitor(host=monitor_host, port=monitor_port)
+    if monitor is not None and not quiet:
+        click.echo(f"status page http://{monitor_host}:{monitor.port}/", err=True)
     more: dict[str, Any] = {}
     if config.session.driver_memory is not None:
         more["driver_memory"] = config.session.driver_memory
@@ -56,22 +78,39 @@ def lake_command(file: Path, check: bool, once: bool, quiet: bool) -> int:
         tables=None if config.session.tables == "none" else cast("Any", config.session.tables),
         **more,
     )
-    stopping = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def tell(event: LakeEvent) -> None:
-        if event.kind in {"failed", "given up"}:
+        is_failure = event.kind in {"failed", "given up"}
+        if as_json and (is_failure or not quiet):
+            click.echo(json.dumps(as_object(event)))
+        elif is_failure:
             click.echo(as_line(event), err=True)
         elif not quiet:
             click.echo(as_line(event))
 
     try:
-        lake = Lake.of_session(spark, config.pipelines, tell)
-        return exits.OK if lake.run(stopping, once=once) else exits.FAILED
+        with stop_signals() as stopping:
+            lake = Lake.of_session(spark, config.pipelines, tell, watch=None if monitor is None else monitor.add)
+            return exits.OK if lake.run(stopping, once=once) else exits.FAILED
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if monitor is not None:
+            monitor.close()
         spark.stop()
+
+
+def as_object(event: LakeEvent) -> dict[str, Any]:
+    """An event for programs: what `as_line` says, under the names of its attributes."""
+    found: dict[str, Any] = {"name": event.name, "kind": event.kind}
+    if event.progress is not None:
+        progress = event.progress
+        found |= {
+            "batch_id": progress.batch_id,
+            "rows": progress.rows,
+            "rows_per_second": progress.rows_per_second,
+            "total_lag": progress.total_lag,
+            "rollbacks": progress.rollbacks,
+        }
+    return found | {"pause_s": event.pause_s, "message": event.message}
 
 
 def as_line(event: LakeEvent) -> str:

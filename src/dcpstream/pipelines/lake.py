@@ -143,10 +143,26 @@ class Lake:
 
     @classmethod
     def of_session(
-        cls, spark: SparkSession, configs: Iterable[PipelineConfig], on_event: Callable[[LakeEvent], None]
+        cls,
+        spark: SparkSession,
+        configs: Iterable[PipelineConfig],
+        on_event: Callable[[LakeEvent], None],
+        *,
+        watch: Callable[[Pipeline], None] | None = None,
     ) -> Lake:
-        """The lake of a session."""
-        return cls(lambda config: pipeline_of(spark, config), configs, on_event)
+        """The lake of a session.
+
+        Args:
+            watch: called with each pipeline before it starts, also when it was made anew after a failure.
+        """
+
+        def make(config: PipelineConfig) -> Pipeline:
+            pipeline = pipeline_of(spark, config)
+            if watch is not None:
+                watch(pipeline)
+            return pipeline
+
+        return cls(make, configs, on_event)
 
     def run(self, stopping: StopSign, *, once: bool = False) -> bool:
         """Run until `stopping` is set, or with `once` until every pipeline has read what the buckets hold now.
