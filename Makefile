@@ -200,6 +200,10 @@ docs-test: setup $(STAMPS)/docs ## build the documentation and run every block o
 packages: setup ## build wheel and sdist, install each extra into an environment of its own, and use it (needs a network)
 	@$(PY) -m tools.packages $(ARGS)
 
+.PHONY: pictures
+pictures: setup ## take the pictures of the status pages for the documentation (needs a Chromium: make browser)
+	@$(PY) -m tools.page_pictures
+
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew
 	@for page in $(REFERENCES); do $(PY) tools/$${page}_reference.py || exit 1; done && $(PY) tools/state_diagrams.py
