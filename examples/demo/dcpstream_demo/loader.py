@@ -20,6 +20,7 @@ from typing import Protocol
 
 from dcpstream.errors import AuthenticationFailed, ConnectionLost, StatusError
 from dcpstream_demo.flights import Change
+from dcpstream_demo.settings import STALL_TIMEOUT_S
 
 WINDOW = 512
 """Changes that are sent before their answers are awaited: enough to hide the round trip."""
@@ -29,9 +30,6 @@ MAX_UNPERSISTED = 1_000_000
 
 CONFIRM_INTERVAL_S = 1.0
 """How often the node is asked what it has persisted."""
-
-RECONNECT_TIMEOUT_S = 60.0
-"""How long a node may be away before the loader gives up."""
 
 _RETRY_S = 0.1
 
@@ -108,7 +106,7 @@ class Loader:
         *,
         changes_per_s: float | None = None,
         hold_at: Sequence[int] = (),
-        reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
+        reconnect_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         self.written = 0
         self.written_again = 0

@@ -24,7 +24,7 @@ from typing import Any
 
 from dcpstream.errors import DcpstreamError
 from dcpstream_demo.bucket import Access
-from dcpstream_demo.settings import BUCKET, USERNAME, Settings
+from dcpstream_demo.settings import BUCKET, STALL_TIMEOUT_S, USERNAME, Settings
 
 STOP_TIMEOUT_S = 20.0
 """Time that a child has to stop before it is killed: a Spark query ends its batch first."""
@@ -221,9 +221,6 @@ def tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:]) or "(empty)"
 
 
-NODE_START_TIMEOUT_S = 60.0
-"""Time to start a Python process and to open a store with a million changes, on a busy machine."""
-
 QUERY_STARTS_MAX = 4
 """Limit of starts of the query: the first, and those after kills. More starts mean that it fails by itself."""
 
@@ -265,8 +262,8 @@ class NodeProcess:
         while not settings.ready_file.exists():
             if child.wait(0.02) is not None:
                 raise child.failure("did not start")
-            if time.monotonic() - began > NODE_START_TIMEOUT_S:
-                raise child.failure(f"was not ready within {NODE_START_TIMEOUT_S:.0f} s")
+            if time.monotonic() - began > STALL_TIMEOUT_S:
+                raise child.failure(f"was not ready within {STALL_TIMEOUT_S:.0f} s")
         ready = json.loads(settings.ready_file.read_text(encoding="utf-8"))
         self._ports = (ready["kv"], ready["mgmt"])
         return time.monotonic() - began
@@ -355,7 +352,7 @@ class QueryProcess:
             ChildFailed: it ended with an error.
         """
         assert self._child is not None
-        if self._child.stop(timeout_s=60.0) != 0:
+        if self._child.stop(timeout_s=STALL_TIMEOUT_S) != 0:
             raise self._child.failure("did not stop cleanly")
 
     def failure(self, what: str) -> ChildFailed:

@@ -26,8 +26,9 @@ td:first-child, th:first-child {{ text-align: left }}
 pre {{ overflow-x: auto }}
 </style>
 <h1>{verdict}</h1>
-<p>{flights:,} flights were played into a node; a Spark query kept the tables <code>changes</code> and
-<code>current</code>. The tables are in <code>{tables}</code>.</p>
+<p>The lives of flights were played into a node; a Spark query kept the tables <code>changes</code> and
+<code>current</code>. At the end <code>current</code> has {flights:,} flights: those that were not deleted. The tables
+are in <code>{tables}</code>.</p>
 <img src="data:image/png;base64,{picture}" alt="Changes per second, lag of the tables, flights by carrier">
 <h2>The comparison</h2>
 <pre>{lines}</pre>

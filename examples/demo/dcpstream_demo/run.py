@@ -22,18 +22,15 @@ from dcpstream_demo.display import Display
 from dcpstream_demo.flights import Flight, change_count, changes, final_state, find_file, read_flights
 from dcpstream_demo.loader import Loader, LoaderState
 from dcpstream_demo.processes import Children, NodeProcess, QueryProcess
-from dcpstream_demo.settings import BUCKET, Settings
+from dcpstream_demo.settings import BUCKET, STALL_TIMEOUT_S, Settings
 from dcpstream_demo.verdict import Result, judge
 from dcpstream_demo.watch import CheckpointWatch, Committed, History, NodeSeqnos, NodeWatch, Sample, ahead_of
 
 LOOK_INTERVAL_S = 0.2
 """Pause between two observations; each costs two requests to the node and a directory listing."""
 
-QUERY_START_TIMEOUT_S = 120.0
-"""Spark needs about 10 s on two quiet cores."""
-
-STALL_TIMEOUT_S = 120.0
-"""A phase without any progress for this time has failed."""
+WAITING_SAID_S = 30.0
+"""After so long without progress, and again after each further such time, the demo says what it waits for."""
 
 NODE_KILLS_MAX = 6
 """Attempts to kill the node at the right moment."""
@@ -55,6 +52,41 @@ PLAN = (
 
 class Stalled(DcpstreamError):
     """A phase makes no more progress."""
+
+
+class Wait:
+    """A wait for one thing, which ends without it only if nothing moves.
+
+    Args:
+        what: is waited for.
+        now_s: the time.
+    """
+
+    def __init__(self, what: str, now_s: float) -> None:
+        self._what = what
+        self._state: object = None
+        self._moved_at_s = self._said_at_s = now_s
+
+    def look(self, state: object, now_s: float) -> str:
+        """What to say now, after another look; empty if nothing.
+
+        Args:
+            state: what differs from the last look's if something has moved.
+            now_s: the time.
+
+        Raises:
+            Stalled: nothing has moved for `STALL_TIMEOUT_S`.
+        """
+        if state != self._state:
+            self._state = state
+            self._moved_at_s = self._said_at_s = now_s
+        still_s = now_s - self._moved_at_s
+        if still_s > STALL_TIMEOUT_S:
+            raise Stalled(f"waited {STALL_TIMEOUT_S:.0f} s for {self._what}")
+        if now_s - self._said_at_s < WAITING_SAID_S:
+            return ""
+        self._said_at_s = now_s
+        return f"still waiting for {self._what}: nothing has moved for {still_s:.0f} s"
 
 
 @dataclass(slots=True)
@@ -130,7 +162,7 @@ class Stage:
         self._query = QueryProcess(self._settings, self._children, self.node.access)
         self._query.start()
         display.say("starting Spark and the streaming query (about ten seconds)")
-        self._until(self._query.is_started.is_set, QUERY_START_TIMEOUT_S, "the query to start")
+        self._until(self._query.is_started.is_set, "the query to start")
         self._loader.start()
         display.say("loader started")
 
@@ -140,7 +172,6 @@ class Stage:
         self._until_held(1)
         self._until(
             lambda: self._committed.batch_id >= 0 and (self._committed.is_batch_open or self._has_caught_up()),
-            STALL_TIMEOUT_S,
             "the query to work on a batch",
         )
         is_held = self._committed.is_batch_open
@@ -150,7 +181,6 @@ class Stage:
             self._loader.release()
             self._until(
                 lambda: self._committed.is_batch_open or (self._loader.written > before and self._has_caught_up()),
-                STALL_TIMEOUT_S,
                 "the query to work on a batch",
             )
         middle = f"in the middle of batch {self._committed.batch_id + 1}" if self._committed.is_batch_open else "idle"
@@ -163,12 +193,12 @@ class Stage:
     def kill_node(self) -> None:
         """Kill -9 the node while the tables hold what its disk does not, until that has happened once."""
         assert self._query is not None
-        self._until(self._query.is_started.is_set, QUERY_START_TIMEOUT_S, "the query to start again")
+        self._until(self._query.is_started.is_set, "the query to start again")
         for attempt in range(self._attempts_left):
             self._until_held(2 + attempt)
             if self._loader.state is LoaderState.DONE:
                 break
-            self._until(lambda: bool(self._ahead_of_disk()) or self._is_level(), STALL_TIMEOUT_S, "something to lose")
+            self._until(lambda: bool(self._ahead_of_disk()) or self._is_level(), "something to lose")
             if self._kill_node_now():
                 self._loader.hold_no_more()
                 self._loader.release()
@@ -179,12 +209,12 @@ class Stage:
     def drain(self) -> None:
         """Wait until all is written, persisted, and in the tables; then stop the query."""
         assert self._query is not None
-        self._until(lambda: self._loader.state is LoaderState.DONE, STALL_TIMEOUT_S, "the loader to finish")
+        self._until(lambda: self._loader.state is LoaderState.DONE, "the loader to finish")
         self._display.say(
             f"loader done: {self._loader.written:,} changes written, {self._loader.written_again:,} of them again, "
             f"{self._loader.reconnects} reconnects; all persisted"
         )
-        self._until(self._is_drained, STALL_TIMEOUT_S, "the tables to catch up")
+        self._until(self._is_drained, "the tables to catch up")
         tally = self._tally
         self._query.stop()
         self._take_events()
@@ -234,7 +264,6 @@ class Stage:
         """Wait until the loader holds for the nth time, or has nothing more to write."""
         self._until(
             lambda: self._loader.holds >= times or self._loader.state is LoaderState.DONE,
-            STALL_TIMEOUT_S,
             "the loader to get so far",
         )
 
@@ -259,18 +288,20 @@ class Stage:
             return False
         return self._committed.has_all_of(self._seen, self._watch.failover_logs())
 
-    def _until(self, is_reached: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Observe until `is_reached`; raise Stalled `timeout_s` after the last progress."""
-        moved_at, state = time.monotonic(), None
+    def _until(self, is_reached: Callable[[], bool], what: str) -> None:
+        """Observe until `is_reached`; raise Stalled if nothing moves for too long."""
+        wait = Wait(what, time.monotonic())
         while True:
             self._look()
             if is_reached():
                 return
-            now = (self._loader.written, self._loader.written_again, self._committed, self._tally.rows)
-            if now != state:
-                moved_at, state = time.monotonic(), now
-            if time.monotonic() - moved_at > timeout_s:
-                raise Stalled(f"waited {timeout_s:.0f} s for {what}; see the logs in {self._settings.directory}")
+            state = (self._loader.written, self._loader.written_again, self._committed, self._tally.rows)
+            try:
+                told = wait.look(state, time.monotonic())
+            except Stalled as error:
+                raise Stalled(f"{error}; see the logs in {self._settings.directory}") from None
+            if told:
+                self._display.say(told)
             time.sleep(LOOK_INTERVAL_S)
 
     def _look(self) -> None:

@@ -17,6 +17,10 @@ VBUCKETS = 64
 RATE = 10_000
 """Changes per second: a million of them then last as long as a few starts of Spark and some dozen batches."""
 
+STALL_TIMEOUT_S = 600.0
+"""Longest wait without any progress. A process that has ended is noticed at once, so only one that hangs takes so long;
+on two cores with a load of 20, the start of Spark and its first query alone take more than two minutes."""
+
 FLUSH_INTERVAL_S = 12.0
 """Pause between the node's commits to disk. It is much longer than in real use: the demo needs changes that are in the
 tables but not yet on the disk when the node is killed."""

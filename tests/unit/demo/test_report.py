@@ -30,5 +30,6 @@ def test_the_report_has_verdict_picture_events_and_carriers(tmp_path: Path) -> N
     assert "<tr><td>kill -9 the node<td>3.2</tr>" in page
     assert "<tr><td>UA<td>1,200<td>+3.5</tr>" in page
     assert "<tr><td>OO<td>1<td>-</tr>" in page
+    assert "<code>current</code> has 1,201 flights" in page
     assert "2 &amp; 2 documents" in page
     assert "http" not in page, "it needs no network"

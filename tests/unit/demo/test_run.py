@@ -9,8 +9,8 @@ from rich.console import Console
 
 from dcpstream.errors import ConfigError
 from dcpstream_demo.display import Display
-from dcpstream_demo.run import NODE_KILLS_MAX, kill_points
-from dcpstream_demo.settings import Settings
+from dcpstream_demo.run import NODE_KILLS_MAX, WAITING_SAID_S, Stalled, Wait, kill_points
+from dcpstream_demo.settings import STALL_TIMEOUT_S, Settings
 
 
 @pytest.mark.parametrize("total", [30, 300, 1_001_615])
@@ -87,3 +87,16 @@ def test_on_a_terminal_bars_are_drawn() -> None:
     assert "written" in output.getvalue()
     assert "half" in output.getvalue()
     assert "a line in between" in output.getvalue()
+
+
+def test_a_wait_tells_of_itself_and_gives_up_only_if_nothing_moves() -> None:
+    wait = Wait("the query", 0.0)
+    assert wait.look("a", 0.0) == ""
+    assert wait.look("a", WAITING_SAID_S - 1) == ""
+    assert wait.look("a", WAITING_SAID_S) == "still waiting for the query: nothing has moved for 30 s"
+    assert wait.look("a", WAITING_SAID_S + 1) == ""
+    assert wait.look("a", 2 * WAITING_SAID_S) == "still waiting for the query: nothing has moved for 60 s"
+    assert wait.look("b", STALL_TIMEOUT_S) == "", "something moved"
+    wait.look("b", 2 * STALL_TIMEOUT_S)
+    with pytest.raises(Stalled, match="waited 600 s for the query"):
+        wait.look("b", 2 * STALL_TIMEOUT_S + 1)
