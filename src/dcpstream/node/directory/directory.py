@@ -238,6 +238,9 @@ class DataDirectory:
                 self._remove(making)
                 # If the last step failed, the bucket was never acknowledged.
                 self._remove(path)
+                cause = error.__cause__ if isinstance(error, StoreError) else error
+                if isinstance(cause, PermissionError):
+                    raise StoreError(_not_ours(name, self._path)) from error
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(f"the store in {path} cannot be made durable: {error}") from error
@@ -295,6 +298,15 @@ def _reason(error: OSError, path: Path) -> str:
         return f"{error.filename or path} is not a directory"
     where = "" if error.filename in (None, str(path)) else f"{error.filename}: "
     return f"{where}{error.strerror or error}"
+
+
+def _not_ours(name: str, path: Path) -> str:
+    """Why no bucket can be made in a directory of another user, and what to do."""
+    user = os.geteuid()
+    return (
+        f"bucket {name} cannot be made: the user {user} may not write in {path}. Give that user the directory "
+        f"(chown -R {user} {path}), or choose another one"
+    )
 
 
 def buckets_in(path: Path, known: Iterable[str]) -> list[str]:

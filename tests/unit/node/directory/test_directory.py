@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from dcpstream.errors import ConfigError, CorruptLog, StoreError
 from dcpstream.model import BucketSettings, Manifest, Scope
 from dcpstream.node.directory.directory import FILE_NAME, DataDirectory, check_bucket_name
+from dcpstream.runtime import SystemFileSystem
 from dcpstream.store import DiskBucketStore, MemoryBucketStore
 from tests.kit.engine import engine_of
 
@@ -146,3 +150,15 @@ def test_a_directory_that_may_not_be_looked_at_is_told(tmp_path: Path, monkeypat
     monkeypatch.setattr(Path, "is_file", refuse)
     with pytest.raises(StoreError, match=r"the data directory .* cannot be used: .*Permission denied"):
         opened(tmp_path)
+
+
+class OfAnotherUser(SystemFileSystem):
+    def make_directory(self, path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def test_a_directory_of_another_user_is_told_with_what_to_do(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path, random.Random(1), file_system=OfAnotherUser())
+    expected = f"bucket b cannot be made: the user {os.geteuid()} may not write in {tmp_path}. Give that user"
+    with pytest.raises(StoreError, match=re.escape(expected)):
+        directory.open("b", 4)
