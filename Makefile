@@ -204,6 +204,10 @@ packages: setup ## build wheel and sdist, install each extra into an environment
 pictures: setup ## take the pictures of the status pages for the documentation (needs a Chromium: make browser)
 	@$(PY) -m tools.page_pictures
 
+.PHONY: three-doors
+three-doors: setup ## walk through the README's three doors in empty environments; writes a page (needs a network)
+	@$(PY) -m tools.three_doors $(ARGS)
+
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew
 	@for page in $(REFERENCES); do $(PY) tools/$${page}_reference.py || exit 1; done && $(PY) tools/state_diagrams.py
