@@ -140,7 +140,7 @@ def send_bare(connection: socket.socket, blocks: list[tuple[Any, Any]]) -> None:
     """The steps that no sender of this history can leave out."""
     out = np.empty(BLOCK_BYTES, dtype=np.uint8)
     words = np.ndarray((BLOCK_BYTES - 3,), dtype=">u4", buffer=out, strides=(1,))
-    view = memoryview(out)
+    view = out.data
     for data, places in blocks:
         out[: len(data)] = data
         words[places] = OPAQUE

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +81,12 @@ def run(quick: bool) -> dict[str, Any]:
     spark.dataSource.register(ReadySource)
     try:
         for size, rows in (QUICK_ROWS if quick else ROWS).items():
-            with tempfile.TemporaryDirectory() as directory, _node() as connection_string:
-                _load(connection_string, rows, size)
+            with tempfile.TemporaryDirectory() as directory, node_process() as connection_string:
+                load_documents(connection_string, rows, size)
                 found = _measure(spark, connection_string, size, rows, Path(directory), repeats_for(quick))
                 figures += found[0]
                 ratios |= found[1]
-        with tempfile.TemporaryDirectory() as directory, _node() as connection_string:
+        with tempfile.TemporaryDirectory() as directory, node_process() as connection_string:
             figures.append(
                 _floor(spark, connection_string, Path(directory), FLOOR_BATCHES // 4 if quick else FLOOR_BATCHES)
             )
@@ -110,10 +111,10 @@ def _measure(
         ready().write.parquet(str(parquet))
         expressions = _expressions(ready().columns, size)
         dcp, base, file, made = _in_turns(
-            lambda read=read: _noop(read()),
-            lambda ready=ready: _noop(ready()),
-            lambda parquet=parquet: _noop(spark.read.parquet(str(parquet))),
-            lambda made=expressions: _noop(spark.range(0, rows, 1, TASKS).selectExpr(*made)),
+            partial(_noop, read),
+            partial(_noop, ready),
+            partial(_noop, partial(spark.read.parquet, str(parquet))),
+            partial(_noop, partial(spark.range(0, rows, 1, TASKS).selectExpr, *expressions)),
             repeats=repeats,
             warm_ups=WARM_UPS if not label else 2,
         )
@@ -131,8 +132,8 @@ def _measure(
         ratios[f"{name}.python_us"] = median([r.python_s / rows * 1e6 for r in dcp])
         if not label:
             dcp, base = _in_turns(
-                lambda read=read: _parquet(read(), directory),
-                lambda ready=ready: _parquet(ready(), directory),
+                partial(_parquet, read, directory),
+                partial(_parquet, ready, directory),
                 repeats=3,
             )
             figures.append(_figure(f"{name}.parquet", rows, dcp, base, "ready batches to Parquet"))
@@ -166,7 +167,7 @@ def _floor(spark: SparkSession, connection_string: str, directory: Path, batches
     """Milliseconds of a micro-batch of a few rows, without a pause between triggers."""
     from dcpstream.client.kv.client import KvClient
 
-    stream = spark.readStream.format("dcp").options(**_access(connection_string), startingOffsets="earliest").load()
+    stream = spark.readStream.format("dcp").options(**access(connection_string), startingOffsets="earliest").load()
     query = (
         stream.writeStream.format("noop")
         .option("checkpointLocation", str(directory / "checkpoint"))
@@ -252,7 +253,7 @@ def _in_turns(*calls: Callable[[], None], repeats: int, warm_ups: int = 1) -> tu
 
 def _reader(spark: SparkSession, connection_string: str, options: dict[str, str]) -> Callable[[], DataFrame]:
     def read() -> DataFrame:
-        reader = spark.read.format("dcp").options(**_access(connection_string), **options)
+        reader = spark.read.format("dcp").options(**access(connection_string), **options)
         return reader.option("numPartitions", str(TASKS)).load()
 
     return read
@@ -268,7 +269,7 @@ def _ready(
     from dcpstream.spark.source import DcpBatchReader
 
     directory.mkdir()
-    reader = DcpBatchReader(SourceOptions.parse({**_access(connection_string), **options, "numPartitions": str(TASKS)}))
+    reader = DcpBatchReader(SourceOptions.parse({**access(connection_string), **options, "numPartitions": str(TASKS)}))
     files = []
     for index, partition in enumerate(reader.partitions()):
         path = directory / f"{index}.arrow"
@@ -282,17 +283,18 @@ def _ready(
     return lambda: spark.read.format("dcpstream_ready").option("files", ":".join(files)).load()
 
 
-def _noop(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+def _noop(read: Callable[[], DataFrame]) -> None:
+    read().write.format("noop").mode("overwrite").save()
 
 
-def _parquet(frame: DataFrame, directory: Path) -> None:
+def _parquet(read: Callable[[], DataFrame], directory: Path) -> None:
     target = directory / "parquet"
     shutil.rmtree(target, ignore_errors=True)
-    frame.write.mode("overwrite").parquet(str(target))
+    read().write.mode("overwrite").parquet(str(target))
 
 
-def _access(connection_string: str) -> dict[str, str]:
+def access(connection_string: str) -> dict[str, str]:
+    """Options of the source for a node's own bucket."""
     return {
         "connectionString": connection_string,
         "username": "Administrator",
@@ -301,7 +303,8 @@ def _access(connection_string: str) -> dict[str, str]:
     }
 
 
-def _load(connection_string: str, rows: int, size: int) -> None:
+def load_documents(connection_string: str, rows: int, size: int) -> None:
+    """Write that many documents with values of `size` bytes."""
     from dcpstream.client.kv.client import KvClient
 
     value = os.urandom(size // 2).hex().encode()
@@ -311,7 +314,8 @@ def _load(connection_string: str, rows: int, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _node() -> Iterator[str]:
+def node_process() -> Iterator[str]:
+    """The connection string of a node with 1,024 vbuckets in a process of its own."""
     node = subprocess.Popen([sys.executable, "-c", _NODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert node.stdin is not None
     assert node.stdout is not None
