@@ -124,8 +124,9 @@ bench-check: setup ## has a figure lost more than 15 % of CPU time against bench
 	@$(PY) -m bench.check $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: setup ## our client beside gocbcore and java-dcp-client; writes docs/explanation/peers.md
+bench-peers: setup ## our client and our node beside those of others; writes docs/explanation/peers.md
 	@$(PY) -m bench.peers $(ARGS)
+	@$(PY) -m bench.peer_nodes
 
 .PHONY: bench
 bench: setup ## measure, against baselines of the same run; writes bench/results.json

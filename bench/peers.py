@@ -186,11 +186,11 @@ def plot(peers: Sequence[Peer], spent: Mapping[str, Spent]) -> str:
 """
 
 
-def written(page: str, lines: Sequence[str]) -> str:
-    """The page with other figures."""
-    before, _, rest = page.partition(FIRST)
-    _, _, after = rest.partition(LAST)
-    return "\n".join((before + FIRST, "", *lines, "", LAST)) + after
+def written(page: str, lines: Sequence[str], first: str = FIRST, last: str = LAST) -> str:
+    """The page with other figures between two lines."""
+    before, _, rest = page.partition(first)
+    _, _, after = rest.partition(last)
+    return "\n".join((before + first, "", *lines, "", last)) + after
 
 
 @click.command()

@@ -5,6 +5,7 @@ python bench/drains/dcpstream_drain.py CONNECTION-STRING COUNT batches|changes
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from dcpstream.client import Client, Cluster, ReadBatch, VbucketRange
@@ -15,6 +16,8 @@ LOGIN = {"username": "Administrator", "password": "password", "bucket": "default
 
 def main(connection_string: str, count: int, way: str) -> None:
     """Read everything, or only connect if `count` is 0; print the number of rows."""
+    if way == "batches":
+        importlib.import_module("dcpstream.columnar")  # the start has the import of pyarrow, which batches need
     found = 0
     if way == "changes":
         with Client(connection_string, **LOGIN) as client:
