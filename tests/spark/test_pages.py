@@ -60,8 +60,11 @@ def rows_to_write(names: Names, path: Path) -> None:
     spark, node = names["spark"], names["bucket"].node
     names["orders"] = spark.createDataFrame([("order::1", 7)], "order_id STRING, total INT")
     node.create_bucket("copy")
-    node.set_collections("default", {"reports": ["words"]})
-    words = spark.readStream.format("dcp").options(**names["access"], startingOffsets="earliest").load()
+    for name in ("default", "copy"):
+        node.set_collections(name, {"reports": ["words"]})
+    # The counts go into the same bucket, so the stream leaves their collection out.
+    read = names["access"] | {"startingOffsets": "earliest", "collections": "_default._default"}
+    words = spark.readStream.format("dcp").options(**read).load()
     names["counts"] = words.groupBy(words["key"].alias("word")).count()
 
 
@@ -94,6 +97,11 @@ def test_the_parts_of_the_page_run(
         query.processAllAvailable()
     if page == "docs/how-to/write-from-spark.md":
         assert bucket.documents(["order::1"]) == {"order::1": '{"total":7}'}
+        words = spark.read.format("dcp").options(**bucket.options, collections="reports.words").load()
+        counted = {*(f"user:{n}" for n in range(20)), "order::1"}
+        assert {row["key"] for row in words.where("op = 'mutation'").collect()} == counted
+        copies = spark.read.format("dcp").options(**{**bucket.options, "bucket": "copy"}).load()
+        assert copies.where("op = 'mutation'").select("collection", "key").distinct().count() == 2 * len(counted)
 
 
 def run(fragment: Block, names: Names, data: Path) -> None:
