@@ -14,6 +14,7 @@ import sys
 import tempfile
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,17 +81,21 @@ raise SystemExit(run(["demo", "--help"]))
 """Extra → a program that uses what it brings."""
 
 
-def run(*command: object, cwd: Path | None = None) -> str:
-    """Run a program of an environment that knows nothing of this repository.
+def run(*command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a program that knows nothing of this repository. Returns its standard output.
+
+    Args:
+        env: all variables of the program; by default those of this process without PYTHONPATH and PYTEST_ADDOPTS.
 
     Raises:
         SystemExit: it failed; with its output.
     """
-    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTEST_ADDOPTS"}}
+    if env is None:
+        env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTEST_ADDOPTS"}}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=clean,
+        env=env,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -4,7 +4,7 @@ The wheel of this checkout is built first. For each door the README's own comman
 directory of their own, so that nothing is there from before. A door whose program prints
 something else than the README says is an error.
 
-    python -m tools.three_doors [--keep]     `--keep` writes no page
+    python -m tools.three_doors [--no-page]     `--no-page` only walks, and writes no page
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
+import shlex
 import sys
 import tempfile
 import time
@@ -20,7 +20,8 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.packages import TIMEOUT_S, build
+from tests.kit.pages import parse
+from tools.packages import build, run
 from tools.wrap_markdown import wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,8 +36,8 @@ INTRODUCTION = """# The three doors, recorded
 <!-- Written by tools/three_doors.py (make three-doors); do not edit. -->
 
 A terminal session of what the README leads with. Each door begins with an empty environment and an empty home
-directory: nothing is installed, and no package is in a cache. Times are those of a clock on the wall, the network's
-share included.
+directory: no Python package is installed or in a cache. Times are those of a clock on the wall, the network's share
+included.
 
 """
 
@@ -78,38 +79,40 @@ def doors_of(text: str) -> list[Door]:
 
 def door_of(part: str) -> Door:
     """The door in one part of the section, which begins with its heading."""
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", part, re.DOTALL | re.MULTILINE)
-    found = dict(reversed(blocks))  # the first of each language
+    found = list(parse(part, README.name))
+    install = next(block for block in found if block.language == "sh")
+    program = next(block for block in found if block.language == "python")
     return Door(
         title=part.splitlines()[0],
-        install=found["sh"].split("#")[0].strip(),
-        program=found["python"],
-        is_test="<!-- pytest -->" in part,
-        output=found.get("text", ""),
+        install=install.code.split("#")[0].strip(),
+        program=program.code,
+        is_test=program.kind == "pytest",
+        output=program.output or "",
     )
 
 
-def run(command: list[str], folder: Path) -> tuple[float, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of a door's programs: their own home directory, and nothing of this checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_CHECKOUT)}
+    path = f"{folder / 'env' / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+    return {**kept, "HOME": str(folder / "home"), "PATH": path}
+
+
+def timed(command: list[str], folder: Path) -> tuple[float, str]:
     """Run a command of a door's environment in its home directory: the seconds that it took, and what it printed.
 
     Raises:
         SystemExit: it failed; with what it printed.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_CHECKOUT)}
-    path = f"{folder / 'env' / 'bin'}:/usr/local/bin:/usr/bin:/bin"
     began = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=folder / "home",
-        env={**kept, "HOME": str(folder / "home"), "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return time.monotonic() - began, done.stdout
+    output = run(*command, cwd=folder / "home", env=environment(folder))
+    return time.monotonic() - began, output
+
+
+def requirements(install: str, wheel: Path) -> list[str]:
+    """What a door's pip command installs, with the wheel in the place of `dcpstream`."""
+    words = shlex.split(install)[2:]
+    return [re.sub(r"^dcpstream(\[.*\])?$", rf"dcpstream\1 @ {wheel.as_uri()}", word) for word in words]
 
 
 def visit(door: Door, wheel: Path, folder: Path) -> Visit:
@@ -120,13 +123,12 @@ def visit(door: Door, wheel: Path, folder: Path) -> Visit:
     """
     (folder / "home").mkdir(parents=True)
     venv.create(folder / "env", with_pip=True)
-    words = door.install.replace("'", "").split()[2:]
-    wanted = [re.sub(r"^dcpstream(\[.*\])?$", rf"dcpstream\1 @ {wheel.as_uri()}", word) for word in words]
     python = str(folder / "env" / "bin" / "python")
-    install_s, _ = run([python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *wanted], folder)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    install_s, _ = timed([*pip, *requirements(door.install, wheel)], folder)
     name = "test_five_lines.py" if door.is_test else "program.py"
     (folder / "home" / name).write_text(door.program, encoding="utf-8")
-    run_s, output = run([python, "-m", "pytest", "-q", name] if door.is_test else [python, name], folder)
+    run_s, output = timed([python, "-m", "pytest", "-q", name] if door.is_test else [python, name], folder)
     if door.output and output.split() != door.output.split():
         raise SystemExit(f"{door.title}: the README says\n{door.output}and the program printed\n{output}")
     return Visit(door=door, install_s=install_s, run_s=run_s, output=output)
@@ -159,7 +161,7 @@ def main() -> int:
             found = visit(door, wheel, Path(name) / str(number))
             visits.append(found)
             print(f"{door.title}: installed in {found.install_s:.0f} s, ran in {found.run_s:.1f} s", flush=True)
-    if "--keep" not in sys.argv:
+    if "--no-page" not in sys.argv:
         PAGE.write_text(wrapped(page_of(visits)), encoding="utf-8")
         print(f"wrote {PAGE.relative_to(ROOT)}")
     print("three doors: ok")
