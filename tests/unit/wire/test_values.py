@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dcpstream import errors, wire
 from dcpstream.errors import FieldError
 from dcpstream.model import FailoverLog
-from dcpstream.wire import Opcode, Status, keys, values
+from dcpstream.wire import Feature, Opcode, Status, keys, values
+from dcpstream.wire.messages.kv import encode_features
 
 LEB128 = [
     (0, "00"),
@@ -122,3 +123,10 @@ def test_statuses_become_exceptions(status: int, kind: type[errors.StatusError],
     assert "(why)" in str(error)
     if isinstance(error, errors.NotMyVbucket):
         assert error.config == b"{}"
+
+
+def test_features_are_two_bytes_each_in_the_given_order() -> None:
+    assert encode_features([Feature.SNAPPY, Feature.XATTR, 0x1234]).hex() == "000a00061234"
+    assert encode_features([]) == b""
+    with pytest.raises(FieldError, match=r"FeatureCode\.code=65536"):
+        encode_features([65536])

@@ -18,7 +18,7 @@ from dcpstream.cluster.machine.tasks import Outcome
 from dcpstream.errors import ConnectionLost, DcpstreamError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request
-from dcpstream.wire.messages.kv import FeatureCode
+from dcpstream.wire.messages.kv import encode_features
 from dcpstream.wire.status import status_error
 
 FEATURES = (
@@ -32,7 +32,7 @@ FEATURES = (
     Feature.COLLECTIONS,
 )
 """Features of every connection: those of the server's own between nodes."""
-_FEATURE_CODES = b"".join(FeatureCode(code).pack() for code in FEATURES)
+_FEATURE_CODES = encode_features(FEATURES)
 
 
 class RequestFields(TypedDict, total=False):

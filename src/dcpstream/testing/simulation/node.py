@@ -19,7 +19,7 @@ from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
 from dcpstream.testing.simulation.disk import SimulatedDisk, Trouble
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
 from dcpstream.wire.messages.dcp import Open, StreamRequest
-from dcpstream.wire.messages.kv import FeatureCode, Set
+from dcpstream.wire.messages.kv import Set, encode_features
 from dcpstream.wire.values import decode_failover_log
 
 ROUNDS_MAX = 10_000
@@ -38,6 +38,8 @@ USUAL_FEATURES = (
     Feature.SYNC_REPLICATION,
 )
 """The features that a peer negotiates unless the test names others."""
+
+_encoded = cache(encode_features)
 
 
 WITHOUT_COLLECTIONS = tuple(feature for feature in USUAL_FEATURES if feature != Feature.COLLECTIONS)
@@ -403,12 +405,6 @@ class SimulatedNode:
         return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
 
 
-@cache
-def _codes(features: tuple[int, ...]) -> bytes:
-    """Features as HELLO names them."""
-    return b"".join(FeatureCode(code).pack() for code in features)
-
-
 def _by_number(peer: Peer) -> int:
     return peer.number
 
@@ -555,7 +551,7 @@ class Peer:
 
     def hello(self, features: Iterable[int]) -> Frame:
         """HELLO."""
-        return self.call(Opcode.HELLO, key=b"test", value=_codes(tuple(features)))
+        return self.call(Opcode.HELLO, key=b"test", value=_encoded(tuple(features)))
 
     # ---------------------------------------------------------------------------------------------------------- DCP
 

@@ -5,6 +5,8 @@ Source of all: kv_engine docs/BinaryProtocol.md, docs/Collections.md, docs/sasl.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import Record, i64, raw, record, u8, u16, u32, u64
 from dcpstream.wire.layout import Part, Phase, Request, Response, message
@@ -40,6 +42,15 @@ class FeatureCode(Record):
     """A feature of HELLO; see `Feature`."""
 
     code: int = u16()
+
+
+def encode_features(codes: Iterable[int]) -> bytes:
+    """The value of HELLO and of its answer: one `FeatureCode` for each code, in the given order.
+
+    Raises:
+        FieldError: a code does not fit two bytes.
+    """
+    return b"".join(FeatureCode(code).pack() for code in codes)
 
 
 @message(Opcode.SASL_LIST_MECHS, phase=Phase.CONNECTED, source=_SASL)

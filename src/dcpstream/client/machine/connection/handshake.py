@@ -44,6 +44,7 @@ from dcpstream.wire.messages.kv import (
     SaslListMechs,
     SaslStep,
     SelectBucket,
+    encode_features,
 )
 from dcpstream.wire.status import status_error
 
@@ -171,7 +172,7 @@ class Handshake:
         if self._is_unordered:
             wanted = (*wanted, Feature.UNORDERED_EXECUTION)
         agent = json.dumps({"a": "dcpstream", "i": self._nonce[:8].hex()}).encode()
-        hello = self._request(Hello(key=agent, value=b"".join(FeatureCode(code).pack() for code in wanted)))
+        hello = self._request(Hello(key=agent, value=encode_features(wanted)))
         if self._login.by_certificate:
             self._happen(Event.CERTIFICATE_SHOWN)
             return hello + self._select_bucket()

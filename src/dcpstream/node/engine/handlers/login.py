@@ -52,7 +52,7 @@ def hello(session: Session, frame: Frame) -> None:
     granted = frozenset(int(code) for code in asked)
     session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
     session.negotiated(granted)
-    session.reply(frame, kv.HelloResponse, value=b"".join(kv.FeatureCode(code).pack() for code in sorted(granted)))
+    session.reply(frame, kv.HelloResponse, value=kv.encode_features(sorted(granted)))
 
 
 def sasl_list_mechs(session: Session, frame: Frame) -> None:
