@@ -255,7 +255,7 @@ class Judge:
             assert not (failure := self._worker.failure()), failure
             return expected <= found
 
-        until(f"{len(expected)} changes, of which came {len(lines)}", came)
+        until(f"the copies of {len(expected)} changes", came)
         same_places(_places(lines), expected)
         self._seen += len(lines)
 
