@@ -114,7 +114,11 @@ class StoreReport:
 
 
 def check_store(
-    directory: Path, on_progress: OnProgress | None = None, *, is_acknowledged: bool = False
+    directory: Path,
+    on_progress: OnProgress | None = None,
+    *,
+    is_acknowledged: bool = False,
+    holds_lock: bool = False,
 ) -> StoreReport:
     """Check everything in a store.
 
@@ -122,28 +126,30 @@ def check_store(
 
     Args:
         is_acknowledged: whether the store is known to have existed; then an unfinished creation counts as damage.
+        holds_lock: whether the caller has locked the store, so that no node can have it open.
 
     Raises:
         StoreError: a file cannot be read at all, or the store is of another format.
     """
     if not is_acknowledged and is_unfinished(directory):
-        return StoreReport(directory=str(directory), is_in_use=is_locked(directory), is_unfinished=True)
-    report = _look(directory, on_progress)
+        is_in_use = not holds_lock and is_locked(directory)
+        return StoreReport(directory=str(directory), is_in_use=is_in_use, is_unfinished=True)
+    report = _look(directory, on_progress, holds_lock=holds_lock)
     for _ in range(MAX_LOOKS - 1):
         if report.is_sound or not report.is_in_use:
             break
-        before, report = report, _look(directory, on_progress)
+        before, report = report, _look(directory, on_progress, holds_lock=holds_lock)
         if (before.problems, before.damage) == (report.problems, report.damage):
             break
     return report
 
 
-def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
+def _look(directory: Path, on_progress: OnProgress | None, *, holds_lock: bool) -> StoreReport:
     with ExitStack() as held:
         before = None
         for _ in range(MAX_LISTINGS):
             held.close()
-            report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
+            report = StoreReport(directory=str(directory), is_in_use=not holds_lock and is_locked(directory))
             order, metadata = _listing(directory, report)
             # A file that is open can be read to its end, also after a compaction has removed it.
             files = _opened(directory, order, held) if report.is_in_use else {}

@@ -108,8 +108,8 @@ def repair_store(
     except OSError as error:
         raise StoreError(f"the store in {directory} cannot be repaired: {error}") from error
     try:
-        report = check_store(directory, on_progress, is_acknowledged=is_acknowledged)
-        repair = Repair(directory=str(directory), before=replace(report, is_in_use=False))
+        report = check_store(directory, on_progress, is_acknowledged=is_acknowledged, holds_lock=True)
+        repair = Repair(directory=str(directory), before=report)
         if report.is_unfinished:
             repair.removed = True
             if not dry_run:

@@ -148,7 +148,7 @@ def test_another_format_is_refused(store: Path) -> None:
 def test_what_moves_while_a_node_writes_is_no_damage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
-    def look(directory: Path, on_progress: object) -> check.StoreReport:
+    def look(directory: Path, on_progress: object, *, holds_lock: bool) -> check.StoreReport:
         nonlocal looks
         looks += 1
         problems = [] if looks == 3 else [f"a file that came and went at look {looks}"]

@@ -129,6 +129,16 @@ def test_a_damaged_page_costs_its_frames_and_a_branch(whole: Whole, path: Path) 
     assert check_store(path).is_sound
 
 
+def test_a_repair_looks_once_because_nobody_changes_the_store_meanwhile(whole: Whole, path: Path) -> None:
+    file = path / FIRST
+    damage(file, file.read_bytes().index(b"3 3 3"))
+    progress: list[tuple[int, int]] = []
+    repair = repair_store(path, dry_run=True, on_progress=lambda done, total: progress.append((done, total)))
+    assert repair.is_needed
+    assert not repair.before.is_in_use
+    assert len(progress) == 2 * len(whole.names)
+
+
 def test_a_lost_block_costs_every_vbucket_a_branch(whole: Whole, path: Path) -> None:
     file = path / FIRST
     damage(file, file.read_bytes().index(BLOCK_MAGIC, 800))
