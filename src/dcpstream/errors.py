@@ -28,6 +28,7 @@ DcpstreamError
 │  ├─ CorruptLog (file, offset, expected, actual)
 │  ├─ StoreInUse                       another process has the directory open
 │  ├─ StoreMismatch                    made for another number of vbuckets
+│  ├─ TooManySegments                  the system allows this process fewer open files than the store has
 │  └─ HistoryPurged                    deletions may have been purged before they were read
 └─ ConfigError (option, value, allowed)   also a ValueError
 ```
@@ -78,6 +79,7 @@ __all__ = [
     "StreamIdInvalid",
     "TemporaryFailure",
     "TlsError",
+    "TooManySegments",
     "UnknownCollection",
     "UnknownCommand",
     "UnknownScope",
@@ -348,6 +350,10 @@ class StoreInUse(StoreError):
 
 class StoreMismatch(StoreError):
     """The store is sound, but was created with another number of vbuckets."""
+
+
+class TooManySegments(StoreError):
+    """The system does not allow this process to have all segment files of the store open at a time."""
 
 
 class CorruptLog(StoreError):

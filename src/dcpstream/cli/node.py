@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dcpstream.cli import node_defaults
-from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options, warn_of_readers
+from dcpstream.cli.node_security import allow_connections, security_arguments, security_options, warn_of_readers
 from dcpstream.cli.serving import address_options, administrator_options, announced, check_ready_file, ready_file_option
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
@@ -193,7 +193,7 @@ def node_command(
         return
     check_ready_file(ready_file)
     guarded = security_arguments(security, password)
-    allow_descriptors(guarded["limits"])
+    allow_connections(guarded["limits"])
     arguments = {
         "buckets": buckets,
         "path": data,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,13 @@ import click
 from dcpstream.cli import node_defaults
 from dcpstream.cli.connection_options import with_options
 from dcpstream.errors import ConfigError
+from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 
 if TYPE_CHECKING:
     from dcpstream.node.shell.limits import Limits
 
 logger = logging.getLogger(__name__)
 
-OTHER_DESCRIPTORS = 256
 MAX_PASSWORD_FILE_BYTES = 4096
 _FILE = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
@@ -128,17 +127,10 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     }
 
 
-def allow_descriptors(limits: Limits) -> None:
-    """Raise this process's limit of open files to what `limits` need, as far as the system allows.
-
-    `OTHER_DESCRIPTORS` of them are for files and libraries.
-    """
-    wanted = limits.connections + limits.http_connections + OTHER_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
+def allow_connections(limits: Limits) -> None:
+    """Let this process have as many connections open as `limits` allow; log a warning if the system does not."""
+    connections = limits.connections + limits.http_connections
+    if (allowed := allow_descriptors(connections)) < (wanted := connections + OTHER_DESCRIPTORS):
         logger.warning("%d descriptors are allowed, %d are needed for all connections of the limits", allowed, wanted)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.errors import ConfigError, StoreError, StoreInUse
+from dcpstream.errors import ConfigError, StoreError, StoreInUse, TooManySegments
 from dcpstream.node.directory.check import (
     DirectoryReport,
     acknowledged_beside,
@@ -22,6 +22,7 @@ from dcpstream.node.directory.check import (
 )
 from dcpstream.node.directory.directory import CLUSTER_FILE, LOST_AND_FOUND
 from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
+from dcpstream.runtime.descriptors import allow_descriptors
 from dcpstream.runtime.files import NO_ROOM
 from dcpstream.store.log.block_scan import Damage
 from dcpstream.store.metadata import FILE_NAME as META_FILE
@@ -130,9 +131,16 @@ def _found(directory: Path) -> _Found:
 
 
 def _checked(path: Path, on_progress: OnProgress | None, *, is_acknowledged: bool) -> StoreReport:
-    """The report of one store. An unreadable store becomes a problem in its report, so that the others are checked."""
+    """The report of one store. An unreadable store becomes a problem in its report, so that the others are checked.
+
+    Raises:
+        TooManySegments: the system does not allow that many open files, which says nothing about the store.
+    """
     try:
+        allow_descriptors(sum(1 for _ in path.iterdir()))
         return check_store(path, on_progress, is_acknowledged=is_acknowledged)
+    except TooManySegments:
+        raise
     except (StoreError, OSError) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise  # the directory for temporary files has no room for the copy of the metadata

@@ -10,10 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dcpstream.cli.node_security import allow_descriptors, security_arguments, security_options
+from dcpstream.cli.node_security import allow_connections, security_arguments, security_options
 from dcpstream.errors import ConfigError
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.tls import TlsSettings
+from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS
 
 
 def arguments(*options: str) -> dict[str, Any]:
@@ -87,19 +88,18 @@ def test_a_file_without_a_password_is_told_and_not_quoted(tmp_path: Path, conten
     assert "hunter22" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "then"),
-    [(1024, 100_000, 1300), (1024, 1100, 1100), (1024, resource.RLIM_INFINITY, 1300), (5000, 5000, None)],
-)
+@pytest.mark.parametrize(("hard", "is_enough"), [(100_000, True), (1100, False)])
 def test_as_many_descriptors_as_connections_need(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, then: int | None
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hard: int, is_enough: bool
 ) -> None:
     given: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-    monkeypatch.setattr("dcpstream.cli.node_security.OTHER_DESCRIPTORS", 100)
-    allow_descriptors(Limits(connections=1000, http_connections=200))
-    assert given == ([] if then is None else [(then, hard)])
+    needed = 1000 + 200 + OTHER_DESCRIPTORS
+    allow_connections(Limits(connections=1000, http_connections=200))
+    assert given == [(needed if is_enough else hard, hard)]
+    warning = f"{hard} descriptors are allowed, {needed} are needed for all connections of the limits"
+    assert [record.getMessage() for record in caplog.records] == ([] if is_enough else [warning])
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])

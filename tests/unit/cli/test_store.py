@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,38 @@ def test_a_store_that_a_node_has_open(data: Path, capsys: pytest.CaptureFixture[
         assert "open in a node" in capsys.readouterr().out
         assert run(["store", "repair", str(data)]) == 1
         assert "stop the node first" in capsys.readouterr().err
+
+
+def limited(soft: int, hard: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that may open so many files; a hard limit of 0 stays as it is."""
+    program = (
+        "import resource, sys\n"
+        "from dcpstream.cli.app import run\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard} or hard))\n"
+        "raise SystemExit(run(sys.argv[1:]))\n"
+    )
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_store_in_use_with_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    with DiskBucketStore(tmp_path, 1, segment_bytes=1) as store:
+        fill(store)
+        for number in range(60):
+            put(store.vbuckets[0], key_of(number), b"v")
+            store.commit()
+        assert len([*tmp_path.glob("segment-*")]) == 60
+        checked = limited(40, 0, "store", "check", str(tmp_path))
+        assert checked.stdout.endswith("  sound\n"), checked
+        checked = limited(40, 40, "store", "check", str(tmp_path))
+        assert (checked.returncode, checked.stdout) == (1, "")
+        assert checked.stderr == (
+            f"dcpstream: {tmp_path}: a node has the store open, and the check cannot open all of its 60 segment files "
+            "at a time: Too many open files. Allow 316 open files (`ulimit -n 316`), or stop the node: a store that is "
+            "not in use is read file by file.\n"
+        )
+    for command in ("check", "repair"):
+        assert limited(40, 40, "store", command, str(tmp_path)).returncode == 0
 
 
 def test_a_store_that_repair_may_not_mend_is_not_said_to_be_mended(

@@ -6,6 +6,7 @@ which is no damage. Memory: one segment, and the keys of all documents.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.errors import CorruptLog, StoreError, TooManySegments
 from dcpstream.runtime import is_locked
+from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS
 from dcpstream.store.items import index_key, seqno_of
 from dcpstream.store.log.block_scan import Damage, Stretch, damage_of, ends_of, walk_blocks
 from dcpstream.store.log.blocks import (
@@ -34,6 +36,9 @@ MAX_LOOKS = 4
 """Attempts at a store in use, whose files a busy node may change between two reads."""
 MAX_LISTINGS = 100
 """Attempts to open all listed segments of a store in use before a compaction removes one. Each takes milliseconds."""
+
+_NOT_OF_THE_FILE = frozenset({errno.ENOENT, errno.EMFILE, errno.ENFILE})
+"""Errors of opening a file that are no damage: a compaction has removed it, or too many files are open."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of bytes checked so far, and the total."""
@@ -129,6 +134,7 @@ def check_store(
         holds_lock: whether the caller has locked the store, so that no node can have it open.
 
     Raises:
+        TooManySegments: the store is in use, and this process may not open all of its files at a time.
         StoreError: a file cannot be read at all, or the store is of another format.
     """
     if not is_acknowledged and is_unfinished(directory):
@@ -202,21 +208,38 @@ def _heads(directory: Path) -> dict[int, bytes]:
 
 
 def _opened(directory: Path, order: list[tuple[int, int | None]], held: ExitStack) -> dict[int, BinaryIO]:
-    """The listed segment files, open; those that do not exist are left out."""
+    """The listed segment files, open; those that do not exist are left out.
+
+    Raises:
+        TooManySegments: the system does not allow that many open files. StoreError: a file cannot be opened.
+    """
     found: dict[int, BinaryIO] = {}
     for number, _ in order:
-        with suppress(FileNotFoundError):
+        try:
             found[number] = held.enter_context(_to_read(directory / segment_name(number)))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            needed = len(order) + OTHER_DESCRIPTORS
+            raise TooManySegments(
+                f"{directory}: a node has the store open, and the check cannot open all of its {len(order)} segment "
+                f"files at a time: {error.strerror}. Allow {needed} open files (`ulimit -n {needed}`), or stop the "
+                "node: a store that is not in use is read file by file."
+            ) from error
     return found
 
 
 def _to_read(path: Path) -> BinaryIO:
-    """A file opened for reading, without a buffer. Raises: FileNotFoundError; StoreError: it cannot be opened."""
+    """A file opened for reading, without a buffer.
+
+    Raises:
+        OSError: it does not exist, or too many files are open. StoreError: it cannot be opened for another reason.
+    """
     try:
         return cast("BinaryIO", path.open("rb", buffering=0))
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if error.errno in _NOT_OF_THE_FILE:
+            raise
         raise StoreError(f"{path} cannot be read: {error}") from error
 
 
