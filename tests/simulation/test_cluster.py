@@ -232,6 +232,108 @@ def test_a_cancelled_rebalance_leaves_a_true_map(seed: int):
     world.check()
 
 
+@pytest.mark.parametrize("seed", seeds(4))
+def test_moves_that_are_cancelled_at_a_time_do_not_disturb_each_other(seed: int):
+    world = filled(seed=seed, vbuckets=16)
+    chains = list(world.bucket.chains)
+    world.add_node()
+    o, rebalance = world.orchestrator, Rebalance(world.orchestrator)
+    pairs = {(chain[0], chain[1]) for chain in chains}
+    feeding = [o.replicator("default", str(source), str(replica)) for source, replica in pairs]
+    o.pause(is_on=True)  # no move gets further than its backfill
+    outcome = o.tasks.start(rebalance.run())
+    world.settle()
+    rebalance.cancel()
+    o.pause(is_on=False)
+    world.until(lambda: outcome.is_done)
+    assert isinstance(outcome.error, MoveCancelled)
+    assert world.bucket.unsettled == {}
+    assert world.bucket.chains == chains
+    assert not any(each.is_closed for each in feeding), "no takeover had begun, so nothing was cut"
+    world.settle()
+    world.check()
+
+
+@pytest.mark.parametrize("seed", seeds(4, 9, 12))
+def test_a_rebalance_goes_on_after_lost_connections(seed: int):
+    """The takeover of one vbucket that failed cuts streams of others; they are added again."""
+    world = filled(seed=seed, replicas=1 + seed % 2, vbuckets=16)
+    world.add_node()
+    start, moments = world.passed, {world.chance.randrange(50, 900) for _ in range(4)}
+
+    def cut() -> None:
+        if world.passed - start in moments:
+            for _ in range(3):
+                world.cut()
+
+    world.after_pass = cut
+    assert world.run(Rebalance(world.orchestrator, ["n0"]).run()) == ["n0"]
+    assert world.bucket.unsettled == {}
+    world.settle()
+    world.check()
+
+
+def unsettled_beside(replica_hangs_s: float) -> SimulatedCluster:
+    """A move is cancelled while its old replica hangs, and time passes with the watch."""
+    world = filled(vbuckets=1)
+    o = world.orchestrator
+    o.tasks.start(Watch(o, lambda: AutoFailover(is_enabled=False), lambda _: None).run())
+    source, replica = (str(node) for node in world.bucket.chains[0])
+    added = world.add_node()
+    world.hang(replica)
+    moving = o.tasks.start(move(o, world.bucket, 0, (source, added), lambda: True))
+    world.until(lambda: moving.is_done)
+    assert list(world.bucket.unsettled) == [0]
+    assert not world.run(o.drained(world.bucket))
+    world.settle(replica_hangs_s)
+    assert list(world.bucket.unsettled) == [0]
+    return world
+
+
+def test_the_watch_undoes_a_move_when_no_copy_is_silent_any_more():
+    world = unsettled_beside(replica_hangs_s=10.0)
+    chain = world.bucket.chains[0]
+    world.wake(str(chain[1]))
+    world.settle(3 * LOOK_PAUSE_S)
+    assert world.bucket.unsettled == {}
+    assert world.bucket.chains[0] == chain
+    assert world.run(world.orchestrator.drained(world.bucket))
+    world.check()
+
+
+def test_a_move_that_waits_for_a_silent_copy_keeps_no_failover_waiting():
+    world = unsettled_beside(replica_hangs_s=10.0)
+    source, replica = (str(node) for node in world.bucket.chains[0])
+    begun = world.now
+    world.run(fail_over(world.orchestrator, [replica]))
+    assert world.now - begun < 5 * REPLY_TIMEOUT_S
+    assert world.bucket.unsettled == {}
+    assert world.active(0) == [source]
+
+
+def test_a_rebalance_waits_for_a_failover():
+    world = filled()
+    o = world.orchestrator
+    failover = o.tasks.start(fail_over(o, ["n0"]))
+    world.until(lambda: o.is_failing_over)
+    assert world.run(Rebalance(o).run()) == ["n0"]
+    assert failover.error is None
+    world.settle()
+    world.check()
+
+
+def test_a_rebalance_moves_nothing_if_no_node_is_left_to_stay():
+    world = filled(nodes=2)
+    o = world.orchestrator
+    failover = o.tasks.start(fail_over(o, ["n0"]))
+    chains = world.bucket.chains
+    with pytest.raises(DcpstreamError, match="failed over"):
+        world.run(Rebalance(o, ["n1"]).run())
+    assert failover.error is None
+    assert [chain[0] for chain in world.bucket.chains] == ["n1"] * len(chains)
+    world.check()
+
+
 def test_a_failover_promotes_the_replicas_on_a_new_branch():
     world = filled()
     before = documents(world)

@@ -23,7 +23,7 @@ Source: ns_server's failover.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -215,26 +215,33 @@ def activate_again(o: Orchestrator, node: str) -> Procedure[None]:
     yield [o.tasks.start(activate(o, *each)) for each in missing]
 
 
-def settle_again(o: Orchestrator, node: str) -> Procedure[None]:
-    """Undo or complete the moves that were in doubt because this node was silent, and then serve what is left.
+def settle_again(o: Orchestrator, node: str, silent: Collection[str]) -> Procedure[None]:
+    """Undo or complete the moves that failed and wait for this node, and then serve what is left.
 
-    It does nothing while something else moves vbuckets: the watch repeats it.
+    It does nothing while something else moves vbuckets: the watch repeats it. If it is known which copy of a vbucket is
+    active, the move waits until no node with another copy is silent, because that would keep a failover waiting.
     """
 
-    def doubts(bucket: BucketState) -> list[int]:
-        return [vbid for vbid, each in bucket.unsettled.items() if each.is_in_doubt and each.wanted[0] == node]
+    def waiting(bucket: BucketState) -> list[int]:
+        return [vbid for vbid, each in bucket.unsettled.items() if _may_settle(each, node, silent)]
 
-    if o.is_failing_over or o.is_rebalancing or not any(doubts(bucket) for bucket in o.buckets.values()):
+    if o.is_failing_over or o.is_rebalancing or not any(waiting(bucket) for bucket in o.buckets.values()):
         return
     o.is_failing_over = True
     try:
         for bucket in o.buckets.values():
-            yield [o.tasks.start(settle(o, bucket, vbid)) for vbid in doubts(bucket)]
+            yield [o.tasks.start(settle(o, bucket, vbid)) for vbid in waiting(bucket)]
         yield [o.tasks.start(promote(o, bucket, FailoverReport())) for bucket in o.buckets.values()]
         yield from o.publish_nodes()
         feed_what_is_left(o)
     finally:
         o.is_failing_over = False
+
+
+def _may_settle(failed: Unsettled, node: str, silent: Collection[str]) -> bool:
+    if failed.is_role or failed.decider != node:
+        return False
+    return failed.is_in_doubt or not any(each in silent for each in (*failed.old, *failed.wanted))
 
 
 def settle_before_failover(o: Orchestrator, bucket: BucketState, nodes: Sequence[str]) -> Procedure[None]:
@@ -296,7 +303,7 @@ def fail_over_gracefully(
         of the nodes: none is given up.
     """
     check_active(o, nodes)
-    while o.is_rebalancing:
+    while o.is_rebalancing or o.is_failing_over:
         yield o.tasks.pause(MOVES_PAUSE_S)
     o.is_rebalancing = True
     try:

@@ -12,7 +12,8 @@ The steps of a move from the chain O to the chain N:
 5. The active copy gets N as its topology; N's replicas follow it; the copies that are in O alone are deleted.
 
 A move can be cancelled before step 4. A move that is cancelled or fails is undone, or completed if the new copy is
-active already: `settle` asks the nodes, after it has made sure that nothing of the takeover is still under way. From
+active already: if step 4 had begun, `settle` asks the nodes, after it has made sure that nothing of the takeover is
+still under way. For that it cuts a connection that other vbuckets use, too, so their streams are added again. From
 step 5 on a move is only completed: durable writes may have been acknowledged that the old chain lacks. At no time are
 two copies active: the destination becomes active only by the source's word, which is given when the source is dead, and
 the source is made active again only if the destination cannot become active any more.
@@ -31,7 +32,7 @@ from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, RETRY_S, Orc
 from dcpstream.cluster.machine.replicator import Replicator
 from dcpstream.cluster.machine.state import BucketState, Unsettled, topology
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
-from dcpstream.errors import DcpstreamError
+from dcpstream.errors import ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketState
 from dcpstream.wire import StreamEndReason, StreamFlag
 
@@ -215,14 +216,27 @@ def _begin_chain(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain, 
 def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
     """Undo or complete a move that failed. A vbucket about which a node must be asked that is silent stays unsettled.
 
-    Its old active copy stays dead then, if it handed over: until the silent node answers or is failed over.
+    Its old active copy stays dead then, if it handed over: until the silent node answers or is failed over. It stays
+    unsettled, too, if connections of its copies are lost again and again; the watch repeats that.
     """
+    for left in reversed(range(ATTEMPTS_MAX)):
+        error = yield from _settle(o, bucket, vbid)
+        if error is None:
+            return
+        if not (left and isinstance(error, ConnectionLost)):
+            logger.warning("vbucket %d is unsettled: %s", vbid, error)
+            return
+        yield o.tasks.pause(RETRY_S)  # the cut for another vbucket may have ended a stream of this one
+
+
+def _settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[Exception | None]:
+    """One attempt; returns why it failed, or None if another one would do no better."""
     failed = bucket.unsettled.get(vbid)
     if failed is None:  # its node confirmed the role meanwhile
-        return
+        return None
     old, wanted = failed.old, failed.wanted
     source, new = old[0], wanted[0]
-    if not failed.is_begun and source is not None and new is not None and source != new:
+    if not failed.is_begun and vbid in bucket.handing and source is not None and new is not None:
         yield from o.cut(bucket, source, new)
         try:
             failed.is_begun = yield from _is_active(o, bucket, vbid, new)
@@ -240,7 +254,7 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
             failed.is_in_doubt = not is_served
             if not is_served:
                 logger.warning("vbucket %d is unsettled: node %s does not answer", vbid, new)
-                return
+                return None
     chain, replaced = (wanted, old) if failed.is_begun else (old, wanted)
     active = chain[0]
     if active is None or o.members[active].is_failed:  # the failover promotes another copy of the chain
@@ -251,15 +265,15 @@ def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
         for node in extra:
             bucket.fed.pop((vbid, node), None)
         yield [o.delete_copy(bucket, vbid, node).quietly() for node in extra]
-        return
+        return None
     try:
         yield from _begin_chain(o, bucket, vbid, _without_failed(o, chain), replaced=replaced)
     except Exception as error:
         if not is_trouble(error):
             raise
-        logger.warning("vbucket %d is unsettled: %s", vbid, error)
-        return
+        return error
     bucket.unsettled.pop(vbid, None)
+    return None
 
 
 def settle_all(o: Orchestrator) -> Procedure[None]:

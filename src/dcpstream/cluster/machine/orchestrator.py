@@ -563,8 +563,8 @@ class Orchestrator:
             yield from self.tell_manifest(bucket, node)
 
     def drained(self, bucket: BucketState) -> Procedure[bool]:
-        """Whether every replica has everything that its active copy has at this moment; false if one is in doubt."""
-        if any(bucket.is_in_doubt(vbid) for vbid in bucket.unsettled):
+        """Whether every replica has everything that its active copy has at this moment; not while one is unsettled."""
+        if bucket.unsettled:
             return False
         found = yield [
             self.tasks.start(self._is_equal(bucket, vbid, chain[0], node))

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.moves import Move, run_moves, settle_all
-from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
+from dcpstream.cluster.machine.orchestrator import REPLY_TIMEOUT_S, RETRY_S, Orchestrator
 from dcpstream.cluster.machine.recovery import chains_with_recovered, delete_needless, end_recovery, restore_lost
 from dcpstream.cluster.machine.tasks import Procedure
-from dcpstream.errors import ConfigError
+from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.wire import Opcode
 
 
@@ -58,10 +58,12 @@ class Rebalance:
         self.moved, self.moves = moved, moves
 
     def run(self) -> Procedure[list[str]]:
-        """Carry it out; returns the nodes that left. A failover that begins meanwhile cancels it.
+        """Carry it out; returns the nodes that left. It waits for a failover; one that begins meanwhile cancels it.
 
         Errors: MoveCancelled, or those of the nodes; the map is consistent.
         """
+        while self._orchestrator.is_failing_over or self._orchestrator.is_rebalancing:
+            yield self._orchestrator.tasks.pause(RETRY_S)
         self._orchestrator.is_rebalancing = True
         try:
             return (yield from self._run())
@@ -82,6 +84,8 @@ class Rebalance:
         yield [o.tasks.start(o.tell_manifests(member.name)).quietly() for member in o.known_members()]
         yield from o.publish_nodes()
         nodes = [member.name for member in o.known_members() if member.name not in self._remove]
+        if not nodes:
+            raise DcpstreamError("the nodes that were to stay have been failed over: nothing was moved")
         moves = [
             Move(bucket, vbid, wanted)
             for bucket in o.buckets.values()

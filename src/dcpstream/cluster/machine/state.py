@@ -74,6 +74,11 @@ class Unsettled:
         """Whether the copies stay, and only the active one may lack its role, or the chain as its topology."""
         return self.is_begun and self.old == self.wanted
 
+    @property
+    def decider(self) -> str | None:
+        """The node without whose answers it stays: the one that may be active, or is to be."""
+        return self.wanted[0] if self.is_begun or self.is_in_doubt else self.old[0]
+
 
 @dataclass(slots=True)
 class BucketState:

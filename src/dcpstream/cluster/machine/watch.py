@@ -10,7 +10,8 @@ is heard again is told to serve nothing, and where its vbuckets are. A server's 
 manager. Until then, at most `LOOK_PAUSE_S`, clients that know no newer map are served by it; what they write is lost.
 
 A node that hung while another one was failed over may not have answered the order to serve a vbucket with the copies
-that are left, or the question whether a vbucket was handed over to it. The watch repeats both when the node is heard.
+that are left, or the question whether a vbucket was handed over to it. The watch repeats both when the node is heard,
+and undoes or completes any other move that failed and could not be settled at once.
 
 Source: ns_server's auto_failover.
 """
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_PAUSE_S = 1.0
 """Longest pause between two questions to a node."""
+SILENT_S = 2 * LOOK_PAUSE_S
+"""Time without a sign of life after which a node is not waited for by what can wait."""
 LOOKS_MIN = 10
 """Questions at least within the time after which a node is failed over."""
 
@@ -100,7 +103,8 @@ class Watch:
             self._heard[node] = o.tasks.now
             if not (o.is_failing_over or o.is_rebalancing):
                 o.tasks.start(activate_again(o, node))
-                o.tasks.start(settle_again(o, node))
+                silent = [name for name, heard in self._heard.items() if o.tasks.now - heard > SILENT_S]
+                o.tasks.start(settle_again(o, node, silent))
         elif member is not None and member.is_failed and not o.is_failing_over:
             self._stood_down[node] = o.orders(node, "")
             logger.info("node %s, which was failed over, is heard again", node)
