@@ -182,7 +182,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
 def memory_of() -> dict[str, int]:
     """Resident bytes by group of processes, of this process's descendants and itself."""
     groups = {"driver JVM": 0, "driver Python": resident_bytes(), "executor JVMs": 0, "Python workers": 0}
-    for pid, command in _descendants():
+    for pid, command in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             if "CoarseGrainedExecutorBackend" in command:
                 groups["executor JVMs"] += resident_bytes(pid)
@@ -193,20 +193,20 @@ def memory_of() -> dict[str, int]:
     return groups
 
 
-def _descendants() -> Iterator[tuple[int, str]]:
-    """(pid, command line) of the processes below this one."""
+def descendants(root: int) -> Iterator[tuple[int, str]]:
+    """(pid, command line) of a process and those below it, parents first."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, IndexError):
                 text = (entry / "stat").read_text(errors="replace")
                 parents[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
-    ours = {os.getpid()}
+    ours = {root}
     while ours:
-        ours = {pid for pid, parent in parents.items() if parent in ours}
-        for pid in ours:
+        for pid in sorted(ours):
             with contextlib.suppress(OSError):
                 yield pid, Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+        ours = {pid for pid, parent in parents.items() if parent in ours}
 
 
 @contextlib.contextmanager

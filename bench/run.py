@@ -188,8 +188,8 @@ def table(results: Mapping[str, Any]) -> str:
             baseline += f": {_number(figure['baseline_value'])}"
         ratio = _number(figure["ratio"]) if figure["ratio"] is not None else ""
         rows.append((figure["name"], _number(figure["value"]), figure["unit"], baseline, ratio, str(figure["repeats"])))
-    lines += ["", *_columns(rows)]
-    lines += ["", *_columns(_result_rows(results))]
+    lines += ["", *columns(rows)]
+    lines += ["", *columns(_result_rows(results))]
     return "\n".join(lines)
 
 
@@ -214,7 +214,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2e}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows as lines with aligned cells."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
