@@ -60,6 +60,7 @@ _PRIVILEGES: Mapping[int, str] = MappingProxyType(
 
 
 _MACHINES = (ProducerConnection, ConsumerConnection)
+"""The machines of an open DCP connection: a session's `dcp` is one of them after DCP_OPEN, and None before."""
 
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
