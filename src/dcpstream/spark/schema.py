@@ -137,7 +137,7 @@ class Layout:
         """
         if not self._reads_documents:
             if rows.schema.equals(self.arrow):
-                return rows  # taking 17 columns out and putting them back is a sixteenth of a task's CPU time
+                return rows  # taking 17 columns out and putting them back takes 23 us a batch
             columns = [_checked(rows.column(one.source), one.field) for one in self._outputs]
             return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
         values, is_document = rows.column("value"), pc.equal(rows.column("op"), _DOCUMENT_OP)
