@@ -106,16 +106,22 @@ class WireError(DcpstreamError):
     """Bytes that the protocol does not allow.
 
     Attributes:
+        reason: the message without the place.
         offset: of the offending frame in the input, in bytes, or None if unknown.
         header: the frame's first bytes (at most 24), or None.
+
+    Args:
+        message: the reason; the place, "at byte 44", stands behind it.
+        hint: advice for the user.
     """
 
-    def __init__(self, message: str, *, offset: int | None = None, header: bytes | None = None) -> None:
+    def __init__(self, message: str, *, offset: int | None = None, header: bytes | None = None, hint: str = "") -> None:
+        self.reason = message
         self.offset = offset
         self.header = header
         where = f" at byte {offset}" if offset is not None else ""
         what = f" (header {header.hex()})" if header else ""
-        super().__init__(f"{message}{where}{what}")
+        super().__init__(f"{message}{where}{what}" + (f". {hint}" if hint else ""))
 
 
 class FrameError(WireError):

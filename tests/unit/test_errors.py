@@ -41,6 +41,13 @@ def test_a_corrupt_log_says_where() -> None:
     assert str(error) == "/data/1.seg: damaged at byte 4096: expected checksum 1, found checksum 2. Restore the file."
 
 
+def test_a_wire_error_says_where_and_what_to_do() -> None:
+    error = errors.FrameError("no frame begins", offset=44, header=b"\xde\xad", hint="Cut it there")
+    assert str(error) == "no frame begins at byte 44 (header dead). Cut it there"
+    assert (error.reason, error.offset, error.header) == ("no frame begins", 44, b"\xde\xad")
+    assert str(errors.FieldError("too long")) == "too long"
+
+
 def test_a_protocol_error_names_state_and_event() -> None:
     error = errors.RemoteProtocolError("not legal now", state="DEAD", event="DCP_MUTATION")
     assert str(error) == "not legal now (state DEAD, event DCP_MUTATION)"

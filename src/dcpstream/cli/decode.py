@@ -15,7 +15,6 @@ from dcpstream.cli.new_files import new_file
 from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError, FieldError, FrameError
 from dcpstream.wire import (
-    HEADER_BYTES,
     Datatype,
     Field,
     Frame,
@@ -38,6 +37,13 @@ MAX_INPUT_BYTES = 256 * 1024 * 1024
 
 TEXT_CHARACTERS = 120
 """Limit of characters of a key or value in a line; the number of bytes follows a cut one."""
+
+_NO_FRAMES = (
+    "The input must begin with a whole frame. Cut off what comes before the first one, or say with --format what the "
+    "input is"
+)
+_WHOLE_BEFORE = "The frames before that byte are whole: cut the input there to keep them"
+"""Advice on an input whose bytes at its start, or later, are no frame."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 
@@ -256,9 +262,8 @@ def frames(data: bytes) -> Iterator[tuple[int, Frame]]:
         try:
             frame = decode_frame(data, offset)
         except FrameError as error:
-            if error.offset is not None:
-                raise
-            raise FrameError(str(error), offset=offset, header=data[offset : offset + HEADER_BYTES]) from error
+            hint = _WHOLE_BEFORE if offset else _NO_FRAMES
+            raise FrameError(error.reason, offset=offset, header=error.header, hint=hint) from error
         yield offset, frame
         offset += frame.size
 

@@ -81,7 +81,7 @@ def decode_messages(
         try:
             row, key = _row(frame, options)
         except FieldError as error:
-            raise FieldError(str(error), offset=at, header=bytes(buffer[at : at + HEADER_BYTES])) from error
+            raise FieldError(error.reason, offset=at, header=bytes(buffer[at : at + HEADER_BYTES])) from error
         rows.append(row)
         keys.append(key)
         values.append(frame.value)

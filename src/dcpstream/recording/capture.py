@@ -85,10 +85,14 @@ def frames_of(conversation: Conversation) -> Iterator[CapturedFrame]:
                     break
                 frame = decode_frame(bytes(buffer[:size]))
             except FrameError as error:
+                ends = conversation.client, conversation.server
+                source, destination = reversed(ends) if is_from_server else ends
                 raise FrameError(
-                    f"{conversation.client} to {conversation.server}: {error}",
+                    f"{source} to {destination}: {error.reason}",
                     offset=offset,
-                    header=bytes(buffer[:HEADER_BYTES]),
+                    header=error.header,
+                    hint="The bytes are counted from the first frame of this direction. Is the port one of a node's "
+                    "data? Choose with --ports",
                 ) from error
             del buffer[:size]
             offsets[is_from_server] += size

@@ -10,10 +10,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeAlias
 
-from dcpstream.errors import FrameError
 from dcpstream.runtime.slabs import SLAB_BYTES_MIN, slabs
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.frames import HEADER_BYTES, MAGICS, frame_length
+from dcpstream.wire.frames import HEADER_BYTES, MAGICS, bad_magic, frame_length
 
 _Format: TypeAlias = Literal["B", "H", "I", "Q", "i"]
 _FIXED: tuple[tuple[_Format, int], ...] = (
@@ -98,7 +97,7 @@ def check_rest(buffer: Buffer, at: int, stop: int) -> None:
     if stop - at >= HEADER_BYTES:
         frame_length(buffer, at)
     elif at < stop and buffer[at] not in MAGICS:
-        raise FrameError(f"0x{buffer[at]:02x} is not a magic", offset=at, header=bytes(buffer[at:stop]))
+        raise bad_magic(buffer, at, stop)
 
 
 def fill(buffer: Buffer, found: NativeScan, *, collections: bool, stream_ids: bool) -> tuple[Columns, int]:

@@ -222,22 +222,28 @@ def frame_length(buffer: Buffer, offset: int, limit: int = MAX_FRAME_BYTES) -> i
     """
     magic, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(buffer, offset)
     if magic not in MAGICS:
-        raise FrameError(f"0x{magic:02x} is not a magic", offset=offset, header=_header_bytes(buffer, offset))
+        raise bad_magic(buffer, offset)
     parts = extras_length + ((key_length >> 8) + (key_length & 0xFF) if magic in _FLEXIBLE else key_length)
     if parts > body:
         raise FrameError(
-            f"framing extras, extras and key take {parts} bytes, the body has {body}",
+            f"framing extras, extras and key take {parts} bytes, but the body has {body}, in the frame",
             offset=offset,
             header=_header_bytes(buffer, offset),
         )
     length: int = HEADER_BYTES + body
     if length > limit:
         raise FrameError(
-            f"a frame of {length} bytes, more than the {limit} allowed",
+            f"the header announces a frame of {length} bytes, more than the allowed {limit},",
             offset=offset,
             header=_header_bytes(buffer, offset),
         )
     return length
+
+
+def bad_magic(buffer: Buffer, offset: int, stop: int | None = None) -> FrameError:
+    """The error of a byte that begins no frame, in data that end at `stop`."""
+    message = f"0x{buffer[offset]:02x} is not a magic, so no frame begins"
+    return FrameError(message, offset=offset, header=bytes(buffer[offset:stop][:HEADER_BYTES]))
 
 
 def _header_bytes(buffer: Buffer, offset: int) -> bytes:
@@ -251,11 +257,16 @@ def decode_frame(buffer: Buffer, offset: int = 0, limit: int = MAX_FRAME_BYTES) 
         FrameError: fewer bytes than a whole frame, or not a frame.
     """
     if len(buffer) - offset < HEADER_BYTES:
-        raise FrameError(f"{len(buffer) - offset} bytes are less than a header", offset=offset)
+        there = len(buffer) - offset
+        raise FrameError(
+            f"the data ends after {there} of the {HEADER_BYTES} bytes of the header",
+            offset=offset,
+            header=_header_bytes(buffer, offset),
+        )
     end = offset + frame_length(buffer, offset, limit)
     if end > len(buffer):
         raise FrameError(
-            f"the frame ends {end - len(buffer)} bytes beyond the buffer",
+            f"the data ends {end - len(buffer)} bytes before the end of the frame",
             offset=offset,
             header=_header_bytes(buffer, offset),
         )
@@ -327,7 +338,7 @@ class FrameReader:
             end = start + frame_length(buffer, start, self.max_frame_bytes)
         except FrameError as error:
             at = self._received - (len(buffer) - start)
-            raise FrameError(str(error.args[0]).partition(" at byte ")[0], offset=at, header=error.header) from None
+            raise FrameError(error.reason, offset=at, header=error.header) from None
         if end > len(buffer):
             return None
         frame = _cut(buffer, start, end)

@@ -90,9 +90,24 @@ def test_frames_before_the_broken_one_are_yielded() -> None:
     assert caught.value.offset == 28
 
 
-def test_last_frame_that_is_not_whole_is_an_error() -> None:
-    with pytest.raises(FrameError):
-        list(decode.frames(END.encode()[:-1]))
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: node\r\n", "0x47 is not a magic, so no frame begins at byte 0 (header "),
+        (END.encode() + b"\xde\xad" * 12, "0xde is not a magic, so no frame begins at byte 28 (header "),
+        (END.encode() * 2 + END.encode()[:-2], "the data ends 2 bytes before the end of the frame at byte 56 (header "),
+        (END.encode() + b"\x80", "the data ends after 1 of the 24 bytes of the header at byte 28 (header 80)"),
+    ],
+)
+def test_what_is_no_frame_is_told_with_its_place_and_what_to_do(
+    commands: Commands, tmp_path: Path, data: bytes, told: str
+) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(data)
+    printed = commands("decode", str(path), "--format", "binary", expect=5)
+    assert commands.error.startswith(f"dcpstream: {told}")
+    todo = "cut the input there to keep them" if printed else "Cut off what comes before the first one"
+    assert todo in commands.error
 
 
 def test_hex_that_is_none_is_refused() -> None:

@@ -159,8 +159,14 @@ def test_a_capture_from_the_middle_begins_with_the_first_frame() -> None:
 
 
 def test_bytes_that_are_no_frame_and_tls_are_told() -> None:
-    with pytest.raises(FrameError, match=r"10\.0\.0\.1:40000 to"):
-        list(frames_of(conversation((True, row(8, 1, b"a") + b"x" * 24))))
+    first = row(8, 1, b"a")
+    with pytest.raises(FrameError) as caught:
+        list(frames_of(conversation((True, first + b"x" * 24))))
+    assert str(caught.value) == (
+        f"10.0.0.2:11210 to 10.0.0.1:40000: 0x78 is not a magic, so no frame begins at byte {len(first)} (header "
+        f"{(b'x' * 24).hex()}). The bytes are counted from the first frame of this direction. Is the port one of a "
+        "node's data? Choose with --ports"
+    )
     with pytest.raises(ConfigError, match="is encrypted"):
         list(frames_of(conversation((False, b"\x16\x03\1" + b"x" * 100))))
 
