@@ -139,7 +139,7 @@ def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
     Raises:
         ConfigError: it is not what `form` says. FrameError: bytes that are no frame.
     """
-    if form == "recording" or (form == "auto" and str(source) != "-" and _is_recording(source)):
+    if form == "recording" or (form == "auto" and _is_recording(source)):
         from dcpstream.recording.file import RecordingReader
 
         with RecordingReader(source) as reader:
@@ -158,10 +158,13 @@ def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
 
 
 def _is_recording(source: Path) -> bool:
-    from dcpstream.recording.file import is_recording
+    """Whether the input is a recording, or the empty beginning of one. A pipe is not read for that."""
+    from dcpstream.recording.file import is_recording, is_unbegun
 
+    if str(source) == "-" or not source.is_file():
+        return False
     with source.open("rb") as file:
-        return is_recording(file.read(100))
+        return is_recording(file.read(100)) or is_unbegun(source)
 
 
 def _captured(data: bytes, ports: str) -> Iterator[Found]:

@@ -3,7 +3,8 @@
 The first line says what was recorded, so that `head -1` shows it. A block is a header of 21 bytes and the payload. The
 header, big-endian: payload bytes u32, CRC-32 of the payload u32, nanoseconds since 1970 u64, 1 if the payload is
 deflated u8, and CRC-32 of these u32. A block is written at once, so a recorder that is killed leaves at most one
-incomplete block, at the end.
+incomplete block, at the end. The first block says where each vbucket begins. Without a whole one a file says nothing of
+its bucket: it is refused here, and a recorder begins it anew.
 
 What the frames mean is in `history`.
 """
@@ -118,6 +119,30 @@ def is_recording(start: bytes) -> bool:
     return start.startswith(_MAGIC)
 
 
+def is_unbegun(path: Path) -> bool:
+    """Whether a recorder was ended before it wrote the first block. An empty file may have been made by a recorder.
+
+    Raises: OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        line = file.readline(MAX_HEADER_BYTES)
+        if not line.endswith(b"\n"):
+            return len(line) < MAX_HEADER_BYTES and (is_recording(line) or _MAGIC.startswith(line))
+        if not is_recording(line):
+            return False
+        size, at = os.fstat(file.fileno()).st_size, file.tell()
+        head = file.read(_HEAD_BYTES)
+        if _is_cut(head):
+            return True
+        is_sound = zlib.crc32(head[: _BLOCK.size]) == _CHECKSUM.unpack_from(head, _BLOCK.size)[0]
+        return is_sound and at + _HEAD_BYTES + int(_BLOCK.unpack_from(head)[0]) > size
+
+
+def _is_cut(head: bytes) -> bool:
+    """Whether the header of a block is incomplete. After a power cut the system may have left zeros."""
+    return len(head) < _HEAD_BYTES or not any(head)
+
+
 class RecordingReader:
     """Reads a recording from its beginning; a context manager.
 
@@ -130,11 +155,19 @@ class RecordingReader:
         start: the offset of the first block.
 
     Raises:
-        ConfigError: it is no recording. CorruptLog: its first line is damaged. OSError: it cannot be read.
+        ConfigError: it is no recording, or one without a block. CorruptLog: its first line is damaged. OSError: it
+            cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if is_unbegun(path):
+            what = "is a recording without changes:" if path.stat().st_size else "is empty. If it is a recording,"
+            message = (
+                f"{path} {what} its recorder was ended before it wrote the first block. Call `dcpstream record` again, "
+                "which begins the file anew"
+            )
+            raise ConfigError("FILE", str(path), "a recording with at least one block", message=message)
         self._file = path.open("rb")
         try:
             self.header = Header.from_line(path, self._file.readline(MAX_HEADER_BYTES))
@@ -155,7 +188,7 @@ class RecordingReader:
         while at < self._size:
             self._file.seek(at)
             head = self._file.read(_HEAD_BYTES)
-            if len(head) < _HEAD_BYTES or not any(head):  # after a power cut the system may have left zeros
+            if _is_cut(head):
                 self.is_cut = True
                 return
             length, checksum, time_ns, is_deflated = _BLOCK.unpack_from(head)

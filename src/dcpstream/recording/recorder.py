@@ -21,7 +21,7 @@ from dcpstream.client.machine.values import ManifestEvent
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import FailoverEntry, FailoverLog, StreamOffset
 from dcpstream.recording import history
-from dcpstream.recording.file import Header, RecordingReader, RecordingWriter
+from dcpstream.recording.file import Header, RecordingReader, RecordingWriter, is_unbegun
 from dcpstream.recording.history import Histories, VbucketHistory
 from dcpstream.runtime import Clock
 
@@ -62,7 +62,7 @@ def record(
 
     Args:
         client: of the bucket.
-        path: the file; one that is there is gone on with.
+        path: the file; one that is there is gone on with, or begun anew if it has no block.
         clock: for the times of arrival.
         start: where a new file begins.
         follow: whether to go on behind the seqnos of now.
@@ -126,7 +126,9 @@ class _Recorder:
         cluster = client.cluster
         found = cluster.map
         wanted = None if collections is None else tuple(collections)
-        if path.exists():
+        is_there = path.exists()
+        is_left = is_there and is_unbegun(path)
+        if is_there and not is_left:
             header, end = self._read(path)
             _check_source(path, header, found.bucket, found.uuid, found.vbucket_count, wanted)
             self.writer = RecordingWriter.go_on(path, end, is_deflated=is_deflated)
@@ -149,6 +151,8 @@ class _Recorder:
                     at = StreamOffset(state.vbuuid, state.high_seqno, state.high_seqno, state.high_seqno)
                 self._histories.of(vbid).open(at, state.failover_log)
                 begun.append(history.opened(vbid, at, state.failover_log))
+            if is_left:
+                path.unlink()
             self.writer = RecordingWriter.create(path, header, is_deflated=is_deflated)
             self.writer.write(b"".join(begun), clock.time_ns())
         self.collections = header.collections

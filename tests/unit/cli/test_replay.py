@@ -12,6 +12,8 @@ import pytest
 
 import dcpstream
 from dcpstream.client import KvClient
+from dcpstream.model import Manifest
+from dcpstream.recording.file import Header
 from tests.kit.waiting import wait_until
 from tests.unit.cli.conftest import Commands
 
@@ -56,6 +58,19 @@ def test_it_serves_the_recording_until_it_is_stopped(
     assert (told["changes"], told["bucket"], told["is_cut"], told["incomplete_vbuckets"]) == (9, bucket, False, 0)
     assert "couchbase://127.0.0.1:" in commands.error
     assert not ready.exists()
+
+
+@pytest.mark.parametrize("command", ["replay", "decode"])
+def test_a_recording_without_its_first_block_is_told(commands: Commands, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "recording"
+    line = Header("travel", "ab12", 4, Manifest.DEFAULT, None).to_line()
+    for content in (b"", line[:9], line):
+        path.write_bytes(content)
+        what = "is a recording without changes:" if content else "is empty. If it is a recording,"
+        assert commands.refused(command, str(path), expect=2) == (
+            f"dcpstream: {path} {what} its recorder was ended before it wrote the first block. Call `dcpstream record` "
+            "again, which begins the file anew\n"
+        )
 
 
 def test_what_is_no_recording_is_refused(commands: Commands, tmp_path: Path) -> None:

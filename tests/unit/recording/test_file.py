@@ -10,7 +10,14 @@ import pytest
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import Manifest
 from dcpstream.recording import file
-from dcpstream.recording.file import DEFLATE_MIN_BYTES, Header, RecordingReader, RecordingWriter, is_recording
+from dcpstream.recording.file import (
+    DEFLATE_MIN_BYTES,
+    Header,
+    RecordingReader,
+    RecordingWriter,
+    is_recording,
+    is_unbegun,
+)
 
 HEADER = Header("travel", "ab12", 64, Manifest.DEFAULT, ("shop.*",))
 BLOCKS = [(b"a" * 5000, 1_000), (b"b" * (DEFLATE_MIN_BYTES - 1), 2_000), (bytes(range(256)) * 4, 3_000)]
@@ -54,12 +61,32 @@ def test_a_file_cut_anywhere_keeps_its_whole_blocks(written: Path) -> None:
     with RecordingReader(written) as reader:
         ends = [reader.start, *(block.end for block in reader.blocks())]
     whole = written.read_bytes()
-    sizes = [size for end in ends for size in (*range(end - 3, end + 30), end + 200) if ends[0] <= size <= ends[-1]]
+    sizes = [size for end in ends for size in (*range(end - 3, end + 30), end + 200) if ends[1] <= size <= ends[-1]]
     for size in sizes:
         written.write_bytes(whole[:size])
         blocks, is_cut = read(written)
         assert len(blocks) == sum(end <= size for end in ends[1:])
         assert is_cut is (size not in ends)
+
+
+def test_a_file_cut_before_its_first_whole_block_says_so(written: Path) -> None:
+    with RecordingReader(written) as reader:
+        start, first_end = reader.start, next(reader.blocks()).end
+    whole = written.read_bytes()
+    for content in (*(whole[:size] for size in range(first_end)), whole[:start] + bytes(40)):
+        written.write_bytes(content)
+        assert is_unbegun(written)
+    with pytest.raises(ConfigError, match=f"{written} is a recording without changes: its recorder was ended before"):
+        RecordingReader(written)
+    written.write_bytes(b"")
+    with pytest.raises(ConfigError, match=f"{written} is empty. If it is a recording, its recorder was ended before"):
+        RecordingReader(written)
+    written.write_bytes(whole[:first_end])
+    assert not is_unbegun(written)
+    damaged = bytearray(whole)
+    damaged[start] ^= 1  # the size of the first block
+    written.write_bytes(damaged)
+    assert not is_unbegun(written)
 
 
 def test_writing_goes_on_behind_the_last_whole_block(written: Path) -> None:
@@ -101,7 +128,7 @@ def test_a_block_that_inflates_to_too_much_or_to_nothing_is_told(
         read(written)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x01", b'{"a": 1}\n'])
+@pytest.mark.parametrize("content", [b"\x80\x01", b'{"a": 1}', b'{"a": 1}\n'])
 def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)

@@ -101,6 +101,19 @@ def test_from_now_on(node: dcpstream.Node, tmp_path: Path) -> None:
     assert changes == wanted["changes"][vbid][-1:]
 
 
+@pytest.mark.parametrize("kept", [0, 30, -3])
+def test_a_recorder_killed_before_its_first_block_begins_anew(node: dcpstream.Node, tmp_path: Path, kept: int) -> None:
+    """From "latest" too: positions that were not written are not taken for the beginning."""
+    path = tmp_path / "recording"
+    drain(node, path, start="latest")
+    with RecordingReader(path) as reader:
+        first_end = next(reader.blocks()).end
+    path.write_bytes(path.read_bytes()[: kept if kept >= 0 else first_end + kept])
+    assert drain(node, path, start="latest").changes == 0
+    with RecordingReader(path) as reader:
+        assert len(list(reader.blocks())) >= 1
+
+
 def test_from_now_on_leaves_no_file_where_a_vbucket_cannot_be_asked(
     node: dcpstream.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
