@@ -162,7 +162,7 @@ def test_stable_reads_wait_for_the_disk(tmp_path: Path, is_stable: bool) -> None
 
 
 def test_a_stream_has_no_end(node: dcpstream.Node) -> None:
-    with pytest.raises(ConfigError, match="not for a stream"):
+    with pytest.raises(ConfigError, match="a stream has no end"):
         Stream(node, endingOffsets='{"0": "5"}')
 
 

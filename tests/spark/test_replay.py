@@ -57,8 +57,11 @@ def test_a_replay_from_the_spool_has_the_very_same_rows(node: dcpstream.Node, tm
 
 
 def test_the_spool_needs_a_directory(node: dcpstream.Node) -> None:
-    for given in ({"replay": "spool"}, {"spoolDirectory": "/spool"}):
-        with pytest.raises(ConfigError, match="if, and only if, replay is spool"):
+    for given, told in (
+        ({"replay": "spool"}, "Give spoolDirectory"),
+        ({"spoolDirectory": "/spool"}, "without replay=spool"),
+    ):
+        with pytest.raises(ConfigError, match=told):
             SourceOptions.parse(access(node, **given))
     with pytest.raises(ConfigError, match="an absolute path"):
         SourceOptions.parse(access(node, replay="spool", spoolDirectory="spool"))

@@ -118,7 +118,7 @@ class DocumentColumns:
                 continue
             kind = _type_of(schema, name, column)
             if not fits(kind):
-                raise ConfigError(name, column, f"a column of type {allowed}, this one is {kind}")
+                raise ConfigError(name, column, f"a column of type {allowed}; this one is {kind}")
             special.add(column)
         if options.value_column is not None:
             kind = _type_of(schema, "valueColumn", options.value_column)

@@ -65,7 +65,7 @@ def parse_timestamp(name: str, text: str) -> datetime:
             return datetime.fromisoformat(plain).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    allowed = "like 2026-11-22T15:00:00Z or 2026-11-22T15:00:00+01:00, or milliseconds since 1970"
+    allowed = "a time like 2026-11-22T15:00:00Z or 2026-11-22T15:00:00+01:00, or milliseconds since 1970"
     raise ConfigError(name, text, allowed)
 
 

@@ -47,7 +47,8 @@ def inferred_fields(options: SourceOptions) -> t.StructType:
     """
     fields, _ = infer(_sample(options))
     if not fields.fields:
-        raise ConfigError("schema", "infer", "a schema: no JSON object was found among the first changes")
+        message = "inferSchema found no JSON object with a field among the first changes. Give a schema"
+        raise ConfigError("schema", "infer", "a schema", message=message)
     return fields
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -168,7 +168,7 @@ class SourceOptions:
         for lower, (name, text) in given.items():
             option = _BY_LOWER_NAME.get(lower)
             if option is None:
-                raise ConfigError(name, _shown(lower, text), _unknown(lower))
+                raise unknown_option(name, text, [option.name for option in OPTIONS])
             values[option.attribute] = option.read(option.name, text)
         tls = {name: values.pop(name) for name in _TLS_ATTRIBUTES if name in values}
         if tls:
@@ -186,7 +186,8 @@ class SourceOptions:
             values["collections"] = paths
         include, since = values.get("include", including.DEFAULT), values.get("starting_timestamp")
         if including.XATTRS not in include and "xattrs" in (values.get("columns") or ()):
-            raise ConfigError("columns", "xattrs", "with xattrs in the option include")
+            message = "columns has xattrs, and the option include has not. Add xattrs to include"
+            raise ConfigError("columns", "xattrs", "columns that include brings", message=message)
         if since is not None:
             values.setdefault("starting_offsets", OffsetSpec("earliest"))
         if added := including.comparisons(include, since):
@@ -225,15 +226,23 @@ class SourceOptions:
             ConfigError: endingOffsets has positions.
         """
         if self.ending_offsets.kind == "positions":
-            raise ConfigError("endingOffsets", self.ending_offsets.positions, "not for a stream: it has no end")
+            message = "endingOffsets has positions, but a stream has no end. Leave it out, or read a batch"
+            raise ConfigError("endingOffsets", self.ending_offsets.positions, "latest, of a stream", message=message)
 
     def _check_access(self) -> None:
         if (self.replay == "spool") != (self.spool_directory is not None):
-            raise ConfigError("spoolDirectory", self.spool_directory, "given if, and only if, replay is spool")
-        if self.purge_gap == "reconcile" and self.on_rollback == "fail":
-            raise ConfigError(
-                "purgeGap", self.purge_gap, "with onRollback=rewindAndMark: it goes back to the beginning"
+            message = (
+                "replay=spool needs the directory of its files. Give spoolDirectory"
+                if self.spool_directory is None
+                else "spoolDirectory is given without replay=spool, which uses it. Give both, or neither"
             )
+            raise ConfigError("spoolDirectory", self.spool_directory, "a directory, of replay=spool", message=message)
+        if self.purge_gap == "reconcile" and self.on_rollback == "fail":
+            message = (
+                "purgeGap=reconcile begins a vbucket anew, which is a rollback to its beginning. Give "
+                "onRollback=rewindAndMark, too"
+            )
+            raise ConfigError("purgeGap", self.purge_gap, "fail or ignore, with onRollback=fail", message=message)
         try:
             access(
                 self.connection_string,
@@ -267,17 +276,21 @@ def _default_for_data_loss(values: dict[str, Any]) -> None:
         values.setdefault("on_rollback", "rewindAndMark")
         values.setdefault("on_bucket_reset", "rebuild")
     elif fails and values.get("purge_gap") == "ignore":
-        raise ConfigError("purgeGap", "ignore", "fail or reconcile with failOnDataLoss=true: ignore loses deletions")
+        message = "purgeGap cannot be ignore with failOnDataLoss=true: ignore loses deletions. Choose fail or reconcile"
+        raise ConfigError("purgeGap", "ignore", "fail or reconcile", message=message)
 
 
 def _shown(lower: str, text: str) -> str:
     return "***" if "pass" in lower else text
 
 
-def _unknown(lower: str) -> str:
-    close = difflib.get_close_matches(lower, _BY_LOWER_NAME, n=1)
-    hint = f"did you mean {_BY_LOWER_NAME[close[0]].name}? " if close else ""
-    return f"there is no such option; {hint}known are {', '.join(option.name for option in OPTIONS)}"
+def unknown_option(name: str, text: str, known: Sequence[str]) -> ConfigError:
+    """The error of an option that there is not; names the one that the user may have meant."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    hint = f"Did you mean {by_lower[close[0]]}? " if close else ""
+    message = f"there is no option {name}. {hint}Known are {', '.join(known)}"
+    return ConfigError(name, _shown(name.lower(), text), "one of the known options", message=message)
 
 
 def _text(name: str, text: str) -> str:
@@ -425,7 +438,7 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
         positions: dict[int, Any] = {}
         for vbid, position in data.items():
             if not vbid.isdecimal() or len(vbid) > VBUCKET_DIGITS or int(vbid) >= MAX_PARTITIONS:
-                raise ConfigError(name, text, f"{allowed}; {vbid!r} is not a vbucket number")
+                raise ConfigError(name, text, f"{allowed} ({vbid!r} is not a vbucket number)")
             positions[int(vbid)] = position
         return OffsetSpec("positions", positions)
 

@@ -243,7 +243,7 @@ def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
     name, kind, prefix = field.name, field.dataType, options.meta_prefix
     shown = f"{name} {kind.simpleString().upper()}"
     if not field.nullable:
-        raise ConfigError("schema", f"{shown} NOT NULL", "nullable columns: a control row fills only some")
+        raise ConfigError("schema", f"{shown} NOT NULL", "nullable columns, because a control row fills only some")
     if name == options.corrupt_column:
         if type(kind) not in {t.StringType, t.BinaryType}:
             raise ConfigError("schema", shown, f"{name} STRING, or {name} BINARY for the exact bytes")

@@ -216,7 +216,8 @@ class _Parser:
 
     def _error(self, token: _Token, what: str) -> ConfigError:
         place = f"at {token.text!r} (character {token.at + 1})" if token.text else "at the end"
-        return ConfigError(OPTION, self._text, f"{place}: {what}. Allowed are {_ALLOWED}")
+        message = f"{OPTION} cannot be {self._text!r}: {place}: {what}. Allowed are {_ALLOWED}"
+        return ConfigError(OPTION, self._text, _ALLOWED, message=message)
 
 
 def _checked(column: str, operator: str, value: Any) -> Comparison:

@@ -6,7 +6,6 @@ it, and what happens to a row that the bucket refuses.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -135,7 +134,7 @@ class WriteOptions:
                 continue
             option = _BY_LOWER_NAME.get(lower)
             if option is None:
-                raise ConfigError(name, "***" if "pass" in lower else text, _unknown(lower))
+                raise _unknown(name, text)
             values[option.attribute] = option.read(option.name, text)
         scope, _, collection = values.get("collection", "").rpartition(".")
         if scope:
@@ -152,30 +151,35 @@ class WriteOptions:
 
     def _check(self) -> None:
         if (self.on_reject == "path") != (self.rejects_path is not None):
-            allowed = "a directory, together with onReject=path (and only then)"
-            raise ConfigError("rejectsPath", self.rejects_path, allowed)
+            message = (
+                "onReject=path needs the directory of its files. Give rejectsPath"
+                if self.rejects_path is None
+                else "rejectsPath is given without onReject=path, which uses it. Give both, or neither"
+            )
+            raise ConfigError("rejectsPath", self.rejects_path, "a directory, of onReject=path", message=message)
         if self.cas_column is not None and self.op_column is None and self.operation is WriteOp.INSERT:
-            raise ConfigError("casColumn", self.cas_column, "not with operation=insert: a new document has no CAS")
+            message = "casColumn cannot be used with operation=insert, because a new document has no CAS"
+            raise ConfigError("casColumn", self.cas_column, "no column, with operation=insert", message=message)
         for fixed, column, name in (
             (self.expiry_s, self.expiry_column, "expiry"),
             (self.flags, self.flags_column, "flags"),
         ):
             if fixed and column is not None:
-                raise ConfigError(f"{name}Column", column, f"either {name} or {name}Column")
+                message = f"{name} and {name}Column are both given. Choose one of them"
+                raise ConfigError(f"{name}Column", column, f"either {name} or {name}Column", message=message)
         if self.durability_timeout_s > MAX_DURABILITY_TIMEOUT_S:
             raise ConfigError("durabilityTimeout", f"{self.durability_timeout_s:g}", "at most 65 seconds")
         if self.durability_timeout_s and self.durability is Durability.NONE:
-            raise ConfigError("durabilityTimeout", f"{self.durability_timeout_s:g}", "only with durability")
+            message = "durabilityTimeout is given without durability, whose wait it bounds. Give both, or neither"
+            raise ConfigError("durabilityTimeout", f"{self.durability_timeout_s:g}", "0", message=message)
 
 
-def _unknown(lower: str) -> str:
+def _unknown(name: str, text: str) -> ConfigError:
     known = [*(option.name for option in WRITE_OPTIONS), *sorted(CONNECTION_OPTIONS)]
-    by_lower = {name.lower(): name for name in known}
-    if any(lower == option.name.lower() for option in shared.OPTIONS):
-        return f"it is an option for reading; known for writing are {', '.join(known)}"
-    close = difflib.get_close_matches(lower, by_lower, n=1)
-    hint = f"did you mean {by_lower[close[0]]}? " if close else ""
-    return f"there is no such option; {hint}known are {', '.join(known)}"
+    if any(name.lower() == option.name.lower() for option in shared.OPTIONS):
+        message = f"{name} is an option for reading. Known for writing are {', '.join(known)}"
+        return ConfigError(name, text, "an option for writing", message=message)
+    return shared.unknown_option(name, text, known)
 
 
 def _one_of(table: Mapping[str, Any]) -> Callable[[str, str], Any]:

@@ -97,7 +97,7 @@ def test_a_wrong_value_names_option_value_and_what_is_allowed(option: str, value
 
 
 def test_an_unknown_option_gets_a_hint() -> None:
-    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+    with pytest.raises(ConfigError, match=r"^there is no option startingOffset\. Did you mean startingOffsets"):
         SourceOptions.parse({**NEEDED, "startingOffset": "latest"})
 
 
@@ -165,6 +165,38 @@ def test_what_does_not_go_together(options: dict[str, str], option: str) -> None
     with pytest.raises(ConfigError) as raised:
         SourceOptions.parse(options)
     assert raised.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"replay": "spool"}, "replay=spool needs the directory of its files. Give spoolDirectory"),
+        (
+            {"spoolDirectory": "/spool"},
+            "spoolDirectory is given without replay=spool, which uses it. Give both, or neither",
+        ),
+        (
+            {"purgeGap": "reconcile"},
+            "purgeGap=reconcile begins a vbucket anew, which is a rollback to its beginning. Give onRollback=",
+        ),
+        (
+            {"include": "deletes", "columns": "key,xattrs"},
+            "columns has xattrs, and the option include has not. Add xattrs to include",
+        ),
+        (
+            {"key": "own.key", **SECURED},
+            "the key of a client certificate is given without the certificate. Give both, ",
+        ),
+        ({"saslMechanism": "PLAIN"}, "the mechanism PLAIN sends the password as it is, so it needs TLS. Begin the "),
+        ({"username": "u", **BY_CERTIFICATE}, "a client certificate is given together with a user, a password or a "),
+        ({"passwort": "hidden"}, "there is no option passwort. Did you mean password? Known are connectionString, "),
+        ({"where": "key = 3"}, "where cannot be 'key = 3': at '=' (character 5): key is a text: write '3' in single "),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_what_to_do(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        SourceOptions.parse(options if "connectionString" in options else NEEDED | options)
+    assert str(raised.value).startswith(told)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("512k", 512 * 1024), ("64m", 64 * 2**20), ("1GB", 2**30)])

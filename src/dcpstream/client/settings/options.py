@@ -203,8 +203,11 @@ def access(
     by_certificate = secured is not None and secured.certificate is not None
     mechanism = sasl_mechanism or parsed.options.get("sasl_mechanism")
     if by_certificate and (username or password or mechanism):
-        why = "no user, password or mechanism with a client certificate: the node knows the user by it"
-        raise ConfigError("username", username, why)
+        message = (
+            "a client certificate is given together with a user, a password or a mechanism. The node knows the user by "
+            "the certificate: leave the others out"
+        )
+        raise ConfigError("username", username, "no user, with a client certificate", message=message)
     if not by_certificate and not username:
         raise ConfigError("username", username, "a name, unless a client certificate is given")
     if mechanism is not None:
@@ -212,7 +215,11 @@ def access(
         if mechanism not in MECHANISMS:
             raise ConfigError("sasl_mechanism", mechanism, f"one of {', '.join(MECHANISMS)}")
         if mechanism == "PLAIN" and secured is None:
-            raise ConfigError("sasl_mechanism", mechanism, "with couchbases:// only: else all can read the password")
+            message = (
+                "the mechanism PLAIN sends the password as it is, so it needs TLS. Begin the connection string with "
+                "couchbases://, or leave the mechanism out"
+            )
+            raise ConfigError("sasl_mechanism", mechanism, "a mechanism of SCRAM, without TLS", message=message)
     login = Login(
         username,
         password,

@@ -51,7 +51,8 @@ class TlsOptions:
     def __post_init__(self) -> None:
         """Refuse combinations that make no sense."""
         if self.key is not None and self.certificate is None:
-            raise ConfigError("key", self.key, "only with the option certificate")
+            message = "the key of a client certificate is given without the certificate. Give both, or neither"
+            raise ConfigError("key", self.key, "the key of a certificate that is given, too", message=message)
         if self.trust is not None and len(self.trust) > MAX_PEM_BYTES:
             raise ConfigError("trust_certificate", f"{len(self.trust)} characters", f"at most {MAX_PEM_BYTES}")
 
