@@ -59,8 +59,7 @@ INLINE void put_u64(uint8_t *p, uint64_t number) {
 /* The functions that Python sees; the file of each describes it. */
 PyObject *kernel_scan(PyObject *module, PyObject *arguments);
 PyObject *kernel_decode(PyObject *module, PyObject *arguments);
-PyObject *kernel_gather_texts(PyObject *module, PyObject *arguments);
-PyObject *kernel_is_ascii(PyObject *module, PyObject *arguments);
+PyObject *kernel_table(PyObject *module, PyObject *arguments);
 PyObject *kernel_runs(PyObject *module, PyObject *arguments);
 PyObject *kernel_changes(PyObject *module, PyObject *arguments);
 PyObject *kernel_answer(PyObject *module, PyObject *arguments);
@@ -68,9 +67,8 @@ PyObject *kernel_is_json(PyObject *module, PyObject *value);
 PyObject *kernel_select_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_cut(PyObject *module, PyObject *arguments);
 PyObject *kernel_mark(PyObject *module, PyObject *arguments);
-extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_gather_texts_doc[], kernel_is_ascii_doc[],
-    kernel_runs_doc[], kernel_changes_doc[], kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[],
-    kernel_cut_doc[], kernel_mark_doc[];
+extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_table_doc[], kernel_runs_doc[], kernel_changes_doc[],
+    kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[], kernel_cut_doc[], kernel_mark_doc[];
 
 /* Whether a text is JSON (json.c). */
 enum { NOT_JSON, IS_JSON, TOO_DEEP };

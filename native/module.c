@@ -1,7 +1,7 @@
 /* The native kernel of dcpstream: one compiled module of several files, each of which does the work of one package.
  *
  * frames.c    finds and decodes frames, for dcpstream.columnar
- * texts.c     makes columns of texts, for dcpstream.columnar
+ * table.c     makes the columns of a table of changes, for dcpstream.columnar
  * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
  * changes.c   makes single changes of decoded columns, for dcpstream.client
  * requests.c  answers plain requests, for dcpstream.node
@@ -18,8 +18,7 @@
 static PyMethodDef methods[] = {
     {"scan", kernel_scan, METH_VARARGS, kernel_scan_doc},
     {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
-    {"gather_texts", kernel_gather_texts, METH_VARARGS, kernel_gather_texts_doc},
-    {"is_ascii", kernel_is_ascii, METH_VARARGS, kernel_is_ascii_doc},
+    {"table", kernel_table, METH_VARARGS, kernel_table_doc},
     {"runs", kernel_runs, METH_VARARGS, kernel_runs_doc},
     {"changes", kernel_changes, METH_VARARGS, kernel_changes_doc},
     {"answer", kernel_answer, METH_VARARGS, kernel_answer_doc},
@@ -32,7 +31,7 @@ static PyMethodDef methods[] = {
 
 enum {
     /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
-    INTERFACE = 7,
+    INTERFACE = 8,
 };
 
 static int begin(PyObject *module) {

@@ -31,6 +31,7 @@ TESTS = (
     "tests/unit/runtime/test_kernel.py",
     "tests/unit/runtime/test_slabs.py",
     "tests/unit/columnar/test_native_rows.py",
+    "tests/unit/columnar/test_native_table.py",
     "tests/unit/columnar/test_recordings.py",
     "tests/unit/columnar/test_rows.py",
     "tests/unit/columnar/test_text.py",

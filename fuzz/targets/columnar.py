@@ -101,8 +101,8 @@ def same(left: WireChunk | tuple[Any, ...], right: WireChunk | tuple[Any, ...]) 
 
 
 def same_changes(left: WireChunk, right: WireChunk, form: str) -> None:
-    """All columns of a table of changes; one row at a time as all together."""
-    first, second = changes(left, form), changes(right, form)
+    """All columns of a table of changes, with and without the kernel; one row at a time as all together."""
+    first, second = changes(left, form), with_kernel(None, lambda: changes(right, form))
     assert first == second
     if isinstance(first, pa.RecordBatch):
         first.validate(full=True)

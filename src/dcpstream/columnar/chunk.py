@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dcpstream.wire.columns import Columns
 from dcpstream.wire.frames import Frame
 
 WIRE_SCHEMA = pa.schema(
@@ -35,6 +36,22 @@ WIRE_SCHEMA = pa.schema(
 _FIXED = WIRE_SCHEMA.names[2:]
 _FIXED_TYPES = WIRE_SCHEMA.types[2:]
 
+_NUMBERS: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
+    ("opcode", np.uint8),
+    ("datatype", np.uint8),
+    ("vbucket", np.uint16),
+    ("cas", np.uint64),
+    ("seqno", np.uint64),
+    ("rev", np.uint64),
+    ("flags", np.uint32),
+    ("expiry", np.uint32),
+    ("opaques", np.uint32),
+    ("collection_ids", np.uint32),
+    ("stream_ids", np.uint16),
+)
+"""Columns of numbers and their types, in the order of `dcpstream.wire.columns`."""
+_PLACES = {name: place for place, (name, _) in enumerate(_NUMBERS)}
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
@@ -54,11 +71,41 @@ def arrow_of(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
+class RowMemory(NamedTuple):
+    """Where rows are in memory, for the kernel.
+
+    Attributes:
+        columns: those of the kernel, or as many other buffers with the same content in the same order.
+        first, stop: the rows among those of the columns.
+    """
+
+    columns: Columns
+    first: int
+    stop: int
+
+    def column(self, name: str) -> Any:
+        """A column of a chunk over this memory."""
+        count = self.stop - self.first
+        columns = self.columns
+        if name in _PLACES:
+            place = _PLACES[name]
+            if place == len(columns.numbers):
+                return None  # stream ids were not asked for
+            kind = _NUMBERS[place][1]
+            return np.frombuffer(columns.numbers[place], kind)[self.first : self.stop]
+        offsets, content = (
+            (columns.key_offsets, columns.key) if name == "key" else (columns.value_offsets, columns.value)
+        )
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        return pa.Array.from_buffers(pa.binary(), count, buffers, offset=self.first)
+
+
 @dataclass(slots=True)
 class WireChunk:
     """The data messages of a buffer in columns, and the other frames between them.
 
-    It owns its memory, so the receive buffer may be reused when decoding has returned.
+    It owns its memory, so the receive buffer may be reused when decoding has returned. The columns of a native decoding
+    are made when they are asked for: a table of changes is built without them.
 
     Attributes:
         key: binary[n], without collection prefix.
@@ -90,10 +137,39 @@ class WireChunk:
     stream_ids: npt.NDArray[np.uint16] | None = None
     controls: list[tuple[int, Frame]] = field(default_factory=list)
     _batch: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
+    _memory: RowMemory | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def over(cls, memory: RowMemory, controls: list[tuple[int, Frame]]) -> WireChunk:
+        """The chunk of rows that the kernel has decoded."""
+        chunk = cls.__new__(cls)
+        chunk.controls = controls
+        chunk._batch = None
+        chunk._memory = memory
+        return chunk
+
+    if not TYPE_CHECKING:  # the columns are declared above
+
+        def __getattr__(self, name: str) -> Any:
+            """A column that was not made yet."""
+            if name not in _MADE_LATER:
+                raise AttributeError(name)
+            column = self._memory.column(name)
+            setattr(self, name, column)
+            return column
 
     def __len__(self) -> int:
         """The number of data messages."""
-        return len(self.key)
+        return len(self.key) if self._memory is None else self._memory.stop - self._memory.first
+
+    @property
+    def memory(self) -> RowMemory:
+        """The rows for the kernel; no copy."""
+        if self._memory is None:
+            numbers: list[Any] = [getattr(self, name) for name, _ in _NUMBERS[:-1]]
+            columns = Columns(tuple(numbers), *_binary_memory(self.key), *_binary_memory(self.value), [])
+            self._memory = RowMemory(columns, 0, len(self))
+        return self._memory
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -106,6 +182,9 @@ class WireChunk:
 
     def slice(self, start: int, stop: int) -> WireChunk:
         """Rows `start` to `stop` without copying, without controls."""
+        if self._memory is not None:
+            first = self._memory.first
+            return WireChunk.over(RowMemory(self._memory.columns, first + start, first + stop), [])
         return self._mapped(lambda values: values.slice(start, stop - start), lambda values: values[start:stop])
 
     def select(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | Sequence[int]) -> WireChunk:
@@ -129,3 +208,15 @@ class WireChunk:
             stream_ids=None if self.stream_ids is None else column(self.stream_ids),
             **columns,
         )
+
+
+_MADE_LATER = frozenset(("key", "value", *_PLACES))
+
+
+def _binary_memory(values: pa.BinaryArray) -> tuple[memoryview, memoryview]:
+    """(offsets, bytes) of an array without nulls."""
+    _, offsets, content = values.buffers()
+    if offsets is None or not len(values):
+        return memoryview(bytes(4)), memoryview(b"")
+    begin = 4 * values.offset
+    return memoryview(offsets)[begin : begin + 4 * (len(values) + 1)], memoryview(content or b"")

@@ -21,9 +21,10 @@ SLAB_BYTES_MIN = 256 * 1024
 SLAB_BYTES_MAX = 8 * 1024 * 1024
 """More memory is not kept. The columns of a full receive buffer (4 MiB) take a little more than the buffer."""
 
-SLABS_MAX = 4
-"""Slabs that are kept: one that is filled, one with the user, and one or two between them in the queue. With the bound
-above they have 32 MiB, of which a stream touches about half."""
+SLABS_MAX = 8
+"""Slabs that are kept. A batch has two, one with its decoded rows and one with its table, and up to four batches are
+under way: one that is filled, one with the user, and one or two between them in the queue. With the bound above they
+have 64 MiB, of which a stream touches a small part."""
 
 FIT_MAX = 4
 """A free slab is used for a piece of memory down to a fourth of it. Receives differ in size, so with slabs of exactly

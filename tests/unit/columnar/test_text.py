@@ -2,7 +2,6 @@ r"""Text: UTF-8 as it is, anything else visible and different."""
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,12 +11,9 @@ from dcpstream.columnar import escape, unescape
 from dcpstream.columnar.text import (
     CONSTANT_LENGTH_MAX,
     CONSTANT_ROWS,
-    TextTable,
-    chosen,
     repeated,
     strings_of,
 )
-from dcpstream.runtime import kernel
 
 
 @pytest.mark.parametrize(
@@ -79,44 +75,3 @@ def test_repeated_at_the_bounds_of_what_is_kept(text: str, count: int) -> None:
         column.validate(full=True)
         assert len(column) == count
         assert set(column.to_pylist()) == {text}
-
-
-TEXTS = st.lists(st.none() | st.text(max_size=40), min_size=1, max_size=300)
-
-
-@given(texts=TEXTS, data=st.data())
-def test_a_table_chooses_what_take_chooses(texts: list[str | None], data: st.DataObject) -> None:
-    numbers = data.draw(st.lists(st.integers(0, len(texts) + 1), max_size=70))
-    found = TextTable(texts).chosen(np.array(numbers, np.uint16))
-    if kernel.native is None or any(number >= len(texts) or not texts[number] for number in numbers):
-        assert found is None, "the caller has another way for texts that are empty or not there"
-    else:
-        assert found is not None
-        found.validate(full=True)
-        assert found.to_pylist() == [texts[number] for number in numbers]
-
-
-@given(texts=st.lists(st.none() | st.text(max_size=9), min_size=1, max_size=12), data=st.data())
-def test_chosen_with_and_without_the_kernel(texts: list[str | None], data: st.DataObject) -> None:
-    numbers = np.array(data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=50)), np.int64)
-    expected = [texts[number] for number in numbers]
-    assert chosen(texts, numbers).to_pylist() == expected
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "native", None)
-        assert chosen(texts, numbers).to_pylist() == expected
-
-
-@given(
-    values=st.lists(st.none() | st.binary(max_size=30) | st.text("az09", max_size=90).map(str.encode), max_size=20),
-    first=st.integers(0, 20),
-    count=st.integers(0, 20),
-)
-def test_strings_with_and_without_the_kernel(values: list[bytes | None], first: int, count: int) -> None:
-    column = pa.array(values, pa.binary()).slice(first, count)
-    found = strings_of(column)
-    found.validate(full=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "native", None)
-        expected = strings_of(column)
-    assert found.equals(expected)
-    assert (found.type, found.null_count) == (pa.string(), expected.null_count)
