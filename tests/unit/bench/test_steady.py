@@ -41,7 +41,7 @@ def test_a_straight_rise_has_its_slope_and_no_error() -> None:
 def test_the_error_of_unlike_neighbours_is_that_of_the_textbook() -> None:
     line = line_through([0.0, 1.0, 2.0, 3.0], [0.0, 3.0, 1.0, 4.0])
     assert line is not None
-    # The residuals from 0.5 + x are -0.5, 1.5, -1.5, 0.5: their squares sum to 5, with two degrees of freedom, spread 5.
+    # The residuals from 0.5 + x are -0.5, 1.5, -1.5, 0.5: a sum of squares of 5, two degrees of freedom, spread 5.
     assert (line.slope, line.error) == (pytest.approx(1.0), pytest.approx((5.0 / 2 / 5) ** 0.5))
     assert not line.is_growth
 
