@@ -263,6 +263,11 @@ class VBucketLog:
         return self.rows.end - self.rows.stale_bytes
 
     @property
+    def is_durable(self) -> bool:
+        """Whether commits write the history to files."""
+        return self._host.is_durable
+
+    @property
     def unflushed_bytes(self) -> int:
         """Frames that no commit has made durable yet; 0 in memory."""
         return self.rows.end - self.rows.start_of(self.flushed_rows) if self._host.is_durable else 0

@@ -300,5 +300,5 @@ def _bury(
         is_deleted=True,
         is_expiration=is_expiration,
     )
-    vbucket.fresh_deletions.add(key, result.seqno, 0 if value else meta.expiration, unix_ns)
+    vbucket.note_deletion(key, result.seqno, 0 if value else meta.expiration, unix_ns)
     return result

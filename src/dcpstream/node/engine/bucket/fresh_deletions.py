@@ -6,11 +6,14 @@ version on disk has the time of the deletion. So GET_META shows the expiration f
 A bucket in memory persists nothing. There a deletion counts as persisted after `UNTIL_NS`, or as soon as a
 client has asked for the persisted seqno, because the answer covers everything.
 
+A deletion that is no longer fresh is forgotten when its vbucket's next one is added, or when its time is asked for.
+
 Source: kv_engine engines/ep/src/vbucket.cc (queueDirty, getMetaData), stored-value.cc (deleteImpl).
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 FRESH_MAX: Final = 1_000
@@ -33,16 +36,33 @@ class FreshDeletion(NamedTuple):
     time: int
     at_ns: int
 
+    def is_persisted(self, unix_ns: int, persisted_seqno: int | None) -> bool:
+        """Whether it is no longer fresh.
+
+        Args:
+            persisted_seqno: of the vbucket; None for a bucket in memory.
+        """
+        return unix_ns - self.at_ns >= UNTIL_NS if persisted_seqno is None else self.seqno <= persisted_seqno
+
 
 class FreshDeletions(dict[bytes, FreshDeletion]):
-    """The newest deletions of one vbucket, by key with collection prefix."""
+    """The newest deletions of one vbucket, by key with collection prefix, oldest first."""
 
     __slots__ = ()
 
-    def add(self, key: bytes, seqno: int, time: int, unix_ns: int) -> None:
-        """Remember a deletion."""
-        if len(self) >= FRESH_MAX:
-            self.clear()
+    def add(self, key: bytes, seqno: int, time: int, unix_ns: int, persisted_seqno: int | None) -> None:
+        """Remember a deletion, and forget those that are persisted.
+
+        Args:
+            persisted_seqno: of the vbucket; None for a bucket in memory.
+        """
+        self.pop(key, None)  # an assignment alone would leave it in its old place
+        persisted = list(takewhile(lambda old: self[old].is_persisted(unix_ns, persisted_seqno), self))
+        if len(persisted) == len(self) or len(self) >= FRESH_MAX:
+            self.clear()  # which also frees the room of the dict
+        else:
+            for old in persisted:
+                del self[old]
         self[key] = FreshDeletion(seqno, time, unix_ns)
 
     def time_of(self, key: bytes, seqno: int, delete_time: int, unix_ns: int, persisted_seqno: int | None) -> int:
@@ -54,8 +74,7 @@ class FreshDeletions(dict[bytes, FreshDeletion]):
         fresh = self.get(key)
         if fresh is None or fresh.seqno != seqno:
             return delete_time
-        is_fresh = unix_ns - fresh.at_ns < UNTIL_NS if persisted_seqno is None else seqno > persisted_seqno
-        if is_fresh:
-            return fresh.time
-        del self[key]
-        return delete_time
+        if fresh.is_persisted(unix_ns, persisted_seqno):
+            del self[key]
+            return delete_time
+        return fresh.time

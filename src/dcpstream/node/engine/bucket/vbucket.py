@@ -238,6 +238,19 @@ class VBucket:
         cas = int(HEADER.unpack_from(block.data)[-1]) if block.count else 0
         return cas if cas <= MAX_TRUSTED_CAS else 0
 
+    def note_deletion(self, key: bytes, seqno: int, time: int, unix_ns: int) -> None:
+        """Remember the time that answers show for a tombstone until it is persisted."""
+        self.fresh_deletions.add(key, seqno, time, unix_ns, self._written_seqno)
+
+    def told_delete_time(self, key: bytes, seqno: int, delete_time: int, unix_ns: int) -> int:
+        """The time that answers show for a tombstone: that of the deletion once persisted, until then the noted one."""
+        return self.fresh_deletions.time_of(key, seqno, delete_time, unix_ns, self._written_seqno)
+
+    @property
+    def _written_seqno(self) -> int | None:
+        """The persisted seqno; None in memory, where nothing is ever written."""
+        return self.log.persisted_seqno if self.log.is_durable else None
+
     def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
         """Change the role; becoming active other than by takeover begins a new branch."""
         failover_log = self.log.failover_log

@@ -69,9 +69,7 @@ def max_ttl_of(session: Session, key: bytes) -> int:
 
 def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
     """The time that answers show for a tombstone: that of the deletion once persisted, until then the document's."""
-    persisted = vbucket.persisted_seqno if session.selected.store.is_durable else None
-    unix_ns = session.engine.unix_ns
-    return vbucket.fresh_deletions.time_of(key, item.seqno, item.delete_time, unix_ns, persisted)
+    return vbucket.told_delete_time(key, item.seqno, item.delete_time, session.engine.unix_ns)
 
 
 def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> VBucket | None:

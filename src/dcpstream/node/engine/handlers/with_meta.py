@@ -139,7 +139,7 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
     )
     if is_deletion:
-        vbucket.fresh_deletions.add(key, result.seqno, meta.time, unix_ns)
+        vbucket.note_deletion(key, result.seqno, meta.time, unix_ns)
     session.changed(vbucket)
     if frame.opcode not in QUIET_FORMS:
         session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result))

@@ -214,7 +214,7 @@ def put(
             is_deleted=True,
             is_expiration=False,
         )
-        vbucket.fresh_deletions.add(key, result.seqno, fresh_time, engine.unix_ns)
+        vbucket.note_deletion(key, result.seqno, fresh_time, engine.unix_ns)
     else:
         result = documents.store(
             vbucket,
