@@ -416,12 +416,17 @@ class Ages:
 
     def __init__(self) -> None:
         self._waiting: dict[int, float] = {}
+        self._early: dict[int, float] = {}
+        """Bursts that were seen before the writer told their acknowledgement: those on their way when it was asked."""
         self.lost = 0
 
     def between(self, acknowledged: Mapping[int, float], seen: Mapping[int, float], now: float) -> list[float]:
         """Seconds, rising; 0 for a client that was earlier than the acknowledgement. Each burst counts once."""
         self._waiting |= acknowledged
-        found = [max(seen[burst] - self._waiting.pop(burst), 0.0) for burst in seen if burst in self._waiting]
+        known = self._early | dict(seen)
+        found = [max(known[burst] - self._waiting.pop(burst), 0.0) for burst in known if burst in self._waiting]
+        newest = max(acknowledged, default=0)
+        self._early = {burst: at for burst, at in known.items() if burst > newest}
         old = [burst for burst, at in self._waiting.items() if now - at > FORGOTTEN_S]
         for burst in old:
             del self._waiting[burst]
@@ -566,6 +571,8 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
     minutes = [one["minute"] for one in samples]
     figure, (memory, disk, late) = plt.subplots(3, 1, sharex=True, figsize=(8, 8), height_ratios=(3, 1, 1))
     for name in samples[-1]["processes"]:
+        if name == "Spark's JVM":  # its heap grows to its limit; what lives in it is of interest
+            continue
         mine = [one for one in samples if name in one["processes"]]
         at = [one["minute"] for one in mine]
         line = memory.plot(at, [one["processes"][name]["rss_kb"] / 1024 for one in mine], label=name)[0]
@@ -576,6 +583,10 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
             linestyle=":",
             linewidth=1,
         )
+    for name, facts in samples[-1]["clients"].items():
+        if "heap_bytes" in facts:
+            live = [one["clients"][name]["heap_bytes"] / 2**20 for one in samples]
+            memory.plot(minutes, live, label="Spark's live heap")
     memory.set_ylabel("MiB, dotted: peak")
     disk.plot(minutes, [sum(one["directory"].values()) / 2**20 for one in samples], color="tab:brown")
     disk.set_ylabel("data, MiB")
@@ -590,11 +601,13 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
         )
     late.set_ylabel("ms to the client")
     late.set_xlabel("minutes")
-    memory.legend(ncols=4, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-    late.legend(ncols=4, frameon=False, fontsize="small")
+    memory.legend(ncols=4, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.19), fontsize="small")
+    late.legend(ncols=4, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.35), fontsize="small")
+    late.set_yscale("log")
     for axes in (memory, disk, late):
-        axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
+    for axes in (memory, disk):
+        axes.set_ylim(bottom=0)
     figure.suptitle(f"{found['rate']:,} changes a second of {found['documents']:,} documents")
     figure.tight_layout()
     figure.savefig(path, dpi=100)

@@ -105,6 +105,14 @@ def test_ages_count_from_the_acknowledgement_and_each_burst_once() -> None:
     assert ages.lost == 0
 
 
+def test_a_burst_on_its_way_between_two_answers_is_not_lost() -> None:
+    ages = Ages()
+    assert ages.between({1: 10.0}, {1: 10.5, 2: 10.9}, now=11.0) == [0.5]
+    assert ages.between({2: 10.8}, {}, now=12.0) == [pytest.approx(0.1)]
+    assert ages.between({3: 13.0}, {2: 12.5}, now=200.0) == []
+    assert ages.lost == 1
+
+
 def test_a_burst_that_no_client_sees_is_lost() -> None:
     ages = Ages()
     ages.between({1: 10.0, 2: 90.0}, {}, now=100.0)
