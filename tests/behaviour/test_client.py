@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -455,26 +455,64 @@ def test_a_rollback_of_a_start_at_or_above_the_end(kind: str, end: int, tmp_path
         assert [change.key for change in rest] == ([b"new"] if end else [])
 
 
-@pytest.mark.parametrize("method", ["changes", "keys"])
-def test_a_stream_that_ends_leaves_nothing_to_the_collector_of_cycles(
-    shell: Shell, kv: KvClient, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each connection has a receive buffer of megabytes, and the collector may come much later."""
-    fill(kv, 40)
-    made: list[str] = []
+@pytest.fixture
+def parts_left(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+    """The readers and connections of this test that still exist."""
     left: weakref.WeakSet[Any] = weakref.WeakSet()
     for part in (StreamReader, NodeConnection):
 
         def begin(self: Any, *args: Any, make: Callable[..., None] = part.__init__, **options: Any) -> None:
-            made.append(type(self).__name__)
             left.add(self)
             make(self, *args, **options)
 
         monkeypatch.setattr(part, "__init__", begin)
+    return left
+
+
+def kinds_of(parts: Iterable[object]) -> set[str]:
+    return {type(part).__name__ for part in parts}
+
+
+@pytest.mark.parametrize("method", ["changes", "keys"])
+def test_a_stream_that_ends_leaves_nothing_to_the_collector_of_cycles(
+    shell: Shell, kv: KvClient, method: str, parts_left: weakref.WeakSet[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection has a receive buffer of megabytes, and the collector may come much later."""
+    fill(kv, 40)
+    during: set[str] = set()
+    next_event = StreamReader.next_event
+
+    def watched(self: StreamReader) -> Any:
+        during.update(kinds_of(parts_left))
+        return next_event(self)
+
+    monkeypatch.setattr(StreamReader, "next_event", watched)
     with held_collector():
         assert len(getattr(shell, method)(end="latest")) == 40
-        assert {"StreamReader", "NodeConnection"} == set(made)
-        assert not list(left)
+        assert during == {"StreamReader", "NodeConnection"}
+        assert not list(parts_left)
+
+
+def test_a_stream_that_is_left_early_leaves_nothing_to_the_collector_of_cycles(
+    shell: Shell, kv: KvClient, parts_left: weakref.WeakSet[Any]
+) -> None:
+    fill(kv, 40)
+    with held_collector():
+        assert shell.batches(lambda _: False, max_batch_rows=5)
+        assert not list(parts_left)
+
+
+def test_a_stream_that_fails_keeps_no_buffers_of_received_bytes(
+    shell: Shell, kv: KvClient, parts_left: weakref.WeakSet[Any]
+) -> None:
+    """The error refers to the connections through its traceback."""
+    fill(kv, 40)
+    with held_collector():
+        with pytest.raises(RollbackRequired):
+            shell.changes(start={0: StreamOffset(12345, 7, 7, 7)}, end="latest")
+        connections = [part for part in parts_left if isinstance(part, NodeConnection)]
+        assert connections
+        assert all(len(connection.get_buffer()) == 1 for connection in connections)
 
 
 def test_the_loop_goes_on_while_the_user_works(node: dcpstream.Node, kv: KvClient) -> None:

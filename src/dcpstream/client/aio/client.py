@@ -231,6 +231,7 @@ class AsyncClient:
                     await sockets.turn()
         finally:
             await sockets.close()
+            reader.close()
 
     async def _observe(self, vbids: Sequence[int]) -> tuple[VbucketMap, dict[int, BranchState]]:
         """The map, and the branches of some vbuckets."""

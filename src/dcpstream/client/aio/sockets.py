@@ -143,6 +143,7 @@ class AsyncSockets:
         link = self._links.pop(connection, None)
         if link is not None and link.transport is not None:
             link.transport.abort()
+        connection.close()
 
     async def _connect(self, connection: NodeConnection) -> None:
         address = connection.address

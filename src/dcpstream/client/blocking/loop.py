@@ -146,3 +146,4 @@ def drive(
                 turn(reader, nodes, sockets, clock)
     finally:
         keep_alive.stop()
+        reader.close()

@@ -125,6 +125,7 @@ class Sockets:
             if link.events:
                 self._selector.unregister(link.socket)
             link.socket.close()
+        connection.close()
 
     def _advance(self, link: _Link) -> ConnectionLost | None:
         """Take the next step of a socket that is not usable yet: the connection, or the TLS handshake."""

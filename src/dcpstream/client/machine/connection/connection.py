@@ -152,6 +152,16 @@ class NodeConnection:
         if self._start == self._end:
             self._start = self._end = 0
 
+    def close(self) -> None:
+        """Free the buffer of received bytes; for a connection that is over.
+
+        An error keeps the connection alive through its traceback, and often is in a cycle with it.
+        """
+        self._buffer = bytearray(1)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._was_filled = False
+
     def data_to_send(self) -> bytes:
         """The bytes to send now."""
         data = b"".join(self._out)

@@ -77,6 +77,11 @@ class OutputQueue:
         else:
             self._queue.append(entry)
 
+    def clear(self) -> None:
+        """Drop what was not taken. Rows that were taken in part refer to this queue, and it to them."""
+        self._queue.clear()
+        self._ready = self._unacknowledged = None
+
     def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
         """The next item, or None; acknowledges the bytes of the receive before."""
         while True:

@@ -198,6 +198,10 @@ class StreamReader:
             raise self._error
         return item
 
+    def close(self) -> None:
+        """Drop what was not taken: nobody will take it. Nothing else may be called after this."""
+        self._output.clear()
+
     def record(self, offsets: Mapping[int, StreamOffset]) -> None:
         """The user has recorded these positions: a rollback can go back to them."""
         for vbid, offset in offsets.items():
