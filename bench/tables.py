@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,7 @@ def _appended(spark: SparkSession, engine: Any, way: str, size: int) -> tuple[li
     costs, walls = [], []
     for batch in range(1, WARM_UPS + BATCHES[way] + 1):
         frame = changed(spark, batch, BATCH_ROWS, size)
-        cost, wall = _cost(lambda batch=batch, frame=frame: engine.append(APP, batch, frame))
+        cost, wall = _cost(partial(engine.append, APP, batch, frame))
         if batch > WARM_UPS:
             costs.append(cost)
             walls.append(wall)
@@ -148,7 +149,7 @@ def _merge(has_vectors: bool, way: str) -> Callable[[SparkSession, Path, int], l
         table = f"delta.`{path / 'current'}`"
         if not has_vectors:
             spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
-        query = FoldQuery("", table, CURRENT_COLUMNS, 0)
+        query = FoldQuery("", table, None, 0)
         costs, walls = [], []
         for batch in range(BATCHES[way] + 1):
             rows = changed(spark, batch + 1, BATCH_ROWS, size).select(*CURRENT_COLUMNS).dropDuplicates(["key"])
