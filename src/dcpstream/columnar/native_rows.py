@@ -10,7 +10,7 @@ from dcpstream.columnar.chunk import DecodeOptions, RowMemory, WireChunk
 from dcpstream.columnar.messages import decode_messages
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.columns import NativeScan, fill
-from dcpstream.wire.frames import decode_frame
+from dcpstream.wire.frames import cut_frame
 
 
 def decode_natively(buffer: Buffer, found: NativeScan, options: DecodeOptions) -> WireChunk:
@@ -28,5 +28,5 @@ def decode_natively(buffer: Buffer, found: NativeScan, options: DecodeOptions) -
     if fault >= 0:
         decode_messages(buffer, options, starts=[fault])
         raise AssertionError(f"the kernel refused the message at {fault}, the plain decoder did not")
-    controls = [(row, decode_frame(buffer, start)) for row, start in columns.others]
+    controls = [(row, cut_frame(buffer, start)) for row, start in columns.others]
     return WireChunk.over(RowMemory(columns, 0, found.rows), controls)

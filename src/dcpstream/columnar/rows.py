@@ -26,7 +26,7 @@ from dcpstream.columnar.native_rows import decode_natively
 from dcpstream.errors import FieldError
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import FrameInfoId, Magic
-from dcpstream.wire.frames import HEADER_BYTES, decode_frame
+from dcpstream.wire.frames import HEADER_BYTES, cut_frame
 from dcpstream.wire.keys import MAX_LEB128_BYTES
 from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES, Expiration, Mutation
 
@@ -80,8 +80,7 @@ def decode_wire(buffer: Buffer, index: FrameIndex, options: DecodeOptions = _DEF
         others = np.flatnonzero(~data)
         rows_before = others - np.arange(len(others))
         controls = [
-            (row, decode_frame(buffer, at))
-            for row, at in zip(rows_before.tolist(), starts[others].tolist(), strict=True)
+            (row, cut_frame(buffer, at)) for row, at in zip(rows_before.tolist(), starts[others].tolist(), strict=True)
         ]
         rows = np.flatnonzero(data)
         headers, starts, ends = headers.select(rows), starts[rows], ends[rows]

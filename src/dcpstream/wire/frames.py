@@ -270,17 +270,18 @@ def decode_frame(buffer: Buffer, offset: int = 0, limit: int = MAX_FRAME_BYTES) 
             offset=offset,
             header=_header_bytes(buffer, offset),
         )
-    return _cut(buffer, offset, end)
+    return cut_frame(buffer, offset)
 
 
-def _cut(buffer: Buffer, offset: int, end: int) -> Frame:
-    magic, opcode, key_length, extras_length, datatype, vbid, _, opaque, cas = HEADER.unpack_from(buffer, offset)
+def cut_frame(buffer: Buffer, offset: int) -> Frame:
+    """The frame at `offset`, which is whole and whose lengths were checked."""
+    magic, opcode, key_length, extras_length, datatype, vbid, size, opaque, cas = HEADER.unpack_from(buffer, offset)
+    body_at = offset + HEADER_BYTES
+    body = bytes(buffer[body_at : body_at + size])
     framing_length = 0
     if magic in _FLEXIBLE:
         framing_length, key_length = key_length >> 8, key_length & 0xFF
-    framing_at = offset + HEADER_BYTES
-    extras_at = framing_at + framing_length
-    key_at = extras_at + extras_length
+    key_at = framing_length + extras_length
     value_at = key_at + key_length
     return Frame(
         magic,
@@ -289,10 +290,10 @@ def _cut(buffer: Buffer, offset: int, end: int) -> Frame:
         vbid,
         opaque,
         cas,
-        bytes(buffer[framing_at:extras_at]),
-        bytes(buffer[extras_at:key_at]),
-        bytes(buffer[key_at:value_at]),
-        bytes(buffer[value_at:end]),
+        body[:framing_length],
+        body[framing_length:key_at],
+        body[key_at:value_at],
+        body[value_at:],
     )
 
 
@@ -341,7 +342,7 @@ class FrameReader:
             raise FrameError(error.reason, offset=at, header=error.header) from None
         if end > len(buffer):
             return None
-        frame = _cut(buffer, start, end)
+        frame = cut_frame(buffer, start)
         self._start = end
         return frame
 

@@ -63,7 +63,7 @@ def decode_failover_log(value: bytes) -> FailoverLog:
         raise FieldError(
             f"a failover log of {len(value)} bytes: no multiple of 16, or over {MAX_FAILOVER_ENTRIES} entries"
         )
-    return FailoverLog(tuple(FailoverEntry(*pair) for pair in FailoverLogEntry.struct.iter_unpack(value)))
+    return FailoverLog(tuple([FailoverEntry(*pair) for pair in FailoverLogEntry.struct.iter_unpack(value)]))
 
 
 def encode_vbucket_seqnos(pairs: Iterable[tuple[int, int]]) -> bytes:

@@ -9,7 +9,7 @@ from types import ModuleType
 from dcpstream.client.machine.connection.rows import FrameDecoder, Rows
 from dcpstream.wire import Frame
 from dcpstream.wire.columns import Columns, fill, scan_natively
-from dcpstream.wire.frames import decode_frame
+from dcpstream.wire.frames import cut_frame
 
 _VBUCKET, _SEQNO, _OPAQUE = 2, 4, 8
 """Places among `Columns.numbers`."""
@@ -96,5 +96,5 @@ class NativeDecoder:
         if fault >= 0:
             # A key that cannot be read concerns only its own row here; as frames the others can be read.
             return self._frames.decode(buffer, start, stop)
-        controls = [(row, decode_frame(buffer, at)) for row, at in columns.others]
+        controls = [(row, cut_frame(buffer, at)) for row, at in columns.others]
         return NativeRows(self._native, columns, controls, found.end - start), found.end

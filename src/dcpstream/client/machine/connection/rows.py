@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
-from dcpstream.wire.frames import HEADER_BYTES, decode_frame, frame_length
+from dcpstream.wire.frames import HEADER_BYTES, cut_frame, frame_length
 from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class FrameDecoder:
             end = at + frame_length(buffer, at, MAX_FRAME_BYTES)
             if end > stop:
                 break
-            frame = decode_frame(buffer, at)
+            frame = cut_frame(buffer, at)
             if frame.opcode in DATA_OPCODES and frame.is_request:
                 if len(frame.extras) not in DATA_EXTRAS_BYTES[frame.opcode]:
                     raise FieldError(
