@@ -39,6 +39,7 @@ class Stream:
         vbid: the vbucket.
         end_seqno: where to stop; MAX_SEQNO = never.
         tracker: its position.
+        requested_end: where the node stops; `end_seqno` may be lowered afterwards.
         log: the failover log of the node's answer, once it is open.
         names: resolves the names in system events; None to ignore these events.
         may_end_early: whether the node may end it with OK below the wanted end, because its filter left out the rest.
@@ -49,6 +50,7 @@ class Stream:
     vbid: int
     end_seqno: int
     tracker: PositionTracker
+    requested_end: int
     log: FailoverLog | None = None
     names: EventNames | None = None
     may_end_early: bool = False

@@ -11,8 +11,9 @@ Theory of operation:
   after the answer to its request, a snapshot is complete when the node ends the stream, every other opaque and opcode
   is known, and no more arrives than the window and one frame. Anything else is a RemoteProtocolError: it never becomes
   data, and the positions stay before it.
-- A stream with an end is done at the first seqno at or above it: rows above the end are dropped, CLOSE_STREAM is sent,
-  and rows that still arrive are dropped too.
+- A stream with an end is done at the first seqno at or above it: rows above the end are dropped, and rows that still
+  arrive are dropped too. CLOSE_STREAM is sent, unless the end is also that of the request and of the snapshot: then
+  the node ends the stream itself, and CLOSE_STREAM goes out only if another stream of the vbucket is asked for first.
 - Flow control: the message table says which messages count. The node stops when the window is full. Dropped rows are
   acknowledged at once, the others when the user has consumed them (`consumed`), so memory never exceeds the window.
 - Liveness: the node sends a NOOP every interval, so a connection that is silent for two intervals and a grace is dead.
@@ -26,6 +27,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -99,6 +101,9 @@ CLOSED_STREAMS_MAX = 64 * 1024
 """Closed streams that are remembered, to distinguish their late messages from those of unknown streams: a connection
 has at most 1,024 streams at a time, and one window of data on its way."""
 
+FILTERS_CACHED = 16
+"""Filters of stream requests whose texts are kept: the streams of a read have few, and their texts are equal."""
+
 OSO_CONTROL = "enable_out_of_order_snapshots"
 
 
@@ -118,6 +123,10 @@ _SEQNO_IN = _places(
 
 
 _MARKER = SnapshotMarker.layout.extras
+# Operators of flags make an object each time.
+_ACK = int(MarkerFlag.ACK)
+_ACTIVE_ONLY = int(StreamFlag.ACTIVE_ONLY)
+_IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
 
 
 @dataclass(slots=True)
@@ -161,6 +170,7 @@ class DcpSession:
         self._requests: dict[int, tuple[int, float]] = {}
         self._closed: dict[int, int] = {}
         self._closings: dict[int, int] = {}
+        self._ending: dict[int, int] = {}
         self._allows_oso = any(key == OSO_CONTROL for key, _, _ in settings.controls())
         self._unacked_bytes = 0
         self._next_opaque = 1
@@ -203,31 +213,33 @@ class DcpSession:
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
+        before = self._ending.pop(vbid, None)
+        if before is not None:
+            self._send_close(vbid, before)
+        start, snapshot_start, snapshot_end = offset.request_bounds()
+        requested_end = max(end_seqno, start)
         tracker = PositionTracker(offset, held=held)
-        stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, names=names)
+        stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and (scope_id is not None or collection_ids is not None)
         stream.may_end_early = stream.is_filtered
-        start, snapshot_start, snapshot_end = offset.request_bounds()
-        wanted: dict[str, object] = {}
-        if scope_id is not None:
-            wanted["scope"] = f"{scope_id:x}"
-        elif collection_ids is not None:
-            wanted["collections"] = [f"{number:x}" for number in collection_ids]
-        if offset.manifest_uid:
-            wanted["uid"] = f"{offset.manifest_uid:x}"
-        value = json.dumps(wanted).encode() if wanted and self.has_collections else b""
-        request = StreamRequest(
-            vbid=vbid,
-            opaque=stream.opaque,
-            flags=StreamFlag.ACTIVE_ONLY | (StreamFlag.IGNORE_PURGED_TOMBSTONES if ignore_purged else 0),
-            start_seqno=start,
-            end_seqno=max(end_seqno, start),
-            vbuuid=offset.vbuuid if start else 0,
-            snapshot_start=snapshot_start,
-            snapshot_end=snapshot_end,
-            value=value,
+        value = b""
+        if self.has_collections and (stream.is_filtered or offset.manifest_uid):
+            ids = None if collection_ids is None else tuple(collection_ids)
+            value = _filter_text(scope_id, ids, offset.manifest_uid)
+        self._send(
+            StreamRequest.pack(
+                _ACTIVE_ONLY | _IGNORE_PURGED if ignore_purged else _ACTIVE_ONLY,
+                0,
+                start,
+                requested_end,
+                offset.vbuuid if start else 0,
+                snapshot_start,
+                snapshot_end,
+                vbid=vbid,
+                opaque=stream.opaque,
+                value=value,
+            )
         )
-        self._send(request.encode())
         self._streams[stream.opaque] = stream
         self._requests[stream.opaque] = (Opcode.DCP_STREAM_REQ, now)
         return stream
@@ -236,13 +248,13 @@ class DcpSession:
         """Close a stream; messages that still arrive for it are dropped. No event follows."""
         if self._streams.pop(stream.opaque, None) is None:
             return
+        _remember(self._closed, stream.opaque, stream.vbid)
+        self._send_close(stream.vbid, stream.opaque)
+
+    def _send_close(self, vbid: int, stream_opaque: int) -> None:
         opaque = self._new_opaque()
-        self._send(CloseStream.pack(vbid=stream.vbid, opaque=opaque))
-        self._closings[opaque] = stream.opaque
-        self._closed[stream.opaque] = stream.vbid
-        for known in (self._closings, self._closed):
-            if len(known) > CLOSED_STREAMS_MAX:
-                del known[next(iter(known))]
+        self._send(CloseStream.pack(vbid=vbid, opaque=opaque))
+        _remember(self._closings, opaque, stream_opaque)
 
     def request(self, request: Request, now: float) -> int:
         """Send any other request; its answer comes as an Answer with the returned opaque."""
@@ -420,7 +432,13 @@ class DcpSession:
     def _done(self, stream: Stream, turn: _Turn) -> None:
         if stream.tracker.reached(stream.end_seqno):
             turn.moved(stream)
-        self.close_stream(stream)
+        if stream.end_seqno == stream.requested_end == stream.tracker.seqno and stream.tracker.is_complete:
+            # The node has nothing left to send, and its STREAM_END follows.
+            del self._streams[stream.opaque]
+            _remember(self._closed, stream.opaque, stream.vbid)
+            self._ending[stream.vbid] = stream.opaque
+        else:
+            self.close_stream(stream)
         turn.last.append(StreamDone(stream))
 
     def _control(self, frame: Frame, turn: _Turn) -> None:
@@ -430,25 +448,26 @@ class DcpSession:
             turn.uncounted += frame.size
             self._answer(frame, turn)
             return
-        if opcode not in FLOW_CONTROLLED or frame.magic == Magic.SERVER_REQUEST:
-            turn.uncounted += frame.size
         if frame.magic == Magic.SERVER_REQUEST:
+            turn.uncounted += frame.size
             if opcode != CLUSTERMAP_CHANGE:
                 self._refuse(f"a request with opcode 0x{opcode:02x} that was not asked for")
             turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), _version_in(frame.extras), frame.value))
             return  # such requests are never answered
-        if opcode == Opcode.DCP_NOOP:
-            self._send(DcpNoopResponse.pack(opaque=frame.opaque))
-            return
-        if opcode == Opcode.DCP_PREPARE:
-            turn.uncounted -= PREPARE_EXTRA_BYTES
+        if opcode not in FLOW_CONTROLLED:
+            turn.uncounted += frame.size
         handler = _HANDLERS.get(opcode)
         if handler is None:
+            if opcode == Opcode.DCP_NOOP:
+                self._send(DcpNoopResponse.pack(opaque=frame.opaque))
+                return
             self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
+        if opcode == Opcode.DCP_PREPARE:
+            turn.uncounted -= PREPARE_EXTRA_BYTES
         stream = self._stream_of(frame.opaque, frame.vbid)
         if stream is None:
             if opcode == Opcode.DCP_STREAM_END:
-                del self._closed[frame.opaque]
+                self._ending.pop(self._closed.pop(frame.opaque), None)
             return
         handler(self, frame, stream, turn)
 
@@ -509,7 +528,7 @@ class DcpSession:
             raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
         start, end, flags = _MARKER.unpack_from(body)
         stream.tracker.marker(start, end)
-        if flags & MarkerFlag.ACK:
+        if flags & _ACK:
             self._send(SnapshotMarkerResponse.pack(opaque=frame.opaque))
 
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
@@ -578,6 +597,26 @@ _HANDLERS: Mapping[int, Callable[[DcpSession, Frame, Stream, _Turn], None]] = Ma
     }
 )
 """A producer's messages on a stream besides rows."""
+
+
+def _remember(known: dict[int, int], opaque: int, of: int) -> None:
+    """Add to a dict of bounded size."""
+    known[opaque] = of
+    if len(known) > CLOSED_STREAMS_MAX:
+        del known[next(iter(known))]
+
+
+@lru_cache(FILTERS_CACHED)
+def _filter_text(scope_id: int | None, collection_ids: tuple[int, ...] | None, manifest_uid: int) -> bytes:
+    """The value of a stream request: which scope or collections, and the manifest of the position, 0 for none."""
+    wanted: dict[str, object] = {}
+    if scope_id is not None:
+        wanted["scope"] = f"{scope_id:x}"
+    elif collection_ids is not None:
+        wanted["collections"] = [f"{number:x}" for number in collection_ids]
+    if manifest_uid:
+        wanted["uid"] = f"{manifest_uid:x}"
+    return json.dumps(wanted).encode()
 
 
 def _version_in(extras: bytes) -> tuple[int, int] | None:

@@ -40,11 +40,16 @@ class LentMapping(Generic[T]):
 
     def update(self, items: Mapping[int, T]) -> None:
         """Add or replace items."""
-        if all(self._items.get(number) == item for number, item in items.items()):
+        for number, item in items.items():
+            self.put(number, item)
+
+    def put(self, number: int, item: T) -> None:
+        """Add or replace one item."""
+        if self._items.get(number) == item:
             return
         if self._is_lent:
             self._items, self._is_lent = dict(self._items), False
-        self._items.update(items)
+        self._items[number] = item
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class OpenQueue:
                 self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
             return
         blocked: dict[str, float] = {}
-        address, name = None, ""
+        address, name, usable = None, "", None
         for vbid in sorted(self.vbids):
             vbucket = self._vbuckets[vbid]
             if vbucket.due > now:
@@ -98,24 +98,27 @@ class OpenQueue:
                 self.add(vbucket, Event.POSTPONED, now, pause_s(5, self._random))
                 continue
             if address is not before:
-                name = str(address)
+                name, usable = str(address), None
             if name in blocked:
                 vbucket.due = blocked[name]  # it waits already, as the one before it for which the node was tried
                 continue
-            connection = self._nodes.ready(address, now)
-            if connection is None:
-                # A map that is out of date names nodes that are gone: ask the others while this one is tried.
-                if self._nodes.any_ready() is not None:
-                    self._nodes.find_map(now, refresh=True)
-                blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
-            elif not self._side_requests.knows_names(connection, now):
-                vbucket.trouble = "the node does not tell its collections"
-                blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
-            elif self._follow_collections(vbucket, connection, now, report_ended):
-                if not self._open(vbucket, connection, now):
-                    nothing_wanted(vbucket, now)
-                continue
-            else:
+            if usable is None:
+                connection = self._nodes.ready(address, now)
+                if connection is None:
+                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+                    if self._nodes.any_ready() is not None:
+                        self._nodes.find_map(now, refresh=True)
+                    blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
+                elif not self._side_requests.knows_names(connection, now):
+                    vbucket.trouble = "the node does not tell its collections"
+                    blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
+                else:
+                    usable = connection
+            if usable is not None:
+                if self._follow_collections(vbucket, usable, now, report_ended):
+                    if not self._open(vbucket, usable, now):
+                        nothing_wanted(vbucket, now)
+                    continue
                 blocked[name] = float("inf")
             self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
 
@@ -133,16 +136,18 @@ class OpenQueue:
             bounds = self._side_requests.upper_bounds(connection, now)
         if bounds is None:
             return False
-        seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
-        unreported = [
-            *((Op.COLLECTION_DROPPED, gone) for gone in coverage.dropped),
-            *((Op.COLLECTION_EXCLUDED, left_out) for left_out in coverage.excluded),
-        ]
-        while unreported:
-            op, ended = unreported.pop(0)
-            vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *(item for _, item in unreported)))
-            report_ended(vbucket, op, ended, seqno)
-        vbucket.offset = vbucket.offset.with_collections(coverage.kept)
+        if coverage.dropped or coverage.excluded:
+            seqno = max(vbucket.offset.seqno, bounds.get(vbucket.range.vbid, 0))
+            unreported = [
+                *((Op.COLLECTION_DROPPED, gone) for gone in coverage.dropped),
+                *((Op.COLLECTION_EXCLUDED, left_out) for left_out in coverage.excluded),
+            ]
+            while unreported:
+                op, ended = unreported.pop(0)
+                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *(item for _, item in unreported)))
+                report_ended(vbucket, op, ended, seqno)
+        if coverage.kept is not vbucket.offset.collections:
+            vbucket.offset = vbucket.offset.with_collections(coverage.kept)
         if not coverage.fresh:
             vbucket.catch_up = None
         elif vbucket.catch_up is None or vbucket.catch_up.collections != coverage.fresh:

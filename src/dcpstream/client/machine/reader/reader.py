@@ -40,7 +40,7 @@ from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue,
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
-from dcpstream.client.machine.reader.vbucket import CatchUp, Event, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import NOT_OPEN, CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
@@ -330,9 +330,7 @@ class StreamReader:
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
         left = {
-            vbid
-            for vbid in event.offsets
-            if self._vbuckets[vbid].is_void or self._vbuckets[vbid].state in {State.WAITING, State.OPENING}
+            vbid for vbid in event.offsets if self._vbuckets[vbid].is_void or self._vbuckets[vbid].state in NOT_OPEN
         }
         if left:
             event = event.without(left)
@@ -416,7 +414,7 @@ class StreamReader:
                 vbucket.offset = event.offset
                 return
             self._purge_gap.accept_purged(vbid, event.offset.seqno)
-        self._branches.update({vbid: newest})
+        self._branches.put(vbid, newest)
         self.failover_logs[vbid] = event.log
         if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
             return  # the position was accepted before, by the stream that asked only for that

@@ -28,6 +28,10 @@ class State(Enum):
     DONE = "done"
 
 
+NOT_OPEN = frozenset((State.WAITING, State.OPENING))
+"""States in which rows that arrive are those of an earlier stream."""
+
+
 class Event(Enum):
     """The events of a vbucket's stream."""
 

@@ -159,6 +159,47 @@ def test_an_end_that_is_hit_exactly(connection: NodeConnection) -> None:
     assert events[-1] == StreamDone(stream)
 
 
+def reach_end_of_history(connection: NodeConnection) -> Stream:
+    """A stream whose end is that of its last snapshot; the STREAM_END has not come yet."""
+    stream = open_stream(connection, 5)
+    sent(connection)
+    opaque = stream.opaque
+    connection.receive_data(accepted(opaque) + marker(opaque, 0, 5) + mutation(opaque, 5), 0.0)
+    assert list(connection.events())[-1] == StreamDone(stream)
+    return stream
+
+
+def test_a_stream_that_the_node_ends_itself_is_not_closed(connection: NodeConnection) -> None:
+    stream = reach_end_of_history(connection)
+    connection.receive_data(stream_end(stream.opaque, 0), 0.0)
+    assert list(connection.events()) == []
+    open_stream(connection, 9, StreamOffset(0xA, 5, 0, 5))
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_STREAM_REQ]
+
+
+def test_a_stream_that_has_not_ended_yet_is_closed_before_the_next_one(connection: NodeConnection) -> None:
+    stream = reach_end_of_history(connection)
+    following = open_stream(connection, 9, StreamOffset(0xA, 5, 0, 5))
+    closing, request = sent(connection)
+    assert (closing.opcode, request.opcode) == (Opcode.DCP_CLOSE_STREAM, Opcode.DCP_STREAM_REQ)
+    connection.receive_data(
+        stream_end(stream.opaque, 0)
+        + encode_response(Opcode.DCP_CLOSE_STREAM, status=Status.KEY_ENOENT, opaque=closing.opaque)
+        + accepted(following.opaque),
+        0.0,
+    )
+    (opened,) = connection.events()
+    assert isinstance(opened, StreamOpened)
+
+
+def test_a_stream_whose_end_was_lowered_is_closed(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 9)
+    sent(connection)
+    stream.end_seqno = 5
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 5) + mutation(stream.opaque, 5), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_CLOSE_STREAM]
+
+
 @pytest.mark.parametrize("seqno", [5, 6])
 def test_an_end_is_reached_without_a_row_too(connection: NodeConnection, seqno: int) -> None:
     for message in (seqno_advanced, lambda opaque, at: system_event(opaque, at, "c", 8)):
