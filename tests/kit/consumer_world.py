@@ -118,7 +118,7 @@ class World:
                     kept = serving.pending[: self.rng.randint(0, len(serving.pending))]
                     link.answers += [*kept, stream_end(opaque, STATE_CHANGED, vbid=vbid)]
 
-    def observe(self, vbids: Any = None) -> dict[int, BranchState]:
+    def observe(self, vbids: Any = None, *, high_seqnos: Any = None) -> dict[int, BranchState]:
         return {vbid: self.producers[vbid].observe() for vbid in (range(VBUCKETS) if vbids is None else vbids)}
 
     # What the hub of the client's sockets does.

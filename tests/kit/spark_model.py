@@ -137,7 +137,7 @@ class FakeCluster:
         self.questions.append("high_seqnos")
         return {vbid: copy.high for vbid, copy in enumerate(self.active)}
 
-    def observe(self, vbids: Any = None) -> dict[int, BranchState]:
+    def observe(self, vbids: Any = None, *, high_seqnos: Any = None) -> dict[int, BranchState]:
         self.questions.append("observe")
         return {vbid: copy.state() for vbid, copy in enumerate(self.active) if vbids is None or vbid in set(vbids)}
 

@@ -79,7 +79,9 @@ class BucketView(Protocol):
         """Vbucket → high seqno."""
         ...
 
-    def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
+    def observe(
+        self, vbids: Iterable[int] | None = None, *, high_seqnos: Mapping[int, int] | None = None
+    ) -> dict[int, BranchState]:
         """Branch and high seqno of vbuckets, each as one observation."""
         ...
 
@@ -615,7 +617,7 @@ class Coordinator:
             if vbid in high_seqnos
             and (high_seqnos[vbid] != entry.at.seqno or entry.at.snapshot_end is None or vbid in start.pending)
         ]
-        return self._cluster.observe(interesting) if interesting else {}
+        return self._cluster.observe(interesting, high_seqnos=high_seqnos) if interesting else {}
 
     def _landings(self, start: SourceOffset, observed: dict[int, BranchState]) -> dict[int, StreamOffset]:
         """Positions that replace refused ones. Vbuckets without an answer are removed from `observed`."""

@@ -186,9 +186,9 @@ class Away(FakeCluster):
         self._fail()
         return super().high_seqnos()
 
-    def observe(self, vbids: Any = None) -> Any:
+    def observe(self, vbids: Any = None, *, high_seqnos: Any = None) -> Any:
         self._fail()
-        return super().observe(vbids)
+        return super().observe(vbids, high_seqnos=high_seqnos)
 
     def _fail(self) -> None:
         if self.failures:
@@ -323,8 +323,8 @@ class PartlyAway(FakeCluster):
     def high_seqnos(self) -> dict[int, int]:
         return self._without(super().high_seqnos())
 
-    def observe(self, vbids: Any = None) -> Any:
-        return self._without(super().observe(vbids))
+    def observe(self, vbids: Any = None, *, high_seqnos: Any = None) -> Any:
+        return self._without(super().observe(vbids, high_seqnos=high_seqnos))
 
     def _without(self, found: dict[int, Any]) -> dict[int, Any]:
         return {vbid: value for vbid, value in found.items() if vbid != 1 or not self.is_away}
@@ -362,9 +362,9 @@ def test_a_batch_read_leaves_no_vbucket_out() -> None:
         def high_seqnos(self) -> dict[int, int]:
             return FakeCluster.high_seqnos(self)
 
-        def observe(self, vbids: Any = None) -> Any:
+        def observe(self, vbids: Any = None, *, high_seqnos: Any = None) -> Any:
             setup.clock.now += 1
-            return super().observe(vbids)
+            return super().observe(vbids, high_seqnos=high_seqnos)
 
     setup.cluster = Leaves(2)
     for vbid in (0, 1):

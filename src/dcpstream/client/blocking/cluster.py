@@ -149,14 +149,20 @@ class Cluster:
         self._ask(questions)
         return logs_of(questions)
 
-    def observe(self, vbids: Iterable[int] | None = None) -> dict[int, BranchState]:
+    def observe(
+        self, vbids: Iterable[int] | None = None, *, high_seqnos: Mapping[int, int] | None = None
+    ) -> dict[int, BranchState]:
         """Branch and high seqno of vbuckets, each as one observation: log, high seqno, log again.
 
         A vbucket whose node is not known, or whose branch changed meanwhile, is missing.
+
+        Args:
+            vbids: the vbuckets, None for all.
+            high_seqnos: the answer of `high_seqnos`, if it was asked since the last observation; it is not asked again.
         """
         states: dict[int, BranchState] = {}
         vbids = range(self.map.vbucket_count) if vbids is None else vbids
-        for questions in self._observer.rounds(vbids, self.map, states):
+        for questions in self._observer.rounds(vbids, self.map, states, high_seqnos):
             self._ask(questions)
         return states
 

@@ -6,7 +6,7 @@ answered or that the time is over. What is not answered by then stays unanswered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.connection import NodeConnection
@@ -324,7 +324,11 @@ class Observer:
         self._last: dict[int, tuple[bytes, FailoverLog]] = {}
 
     def rounds(
-        self, vbids: Iterable[int], found: VbucketMap, states: dict[int, BranchState]
+        self,
+        vbids: Iterable[int],
+        found: VbucketMap,
+        states: dict[int, BranchState],
+        high_seqnos: Mapping[int, int] | None = None,
     ) -> Iterator[list[Question]]:
         """The rounds of questions of one observation.
 
@@ -333,20 +337,24 @@ class Observer:
             found: the cluster map.
             states: gets the observations after the last round. A vbucket that was not answered, or whose branch changed
                 meanwhile, is left out.
+            high_seqnos: asked since the last observation; None to ask. They spare a round where the logs of that
+                observation serve as the first ones.
         """
         vbids = list(vbids)
         before = log_questions(vbid for vbid in vbids if vbid not in self._last)
         if before:
             yield before
             self._logs(before)
+            high_seqnos = None
         left = [vbid for vbid in vbids if vbid in self._last]
         for _ in range(OBSERVATION_PASSES):
             if not left:
                 return
             known = {vbid: self._last[vbid][1] for vbid in left}
-            highs = high_seqno_questions(found)
-            yield highs
-            high_seqnos = high_seqnos_of(highs, found.vbucket_count)
+            if high_seqnos is None:
+                highs = high_seqno_questions(found)
+                yield highs
+                high_seqnos = high_seqnos_of(highs, found.vbucket_count)
             after = log_questions(left)
             yield after
             left = []
@@ -356,6 +364,7 @@ class Observer:
                     states[vbid] = state
                 elif vbid in high_seqnos:
                     left.append(vbid)
+            high_seqnos = None
 
     def _logs(self, questions: Iterable[Question]) -> dict[int, FailoverLog]:
         """Vbucket → log, from answers; equal answers are decoded once."""

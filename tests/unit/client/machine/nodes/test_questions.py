@@ -15,11 +15,13 @@ FOUND = VbucketMap(1, 1, "default", (NodeAddress("127.0.0.1", 11210),), ((0,), (
 A, B = FailoverLog.of((0xA, 0)), FailoverLog.of((0xB, 5), (0xA, 0))
 
 
-def observe(observer: Observer, script: Sequence[Mapping[Any, Any]]) -> dict[int, BranchState]:
+def observe(
+    observer: Observer, script: Sequence[Mapping[Any, Any]], high_seqnos: Mapping[int, int] | None = None
+) -> dict[int, BranchState]:
     """One observation whose rounds are answered by the script: logs, or high seqnos."""
     states: dict[int, BranchState] = {}
     answers = iter(script)
-    for questions in observer.rounds([0, 1], FOUND, states):
+    for questions in observer.rounds([0, 1], FOUND, states, high_seqnos):
         given = next(answers)
         for question in questions:
             if isinstance(question.request, GetAllVbSeqnos):
@@ -48,6 +50,22 @@ def test_a_branch_that_changed_is_observed_again() -> None:
     assert states == {0: BranchState(0xB, 7, B), 1: BranchState(0xA, 8, A)}
     states = observe(observer, [{0: 6, 1: 8}, {0: A, 1: A}, {0: 7, 1: 8}, {0: B}])
     assert list(states) == [1], "changed a second time"
+
+
+def test_known_high_seqnos_are_not_asked_again() -> None:
+    observer = Observer()
+    observe(observer, [{0: A, 1: A}, {0: 7, 1: 8}, {0: A, 1: A}])
+    states = observe(observer, [{0: A, 1: A}], {0: 9, 1: 9})
+    assert [state.high_seqno for state in states.values()] == [9, 9]
+
+
+def test_known_high_seqnos_are_asked_again_after_a_first_log_and_after_another_branch() -> None:
+    """They are older than the log that they would have to follow."""
+    observer = Observer()
+    states = observe(observer, [{0: A, 1: A}, {0: 8, 1: 8}, {0: A, 1: A}], {0: 7, 1: 7})
+    assert [state.high_seqno for state in states.values()] == [8, 8]
+    states = observe(observer, [{0: B, 1: A}, {0: 7, 1: 8}, {0: B}], {0: 6, 1: 8})
+    assert states == {0: BranchState(0xB, 7, B), 1: BranchState(0xA, 8, A)}
 
 
 def test_a_vbucket_without_an_answer_is_left_out() -> None:
