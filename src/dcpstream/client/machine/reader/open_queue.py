@@ -10,7 +10,7 @@ from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.vbucket import CatchUp, Event, Vbucket
-from dcpstream.model import CollectionName, Op
+from dcpstream.model import CollectionName, NodeAddress, Op
 from dcpstream.runtime import Random
 
 
@@ -86,7 +86,9 @@ class OpenQueue:
                 self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
             return
         blocked: dict[str, float] = {}
-        address, name, usable = None, "", None
+        address: NodeAddress | None = None
+        usable: NodeConnection | None = None
+        name = ""
         for vbid in sorted(self.vbids):
             vbucket = self._vbuckets[vbid]
             if vbucket.due > now:
