@@ -214,10 +214,13 @@ class _Columns:
         self._chunk = chunk
         self._context = context
         self._value_format = value_format
-        # Mutations have the lowest opcode of the three.
-        self._any_gone = bool(len(chunk)) and int(chunk.opcode.max()) != _MUTATION
         self._parts: tuple[pa.BinaryArray, pa.BinaryArray | None, npt.NDArray[np.int64]] | None = None
         self._names: tuple[pa.StringArray, pa.StringArray] | None = None
+
+    @cached_property
+    def _any_gone(self) -> bool:
+        # Mutations have the lowest opcode of the three.
+        return bool(len(self._chunk)) and int(self._chunk.opcode.max()) != _MUTATION
 
     @cached_property
     def _gone(self) -> npt.NDArray[np.bool_]:

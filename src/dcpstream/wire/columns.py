@@ -29,6 +29,8 @@ _FIXED: tuple[tuple[_Format, int], ...] = (
     ("H", 2),  # stream id
 )
 """Format and width of the columns of numbers, in the order of the kernel."""
+VBUCKET, SEQNO, OPAQUE = 2, 4, 8
+"""Places of some of them."""
 _ALIGNMENT = 64
 """Bytes at multiples of which columns begin, as Arrow recommends."""
 _SLACK_BYTES = 64
@@ -134,7 +136,8 @@ def _memory(layout: list[tuple[_Format, int]]) -> list[memoryview]:
     views = []
     at = 0
     for kind, size in layout:
-        views.append(memory[at : at + size].cast("B").cast(kind))
+        piece = memory[at : at + size]
+        views.append(piece if kind == "B" else piece.cast(kind))
         at += _padded(size)
     return views
 

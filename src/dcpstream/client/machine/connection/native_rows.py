@@ -8,11 +8,8 @@ from types import ModuleType
 
 from dcpstream.client.machine.connection.rows import FrameDecoder, Rows
 from dcpstream.wire import Frame
-from dcpstream.wire.columns import Columns, fill, scan_natively
+from dcpstream.wire.columns import OPAQUE, SEQNO, VBUCKET, Columns, fill, scan_natively
 from dcpstream.wire.frames import cut_frame
-
-_VBUCKET, _SEQNO, _OPAQUE = 2, 4, 8
-"""Places among `Columns.numbers`."""
 
 
 class NativeRows:
@@ -35,9 +32,9 @@ class NativeRows:
         self.controls = controls
         self.wire_bytes = wire_bytes
         numbers = columns.numbers
-        self._seqnos = numbers[_SEQNO]
+        self._seqnos = numbers[SEQNO]
         self._runs, self._edges, self._unordered, self._strays = native.runs(
-            self.count, numbers[_OPAQUE], self._seqnos, numbers[_VBUCKET], controls
+            self.count, numbers[OPAQUE], self._seqnos, numbers[VBUCKET], controls
         )
 
     @property
@@ -60,7 +57,7 @@ class NativeRows:
 
     def vbid(self, row: int) -> int:
         """The vbucket of a row."""
-        return self.columns.numbers[_VBUCKET][row]
+        return self.columns.numbers[VBUCKET][row]
 
     def edges(self, _runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """The first and last row of each run."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
+from dcpstream.wire.columns import OPAQUE, SEQNO, VBUCKET
 from dcpstream.wire.frames import HEADER_BYTES, cut_frame, frame_length
 from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
@@ -190,16 +191,17 @@ class FrameDecoder:
 class ArrowRows:
     """Rows as Arrow columns."""
 
-    __slots__ = ("_found", "_opaques", "_seqnos", "chunk", "wire_bytes")
+    __slots__ = ("_found", "chunk", "wire_bytes")
 
     def __init__(self, chunk: WireChunk, wire_bytes: int) -> None:
         self.chunk = chunk
         self.wire_bytes = wire_bytes
-        self._opaques = chunk.opaques
-        self._seqnos = chunk.seqno
         self._found: Any = None
         if kernel.native is not None:
-            self._found = kernel.native.runs(len(chunk), chunk.opaques, chunk.seqno, chunk.vbucket, chunk.controls)
+            numbers = chunk.memory.columns.numbers
+            self._found = kernel.native.runs(
+                len(chunk), numbers[OPAQUE], numbers[SEQNO], numbers[VBUCKET], chunk.controls
+            )
 
     @property
     def count(self) -> int:
@@ -216,17 +218,17 @@ class ArrowRows:
         if self._found is not None:
             runs: list[tuple[int, int, int]] = self._found[0]
             return runs
-        opaques = self._opaques
+        opaques = self.chunk.opaques
         cuts = ((opaques[1:] != opaques[:-1]).nonzero()[0] + 1).tolist() if len(opaques) else []
         return cut_runs(cuts, self.chunk.controls, opaques)
 
     def seqno(self, row: int) -> int:
         """The seqno of a row."""
-        return int(self._seqnos[row])
+        return int(self.chunk.seqno[row])
 
     def highest(self, first: int, stop: int) -> int:
         """The highest seqno."""
-        return int(self._seqnos[first:stop].max())
+        return int(self.chunk.seqno[first:stop].max())
 
     def vbid(self, row: int) -> int:
         """The vbucket of a row."""
@@ -244,8 +246,8 @@ class ArrowRows:
         lasts = [stop - 1 for _, stop, _ in runs]
         return zip(
             self.chunk.vbucket[firsts].tolist(),
-            self._seqnos[firsts].tolist(),
-            self._seqnos[lasts].tolist(),
+            self.chunk.seqno[firsts].tolist(),
+            self.chunk.seqno[lasts].tolist(),
             strict=True,
         )
 
@@ -253,7 +255,7 @@ class ArrowRows:
         """Rows that do not follow the row before."""
         if self._found is not None:
             return self._found[2], self._found[3]
-        seqnos, vbuckets = self._seqnos, self.chunk.vbucket
+        seqnos, vbuckets = self.chunk.seqno, self.chunk.vbucket
         return (
             self._within_streams(seqnos[1:] <= seqnos[:-1]),
             self._within_streams(vbuckets[1:] != vbuckets[:-1]),
@@ -263,12 +265,14 @@ class ArrowRows:
         """The suspects that belong to the same stream as the row before."""
         if not suspects.any():
             return []
-        rows: list[int] = (suspects & (self._opaques[1:] == self._opaques[:-1])).nonzero()[0].tolist()
+        opaques = self.chunk.opaques
+        rows: list[int] = (suspects & (opaques[1:] == opaques[:-1])).nonzero()[0].tolist()
         return [row + 1 for row in rows]
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
-        return first + int(self._seqnos[first:stop].searchsorted(self._seqnos.dtype.type(seqno), side="right"))
+        seqnos = self.chunk.seqno
+        return first + int(seqnos[first:stop].searchsorted(seqnos.dtype.type(seqno), side="right"))
 
 
 class ArrowDecoder:
