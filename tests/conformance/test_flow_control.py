@@ -290,6 +290,11 @@ def test_the_buffer_can_change_at_any_time() -> None:
     node.set_doc(1, "after", b"v")
     since += sum(frame.size for frame in peer.take() if frame.is_request)
     assert unacked(node) == since, "counted from 0, also while there was no limit"
+    peer.control(b"connection_buffer_size", b"0")
+    node.set_doc(1, "again", b"v")
+    peer.control(b"connection_buffer_size", b"0")
+    peer.control(b"connection_buffer_size", b"1000000")
+    assert unacked(node) == 0, "a second 0 starts from 0, too"
 
 
 def stuck(name: bytes) -> tuple[SimulatedNode, Peer]:

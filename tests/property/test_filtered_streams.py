@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dcpstream.client.machine.tracker import PositionTracker
@@ -72,6 +72,22 @@ class Reader:
             assert status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE)
             self.ended = int(StreamEndReason.FILTER_EMPTY)
 
+    def resume(self, living: set[int]) -> None:
+        """Go on without the collections that were dropped meanwhile: a request that names one is refused."""
+        self.ended = None
+        if self.ids is not None:
+            self.ids &= living
+            self.documents = {key: at for key, at in self.documents.items() if leb128_decode(key)[0] in self.ids}
+            if not self.ids:
+                self.ended = int(StreamEndReason.FILTER_EMPTY)
+                return
+        self.open()
+
+    @property
+    def must_go_back(self) -> bool:
+        """Whether deletions that it had not seen were purged: the node tells it when it asks again."""
+        return self.ended == StreamEndReason.ROLLBACK
+
     def take(self, frames: list[Frame]) -> None:
         """What the stream says, checked as it comes."""
         for frame in frames:
@@ -108,6 +124,11 @@ class Reader:
         frames += self.peer.buffer_ack(1 << 20)
         self.take(frames)
         return bool(frames)
+
+    def drain(self) -> None:
+        """Read to the end of what is there."""
+        while self.is_open and self.acknowledge():
+            pass
 
     def stop(self) -> None:
         """Leave, wherever that is."""
@@ -186,8 +207,10 @@ class World:
         self.node.pump()
         high = self.node.vbucket(1).high_seqno
         for reader in self.readers:
-            while reader.is_open and reader.acknowledge():
-                pass
+            reader.drain()
+            if reader.must_go_back:
+                reader.resume(self.living | {0})
+                reader.drain()
             if reader.ended is not None:
                 assert reader.ended == StreamEndReason.FILTER_EMPTY
                 if reader.ids is not None:
@@ -255,13 +278,16 @@ def take(world: World, step: tuple) -> None:
             reader.acknowledge()
         elif name == "stop":
             reader.stop()
-        elif name == "resume" and not reader.is_open and reader.ended is None:
-            reader.open()
+        elif name == "resume" and not reader.is_open and (reader.ended is None or reader.must_go_back):
+            reader.resume(world.living | {0})
     elif name == "check":
         world.check()
 
 
 @given(st.lists(steps, min_size=5, max_size=40))
+@example(
+    [("create", 48), ("write", 0, 0), ("read", frozenset([0, 48]), False), ("drop", 48), ("create", 49), ("purge",)]
+)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_every_reader_ends_up_with_what_is_there(plan: list[tuple]) -> None:
     world = World()

@@ -8,7 +8,7 @@ there, and a window that is overshot by one message at most.
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcpstream.model import MAX_SEQNO
@@ -110,6 +110,7 @@ def state_at(vbucket, end):
 
 
 @given(st.lists(STEPS, max_size=40), st.integers(1, 3))
+@example([("delete", b"a"), ("read", 65), ("window", 0), ("window", 1)], 1)
 def test_the_client_ends_with_the_vbuckets_state(steps, gap):
     vbucket = ListVBucket(gap=gap)
     source = ListSource(vbucket)

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from dcpstream.protocol.bucket import HistorySource, VBucketView
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
-from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
+from dcpstream.protocol.producer.controls import BUFFER_SIZE, ProducerSettings, apply_control, control_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything
 from dcpstream.protocol.producer.requests import StreamMaker
 from dcpstream.protocol.producer.responses import is_tolerated
@@ -188,7 +188,7 @@ class ProducerConnection:
             return
         self.noop.is_enabled = settings.noop_enabled
         self.noop.interval_s = settings.noop_interval_s
-        if settings.buffer_bytes != self.window.buffer_bytes:
+        if control_of(frame.key) == BUFFER_SIZE:
             self.window.set_buffer(settings.buffer_bytes)
         self._answer(frame)
 

@@ -18,7 +18,9 @@ from typing import NamedTuple
 from dcpstream.protocol.noop import DEFAULT_INTERVAL_S
 from dcpstream.wire import OpenFlag, Status
 
-__all__ = ["CONTROLS", "ControlAnswer", "ProducerSettings", "apply_control"]
+__all__ = ["BUFFER_SIZE", "CONTROLS", "ControlAnswer", "ProducerSettings", "apply_control", "control_of"]
+
+BUFFER_SIZE = b"connection_buffer_size"
 
 MARKER_WITH_PURGE_SEQNO = "2.2"
 _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
@@ -182,7 +184,7 @@ def _cache_transfer(settings: ProducerSettings, value: bytes) -> ControlAnswer:
 
 CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
     {
-        b"connection_buffer_size": _number("buffer_bytes"),
+        BUFFER_SIZE: _number("buffer_bytes"),
         b"stream_buffer_size": _unsupported,
         b"enable_noop": _switch("noop_enabled"),
         b"force_value_compression": _force_compression,
@@ -211,15 +213,17 @@ CONTROLS: Mapping[bytes, Rule] = MappingProxyType(
     }
 )
 
-_PREFIX_MATCHED = (b"connection_buffer_size", b"stream_buffer_size", b"enable_noop")
+_PREFIX_MATCHED = (BUFFER_SIZE, b"stream_buffer_size", b"enable_noop")
+
+
+def control_of(key: bytes) -> bytes | None:
+    """The control that a key names; the first bytes of some are enough. None if there is none."""
+    if key in CONTROLS:
+        return key
+    return next((name for name in _PREFIX_MATCHED if name.startswith(key)), None)
 
 
 def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
     """Apply one DCP_CONTROL; the check of its shape ensures that key and value are not empty."""
-    rule = CONTROLS.get(key)
-    if rule is None:
-        name = next((name for name in _PREFIX_MATCHED if name.startswith(key)), None)
-        if name is None:
-            return INVALID
-        rule = CONTROLS[name]
-    return rule(settings, value)
+    name = control_of(key)
+    return INVALID if name is None else CONTROLS[name](settings, value)
