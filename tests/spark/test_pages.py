@@ -6,6 +6,7 @@ and the address of the cluster by that of a node.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from itertools import groupby
@@ -45,7 +46,9 @@ def tables_of_flights(names: Names, path: Path) -> None:
 def tables_in_a_catalog(names: Names, path: Path) -> None:
     tables(names, path)
     names["Pipeline"] = Pipeline
-    names["spark"].sql("CREATE SCHEMA IF NOT EXISTS lake")
+    spark = names["spark"]
+    names["later"].callback(spark.sql, "DROP SCHEMA lake CASCADE")  # other tests share the session's catalog
+    spark.sql("CREATE SCHEMA lake")
     Pipeline(
         names["spark"],
         path / "lake",
@@ -86,15 +89,16 @@ def test_the_parts_of_the_page_run(
     page: str, spark: SparkSession, bucket: Bucket, tmp_path: Path, record_property
 ) -> None:
     bucket.set(**{f"user:{n}": f'{{"name": "N{n}", "address": {{"city": "Oslo"}}, "age": {n}}}' for n in range(20)})
-    names: Names = {"spark": spark, "access": bucket.options, "bucket": bucket}
     data = tmp_path / "data"
-    SETUPS.get(page, lambda *_: None)(names, data)
     fragments = PAGES[page]
     record_property("blocks", len(fragments))
-    for fragment in fragments:
-        run(fragment, names, data)
-    for query in spark.streams.active:
-        query.processAllAvailable()
+    with contextlib.ExitStack() as later:
+        names: Names = {"spark": spark, "access": bucket.options, "bucket": bucket, "later": later}
+        SETUPS.get(page, lambda *_: None)(names, data)
+        for fragment in fragments:
+            run(fragment, names, data)
+        for query in spark.streams.active:
+            query.processAllAvailable()
     if page == "docs/how-to/write-from-spark.md":
         assert bucket.documents(["order::1"]) == {"order::1": '{"total":7}'}
         words = spark.read.format("dcp").options(**bucket.options, collections="reports.words").load()
