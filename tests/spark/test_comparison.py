@@ -65,5 +65,5 @@ def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path
     assert compare(spark, plain, bucket.options, columns=columns, collection="shop.orders").equal == 1
     with pytest.raises(ConfigError, match="value column"):
         compare(spark, plain, bucket.options, columns=TableColumns(key="k", value="nothing"))
-    with pytest.raises(ConfigError, match="left out"):
+    with pytest.raises(ConfigError, match=r"has no columns scope and collection\. Leave it out"):
         compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, columns=columns)

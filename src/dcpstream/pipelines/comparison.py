@@ -160,11 +160,15 @@ def compare(
     given = {name.lower(): text for name, text in options.items()}
     if not has_names:
         if "collections" in given:
-            allowed = "left out: the table has no columns scope and collection; name its collection with collection"
-            raise ConfigError("collections", given["collections"], allowed)
+            message = (
+                "collections is given, and the table has no columns scope and collection. Leave it out, and name the "
+                "table's collection with collection"
+            )
+            raise ConfigError("collections", given["collections"], "left out", message=message)
         given["collections"] = collection or "_default._default"
     elif collection is not None:
-        raise ConfigError("collection", collection, "only for a table without columns scope and collection")
+        message = "collection is given, and the table has columns scope and collection, which say it. Leave it out"
+        raise ConfigError("collection", collection, "left out", message=message)
     ours = _table_rows(frame, columns, given.get("collections"), values, compared, has_names=has_names)
     theirs = _bucket_rows(spark, given, values)
     both = (

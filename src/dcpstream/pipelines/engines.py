@@ -85,14 +85,14 @@ def _is_iceberg(spark: SparkSession, name: str) -> bool:
 def _delta_rs(target: TableTarget, *, is_asked_for: bool) -> TableEngine:
     from dcpstream.pipelines.delta_rs import DeltaRsEngine
 
-    why = "" if is_asked_for else "; other targets need a session with Delta's extension, see `build_session`"
+    why = "" if is_asked_for else ". Other targets need a session with Delta's extension, see `build_session`"
     directory = local_directory(target.path)
     if directory is None:
-        raise ConfigError("path", target.path, f"the engine delta-rs writes local directories only, no URLs{why}")
+        message = f"path cannot be {target.path!r}: the engine delta-rs writes local directories only, no URLs{why}"
+        raise ConfigError("path", target.path, "a local directory", message=message)
     if target.is_named:
-        raise ConfigError(
-            "changes, current, live, rejects", "names", f"the engine delta-rs does not know Spark's catalogs{why}"
-        )
+        message = f"tables have names, and the engine delta-rs does not know Spark's catalogs{why}"
+        raise ConfigError("changes, current, live, rejects", "names", "left out", message=message)
     return DeltaRsEngine(directory, target.value_format)
 
 
@@ -103,7 +103,8 @@ def _spark_sql(engine: str, spark: SparkSession, target: TableTarget) -> TableEn
     if _EXTENSIONS[engine] not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise ConfigError("engine", engine, f"a session with {_EXTENSIONS[engine]} in spark.sql.extensions")
     if engine == "iceberg" and (target.changes is None or target.current is None):
-        raise ConfigError("engine", engine, "names of the tables `changes` and `current` in a catalog of Iceberg's")
+        message = "the engine iceberg needs the names of the tables `changes` and `current` in a catalog of Iceberg's"
+        raise ConfigError("engine", engine, "delta, without names of tables", message=message)
     changes, current = (
         Table.of(name, child(target.path, directory), engine)
         for name, directory in ((target.changes, "changes"), (target.current, "current"))

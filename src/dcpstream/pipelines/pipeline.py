@@ -145,7 +145,8 @@ class Pipeline:
     ) -> None:
         for name, value in options.items():
             if name.lower() in _FIXED:
-                raise ConfigError(name, value, f"a pipeline chooses it itself ({_FIXED[name.lower()]})")
+                message = f"a pipeline chooses {name} itself ({_FIXED[name.lower()]}). Leave it out"
+                raise ConfigError(name, value, "left out", message=message)
         given = {name.lower() for name in options}
         defaults = {name: value for name, value in _OPTIONS.items() if name.lower() not in given}
         self._options = {**defaults, **options, "rewindTo": "recorded"}
@@ -161,7 +162,8 @@ class Pipeline:
         if not self._typing.is_typed:
             for option, given_value in (("mode", None if mode == "PERMISSIVE" else mode), ("rejects", rejects)):
                 if given_value is not None:
-                    raise ConfigError(option, given_value, "nothing without a schema: every document fits")
+                    message = f"{option} is given without a schema, and every document fits then. Give a schema, too"
+                    raise ConfigError(option, given_value, "left out, without a schema", message=message)
         self._on_batch = [] if on_batch is None else [on_batch]
         self._on_fold = [] if on_fold is None else [on_fold]
         self._retain_hours = retain_hours
@@ -404,7 +406,8 @@ class Pipeline:
             ConfigError: the tables have no typed columns.
         """
         if not self._typing.is_typed:
-            raise ConfigError("schema", None, "one: without a schema every document fits")
+            message = "the pipeline has no rejects, because without a schema every document fits. Give a schema"
+            raise ConfigError("schema", None, "a schema", message=message)
         self._typing.look(self.engine)
         return self.engine.rejects()
 
@@ -586,13 +589,16 @@ def _value_format(source: SourceOptions) -> Literal["binary", "string"]:
             "valueFormat", "variant", "binary or string; use parse_json(CAST(value AS STRING)) in queries"
         )
     if source.infer_schema:
-        raise ConfigError("inferSchema", "true", "nothing: a pipeline's tables hold whole documents")
+        message = "inferSchema cannot be used in a pipeline, whose tables hold whole documents. Leave it out"
+        raise ConfigError("inferSchema", "true", "false", message=message)
     if source.meta_prefix:
-        raise ConfigError("metaPrefix", source.meta_prefix, "nothing: the tables' columns have the source's names")
+        message = "metaPrefix cannot be used in a pipeline, whose tables have the source's names. Leave it out"
+        raise ConfigError("metaPrefix", source.meta_prefix, "left out", message=message)
     if not source.include >= NEEDED_BY_TABLES:
         raise ConfigError("include", ",".join(sorted(source.include)), "deletes, expirations and systemEvents")
     if source.starting_timestamp is not None:
-        raise ConfigError("startingTimestamp", source.starting_timestamp, "nothing: the tables need all changes")
+        message = "startingTimestamp cannot be used in a pipeline, whose tables need all changes. Leave it out"
+        raise ConfigError("startingTimestamp", source.starting_timestamp, "left out", message=message)
     compared = source.row_filter.columns if source.row_filter is not None else frozenset()
     if not compared <= _FILTERED:
         others = ", ".join(sorted(compared - _FILTERED))
