@@ -229,6 +229,26 @@ def test_probes_are_answered_while_the_user_works(monkeypatch: pytest.MonkeyPatc
         thread.join(patient(10.0))
 
 
+def test_a_read_that_has_no_stream_left_starts_no_thread(node: dcpstream.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing that a node's probes could end."""
+    left: list[loop.KeepAlive] = []
+    leave = loop.KeepAlive.leave
+
+    def noted(self: loop.KeepAlive) -> None:
+        left.append(self)
+        leave(self)
+
+    monkeypatch.setattr(loop.KeepAlive, "leave", noted)
+    with KvClient(node.connection_string, **LOGIN) as kv:
+        kv.set("k", "v")
+    with Client(node.connection_string, **LOGIN) as client:
+        assert [change.key for change in client.changes(end="latest")] == [b"k"]
+        assert not left
+        with contextlib.closing(client.changes()) as stream:
+            next(stream)
+            assert len(left) == 1
+
+
 def test_a_stream_leaves_no_connection_on_which_nobody_answers_probes(kind: str, node: dcpstream.Node) -> None:
     assert node.engine is not None
     sessions = node.engine.buckets["default"].dcp_sessions

@@ -109,7 +109,9 @@ def drive(
     keeps_records: bool = False,
     is_over: Callable[[], bool] | None = None,
 ) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
-    """Yield what a reader delivers, until it is done. While the user works on it, the nodes' probes are answered.
+    """Yield what a reader delivers, until it is done.
+
+    While the user works on it and the reader has streams, the nodes' probes are answered.
 
     Args:
         reader, nodes, sockets, clock: the parts of one stream.
@@ -129,11 +131,16 @@ def drive(
         while True:
             event = reader.next_event()
             if event is not None:
-                keep_alive.leave()
+                # Without a stream, a node that gives the connection up takes nothing from the reader, and short reads
+                # need no thread.
+                has_streams = not reader.is_read
+                if has_streams:
+                    keep_alive.leave()
                 try:
                     yield event
                 finally:
-                    keep_alive.enter()
+                    if has_streams:
+                        keep_alive.enter()
                 if keeps_records and not isinstance(event, RollbackEvent):
                     reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
                 reader.resumed(clock.monotonic())

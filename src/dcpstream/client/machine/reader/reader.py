@@ -162,6 +162,11 @@ class StreamReader:
         return vbucket
 
     @property
+    def is_read(self) -> bool:
+        """Whether every vbucket is done; the user may not have taken everything yet."""
+        return not self._left
+
+    @property
     def is_done(self) -> bool:
         """Whether every vbucket is done and everything was taken."""
         is_all_given = self._output.is_empty and (self._gate is None or self._gate.is_empty)
