@@ -322,6 +322,7 @@ def read_spark(connection_string: str, control: Connection, directory: Path) -> 
     )
     jvm: Any = spark._jvm
     java = jvm.java.lang
+    control.send("ready")
     try:
         while True:
             control.recv()
@@ -637,6 +638,8 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
         for name, target in {**CLIENTS, **({"Spark": read_spark} if given.spark else {})}.items():
             (directory / name).mkdir()
             clients[name] = start(name, target, directory / name)
+        if given.spark:
+            clients["Spark"].wait(START_TIMEOUT_S)
         writer.order()
         kv = stack.enter_context(KvClient(at, "Administrator", "password", "default"))
         interval_s = min(60.0, given.minutes * 60 / SAMPLES)
