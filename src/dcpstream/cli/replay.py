@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,17 +58,18 @@ def replay_command(
     node = Node(
         (name,), header.vbuckets, host=host, port=port, mgmt_port=mgmt_port, username=username, password=password
     )
-    with stop_signals() as stopping, node:
+    with stop_signals() as stopping, node, contextlib.ExitStack() as serving:
+
+        def announce() -> None:
+            serving.enter_context(announced([node], ready_file))
+
         if speed is None:
             played = play(file, node, name)
-            with announced([node], ready_file):
-                _tell(file, name, played, as_json=as_json)
-                stopping.wait()
+            announce()
         else:
-            with announced([node], ready_file):
-                played = play(file, node, name, speed=speed, pause=stopping.wait)
-                _tell(file, name, played, as_json=as_json)
-                stopping.wait()
+            played = play(file, node, name, speed=speed, pause=stopping.wait, begun=announce)
+        _tell(file, name, played, as_json=as_json)
+        stopping.wait()
     return OK
 
 

@@ -48,6 +48,7 @@ def play(
     *,
     speed: float | None = None,
     pause: Callable[[float], bool] | None = None,
+    begun: Callable[[], None] | None = None,
 ) -> Played:
     """Play a recording into an empty bucket of a running node.
 
@@ -57,6 +58,8 @@ def play(
         bucket: its name; it has as many vbuckets as the recording.
         speed: 1 for the pace at which the changes arrived, 10 for ten times that; None for at once.
         pause: waits so many seconds and says whether to stop; needed with a speed.
+        begun: called when the bucket has the identity and the collections of the recording, before its first change. A
+            client that came earlier would take it for a bucket that was deleted and created again.
 
     Raises:
         ConfigError: the bucket is not empty, or the file is no recording.
@@ -67,6 +70,8 @@ def play(
     first_ns = last_ns = 0
     with RecordingReader(path) as reader:
         node.begin_playback(bucket, reader.header.manifest, reader.header.bucket_uuid)
+        if begun is not None:
+            begun()
         for block in reader.blocks():
             first_ns = first_ns or block.time_ns
             if speed is not None and last_ns and _waits(block, last_ns, speed, pause):

@@ -162,3 +162,18 @@ def test_somebody_who_writes_into_the_bucket_is_noticed(recording: Path, node: d
 def test_more_vbuckets_than_the_bucket_has(node: dcpstream.Node) -> None:
     with pytest.raises(DcpstreamError, match="has vbucket 1, which"):
         node.play("default", history.advanced(1, 5))
+
+
+def test_a_client_that_comes_as_soon_as_it_may_finds_the_recorded_bucket(tmp_path: Path, node: dcpstream.Node) -> None:
+    path = tmp_path / "recording"
+    with dcpstream.Node(vbuckets=1) as source, documents(source) as kv:
+        kv.set("key::1", "{}")
+        drain(source, path)
+    found: list[tuple[str, dict[int, int]]] = []
+
+    def look() -> None:
+        with client(node) as reader:
+            found.append((reader.cluster.map.uuid, dict(reader.cluster.high_seqnos())))
+
+    play(path, node, "default", begun=look)
+    assert found == [(header_of(path).bucket_uuid, {0: 0})]
