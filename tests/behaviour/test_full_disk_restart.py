@@ -257,4 +257,5 @@ def test_a_store_that_was_only_read_on_a_full_disk_is_closed_cleanly(
         put(store.vbuckets[0], key_of("a"), b"v")
     full(True)
     DiskBucketStore(tmp_path, 2).close()
-    assert DiskBucketStore(tmp_path, 2).was_clean
+    with DiskBucketStore(tmp_path, 2) as store:
+        assert store.was_clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from dataclasses import replace
@@ -393,14 +394,16 @@ def test_the_longest_life_in_a_bucket(client):
     assert bucket.vbuckets[0].log.meta(b"\0k").expiration == now + 100
 
 
+@contextlib.contextmanager
 def reopened(path, *, is_clean):
-    """An engine whose four vbuckets were active before its store was closed, as a member of a cluster."""
+    """A client of a member of a cluster whose four vbuckets were active before its store was closed."""
     store = DiskBucketStore(path, 4)
     engine_of(store)
     store.close(clean=is_clean)
-    engine = engine_of(DiskBucketStore(path, 4))
-    engine.buckets["default"].stand_down()
-    return engine
+    with DiskBucketStore(path, 4) as store:
+        engine = engine_of(store)
+        engine.buckets["default"].stand_down()
+        yield Talker(engine)
 
 
 def branches(client, vbid):
@@ -408,18 +411,18 @@ def branches(client, vbid):
 
 
 def test_a_copy_that_was_closed_cleanly_goes_on_with_its_branch(tmp_path):
-    client = Talker(reopened(tmp_path, is_clean=True))
-    assert client.call(Opcode.GET_VBUCKET, vbid=0).value == struct.pack(">I", VbucketState.DEAD)
-    before = branches(client, 0)
-    for vbid, roles in enumerate(([b"\x01"], [b"\x02", b"\x01"], [b"\x04", b"\x01"], [b"\x01", b"\x04", b"\x01"])):
-        for role in roles:
-            assert client.call(Opcode.SET_VBUCKET, vbid=vbid, extras=role).status == 0
-    found = [branches(client, vbid) - before for vbid in range(4)]
+    with reopened(tmp_path, is_clean=True) as client:
+        assert client.call(Opcode.GET_VBUCKET, vbid=0).value == struct.pack(">I", VbucketState.DEAD)
+        before = branches(client, 0)
+        for vbid, roles in enumerate(([b"\x01"], [b"\x02", b"\x01"], [b"\x04", b"\x01"], [b"\x01", b"\x04", b"\x01"])):
+            for role in roles:
+                assert client.call(Opcode.SET_VBUCKET, vbid=vbid, extras=role).status == 0
+        found = [branches(client, vbid) - before for vbid in range(4)]
     assert found == [0, 1, 1, 1], "only a copy whose first role it is"
 
 
 def test_a_copy_that_was_not_closed_cleanly_begins_a_branch(tmp_path):
-    client = Talker(reopened(tmp_path, is_clean=False))
-    before = branches(client, 0)
-    assert client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\x01").status == 0
-    assert branches(client, 0) == before + 1
+    with reopened(tmp_path, is_clean=False) as client:
+        before = branches(client, 0)
+        assert client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\x01").status == 0
+        assert branches(client, 0) == before + 1
