@@ -80,5 +80,5 @@ def test_changes_before_a_time_are_left_out(node: dcpstream.Node) -> None:
 
 
 def test_a_column_that_was_not_asked_for_is_refused(node: dcpstream.Node) -> None:
-    with pytest.raises(ConfigError, match="xattrs in the option include"):
+    with pytest.raises(ConfigError, match="Add xattrs to include"):
         SourceOptions.parse(access(node, include="deletes", columns="key,xattrs"))

@@ -41,7 +41,7 @@ def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffset": "latest"}, "did you mean startingOffsets"),
+        ({"startingOffset": "latest"}, "Did you mean startingOffsets"),
         ({"valueFormat": "json"}, "valueFormat cannot be 'json'. Allowed: one of binary, string"),
         ({"password": "wrong"}, "AuthenticationFailed.*Administrator"),
         ({"bucket": "nothing"}, "no such bucket"),
