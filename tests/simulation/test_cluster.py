@@ -236,13 +236,12 @@ def test_a_cancelled_rebalance_leaves_a_true_map(seed: int):
 def test_moves_that_are_cancelled_at_a_time_do_not_disturb_each_other(seed: int):
     world = filled(seed=seed, vbuckets=16)
     chains = list(world.bucket.chains)
-    world.add_node()
+    added = world.add_node()
     o, rebalance = world.orchestrator, Rebalance(world.orchestrator)
-    pairs = {(chain[0], chain[1]) for chain in chains}
-    feeding = [o.replicator("default", str(source), str(replica)) for source, replica in pairs]
     o.pause(is_on=True)  # no move gets further than its backfill
     outcome = o.tasks.start(rebalance.run())
     world.settle()
+    feeding = [o.replicator("default", source, added) for source in ("n0", "n1", "n2")]
     rebalance.cancel()
     o.pause(is_on=False)
     world.until(lambda: outcome.is_done)
