@@ -20,6 +20,7 @@ import dcpstream
 from dcpstream.cli.decode import frame_bytes, frames
 from dcpstream.client import KvClient, RollbackEvent, TlsOptions
 from dcpstream.cluster import Cluster, ClusterNode
+from dcpstream.cluster.machine.state import Unsettled
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, VbucketMap, vbucket_of_key
 from dcpstream.node.shell.tls import TlsSettings
@@ -272,6 +273,15 @@ def test_a_cancelled_rebalance_can_be_resumed(cluster: Cluster):
     assert sorted(Counter(chain[0] for chain in cluster.chains()).values()) == [4, 4, 4, 4]
     check_copies(cluster)
     assert read(cluster) == documents
+
+
+def test_replicas_that_are_not_drained_are_told_with_the_reason(cluster: Cluster):
+    unsettled = cluster._state("default").unsettled
+    unsettled[0] = Unsettled(("silent",), ("silent",), is_begun=True)  # no node of this name ever answers
+    with pytest.raises(TimeoutError, match="not drained .* the moves of 1 vbuckets failed .* fail them over"):
+        cluster.wait_until_drained(timeout_s=0.1)
+    del unsettled[0]
+    cluster.wait_until_drained()
 
 
 def test_durable_writes_reach_a_majority(cluster: Cluster):

@@ -954,7 +954,8 @@ class Cluster:
     def wait_until_drained(self, bucket: str = "default", timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Wait until every replica has everything that its active copy had when this was called, or later.
 
-        Raises: TimeoutError: a replica stays behind, for example while replication is paused.
+        Raises: TimeoutError: a replica stays behind, for example while replication is paused, or a move that failed
+            waits for a node that does not answer.
         """
         state = self._state(bucket)
 
@@ -962,7 +963,13 @@ class Cluster:
             end = o.tasks.now + timeout_s
             while not (yield from o.drained(state)):
                 if o.tasks.now >= end:
-                    raise TimeoutError(f"the replicas of {bucket} were not drained within {timeout_s:g} s")
+                    why = (
+                        f": the moves of {len(state.unsettled)} vbuckets failed and are neither undone nor completed. "
+                        "Start the nodes that do not answer, or fail them over"
+                        if state.unsettled
+                        else ""
+                    )
+                    raise TimeoutError(f"the replicas of {bucket} were not drained within {timeout_s:g} s{why}")
                 yield o.tasks.pause(DRAIN_PAUSE_S)
 
         self._carry_out(wait, timeout_s + READY_TIMEOUT_S)
