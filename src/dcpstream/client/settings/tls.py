@@ -76,7 +76,7 @@ def tls_options(given: TlsOptions | None, options: Mapping[str, str], *, is_secu
                 what,
                 options.get(what, given),
                 "only with couchbases://, the scheme with TLS",
-                message="options of TLS (trusted authority, client certificate, tls_verify) are given, but the "
+                message="options of TLS (trusted authority, client certificate, verification) are given, but the "
                 "connection string begins with couchbase://. Begin it with couchbases:// and give the port with TLS "
                 "(11207), or leave the options out",
             )
