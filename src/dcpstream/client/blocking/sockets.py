@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import socket
 import ssl
+import struct
+import termios
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +25,21 @@ from dcpstream.model import NodeAddress
 SEND_BYTES_MAX = 256 * 1024
 """Bytes handed to one send call."""
 
+BUSY_BYTES = 16 * 1024
+"""A connection whose last read brought that much is busy: more is on its way."""
+
+GATHER_BYTES = 1024 * 1024
+"""Bytes that are worth a read of a busy connection at once. Each read costs about 0.1 ms of CPU time, however little it
+brings: scanning, columns, positions, a batch for the user."""
+
+GATHER_SHARE = 4
+"""A quarter of the flow-control window, or of the socket's buffer, is worth a read, too: with more, the node would have
+to stop sending during the pause."""
+
+GATHER_PAUSE_S = 0.002
+"""What a read of a busy connection waits for more."""
+
+_COUNT = struct.Struct("@i")
 
 AddressInfo = tuple[Any, ...]
 """As `socket.getaddrinfo` gives them."""
@@ -35,6 +54,7 @@ class _Link:
     is_secured: bool = False
     unsent: bytearray = field(default_factory=bytearray)
     events: int = 0
+    last_read: int = 0
 
 
 class Sockets:
@@ -74,6 +94,9 @@ class Sockets:
     def poll(self, timeout_s: float) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
         """Send pending bytes, wait for bytes, read them into the connections' buffers.
 
+        Bytes that come in drops are read together: if only busy connections have bytes, and none has many, the read
+        waits a little. Without a time-out it does not.
+
         Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
         """
         for link in list(self._links.values()):
@@ -83,6 +106,8 @@ class Sockets:
                     yield link.connection, error
         full, self._full = self._full, set()
         ready = {key.data.connection: events for key, events in self._selector.select(0.0 if full else timeout_s)}
+        if timeout_s > 0 and ready and not full and all(map(self._is_worth_a_pause, ready)):
+            time.sleep(GATHER_PAUSE_S)
         for connection in full:
             ready[connection] = ready.get(connection, 0) | selectors.EVENT_READ
         for connection, events in ready.items():
@@ -95,10 +120,10 @@ class Sockets:
             elif events & selectors.EVENT_WRITE:
                 error = self._flush(link)
             if error is None and link.is_secured and events & selectors.EVENT_READ:
-                count, error = read_into(link.socket, connection)
+                link.last_read, error = read_into(link.socket, connection)
                 if isinstance(link.socket, ssl.SSLSocket) and error is None and link.socket.pending():
                     self._full.add(connection)
-                if count:
+                if link.last_read:
                     yield connection, None
             if error is not None:
                 yield connection, error
@@ -108,6 +133,14 @@ class Sockets:
         for connection in list(self._links):
             self._close(connection)
         self._selector.close()
+
+    def _is_worth_a_pause(self, connection: NodeConnection) -> bool:
+        """Whether more bytes are on their way to a connection than have come."""
+        link = self._links[connection]
+        if link.last_read < BUSY_BYTES:
+            return False
+        room = min(connection.settings.buffer_bytes, link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+        return _waiting_bytes(link.socket) < min(GATHER_BYTES, room // GATHER_SHARE)
 
     def _watch(self, link: _Link, events: int) -> None:
         if link.events == events:
@@ -209,6 +242,12 @@ def open_socket(info: AddressInfo) -> socket.socket:
         result.close()
         raise
     return result
+
+
+def _waiting_bytes(source: socket.socket) -> int:
+    """Bytes that have come and were not read."""
+    count: int = _COUNT.unpack(fcntl.ioctl(source, termios.FIONREAD, _COUNT.pack(0)))[0]
+    return count
 
 
 def read_into(source: socket.socket, connection: NodeConnection) -> tuple[int, ConnectionLost | None]:
