@@ -57,3 +57,11 @@ def test_an_error_comes_before_rows_that_wait() -> None:
 
     with pytest.raises(OSError, match="the node is away"):
         next(coalesced(broken(), 100))
+
+
+def test_a_large_batch_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large, *rest = batches_of([2, 9, 2, 2])
+    monkeypatch.setattr(coalescing, "WHOLE_BYTES_MIN", large.nbytes)
+    joined = list(coalesced([small, large, *rest], 1000))
+    assert [batch.num_rows for batch in joined] == [2, 9, 4]
+    assert joined[1] is large
