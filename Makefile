@@ -129,8 +129,8 @@ bench-peers: setup ## our client and our node beside those of others; writes doc
 	@$(PY) -m bench.peer_nodes
 
 .PHONY: bench
-bench: setup ## measure, against baselines of the same run; writes bench/results.json
-	@$(PY) -m bench $(ARGS)
+bench: setup ## measure, quietly and beside two busy programs; writes bench/results.json (about 25 min)
+	@$(PY) -m bench --beside 2 $(ARGS)
 
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)

@@ -1,7 +1,10 @@
 """Run the benches, print the table, write `bench/results.json`.
 
 Each part runs in a process of its own, so that memory, garbage and threads of one part do not affect the next, and a
-failure costs only the figures of its part.
+failure costs only the figures of its part. What a part has written is on the disk before the next one begins.
+
+With `--beside`, each part runs once more, quickly, beside programs that use the processors and the memory. Those
+results are apart, under `beside`: they say what is left on a busy machine.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,16 +34,28 @@ RESULTS = Path(__file__).with_name("results.json")
 PART_TIMEOUT_S = 900
 """Time limit of a part; beyond it, the part is stopped and reported as missing."""
 
+LOAD = """
+block = bytearray(16 * 1024 * 1024)
+while True:
+    for _ in range(200_000):
+        pass
+    bytes(block)
+"""
+"""A busy neighbour: it computes, and every few milliseconds it writes more memory than the caches hold."""
+
 PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", "cramjam")
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer rounds and less data: to see that it works, not to quote.")
 @click.option("--only", "only", multiple=True, type=click.Choice(PARTS), help="Only this part (may be repeated).")
+@click.option("--beside", type=click.IntRange(0), default=0, help="Measure again, beside so many busy programs.")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results.json")
 @click.option("--part", type=click.Choice(PARTS), hidden=True, help="Run one part in this process, for the runner.")
 @click.option("--part-output", type=click.Path(path_type=Path), hidden=True)
-def main(quick: bool, only: tuple[str, ...], output: Path, part: str | None, part_output: Path | None) -> None:
+def main(
+    quick: bool, only: tuple[str, ...], beside: int, output: Path, part: str | None, part_output: Path | None
+) -> None:
     """Measure dcpstream against baselines of the same run."""
     if part is not None:
         assert part_output is not None
@@ -48,16 +63,41 @@ def main(quick: bool, only: tuple[str, ...], output: Path, part: str | None, par
         return
     parts = only or PARTS
     started, load = time.monotonic(), os.getloadavg()
-    outcomes: dict[str, dict[str, Any]] = {}
-    for name in parts:
-        click.echo(f"== {name}", err=True)
-        outcomes[name] = run_part_in_child(name, quick)
+    outcomes = run_parts(parts, quick)
     results = assemble(outcomes, quick=quick, seconds=time.monotonic() - started)
     results["machine"]["load_at_start"] = [round(value, 2) for value in load]
+    if beside:
+        started = time.monotonic()
+        with busy_programs(beside):
+            outcomes = run_parts(parts, quick=True)
+        busy = assemble(outcomes, quick=True, seconds=time.monotonic() - started)
+        results["beside"] = {"programs": beside} | {name: busy[name] for name in ("seconds", "ratios", "missing")}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(table(results))
     click.echo(f"\nwritten to {output}")
+
+
+def run_parts(parts: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
+    """The reports of these parts, one after the other."""
+    outcomes: dict[str, dict[str, Any]] = {}
+    for name in parts:
+        click.echo(f"== {name}", err=True)
+        os.sync()
+        outcomes[name] = run_part_in_child(name, quick)
+    return outcomes
+
+
+@contextlib.contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """So many programs that never rest, each in a session of its own, as those of other users are."""
+    programs = [subprocess.Popen([sys.executable, "-c", LOAD], start_new_session=True) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def run_part(name: str, quick: bool) -> dict[str, Any]:
@@ -194,17 +234,20 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def _result_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("result", "value", "goal", "", "what")]
+    busy = results.get("beside", {"programs": 0, "ratios": {}})
+    heading = f"beside {busy['programs']}" if busy["ratios"] else ""
+    rows: list[tuple[str, ...]] = [("result", "value", heading, "goal", "", "what")]
     named = {goal.name: goal for goal in GOALS}
     for name, value in results["ratios"].items():
         goal = named.get(name)
+        loaded = _number(busy["ratios"][name]) if name in busy["ratios"] else ""
         if goal is None:
-            rows.append((name, _number(value), "-", "", ""))
+            rows.append((name, _number(value), loaded, "-", "", ""))
             continue
         verdict = {True: "reached", False: "short", None: ""}[goal.is_reached(value)]
-        rows.append((name, _number(value), goal.limit_text, verdict, goal.meaning))
+        rows.append((name, _number(value), loaded, goal.limit_text, verdict, goal.meaning))
     for name, why in results["missing"].items():
-        rows.append((name, "missing", named[name].limit_text if name in named else "-", "", why))
+        rows.append((name, "missing", "", named[name].limit_text if name in named else "-", "", why))
     return rows
 
 

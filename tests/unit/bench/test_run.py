@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,52 @@ def test_command_writes_results_and_prints_the_table(monkeypatch: pytest.MonkeyP
     assert document["machine"]["cores"] >= 1
     assert document["versions"]["python"]
     assert "decode.256.of_memcpy" in outcome.output
+
+
+def test_parts_run_again_beside_busy_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    programs: list[int] = []
+    rounds: list[tuple[str, bool, int]] = []
+
+    @contextmanager
+    def busy(count: int) -> Iterator[None]:
+        programs.extend([count] * count)
+        yield
+        programs.clear()
+
+    def part(name: str, quick: bool) -> dict[str, object]:
+        rounds.append((name, quick, len(programs)))
+        return report([], {"decode.256.of_memcpy": 0.3 if programs else 0.7})
+
+    monkeypatch.setattr(run, "busy_programs", busy)
+    monkeypatch.setattr(run, "run_part_in_child", part)
+    output = tmp_path / "results.json"
+    outcome = CliRunner().invoke(run.main, ["--only", "decode", "--beside", "3", "--output", str(output)])
+    assert outcome.exit_code == 0, outcome.output
+    assert rounds == [("decode", False, 0), ("decode", True, 3)]
+    document = json.loads(output.read_text(encoding="utf-8"))
+    assert document["ratios"]["decode.256.of_memcpy"] == 0.7
+    assert document["beside"]["programs"] == 3
+    assert document["beside"]["ratios"] == {"decode.256.of_memcpy": 0.3}
+    line = next(line for line in outcome.output.splitlines() if line.startswith("decode.256.of_memcpy"))
+    assert line.split()[1:3] == ["0.7", "0.3"]
+
+
+def test_busy_programs_end_with_the_measurement() -> None:
+    before = children_of(os.getpid())
+    with run.busy_programs(2):
+        started = children_of(os.getpid()) - before
+    assert len(started) == 2
+    assert not started & children_of(os.getpid())
+
+
+def children_of(pid: int) -> set[int]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.add(int(entry.name))
+    return found
 
 
 def test_goal_names_are_unique_and_limits_go_the_right_way() -> None:
