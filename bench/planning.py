@@ -6,6 +6,7 @@ end, making the tasks and pickling them, and reporting the lag.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import pickle
@@ -16,7 +17,6 @@ from typing import Any
 import dcpstream
 from bench.common import Figure, median, report
 from dcpstream.client import KvClient
-from dcpstream.spark.pool import freeze_garbage_collector
 from dcpstream.spark.source import DcpDataSource, DcpStreamReader
 
 VBUCKETS = 1_024
@@ -54,7 +54,8 @@ def _batches(connection_string: str, batches: int) -> tuple[list[float], int, in
     source = DcpDataSource(options)
     reader = source.streamReader(source.schema())
     assert isinstance(reader, DcpStreamReader)
-    freeze_garbage_collector()
+    gc.collect()
+    gc.freeze()  # as the source does in a worker of Spark
     samples: list[float] = []
     at: Any = reader.initialOffset()
     text, tasks = "", [b""]

@@ -8,7 +8,6 @@ because a task that was killed may leave it in the middle of a stream.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -33,7 +32,6 @@ class Closable(Protocol):
 _T = TypeVar("_T", bound=Closable)
 
 _idle: dict[Key, Any] = {}
-_is_frozen = False
 
 
 @contextlib.contextmanager
@@ -71,18 +69,6 @@ def close_all() -> None:
     """Close the idle clusters."""
     while _idle:
         _idle.popitem()[1].close()
-
-
-def freeze_garbage_collector() -> None:
-    """Exclude the imported modules from garbage collection, once per process.
-
-    Spark's worker runs a full collection after each task; over all loaded modules that took 10 to 15 ms.
-    """
-    global _is_frozen  # noqa: PLW0603 - a fact about this process
-    if not _is_frozen:
-        _is_frozen = True
-        gc.collect()
-        gc.freeze()
 
 
 def key_of(options: SourceOptions) -> Key:

@@ -113,7 +113,6 @@ def read_partition(
         RollbackRequired: a node requires a rollback, and onRollback is fail or rows were already read.
         ConnectionLost: a node stays away for longer than idleTimeout.
     """
-    pool.freeze_garbage_collector()
     layout = layout or Layout(default_schema(options), options)
     clock = clock or SystemClock()
     controls = _ControlRows(layout, options.row_filter, clock)

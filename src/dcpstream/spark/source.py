@@ -39,7 +39,7 @@ from dcpstream.spark.reading import DcpPartition, read_partition
 from dcpstream.spark.schema import Layout, default_schema
 from dcpstream.spark.spool import Spool, batch_name
 from dcpstream.spark.where import pushed_comparison
-from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, plain_errors
+from dcpstream.spark.worker import called_by_spark, given_to_spark, leave_if_spark_is_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,6 +78,7 @@ class DcpDataSource(DataSource):
         ConfigError: an option is missing, unknown, or has an invalid value.
     """
 
+    @called_by_spark()
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._given = catalog.given_options(options)
@@ -92,7 +93,7 @@ class DcpDataSource(DataSource):
         """The format's name."""
         return "dcp"
 
-    @plain_errors()
+    @called_by_spark()
     def schema(self) -> StructType:
         """The schema if the user gives none."""
         options = self._options
@@ -100,13 +101,14 @@ class DcpDataSource(DataSource):
         Layout(schema, options)
         return catalog.with_options(schema, self._given) if catalog.is_definition(self.options) else schema
 
-    @plain_errors()
+    @called_by_spark()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader."""
         options = self._options_for(schema)
         reader = PushdownReader if is_pushdown_enabled() else DcpBatchReader
         return reader(options, Layout(schema, options))
 
+    @called_by_spark()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A stream reader with the features of this version of Spark."""
         options = self._options_for(schema)
@@ -114,7 +116,7 @@ class DcpDataSource(DataSource):
         reader = DcpStreamReader if HAS_ADMISSION_CONTROL else PlainStreamReader
         return reader(options, Layout(schema, options))
 
-    @plain_errors()
+    @called_by_spark()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a DataFrame; see `dcpstream.spark.write_options` for its options."""
         # Loaded when used, because most workers only read.
@@ -122,7 +124,7 @@ class DcpDataSource(DataSource):
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
-    @plain_errors()
+    @called_by_spark()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A writer of a streaming query with the features of this version of Spark."""
         from dcpstream.spark.writing import stream_writer
@@ -152,7 +154,7 @@ class DcpBatchReader(DataSourceReader):
         self._options = options
         self._layout = layout or Layout(default_schema(options), options)
 
-    @plain_errors()
+    @called_by_spark()
     def partitions(self) -> list[InputPartition]:
         """Plan the batch: tasks of one node each."""
         coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
@@ -196,12 +198,12 @@ class _StreamReaderBase(DataSourceStreamReader):
         self._coordinator = Coordinator(options, default_start=OffsetSpec("latest"))
         self._spool = None if options.spool_directory is None else Spool(options.spool_directory)
 
-    @plain_errors()
+    @called_by_spark()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """A constant, because Spark may ask several times, also after a restart, and logs only the ends of batches."""
         return self._coordinator.start_marker()
 
-    @plain_errors()
+    @called_by_spark()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks between two logged offsets."""
         ranges = self._coordinator.ranges(start, end)
@@ -266,7 +268,7 @@ class PlainStreamReader(_StreamReaderBase):
             self._end = marker
         return marker
 
-    @plain_errors()
+    @called_by_spark()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name, before 4.2
         """The end of the next batch."""
         if self._end is None and self._options.checkpoint_location is not None:
@@ -294,18 +296,18 @@ if HAS_ADMISSION_CONTROL:
             """MaxOffsetsPerTrigger in seqnos, which is an upper limit of rows; `latestOffset` adds the other limits."""
             return ReadMaxRows(self._options.max_offsets_per_trigger)
 
-        @plain_errors()
+        @called_by_spark()
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
             """The end of the next batch; `start` itself if there is nothing new."""
             return self._coordinator.next_offset(start, _limits(limit, self._options))
 
-        @plain_errors()
+        @called_by_spark()
         def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
             """The lag, which the progress shows as `latestOffset`; see `dcpstream.spark.lag`."""
             report = self._coordinator.report()
             return None if report is None else report.to_json()
 
-        @plain_errors()
+        @called_by_spark()
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Keep the current high seqnos as the end of the run."""
             self._coordinator.freeze_target()

@@ -31,7 +31,7 @@ from dcpstream.runtime import SystemRandom
 from dcpstream.spark import pool
 from dcpstream.spark.documents import DocumentColumns, Reject, op_name
 from dcpstream.spark.rejects import RejectsFile, describe, place
-from dcpstream.spark.worker import plain_errors
+from dcpstream.spark.worker import called_by_spark
 from dcpstream.spark.write_options import WriteOptions
 from dcpstream.wire import Status
 from dcpstream.wire.codes import code_name
@@ -123,7 +123,7 @@ class RowWriter:
         self._columns = columns
         self._run = run
 
-    @plain_errors()
+    @called_by_spark()
     def write_batches(self, batches: Iterable[pa.RecordBatch]) -> WriteCounts:
         """Write all rows of a task.
 
@@ -131,7 +131,6 @@ class RowWriter:
             RowsRefused: onReject is fail, and a row was refused for good.
             StatusError, ConnectionLost: what could not be done until retryTimeout, or for any row.
         """
-        pool.freeze_garbage_collector()
         counts = WriteCounts()
         rejects = self._rejects_file()
         try:
@@ -220,7 +219,7 @@ class RowWriter:
             options.max_in_flight_bytes,
         )
 
-    @plain_errors()
+    @called_by_spark()
     def report(self, messages: Sequence[WriterCommitMessage | None], what: str) -> WriteCounts:
         """Add up the tasks' counts, log them, and put them beside the refused rows."""
         total = WriteCounts.total(messages)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import DcpstreamError
-from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, plain_errors
+from dcpstream.spark.worker import called_by_spark, given_to_spark, leave_if_spark_is_gone
 from tools.patience import patient
 
 PREPARED = """
 import os, signal, sys
 from dcpstream.errors import DcpstreamError
-from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, plain_errors
+from dcpstream.spark.worker import given_to_spark, leave_if_spark_is_gone, called_by_spark
 
 def numbers():
     for n in range(10**6):
@@ -41,7 +41,7 @@ def worker(
 
 RAISES = """
 try:
-    with plain_errors():
+    with called_by_spark():
         raise {error}("the sentence")
 except Exception as error:
     print(type(error).__name__, os.environ.get("SPARK_HIDE_TRACEBACK"))
@@ -59,6 +59,40 @@ def test_a_fault_keeps_its_traceback(tmp_path: Path) -> None:
 def test_a_program_of_the_user_is_left_alone(tmp_path: Path) -> None:
     done = worker(tmp_path, RAISES.format(error="DcpstreamError"), package="of_a_user")
     assert done.stdout.split() == ["DcpstreamError", "None"]
+
+
+FREEZES = """
+import gc
+before = gc.get_freeze_count()
+{call}
+print(gc.get_freeze_count() > before + 1_000)
+"""
+CALL = "with called_by_spark(): pass"
+
+
+@pytest.mark.parametrize("call", [CALL, "next(given_to_spark(numbers()))"])
+def test_the_first_call_in_a_worker_excludes_its_modules_from_collection(tmp_path: Path, call: str) -> None:
+    assert worker(tmp_path, FREEZES.format(call=call)).stdout == "True\n"
+
+
+def test_making_the_source_is_such_a_call(tmp_path: Path) -> None:
+    # The package that stands for Spark's would hide Spark's own, which the source needs.
+    code = (
+        "import importlib.machinery\n"
+        "from dcpstream.spark.source import DcpDataSource\n"
+        "__spec__ = importlib.machinery.ModuleSpec('pyspark.a_worker', None)\n"
+    )
+    done = worker(tmp_path, code + FREEZES.format(call="DcpDataSource({})"), package="of_a_user")
+    assert done.stdout == "True\n"
+
+
+def test_a_further_call_excludes_nothing_more(tmp_path: Path) -> None:
+    call = "before = gc.get_freeze_count()\nkept = [[] for _ in range(5_000)]\n"
+    assert worker(tmp_path, CALL + FREEZES.format(call=call + CALL)).stdout == "False\n"
+
+
+def test_a_program_of_the_user_keeps_its_garbage_collection(tmp_path: Path) -> None:
+    assert worker(tmp_path, FREEZES.format(call=CALL), package="of_a_user").stdout == "False\n"
 
 
 # The end of a worker as in Spark's daemon: what is left is flushed, and a failure is reported.
@@ -134,7 +168,7 @@ def test_the_rows_are_closed_when_nobody_wants_more() -> None:
 
 def test_outside_of_spark_an_error_is_unchanged() -> None:
     error = DcpstreamError("x")
-    with pytest.raises(DcpstreamError) as raised, plain_errors():
+    with pytest.raises(DcpstreamError) as raised, called_by_spark():
         raise error from KeyError()
     assert raised.value is error
     assert isinstance(error.__cause__, KeyError)
