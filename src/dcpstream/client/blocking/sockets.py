@@ -25,7 +25,7 @@ from dcpstream.model import NodeAddress
 SEND_BYTES_MAX = 256 * 1024
 """Bytes handed to one send call."""
 
-BUSY_BYTES = 16 * 1024
+BUSY_BYTES = 64 * 1024
 """A connection whose last read brought that much is busy: more is on its way."""
 
 GATHER_BYTES = 1024 * 1024
