@@ -23,6 +23,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -61,6 +62,10 @@ MIN_NONCE_BYTES = 16
 
 MAX_NONCE_BYTES = 256
 """Longest nonce that a client may send, as text; known clients send 24 to 48 bytes."""
+
+KEPT_PASSWORDS = 16
+"""Derived passwords that a client's process keeps: a derivation takes 2 ms or more, and all connections of a user to a
+node have the same one."""
 
 _CHECKING = "SCRAM-SHA256"
 """The mechanism whose keys check a password that came in plain text."""
@@ -111,6 +116,12 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 def _salted_password(algorithm: str, password: str, salt: bytes, iterations: int) -> bytes:
     return hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
+
+
+@lru_cache(maxsize=KEPT_PASSWORDS)
+def _kept_salted_password(algorithm: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """The same for clients, which log in again and again. Source: RFC 5802, section 5.1."""
+    return _salted_password(algorithm, password, salt, iterations)
 
 
 def _scram_keys(algorithm: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
@@ -246,7 +257,7 @@ class ClientLogin:
             raise RemoteProtocolError(f"not a SCRAM challenge, or one of more than {MAX_ITERATIONS} rounds")
         without_proof = _CHANNEL_BINDING + b",r=" + nonce
         auth_message = b",".join((self._first_bare, server_data, without_proof))
-        salted = _salted_password(algorithm, self._password, salt, int(rounds))
+        salted = _kept_salted_password(algorithm, self._password, salt, int(rounds))
         client_key = _hmac(algorithm, salted, b"Client Key")
         stored_key = hashlib.new(algorithm, client_key).digest()
         proof = _xor(client_key, _hmac(algorithm, stored_key, auth_message))

@@ -261,6 +261,28 @@ def test_a_right_password_is_known_again_and_a_wrong_one_still_is_not(monkeypatc
     assert len(rounds) == 3, "a wrong one costs as much as ever"
 
 
+def test_a_second_login_derives_nothing_and_another_password_does(monkeypatch):
+    derived = []
+    derive = hashlib.pbkdf2_hmac
+
+    def counted(*arguments):
+        derived.append(arguments[1])
+        return derive(*arguments)
+
+    salt = base64.b64encode(b"salt of this test").decode()
+    monkeypatch.setattr("dcpstream.protocol.sasl.hashlib.pbkdf2_hmac", counted)
+
+    def proof(mechanism, password):
+        login = ClientLogin(mechanism, "user", password, bytes(24))
+        return login.step(f"r={base64.b64encode(bytes(24)).decode()}more,s={salt},i=10".encode())
+
+    first = proof("SCRAM-SHA512", "one")
+    assert proof("SCRAM-SHA512", "one") == first
+    assert proof("SCRAM-SHA512", "two") != first
+    assert proof("SCRAM-SHA256", "one") != first
+    assert derived == [b"one", b"two", b"one"]
+
+
 def test_credentials_are_kept_and_come_back():
     kept = Credentials("secret", b"0123456789abcdef", 8).to_json()
     assert "secret" not in str(kept)
