@@ -140,12 +140,14 @@ def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
         ConfigError: it is not what `form` says. FrameError: bytes that are no frame.
     """
     if form == "recording" or (form == "auto" and _is_recording(source)):
-        from dcpstream.recording.file import RecordingReader
+        from dcpstream.recording.file import RecordingReader, cut_note
 
         with RecordingReader(source) as reader:
             for block in reader.blocks():
                 for offset, frame in frames(block.frames):
                     yield Found(offset, frame, time_ns=block.time_ns)
+            if reader.is_cut:
+                click.echo(cut_note(source), err=True)
         return
     from dcpstream.recording.pcap import is_capture
 
@@ -170,12 +172,17 @@ def _is_recording(source: Path) -> bool:
 def _captured(data: bytes, ports: str) -> Iterator[Found]:
     from dcpstream.recording.capture import frames_of
 
+    is_silent = True
     for conversation in _conversations(data, ports):
         ends = conversation.client, conversation.server
         for one in frames_of(conversation):
+            is_silent = False
             yield Found(one.offset, one.frame, ends, one.is_from_server, one.time_ns)
         for problem in conversation.problems:
+            is_silent = False
             click.echo(problem, err=True)
+    if is_silent:
+        click.echo(f"the connections to port {ports} carry no message: they were only opened or closed", err=True)
 
 
 def _conversations(data: bytes, ports: str) -> list[Conversation]:

@@ -74,15 +74,15 @@ def replay_command(
 
 
 def _tell(file: Path, bucket: str, played: Played, *, as_json: bool) -> None:
+    from dcpstream.recording.file import cut_note
+
     if as_json:
         facts = {"changes": played.changes, "seconds": played.seconds, "incomplete_vbuckets": played.incomplete}
         click.echo(json.dumps({"file": str(file), "bucket": bucket, **facts, "is_cut": played.is_cut}))
         return
     click.echo(f"{file}: {played.changes:,} changes in bucket {bucket}")
     if played.is_cut:
-        click.echo(
-            f"{file} ends in an incomplete block: it was still being written, or its recorder was killed", err=True
-        )
+        click.echo(cut_note(file), err=True)
     if played.incomplete:
         click.echo(
             f"{played.incomplete} vbuckets end inside a snapshot: their documents are of no one moment", err=True

@@ -138,6 +138,11 @@ def is_unbegun(path: Path) -> bool:
         return is_sound and at + _HEAD_BYTES + int(_BLOCK.unpack_from(head)[0]) > size
 
 
+def cut_note(path: Path) -> str:
+    """What people should know of a recording whose reader says `is_cut`."""
+    return f"{path} ends in an incomplete block: it was still being written, or its recorder was killed"
+
+
 def _is_cut(head: bytes) -> bool:
     """Whether the header of a block is incomplete. After a power cut the system may have left zeros."""
     return len(head) < _HEAD_BYTES or not any(head)

@@ -11,6 +11,7 @@ from dcpstream.errors import ConfigError, FrameError
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.recording import history
 from dcpstream.recording.capture import FramesToPcap
+from dcpstream.recording.pcap import PcapWriter
 from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
 from tests.unit.cli.conftest import Commands
@@ -202,3 +203,26 @@ def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
     (tmp_path / "capture").write_bytes(whole[:cut] + whole[cut + 16 + 40 + len(CAPTURED[2]) :])
     assert "DCP_MUTATION" not in commands("decode", str(tmp_path / "capture"))
     assert "the capture lacks 44 bytes" in commands.error
+
+
+def test_a_connection_without_a_message_is_told(commands: Commands, tmp_path: Path) -> None:
+    whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
+    assert commands("decode", str(tmp_path / "capture"))
+    assert not commands.error
+    headers = whole[24 + 16 : 24 + 16 + 40]  # of IP and of TCP, behind those of the file and of the packet
+    with (tmp_path / "capture").open("wb") as file:
+        PcapWriter(file).write(headers[:2] + (40).to_bytes(2, "big") + headers[4:], 10**18)
+    assert commands("decode", str(tmp_path / "capture")) == ""
+    assert commands.error == "the connections to port 11210 carry no message: they were only opened or closed\n"
+
+
+def test_the_incomplete_end_of_a_recording_is_told(commands: Commands, tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    commands("decode", str(captured(tmp_path / "capture", *CAPTURED)), "--write-recording", str(recording))
+    whole = commands("decode", str(recording))
+    assert not commands.error
+    size = recording.stat().st_size
+    with recording.open("r+b") as file:
+        file.truncate(size - 1)
+    assert whole.startswith(commands("decode", str(recording)))
+    assert "ends in an incomplete block: it was still being written" in commands.error
