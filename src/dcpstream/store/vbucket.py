@@ -57,7 +57,7 @@ from dcpstream.store.log.blocks import Mark, Page
 from dcpstream.store.log.frame_log import FrameLog
 from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.stored.block import EMPTY_BLOCK, BlockKind, FrameBlock
+from dcpstream.wire.stored.block import EMPTY_BLOCK, FrameBlock
 
 READ_BYTES = 1024 * 1024
 """Default limit of `read`: large enough that the cost per block does not count, small against a flow-control window."""
@@ -581,8 +581,8 @@ class VBucketLog:
             raise NotAtHand(pieces)
         if len(covered) == 1 and len(runs) > 2:
             data: Buffer = cut(self._parts(pieces, by_key=False), runs)
-            return FrameBlock(data, starts, seqnos, BlockKind(kinds), is_own=True)
-        return FrameBlock(self.fetch(pieces, by_key=False), starts, seqnos, BlockKind(kinds))
+            return FrameBlock(data, starts, seqnos, kinds, is_own=True)
+        return FrameBlock(self.fetch(pieces, by_key=False), starts, seqnos, kinds)
 
     def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int = READ_BYTES) -> FrameBlock:
         """As `read`, with every version that is kept, not only the newest of each key.

@@ -11,6 +11,7 @@ from enum import IntEnum, IntFlag
 from typing import TypeVar
 
 _E = TypeVar("_E", bound=IntEnum)
+_F = TypeVar("_F", bound=type[IntFlag])
 
 
 def as_code(kind: type[_E], number: int) -> _E | int:
@@ -19,6 +20,16 @@ def as_code(kind: type[_E], number: int) -> _E | int:
         return kind(number)
     except ValueError:
         return number
+
+
+def plain_masks(kind: _F) -> _F:
+    """Class decorator: `number & flag` is a plain number, computed as one.
+
+    Flags of messages are tested for every stream and document. An IntFlag takes 0.5 µs for the operation, because it
+    makes a flag of the result; an int takes a tenth of that. `flag & flag` is a flag as before.
+    """
+    kind.__rand__ = int.__rand__  # type: ignore[assignment, misc]
+    return kind
 
 
 def code_name(kind: type[IntEnum], number: int) -> str:
@@ -212,6 +223,7 @@ class Opcode(IntEnum):
     GET_ERROR_MAP = 0xFE
 
 
+@plain_masks
 class Datatype(IntFlag):
     """The format of the value: a set of bits."""
 
@@ -263,6 +275,7 @@ class Feature(IntEnum):
     DCP_SKIP_DELETES_IN_BACKFILL = 0x26
 
 
+@plain_masks
 class OpenFlag(IntFlag):
     """Flags of DCP_OPEN."""
 
@@ -278,6 +291,7 @@ class OpenFlag(IntFlag):
     SKIP_DELETES_IN_BACKFILL = 0x200
 
 
+@plain_masks
 class StreamFlag(IntFlag):
     """Flags of DCP_ADD_STREAM and DCP_STREAM_REQ."""
 
@@ -292,6 +306,7 @@ class StreamFlag(IntFlag):
     CACHE_TRANSFER = 0x100
 
 
+@plain_masks
 class MarkerFlag(IntFlag):
     """Flags of DCP_SNAPSHOT_MARKER."""
 

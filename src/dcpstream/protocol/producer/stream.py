@@ -567,7 +567,7 @@ class ProducerStream:
         block = found
         if not block.count:
             return self._nothing_left(end)
-        if block.kinds and block.kinds & BlockKind.SYSTEM_EVENT:  # most have no kind, and flags cost much
+        if block.kinds & BlockKind.SYSTEM_EVENT:
             self._filter.coming(events_of(block, 0, block.count))
             if self._filter.collection_ids != self.form.collection_ids:
                 self.form = replace(self.form, collection_ids=self._filter.collection_ids)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.codes import Datatype, Opcode
+from dcpstream.wire.codes import Datatype, Opcode, plain_masks
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
@@ -29,6 +29,7 @@ Seqnos: TypeAlias = npt.NDArray[np.uint64]
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 
+@plain_masks
 class BlockKind(IntFlag):
     """The kinds of frames in a block, beside plain mutations of the default collection."""
 
@@ -52,15 +53,13 @@ class FrameBlock:
         data: the frames, one after the other.
         starts: int64[count], offset of each frame in `data`.
         seqnos: uint64[count], their seqnos.
-        kinds: all kinds that occur, possibly more.
+        kinds: all kinds that occur, possibly more: bits of `BlockKind`.
         is_own: nothing else refers to `data`, which is writable: it may be changed in place.
     """
 
     __slots__ = ("data", "is_own", "kinds", "seqnos", "starts")
 
-    def __init__(
-        self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: BlockKind, *, is_own: bool = False
-    ) -> None:
+    def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: int, *, is_own: bool = False) -> None:
         self.data = data
         self.starts = starts
         self.seqnos = seqnos
