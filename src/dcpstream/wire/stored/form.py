@@ -76,12 +76,18 @@ class StreamForm:
     hifi_counter: bool = False
     durable: DurableForm | None = None
 
-    def is_as_stored(self, kinds: BlockKind) -> bool:
+    def is_as_stored(self, kinds: int) -> bool:
         """Whether a block with these kinds can be sent as it is, except for the opaque."""
-        if self.no_value or self.stream_id is not None or self.snappy in _COMPRESSING or not self.collections:
+        if self.no_value or self.snappy in _COMPRESSING or (self.snappy == "none" and kinds & BlockKind.SNAPPY):
+            return False
+        return self.is_as_stored_but_for_bodies(kinds)
+
+    def is_as_stored_but_for_bodies(self, kinds: int) -> bool:
+        """As `is_as_stored`, if the documents' bodies and their compression are left aside."""
+        if self.stream_id is not None or not self.collections:
             return False
         if not kinds and self.collection_ids is None:
-            return True  # most blocks; arithmetic with flags would cost more than all checks before
+            return True  # most blocks; the union of flags below would cost more than all checks before
         if kinds & (BlockKind.SYSTEM_EVENT | BlockKind.PREPARE) or (kinds & BlockKind.COMMIT and self.durable):
             return False  # some are left out, some get another value; they are rare
         if self.collection_ids is not None and (kinds & NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
@@ -93,13 +99,11 @@ class StreamForm:
             rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
         if not self.expiry_opcode:
             rewritten |= BlockKind.EXPIRATION
-        if self.snappy == "none":
-            rewritten |= BlockKind.SNAPPY
         if (self.packs_deletions or not self.user_xattrs_on_delete) and kinds & BlockKind.XATTR:
             rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
         return not kinds & rewritten
 
-    def differs_by_prefix(self, kinds: BlockKind) -> bool:
+    def differs_by_prefix(self, kinds: int) -> bool:
         """Whether a block of the default collection, of these kinds, differs from this form by its prefixes only."""
         return (self.collection_ids is None or 0 in self.collection_ids) and replace(
             self, collections=True, collection_ids=None

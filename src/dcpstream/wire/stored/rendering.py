@@ -11,10 +11,10 @@ Source: kv_engine engines/ep/src/dcp/producer.cc.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer, BufferPool
@@ -28,7 +28,8 @@ _KEY_LENGTH_AT = Mutation.layout.offset("key_length")
 _EXTRAS_LENGTH_AT = Mutation.layout.offset("extras_length")
 _OPAQUE_AT = Mutation.layout.offset("opaque")
 _COUNTER_AT = Mutation.layout.offset("nru")
-_DATATYPE_AT = Mutation.layout.offset("datatype")
+
+_U32, _U64 = np.dtype(">u4"), np.dtype(">u8")
 
 _OF_BODY = int(Datatype.JSON | Datatype.SNAPPY)
 """What the datatype tells of a document's body, and of how it is packed."""
@@ -85,7 +86,7 @@ def render(
         and form.differs_by_prefix(block.kinds)
     ):
         return _copy_without_prefix(block, opaque, first, budget)
-    if form.no_value and not block.kinds & _NO_PLAIN_VALUE and _with_values(form).is_as_stored(block.kinds):
+    if form.no_value and not block.kinds & _NO_PLAIN_VALUE and form.is_as_stored_but_for_bodies(block.kinds):
         return _copy_without_values(block, opaque, form, first, budget)
     return _rewrite(block, opaque, form, first, budget)
 
@@ -138,34 +139,46 @@ def _copy_without_prefix(block: FrameBlock, opaque: int, first: int, budget: int
     return Rendered(data[is_kept].data, first + count, count)
 
 
-def _with_values(form: StreamForm) -> StreamForm:
-    """The form with values, which may be compressed: they are left out anyway."""
-    return replace(form, no_value=False, keep_datatype=False, snappy="passive")
-
-
 def _copy_without_values(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
     """The headers, extras and keys of a block, in which every value is nothing but a body; all frames at once."""
-    octets = np.frombuffer(block.data, dtype=np.uint8)
     most = None if budget is None else first + budget // HEADER_BYTES + 1
     starts = block.starts[first:most]
-    bodies = octets[starts + _KEY_LENGTH_AT].astype(np.int64) << 8
-    bodies |= octets[starts + _KEY_LENGTH_AT + 1]
-    bodies += octets[starts + _EXTRAS_LENGTH_AT]
-    ends = np.cumsum(bodies + HEADER_BYTES)
+    shapes = _numbers_at(_KEY_LENGTH_AT, _U32, block.data)[starts].astype(np.int64)  # and extras' length, datatype
+    bodies = (shapes >> 16) + (shapes >> 8 & 0xFF)
+    sizes = bodies + HEADER_BYTES
+    ends = sizes.cumsum()
     count = len(starts)
     if budget is not None:
-        count = min(count, int(np.searchsorted(ends, max(budget, 1), side="left")) + 1)
-        starts, bodies, ends = starts[:count], bodies[:count], ends[:count]
-    sizes = bodies + HEADER_BYTES
+        count = min(count, int(ends.searchsorted(max(budget, 1))) + 1)
+    if count < len(starts):
+        starts, shapes, bodies, sizes, ends = (column[:count] for column in (starts, shapes, bodies, sizes, ends))
     made = ends - sizes
-    data = octets[np.repeat(starts - made, sizes) + np.arange(int(ends[-1]))]
-    for at, numbers in ((BODY_LENGTH_AT, bodies), (_OPAQUE_AT, opaque)):
-        np.ndarray(shape=(len(data) - 3,), dtype=">u4", buffer=data, strides=(1,))[made + at] = numbers
+    data = _beginnings(block.data, starts, sizes)
+    _numbers_at(BODY_LENGTH_AT, _U64, data)[made] = bodies << 32 | opaque  # the opaque stands behind the length
     if not form.keep_datatype:
-        data[made + _DATATYPE_AT] &= ~_OF_BODY & 0xFF
+        _numbers_at(_KEY_LENGTH_AT, _U32, data)[made] = shapes & ~_OF_BODY
     if form.hifi_counter:
-        _set_counters(data.data, made, 0)
-    return Rendered(data.data, first + count, count)
+        _set_counters(data, made, 0)
+    return Rendered(data, first + count, count)
+
+
+def _numbers_at(offset: int, kind: np.dtype[np.unsignedinteger], data: Buffer) -> npt.NDArray[np.unsignedinteger]:
+    """The numbers that stand this far behind each byte: of a frame's start, a field of its header."""
+    return np.ndarray((len(data) - offset - kind.itemsize + 1,), kind, data, offset, (1,))
+
+
+def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> Buffer:
+    """A copy of the first bytes of each frame, `sizes` of them."""
+    if kernel.native is not None:
+        runs = np.empty(2 * len(starts), np.int64)
+        runs[::2] = starts
+        runs[1::2] = starts + sizes
+        beginnings: bytearray = kernel.native.cut([data], 0, runs)
+        return beginnings
+    ends = sizes.cumsum()
+    places = np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]))
+    copied: Buffer = np.frombuffer(data, dtype=np.uint8)[places].data
+    return copied
 
 
 def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
@@ -191,7 +204,7 @@ def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budge
     return Rendered(b"".join(pieces), index, made)
 
 
-def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> BlockKind:
+def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> int:
     """The block's kinds, without the events if they go out to this stream as they are stored."""
     kinds = block.kinds
     if not kinds:

@@ -178,9 +178,12 @@ def test_leaving_out_values_at_once_gives_what_rewriting_each_message_gives(
     ]
     block = block_of(b"".join(stored))
     first = data.draw(st.integers(0, len(stored) - 1))
-    rendered = render(block, opaque, form, first, budget)
     rewritten = block_rendering._rewrite(block, opaque, form, first, budget)
-    assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
+    for native in (kernel.native, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "native", native)
+            rendered = render(block, opaque, form, first, budget)
+        assert (bytes(rendered.data), rendered[1:]) == (bytes(rewritten.data), rewritten[1:])
 
 
 def test_a_filter_lets_only_its_collections_pass() -> None:
