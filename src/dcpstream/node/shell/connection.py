@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, cast
 
 from dcpstream.node.engine import Session
@@ -45,7 +46,7 @@ HURRIED_PULL_BYTES = 256 * 1024
 SHORT_PULL_BYTES = 64 * 1024
 """The same while memory is short."""
 JOIN_BYTES = 64 * 1024
-"""Pieces of a smaller total size are joined to one write; larger ones are not worth a copy."""
+"""Pieces are joined to writes of at most this size: a write costs more than the copy. Larger pieces are not copied."""
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
 """Answers that may wait in the transport before the node stops reading from a client. It is large, because otherwise a
 client that pipelines without reading would deadlock."""
@@ -402,15 +403,10 @@ class KvProtocol(asyncio.BufferedProtocol):
         size = sum(map(len, pieces))
         self.sent += size
         self.server.engine.counters.bytes_sent += size
-        if len(pieces) == 1:
-            transport.write(pieces[0])
-        elif size < JOIN_BYTES:
-            transport.write(b"".join(pieces))
-        else:
-            for piece in pieces:
-                if transport.is_closing():  # the peer disconnected; asyncio warns of each further write
-                    break
-                transport.write(piece)
+        for data in joined(pieces):
+            if transport.is_closing():  # the peer disconnected; asyncio warns of each further write
+                break
+            transport.write(data)
         if self.waiting_bytes:
             self.server.memory.wait(self, size)
 
@@ -511,3 +507,17 @@ class KvProtocol(asyncio.BufferedProtocol):
         if dcp.close_reason is not None and not self._can_send:
             session.close(dcp.close_reason)  # otherwise that follows from sending
         self.send_or_drop()
+
+
+def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer pieces; see `JOIN_BYTES`."""
+    group: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if group and size + len(piece) > JOIN_BYTES:
+            yield group[0] if len(group) == 1 else b"".join(group)
+            group, size = [], 0
+        group.append(piece)
+        size += len(piece)
+    if group:
+        yield group[0] if len(group) == 1 else b"".join(group)

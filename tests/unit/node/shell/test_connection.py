@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dcpstream.node.shell.connection import KvProtocol
+import pytest
+
+from dcpstream.node.shell.connection import JOIN_BYTES, KvProtocol, joined
 from dcpstream.node.shell.limits import Limits
 from dcpstream.node.shell.server import KvServer
 from dcpstream.runtime import SystemClock
@@ -85,3 +87,22 @@ def test_what_is_due_is_not_looked_at_in_every_turn() -> None:
 def test_a_silent_peer_that_does_not_read_is_given_up() -> None:
     _, transport = blocked(gives_up_after=1, turns=1)
     assert transport.is_closed
+
+
+@pytest.mark.parametrize(
+    ("sizes", "writes"),
+    [
+        ([], []),
+        ([44], [44]),
+        ([44, 7000, 28], [7072]),
+        ([40_000, JOIN_BYTES - 40_000, 1, 2], [JOIN_BYTES, 3]),
+        ([44, JOIN_BYTES + 1, 28, 44], [44, JOIN_BYTES + 1, 72]),
+    ],
+    ids=["nothing", "one", "a stream", "as much as fits", "a large one"],
+)
+def test_small_pieces_are_written_together(sizes: list[int], writes: list[int]) -> None:
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    written = list(joined(pieces))
+    assert list(map(len, written)) == writes
+    assert b"".join(written) == b"".join(pieces)
+    assert all(any(piece is one for one in written) for piece in pieces if len(piece) > JOIN_BYTES)
