@@ -42,13 +42,15 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
         wanted: the stream's filter.
         manifest_uid: part of the answer for a place that the user may not know.
     """
+    ids = wanted.collection_ids
     if wanted.scope_id is not None:
         found = [access(wanted.scope_id, None)]
         unknown = Status.UNKNOWN_SCOPE
+    elif ids is None:
+        return None if access(None, None) is Access.GRANTED else Refusal(Status.EACCESS)
     else:
-        ids = wanted.collection_ids
-        found = [access(None, None)] if ids is None else [access(None, number) for number in sorted(ids)]
-        unknown = Status.EACCESS if ids is None else Status.UNKNOWN_COLLECTION
-    if Access.INVISIBLE in found and unknown is not Status.EACCESS:
+        found = [access(None, number) for number in sorted(ids)]
+        unknown = Status.UNKNOWN_COLLECTION
+    if Access.INVISIBLE in found:
         return unknown_place(unknown, manifest_uid)
     return None if all(item is Access.GRANTED for item in found) else Refusal(Status.EACCESS)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dcpstream.protocol.bucket import HistorySource
 from dcpstream.protocol.producer.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
 from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
-from dcpstream.protocol.producer.rollback import Refuse, Rollback, decide
+from dcpstream.protocol.producer.rollback import Refuse, Rollback, StreamFields, decide
 from dcpstream.protocol.producer.stream import ProducerStream
 from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
 from dcpstream.protocol.refusals import Refusal, check_stream_flags
-from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag, decode_message
+from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.stored.form import StreamForm
@@ -78,8 +78,7 @@ class StreamMaker:
             stream_count: the number of streams of all vbuckets.
             is_internal: a shortage of memory does not matter.
         """
-        request = decode_message(frame)
-        assert isinstance(request, StreamRequest), "the shape was checked"
+        request = StreamFields(*StreamRequest.unpack(frame))
         bad_flags = check_stream_flags(request.flags)
         if bad_flags is not None:
             return bad_flags

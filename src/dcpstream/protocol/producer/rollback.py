@@ -10,13 +10,26 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest), engines/ep/src
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.protocol.bucket import VbucketFacts
 from dcpstream.wire import Status, StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
 
-__all__ = ["Accept", "Decision", "Refuse", "Rollback", "decide"]
+__all__ = ["Accept", "Decision", "Refuse", "Rollback", "StreamFields", "decide"]
+
+
+class StreamFields(NamedTuple):
+    """The fields of a `StreamRequest`, in its order: a producer reads nothing else of the many that it gets."""
+
+    flags: int
+    reserved: int
+    start_seqno: int
+    end_seqno: int
+    vbuuid: int
+    snapshot_start: int
+    snapshot_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ Decision = Accept | Rollback | Refuse
 
 
 def decide(
-    request: StreamRequest,
+    request: StreamRequest | StreamFields,
     vbucket: VbucketFacts | None,
     *,
     is_noop_missing: bool = False,

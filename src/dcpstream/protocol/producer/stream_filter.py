@@ -54,6 +54,10 @@ class StreamFilter:
     has_value: bool = field(default=False, compare=False)
 
 
+EVERYTHING = StreamFilter()
+"""The filter of a request without one."""
+
+
 def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
     """Read the value of a STREAM_REQ, or refuse it. `refusal_on_connection` checks what the connection may use.
 
@@ -67,7 +71,7 @@ def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> S
         has_default = any(item.collection_id == 0 for _, item in manifest.collections())
         return StreamFilter(DEFAULT_COLLECTION_ONLY) if has_default else Refusal(Status.EINVAL)
     if not value:
-        return StreamFilter()
+        return EVERYTHING
     try:
         document = json.loads(value.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

@@ -313,7 +313,7 @@ class Rights:
     def at(self, bucket: str = "", scope: str = "", collection: str = "") -> frozenset[str]:
         """Everything that is given for a place and for what it is within."""
         result = self._places[()]
-        if bucket:
+        if bucket and len(self._places) > 1:
             for first in (EVERYWHERE, bucket):
                 result |= self._places.get((first,), frozenset())
                 if self._scoped and scope:
