@@ -20,7 +20,7 @@ class CompactionOrder:
         rewrites: whether files or buffers are rewritten after the purge.
         is_full: rewrite all files that hold superseded rows, not only those that give back much.
         is_stopped: asked now and then; if true, the compaction ends early.
-        breathe: called after each step of some ms; may sleep, to leave processor and disk to others.
+        breathe: called after each step of at most some ms; may sleep, to leave processor and disk to others.
     """
 
     before_time: int = 0

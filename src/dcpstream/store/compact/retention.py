@@ -83,6 +83,11 @@ class Choice(NamedTuple):
     bytes_kept: int
     bytes_dropped: int
 
+    def offsets(self) -> array[int]:
+        """Where the frames of the rows that stay lie, one after the other; with the end as one more."""
+        starts, ends = np.frombuffer(self.starts, dtype=np.uint64), np.frombuffer(self.ends, dtype=np.uint64)
+        return array("Q", bytes(8) + np.cumsum(ends - starts).tobytes())
+
 
 def rollback_bytes(rows: RowTable) -> int:
     """Superseded frames up to this size are kept for rollbacks."""

@@ -13,12 +13,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate
 
 import numpy as np
 
 from dcpstream.store.compact.retention import Choice, RolledBackError, relinked, slices
-from dcpstream.store.index.rows import POSITION_MASK, Columns
+from dcpstream.store.index.rows import POSITION_MASK, Columns, Rows
 from dcpstream.store.log.blocks import Page
 from dcpstream.store.vbucket import VBucketLog
 from dcpstream.wire.buffers import Buffer
@@ -72,7 +71,7 @@ class RowRemoval:
         self._rows = vbucket.rows
         self._choice = choice
         self._lock = vbucket.lock
-        self._offsets = array("Q", accumulate(_sizes(choice), initial=0))
+        self._offsets = choice.offsets()
         # The part of the choice that rollbacks have left; see `_build`.
         self._first = self._stop = self._kept = self._delta = 0
         self._columns = Columns.empty()
@@ -147,7 +146,7 @@ class RowRemoval:
         for row, to in slices(self._first, self._stop):
             before, at = at, bisect_left(choice.kept, to, lo=at)
             if at > before:
-                kept = [choice.kept[index] - row for index in range(before, at)]
+                kept = np.array(choice.kept[before:at], dtype=np.intp) - row
                 picked = Columns(*(_picked(column, kept) for column in self._slice(row, to)))
                 placed = _placed(picked.positions, self._offsets[before:at], begin)
                 self._add_relinked(picked._replace(positions=placed))
@@ -196,13 +195,7 @@ class RowRemoval:
         return len(now) == LAST_ROWS or stop < len(rows.seqnos)
 
 
-def _sizes(choice: Choice) -> list[int]:
-    ends, starts = np.frombuffer(choice.ends, dtype=np.uint64), np.frombuffer(choice.starts, dtype=np.uint64)
-    sizes: list[int] = (ends - starts).tolist()
-    return sizes
-
-
-def _picked(column: array[int], rows: list[int]) -> array[int]:
+def _picked(column: array[int], rows: Rows) -> array[int]:
     return array(column.typecode, np.asarray(column)[rows].tobytes())
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby, pairwise
 from threading import Lock
 
 import numpy as np
@@ -290,7 +290,7 @@ class SegmentRewriting:
 
     def _copy_vbucket(self, vbucket: VBucketLog, choice: Choice, copy: _Copy) -> list[Page]:
         pages: list[Page] = []
-        offsets = array("Q", accumulate(map(int.__sub__, choice.ends, choice.starts), initial=0))
+        offsets = choice.offsets()
         begin = 0
         waiting: list[Buffer] = []
         for _, to, frames in kept_frames(vbucket, choice):
