@@ -167,7 +167,7 @@ def _numbers_at(offset: int, kind: np.dtype[np.unsignedinteger], data: Buffer) -
     return np.ndarray((len(data) - offset - kind.itemsize + 1,), kind, data, offset, (1,))
 
 
-def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> Buffer:
+def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> bytearray:
     """A copy of the first bytes of each frame, `sizes` of them."""
     if kernel.native is not None:
         runs = np.empty(2 * len(starts), np.int64)
@@ -175,10 +175,9 @@ def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> Buffer:
         runs[1::2] = starts + sizes
         beginnings: bytearray = kernel.native.cut([data], 0, runs)
         return beginnings
-    ends = sizes.cumsum()
-    places = np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]))
-    copied: Buffer = np.frombuffer(data, dtype=np.uint8)[places].data
-    return copied
+    view = memoryview(data)
+    stops = (starts + sizes).tolist()
+    return bytearray().join([view[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)])
 
 
 def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:
