@@ -15,7 +15,7 @@ from dcpstream.recording.history import DATA_OPCODES, Histories
 from dcpstream.recording.pcap import PcapWriter
 from dcpstream.recording.tcp import Conversation, Endpoint, PacketMaker
 from dcpstream.wire import HEADER_BYTES, Feature, Frame, Magic, Opcode, Status, decode_frame
-from dcpstream.wire.frames import MAGICS, MAX_FRAME_BYTES, frame_length
+from dcpstream.wire.frames import MAGICS, MAX_FRAME_BYTES, frame_length, with_opaque
 from dcpstream.wire.messages.dcp import RollbackResponse, SeqnoAdvanced, SnapshotMarker, SystemEvent
 from dcpstream.wire.messages.kv import FeatureCode
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_event, read_flatbuffer
@@ -248,7 +248,7 @@ class StreamsOf:
             if version == VERSION_FLATBUFFERS
             else read_event(frame.extras, frame.key, frame.value)
         )
-        return history.with_opaque(encode_stored_event(event, vbid=frame.vbid, by_seqno=seqno), frame.vbid)
+        return with_opaque(encode_stored_event(event, vbid=frame.vbid, by_seqno=seqno), frame.vbid)
 
 
 def recorded(conversations: Iterable[Conversation]) -> tuple[Header, list[tuple[int, bytes]]]:

@@ -19,7 +19,7 @@ from dcpstream.client.machine.resume import spaced
 from dcpstream.client.machine.values import ManifestEvent
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import Frame, Magic, Opcode, Status, SystemEventId, decode_frame
-from dcpstream.wire.frames import HEADER, HEADER_BYTES
+from dcpstream.wire.frames import HEADER, HEADER_BYTES, with_opaque
 from dcpstream.wire.messages.dcp import (
     DATA_EXTRAS_BYTES,
     RollbackResponse,
@@ -106,11 +106,6 @@ def system_event(event: ManifestEvent) -> bytes:
         max_ttl=event.max_ttl or 0,
     )
     return with_opaque(encode_stored_event(stored, vbid=event.vbid, by_seqno=event.seqno), event.vbid)
-
-
-def with_opaque(data: bytes, opaque: int) -> bytes:
-    """One frame with another opaque."""
-    return data[:12] + opaque.to_bytes(4, "big") + data[16:]
 
 
 @dataclass(slots=True)

@@ -48,6 +48,16 @@ _RESPONSES = frozenset((Magic.RESPONSE, Magic.FLEX_RESPONSE, Magic.SERVER_RESPON
 MAGICS = frozenset(int(magic) for magic in Magic)
 
 
+_OPAQUE_AT = 12
+_CAS_AT = 16
+_OPAQUE = struct.Struct(">I")
+
+
+def with_opaque(data: bytes, opaque: int) -> bytes:
+    """The bytes of one frame with another opaque."""
+    return b"".join((data[:_OPAQUE_AT], _OPAQUE.pack(opaque), data[_CAS_AT:]))
+
+
 class Frame:
     """One frame, its body split into parts.
 

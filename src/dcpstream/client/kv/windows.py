@@ -13,7 +13,6 @@ the others.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -25,6 +24,7 @@ from dcpstream.client.machine.nodes.retry import FINAL_ERRORS
 from dcpstream.errors import ConnectionLost, RemoteProtocolError
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.wire import Status
+from dcpstream.wire.frames import with_opaque
 from dcpstream.wire.messages.kv import GetClusterConfig
 
 WINDOW_OPS = 1000
@@ -58,10 +58,6 @@ LATER = frozenset(
 )
 """Statuses of an operation that is repeated. A durable write with an unknown outcome is one of them, because the
 repetition brings about what the request asks for; and too few copies for durability are a failover that goes on."""
-
-_OPAQUE = struct.Struct(">I")
-_OPAQUE_AT = 12
-_CAS_AT = 16
 
 
 class Operation(NamedTuple):
@@ -175,7 +171,7 @@ class Windows:
         for connection, indexes in by_connection.items():
             try:
                 if connection.is_unordered:
-                    connection.send(b"".join([_stamped(window[index].request, index) for index in indexes]))
+                    connection.send(b"".join([with_opaque(window[index].request, index) for index in indexes]))
                 else:
                     connection.send(b"".join([window[index].request for index in indexes]))
             except ConnectionLost as error:
@@ -247,10 +243,6 @@ class Windows:
         if not self._is_reconnecting:
             raise error
         self._lost = error
-
-
-def _stamped(request: bytes, opaque: int) -> bytes:
-    return b"".join((request[:_OPAQUE_AT], _OPAQUE.pack(opaque), request[_CAS_AT:]))
 
 
 def _by_opaque(

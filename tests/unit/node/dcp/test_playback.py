@@ -12,6 +12,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 from dcpstream.recording import history
 from dcpstream.wire import Frame, Opcode
+from dcpstream.wire.frames import with_opaque
 from dcpstream.wire.stored.block import encode_stored_mutation
 
 LOG = FailoverLog.of((77, 0))
@@ -27,7 +28,7 @@ def node() -> Iterator[dcpstream.Node]:
 
 def row(seqno: int, key: bytes) -> bytes:
     stored = encode_stored_mutation(vbid=0, key=b"\0" + key, value=b"{}", by_seqno=seqno, rev_seqno=3, cas=seqno << 20)
-    return history.with_opaque(stored, 0)
+    return with_opaque(stored, 0)
 
 
 def test_a_node_goes_on_with_played_history(node: dcpstream.Node) -> None:

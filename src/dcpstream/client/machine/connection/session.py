@@ -26,7 +26,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NoReturn
@@ -60,6 +60,7 @@ from dcpstream.wire import (
     StreamFlag,
 )
 from dcpstream.wire.codes import code_name
+from dcpstream.wire.frames import with_opaque
 from dcpstream.wire.layout import Request
 from dcpstream.wire.messages import FLOW_CONTROLLED
 from dcpstream.wire.messages.dcp import (
@@ -259,7 +260,7 @@ class DcpSession:
     def request(self, request: Request, now: float) -> int:
         """Send any other request; its answer comes as an Answer with the returned opaque."""
         opaque = self._new_opaque()
-        self._send(replace(request, opaque=opaque).encode())
+        self._send(with_opaque(request.encode(), opaque))
         self._requests[opaque] = (request.layout.opcode, now)
         return opaque
 
