@@ -1,8 +1,9 @@
-"""One `Cluster` per bucket and user in each worker process, kept between tasks.
+"""One `Cluster` per bucket and user in each worker process, kept between tasks and between plans of batch reads.
 
 Spark keeps Python workers for a minute after their last task and gives them further tasks, so connections made for one
-micro-batch serve the next. A worker runs one task at a time; still, a borrowed cluster is taken out of the pool,
-because a task that was killed may leave it in the middle of a stream.
+micro-batch serve the next. The worker that plans keeps its cluster in the same way. A worker runs one task at a time;
+still, a borrowed cluster is taken out of the pool, because a task that was killed may leave it in the middle of a
+stream.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ _idle: dict[Key, Any] = {}
 def borrowed(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]) -> Iterator[Cluster]:
     """A cluster for one task; it returns to the pool if the task succeeds, and is closed otherwise."""
     with kept(key_of(options), lambda: connect(options)) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def borrowed_for_plan(options: SourceOptions, connect: Callable[[SourceOptions], Cluster]) -> Iterator[Cluster]:
+    """A cluster for the plan of one batch read, with the newest cluster map; else as `borrowed`.
+
+    A kept one knows the failover logs of the last plan, which spares half of the questions. It is closed if its
+    connection is dead or its bucket was deleted, so that the plan begins as in a new process.
+    """
+    key = key_of(options)
+    found: Cluster | None = _idle.pop(key, None)
+    if found is not None:
+        if found.refresh():
+            _idle[key] = found
+        else:
+            found.close()
+    with borrowed(options, connect) as cluster:
         yield cluster
 
 

@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dcpstream.columnar import Comparison, RowFilter
-from dcpstream.spark import catalog
+from dcpstream.spark import catalog, pool
 from dcpstream.spark.admission import Limits
 from dcpstream.spark.checkpoint import NOTHING_LOGGED, newest_logged
 from dcpstream.spark.coalescing import coalesced
-from dcpstream.spark.coordinator import Coordinator
+from dcpstream.spark.coordinator import Coordinator, open_cluster
 from dcpstream.spark.inference import inferred_schema
 from dcpstream.spark.offsets import SourceOffset, is_start_marker
 from dcpstream.spark.options import OffsetSpec, SourceOptions
@@ -157,14 +157,14 @@ class DcpBatchReader(DataSourceReader):
     @called_by_spark()
     def partitions(self) -> list[InputPartition]:
         """Plan the batch: tasks of one node each."""
-        coordinator = Coordinator(self._options, default_start=OffsetSpec("earliest"))
-        try:
+        with pool.borrowed_for_plan(self._options, open_cluster) as cluster:
+            # The pool closes the cluster if the plan fails.
+            earliest = OffsetSpec("earliest")
+            coordinator = Coordinator(self._options, default_start=earliest, connect=lambda _: cluster)
             start, end = coordinator.batch()
             ranges = coordinator.ranges_between(start, end, is_first=True, is_replayed=False, has_next_plan=False)
             tasks = _partitions(coordinator, ranges, end)
             return [replace(task, is_narrowed=coordinator.is_narrowed) for task in tasks]
-        finally:
-            coordinator.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""

@@ -14,6 +14,10 @@ class Opened:
 
     def __init__(self, options: SourceOptions) -> None:
         self.is_closed = False
+        self.is_current = True
+
+    def refresh(self) -> bool:
+        return self.is_current
 
     def close(self) -> None:
         self.is_closed = True
@@ -66,3 +70,17 @@ def test_a_forked_worker_does_not_use_its_parents_sockets(monkeypatch: pytest.Mo
     mine = borrow(options())
     monkeypatch.setattr("os.getpid", lambda: -1)
     assert borrow(options()) is not mine
+
+
+def test_a_plan_takes_a_kept_cluster_that_is_up_to_date() -> None:
+    def plan() -> Any:
+        with pool.borrowed_for_plan(options(), Opened) as cluster:  # type: ignore[arg-type]
+            return cluster
+
+    first = plan()
+    assert plan() is first
+    first.is_current = False
+    second = plan()
+    assert second is not first
+    assert first.is_closed
+    assert borrow(options()) is second

@@ -52,10 +52,10 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import connect_span
-from dcpstream.errors import ConfigError, NotSupported, UnknownCommand
+from dcpstream.errors import ConfigError, DcpstreamError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
-from dcpstream.wire.messages.kv import GetCollectionsManifest
+from dcpstream.wire.messages.kv import GetClusterConfig, GetCollectionsManifest
 
 if TYPE_CHECKING:
     from dcpstream.columnar import Missing, RowFilter
@@ -311,6 +311,32 @@ class Cluster:
     def connect_options(self) -> ConnectOptions:
         """The options of the connections for questions; those of other connections are derived from them."""
         return self._options
+
+    def refresh(self) -> bool:
+        """Get the newest cluster map over the connection for questions that is there, and make no other.
+
+        For a cluster that was kept without use. If this fails, the connection is dead, or the bucket is another one, or
+        the cluster was never used: close it and make a new one, whose errors are about what there is now.
+
+        Returns: whether it worked, within `ABSENCE_S`.
+        """
+        connection = self._control.any_ready()
+        if connection is None or self._control_sockets is None:
+            return False
+        question = Question(GetClusterConfig(), node=connection.address)
+        deadline = self._clock.monotonic() + min(ABSENCE_S, self._options.connect_timeout_s)
+        machine = Questions([question], self._control, self._random, deadline)
+        try:
+            while self._control.has(connection):
+                limit_s = machine.proceed(self._clock.monotonic())
+                if limit_s is None:
+                    break
+                turn(machine, self._control, self._control_sockets, self._clock, limit_s)
+            if question.answer is not None:
+                self._control.update_map(question.answer, connection.address)
+        except DcpstreamError:
+            return False
+        return question.answer is not None and self._control.has(connection)
 
     def rest(self) -> None:
         """Close the connections for questions; the next question makes others. The cluster map stays known.
