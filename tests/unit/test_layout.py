@@ -40,6 +40,7 @@ EXCEPTIONS = {
         "client/machine/reader/test_reader_collections.py",
         "node/engine/handlers/test_quiet.py",
         "node/engine/test_compression.py",
+        "spark/test_batch_plans.py",
         "spark/test_pushdown.py",
         "node/engine/test_damage.py",
         "node/engine/test_manifest_steps.py",
