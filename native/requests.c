@@ -774,22 +774,43 @@ INLINE PyObject *peek(const State *state, PyObject *object, int class, int name)
     return *(PyObject **)((char *)object + slots->places[name]);
 }
 
+/* Fetch the places of a table's columns that a request reads and writes: their ends, and the row of the old version. */
+static void fetch_rows(const Batch *batch, const Request *request, PyObject *history, PyObject *table) {
+    static const int names[] = {SEQNOS, POSITIONS, SUCCESSORS, TIMES, REVISIONS};
+    static const size_t widths[] = {8, 8, 8, 4, 4};
+    PyObject *keys = peek(batch->state, table, TABLE, KEYS), *high = peek(batch->state, history, HISTORY, HIGH_SEQNO);
+    PyObject *key = keys && high && PyDict_Check(keys) ? key_of(batch, request) : NULL;
+    PyObject *known = key ? PyDict_GetItemWithError(keys, key) : NULL;
+    const uint64_t after = known ? PyLong_AsUnsignedLongLong(high) - PyLong_AsUnsignedLongLong(known) : 0;
+    for (size_t i = 0; key && i < sizeof names / sizeof *names; i++) {
+        Py_buffer column;
+        PyObject *found = peek(batch->state, table, TABLE, names[i]);
+        if (!found || PyObject_GetBuffer(found, &column, PyBUF_SIMPLE) < 0)
+            break;
+        const char *end = (const char *)column.buf + column.len;
+        PREFETCH(end);
+        /* If no seqno is missing since the old version, its row is known without a search. */
+        if (known && after < (size_t)column.len / widths[i])
+            PREFETCH(end - (after + 1) * widths[i]);
+        PyBuffer_Release(&column);
+    }
+    Py_XDECREF(key);
+    PyErr_Clear(); /* the request itself meets the error again */
+}
+
 /* Fetch what the next requests need; returns how many they are. */
 static int look_ahead(const Batch *batch) {
     const State *state = batch->state;
     const Py_ssize_t vbuckets = PyList_Size(batch->vbuckets);
     PyObject *vbucket[GROUP], *history[GROUP], *table[GROUP], *frames[GROUP];
-    size_t at = batch->at;
+    Request request[GROUP];
+    Batch next = *batch;
     int count = 0, i;
-    while (count < GROUP && batch->length - at >= HEADER_BYTES) {
-        const uint8_t *p = batch->data + at;
-        const size_t body = u32_at(p + 8);
-        const uint16_t vbid = u16_at(p + 6);
-        if (batch->length - at - HEADER_BYTES < body || vbid >= vbuckets)
-            break;
-        vbucket[count] = PyList_GetItem(batch->vbuckets, vbid);
+    while (count < GROUP && read_request(&next, &request[count]) && request[count].vbid < vbuckets) {
+        const Request *read = &request[count];
+        vbucket[count] = PyList_GetItem(batch->vbuckets, read->vbid);
         fetch(vbucket[count++], (size_t)state->slots[VBUCKET].bytes);
-        at += HEADER_BYTES + body;
+        next.at = (size_t)(read->value + read->value_length - batch->data);
     }
     for (i = 0; i < count; i++) {
         history[i] = peek(state, vbucket[i], VBUCKET, LOG);
@@ -815,6 +836,8 @@ static int look_ahead(const Batch *batch) {
         if (tail && PyByteArray_Check(tail))
             fetch(PyByteArray_AsString(tail) + PyByteArray_Size(tail), NEW_LINES * LINE_BYTES);
     }
+    for (i = 0; i < count; i++)
+        fetch_rows(batch, &request[i], history[i], table[i]);
     return count;
 }
 
