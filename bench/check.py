@@ -5,7 +5,7 @@ python -m bench.check [--only PART …] [--store]
 The stored ratios are `bench/expected.json`, with the machine that they were measured on. They are ratios to baselines
 of the same run, in CPU time, so another machine and other load change them less than seconds; still, compare on the
 machine that is named, or store anew. A part that falls behind is measured again, because noise mostly makes code
-slower: the best of all attempts counts.
+slower: the best of all attempts counts. What is stored is the median of as many measurements.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from bench.common import median
 from bench.goals import GOALS
 from bench.run import machine, run_part_in_child, versions
 
@@ -70,12 +71,34 @@ def compare(
                 break
         for name in names:
             if name not in found:
-                wrong.append(f"{name}: not measured: {outcome.get('error', 'the part does not report it')}")
+                wrong.append(_missing(name, outcome))
             elif _is_behind(name, found[name], expected):
                 value = best(name, found[name])
                 lost = loss(name, value, expected[name])
                 wrong.append(f"{name}: {value:.3g}, expected {expected[name]:.3g}: {lost:.0%} more CPU time")
     return {name: best(name, values) for name, values in found.items()}, wrong
+
+
+def typical(parts: Sequence[str], measure: Measure) -> tuple[dict[str, float], list[str]]:
+    """The medians of `ATTEMPTS` measurements of each ratio, and a line for each that is missing.
+
+    A single lucky measurement, stored, would make the next ones look slow.
+    """
+    found: dict[str, float] = {}
+    wrong: list[str] = []
+    for part in parts:
+        outcomes = [measure(part) for _ in range(ATTEMPTS)]
+        for name in COMPARED[part]:
+            values = [outcome["ratios"][name] for outcome in outcomes if name in outcome.get("ratios", {})]
+            if values:
+                found[name] = median(values)
+            else:
+                wrong.append(_missing(name, outcomes[-1]))
+    return found, wrong
+
+
+def _missing(name: str, outcome: Mapping[str, Any]) -> str:
+    return f"{name}: not measured: {outcome.get('error', 'the part does not report it')}"
 
 
 def _is_behind(name: str, values: Sequence[float], expected: Mapping[str, float]) -> bool:
@@ -90,8 +113,11 @@ def main(only: tuple[str, ...], store: bool, path: Path) -> None:
     """Measure quickly and fail if a figure lost more than 15 % of CPU time against the stored ratios."""
     parts = only or tuple(COMPARED)
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"ratios": {}}
-    expected = {} if store else stored["ratios"]
-    found, wrong = compare(parts, expected, lambda part: run_part_in_child(part, True))
+
+    def measure(part: str) -> Mapping[str, Any]:
+        return run_part_in_child(part, True)
+
+    found, wrong = typical(parts, measure) if store else compare(parts, stored["ratios"], measure)
     here = machine()
     for name, value in found.items():
         was = stored["ratios"].get(name)

@@ -56,6 +56,14 @@ def test_what_is_not_measured_is_wrong() -> None:
     assert wrong == [f"{name}: not measured: it broke" for name in check.COMPARED["ingest"]]
 
 
+def test_the_median_of_three_is_stored() -> None:
+    lucky, slow, usual = ({**EXPECTED, "decode.256.of_memcpy": value} for value in (1.1, 0.5, 0.8))
+    measure, asked = measuring(lucky, slow, usual)
+    assert check.typical(["decode"], measure) == (EXPECTED, [])
+    assert len(asked) == check.ATTEMPTS
+    assert check.typical(["ingest"], measure)[1][0].endswith("not measured: the part does not report it")
+
+
 def test_the_command_stores_and_compares(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ratios = dict(EXPECTED)
     monkeypatch.setattr(check, "run_part_in_child", lambda _part, _quick: {"ratios": ratios})
