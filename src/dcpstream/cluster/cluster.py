@@ -954,8 +954,9 @@ class Cluster:
     def wait_until_drained(self, bucket: str = "default", timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Wait until every replica has everything that its active copy had when this was called, or later.
 
-        Raises: TimeoutError: a replica stays behind, for example while replication is paused, or a move that failed
-            waits for a node that does not answer.
+        Raises:
+            TimeoutError: a replica stays behind, for example while replication is paused, or a move that failed waits
+                for a node that does not answer.
         """
         state = self._state(bucket)
 
