@@ -129,7 +129,7 @@ bench-peers: setup ## our client and our node beside those of others; writes doc
 	@$(PY) -m bench.peer_nodes
 
 .PHONY: bench
-bench: setup ## measure, quietly and beside two busy programs; writes bench/results.json (about 25 min)
+bench: setup ## measure, quietly and beside two busy programs; writes bench/results.json (about 20 min)
 	@$(PY) -m bench --beside 2 $(ARGS)
 
 .PHONY: judge

@@ -10,10 +10,8 @@ The baseline is the time for which a process sleeps too long: what the machine's
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 from bench.client import LOGIN, node_process
 from bench.common import Figure, report
 from bench.latency import percentile
+from bench.steady import Child
 
 VBUCKETS = 1024
 RATE = 5_000
@@ -67,7 +66,8 @@ def read(connection_string: str, control: Connection, seconds: float, directory:
 
     seen: dict[int, float] = {}
     loading, left = KEYS, int(seconds / BURST_S) * BURST
-    saves, saved = [0.0], time.monotonic()
+    saves: list[float] = []
+    saved = time.monotonic()
     with Client(connection_string, username="Administrator", password="password", bucket="default") as client:
         for batch in client.stream(store=FileOffsetStore(Path(directory) / "positions")):
             now = time.monotonic()
@@ -94,13 +94,15 @@ def run(quick: bool) -> dict[str, Any]:
     """Measure."""
     seconds = QUICK_SECONDS if quick else SECONDS
     with tempfile.TemporaryDirectory(prefix="dcpstream-bench-") as directory, node_process(VBUCKETS) as address:
-        writer = child(write, address, seconds)
-        receive(writer)
-        reader = child(read, address, seconds, directory)
-        receive(reader)
-        writer.send("begin")
-        acknowledged, late, took = receive(writer)
-        seen, saves = receive(reader)
+        writer = Child("writer", write, address, seconds)
+        writer.wait(TIMEOUT_S)
+        reader = Child("client", read, address, seconds, directory)
+        reader.wait(TIMEOUT_S)
+        writer.order()
+        acknowledged, late, took = writer.wait(TIMEOUT_S)
+        seen, saves = reader.wait(TIMEOUT_S)
+        for one in (writer, reader):
+            one.stop()
     times = [max(0.0, seen[burst] - when) * 1e3 for burst, when in enumerate(acknowledged)]
     late = [one * 1e3 for one in late] or [0.0]
     rate = len(times) * BURST / took
@@ -117,20 +119,3 @@ def run(quick: bool) -> dict[str, Any]:
         for percent in (50, 99)
     ]
     return report(figures, {"delivery.p99_ms": figures[1].value})
-
-
-def child(target: Callable[..., None], address: str, *arguments: Any) -> Connection:
-    """Our end of the pipe to a process that runs `target`."""
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=target, args=(address, theirs, *arguments), daemon=True
-    )
-    process.start()
-    return ours
-
-
-def receive(connection: Connection) -> Any:
-    """What the other end sends; raises TimeoutError."""
-    if not connection.poll(TIMEOUT_S):
-        raise TimeoutError(f"no answer within {TIMEOUT_S:g} s")
-    return connection.recv()
