@@ -48,6 +48,7 @@ GOALS = (
     Goal("send.256.of_bare", "send", "backfill send, 256 B, of copy, opaque and sendall alone", 0.95),
     Goal("send.1024.of_bare", "send", "backfill send, 1 KiB, of the same", 0.95),
     Goal("send.256.superseded.of_bare", "send", "backfill send, 30 % of rows superseded, of the same", 0.95),
+    Goal("send.256.superseded.of_scattered", "send", "the same, where the bare sender has to pick the rows, too", 0.95),
     Goal("send.256.million_per_s", "send", "backfill send, 256 B, one connection, wall clock", 4, unit="M msg/s"),
     Goal("send.256.superseded.million_per_s", "send", "the same, 30 % of rows superseded", 4, unit="M msg/s"),
     Goal("client.256.of_receive", "client", "end to end to discard, 256 B, of receive only", 0.60),

@@ -5,7 +5,8 @@ node everything from its store to the socket; for the baseline blocking `sendall
 of two sizes. That buffer stays in the CPU's cache. The node has to fetch every byte of its history from memory once and
 to write the stream's opaque into each message, so it cannot reach 1. `send.*.bare` measures the possible optimum: the
 same blocks, found beforehand, are copied into one buffer, get their opaque and are sent with a blocking `sendall`. In
-`send.*.superseded` 30 % of the rows have a newer version, so no two messages in a row are sure to be neighbours.
+`send.*.superseded` 30 % of the rows have a newer version, so no two messages in a row are sure to be neighbours;
+`send.*.superseded.scattered` copies the blocks from where they lie in the history, instead of one piece each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from bench.common import Figure, repeats_for, report
 from dcpstream.model import BucketSettings
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, encode_request
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.stored.block import FrameBlock, encode_stored_mutation
 
 CASES = ((256, False), (1024, False), (256, True))
 """Bytes of a value, and whether rows are superseded."""
@@ -123,28 +125,33 @@ def send_constant(connection: socket.socket, size: int, total: int) -> None:
         connection.sendall(block[: min(left, size)])
 
 
-def blocks_of(node: Node) -> list[tuple[Any, Any]]:
-    """The bytes of each block of the history, and the offsets of its opaques."""
+def blocks_of(node: Node) -> list[FrameBlock]:
+    """The blocks of the history."""
     assert node.engine is not None
     vbucket = node.engine.buckets["default"].vbucket(0)
     assert vbucket is not None
-    found: list[tuple[Any, Any]] = []
+    found: list[FrameBlock] = []
     seqno = 0
     while (block := vbucket.log.read(seqno, vbucket.high_seqno, max_bytes=BLOCK_BYTES)).count:
-        found.append((np.frombuffer(block.data, dtype=np.uint8), np.asarray(block.starts) + OPAQUE_AT))
+        found.append(block)
         seqno = block.last_seqno
     return found
 
 
-def send_bare(connection: socket.socket, blocks: list[tuple[Any, Any]]) -> None:
+def together(blocks: list[FrameBlock]) -> list[FrameBlock]:
+    """The same blocks, each in one piece of memory."""
+    return [FrameBlock(block.data, block.starts, block.seqnos, block.kinds) for block in blocks]
+
+
+def send_bare(connection: socket.socket, blocks: list[FrameBlock]) -> None:
     """The steps that no sender of this history can leave out."""
-    out = np.empty(BLOCK_BYTES, dtype=np.uint8)
-    words = np.ndarray((BLOCK_BYTES - 3,), dtype=">u4", buffer=out, strides=(1,))
-    view = out.data
-    for data, places in blocks:
-        out[: len(data)] = data
-        words[places] = OPAQUE
-        connection.sendall(view[: len(data)])
+    buffers = BufferPool()
+    for block in blocks:
+        data = memoryview(block.copy(0, block.size, buffers))
+        words = np.ndarray((block.size - 3,), dtype=">u4", buffer=data, strides=(1,))
+        words[block.starts + OPAQUE_AT] = OPAQUE
+        connection.sendall(data)
+        buffers.give_back([data])
 
 
 Send = Callable[[socket.socket], None]
@@ -199,9 +206,13 @@ def run(quick: bool) -> dict[str, Any]:
             if is_superseded:
                 supersede(node, value_bytes)
             blocks = blocks_of(node)
-            size, messages = sum(len(data) for data, _ in blocks), sum(len(places) for _, places in blocks)
+            size, messages = sum(block.size for block in blocks), sum(block.count for block in blocks)
             senders: list[Send] = [partial(send_constant, size=each, total=size) for each in CONSTANT_BYTES]
-            senders.append(partial(send_bare, blocks=blocks))
+            senders.append(partial(send_bare, blocks=together(blocks_of(node))))
+            bares = {f"{case}.bare": "; copy, opaque and sendall, and nothing else: the ceiling"}
+            if is_superseded:
+                senders.append(partial(send_bare, blocks=blocks))
+                bares[f"{case}.scattered"] = "; the same, copying the rows from where they lie"
             port = listener.getsockname()[1]
             streaming: list[tuple[float, float]] = []
             others: list[list[tuple[float, float]]] = [[] for _ in senders]
@@ -209,16 +220,16 @@ def run(quick: bool) -> dict[str, Any]:
                 streaming.append(timed(node.port, size))
                 for times, send in zip(others, senders, strict=True):
                     times.append(timed(port, size, listener=listener, send=send))
-            del blocks
+            del blocks, senders
         chosen = min(
             range(len(CONSTANT_BYTES)), key=lambda index: statistics.median(cpu for cpu, _ in others[index][1:])
         )
-        constant, bare = others[chosen], others[-1]
+        constant = others[chosen]
         baseline = tuple(size / cpu / 1e9 for cpu, _ in constant[1:])
         wall = statistics.median(b / a for (_, a), (_, b) in zip(streaming[1:], constant[1:], strict=True))
         for name, times, note in (
             (case, streaming, f"; by wall clock the ratio is {wall:.2f}"),
-            (f"{case}.bare", bare, "; copy, opaque and sendall, and nothing else: the ceiling"),
+            *((name, times, bares[name]) for name, times in zip(bares, others[len(CONSTANT_BYTES) :], strict=True)),
         ):
             rates = tuple(size / cpu / 1e9 for cpu, _ in times[1:])
             figures.append(
@@ -234,9 +245,10 @@ def run(quick: bool) -> dict[str, Any]:
                 )
             )
             ratios[f"{name}.of_sendall"] = statistics.median(a / b for a, b in zip(rates, baseline, strict=True))
-        ratios[f"{case}.of_bare"] = statistics.median(
-            other / own for (own, _), (other, _) in zip(streaming[1:], bare[1:], strict=True)
-        )
+        for name, times in zip(bares, others[len(CONSTANT_BYTES) :], strict=True):
+            ratios[f"{case}.of_{name.rpartition('.')[2]}"] = statistics.median(
+                other / own for (own, _), (other, _) in zip(streaming[1:], times[1:], strict=True)
+            )
         ratios[f"{case}.million_per_cpu_s"] = messages / statistics.median(cpu for cpu, _ in streaming[1:]) / 1e6
         ratios[f"{case}.million_per_s"] = messages / statistics.median(seconds for _, seconds in streaming[1:]) / 1e6
     return report(figures, ratios)

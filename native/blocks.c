@@ -159,17 +159,19 @@ static void copy_from(Parts *parts, uint8_t *to, size_t begin, size_t finish) {
     }
 }
 
-const char kernel_cut_doc[] = "cut(parts, base, runs) -> bytearray\n\n"
+const char kernel_cut_doc[] = "cut(parts, base, runs, into=None) -> bytearray or into\n\n"
                               "A copy of some runs of positions, begin and end of each as int64, rising; the first of\n"
-                              "the parts begins at the position `base`, each other one where the one before ends.";
+                              "the parts begins at the position `base`, each other one where the one before ends.\n"
+                              "`into` is memory of exactly the size of the runs; without it the memory is fresh.";
 
 PyObject *kernel_cut(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    PyObject *list, *run_object, *result = NULL;
+    PyObject *list, *run_object, *into = Py_None, *result = NULL;
     long long base;
-    if (!PyArg_ParseTuple(arguments, "O!LO", &PyList_Type, &list, &base, &run_object))
+    if (!PyArg_ParseTuple(arguments, "O!LO|O", &PyList_Type, &list, &base, &run_object, &into))
         return NULL;
     Columns columns = {.held = 0};
     Parts parts = {.buffer = NULL};
+    Py_buffer given = {.obj = NULL};
     const int64_t *runs = (const int64_t *)take(&columns, run_object, 0);
     if (!runs || take_parts(&parts, list) < 0)
         goto done;
@@ -185,16 +187,31 @@ PyObject *kernel_cut(PyObject *Py_UNUSED(module), PyObject *arguments) {
         }
         size += (size_t)(finish - begin); /* the runs do not overlap, so this is at most `there` */
     }
-    result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (!result)
-        goto done;
-    uint8_t *to = (uint8_t *)PyByteArray_AsString(result);
+    uint8_t *to;
+    if (into == Py_None) {
+        result = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
+        if (!result)
+            goto done;
+        to = (uint8_t *)PyByteArray_AsString(result);
+    } else {
+        if (PyObject_GetBuffer(into, &given, PyBUF_WRITABLE) < 0)
+            goto done;
+        if ((size_t)given.len != size) {
+            PyErr_SetString(PyExc_ValueError, "memory of another size than the runs");
+            goto done;
+        }
+        to = given.buf;
+        result = into;
+        Py_INCREF(result);
+    }
     for (size_t i = 0; i < count; i++) {
         size_t begin = (size_t)(runs[2 * i] - base), finish = (size_t)(runs[2 * i + 1] - base);
         copy_from(&parts, to, begin, finish);
         to += finish - begin;
     }
 done:
+    if (given.obj)
+        PyBuffer_Release(&given);
     release_parts(&parts);
     release(&columns);
     return result;

@@ -27,7 +27,7 @@ import numpy as np
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.store.index.key_scan import KeySeqnos, finish, walk_collections, walk_range
-from dcpstream.store.index.queries import HistoryStart, covering, cut, first_repeated, is_void, select, timed_rows
+from dcpstream.store.index.queries import HistoryStart, covering, first_repeated, is_void, select, timed_rows, within
 from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, RowTable, collection_of
 from dcpstream.store.index.snapshots import ReceivedSnapshots
 from dcpstream.store.items import (
@@ -57,7 +57,7 @@ from dcpstream.store.log.blocks import Mark, Page
 from dcpstream.store.log.frame_log import FrameLog
 from dcpstream.store.log.segment_file import Piece, Segment
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.stored.block import EMPTY_BLOCK, FrameBlock
+from dcpstream.wire.stored.block import EMPTY_BLOCK, FrameBlock, ScatteredBlock
 
 READ_BYTES = 1024 * 1024
 """Default limit of `read`: large enough that the cost per block does not count, small against a flow-control window."""
@@ -563,25 +563,27 @@ class VBucketLog:
             StoreError: the file cannot be read.
             NotAtHand: the read would wait, and `may_wait` is false.
 
-        Cost: one copy of the bytes, none if they lie in one sealed buffer.
+        Cost: one copy of the bytes, none if they lie in one sealed buffer or the block is scattered.
         """
         rows = self.rows
         with self.lock:
             first = rows.row_after(after_seqno)
             stop = rows.row_after(end_seqno)
             view_seqno = end_seqno if snapshot_end is None else snapshot_end
-            max_bytes = self.log.contiguous(rows.start_of(first), max_bytes)
             runs, starts, seqnos, kinds = select(rows, first, stop, view_seqno, max_bytes)
             if not len(runs):
                 return EMPTY_BLOCK
+            if len(runs) == 2:
+                begin = rows.start_of(first)
+                limit = begin + self.log.contiguous(begin, max_bytes) - int(runs[0])
+                runs, starts, seqnos = within(limit, runs, starts, seqnos)
             covered = covering(runs)
             groups = [self.log.pieces(begin, end) for begin, end in covered]
         pieces = [piece for group in groups for piece in group]
         if not may_wait and self._host.would_wait(pieces):
             raise NotAtHand(pieces)
         if len(covered) == 1 and len(runs) > 2:
-            data: Buffer = cut(self._parts(pieces, by_key=False), runs)
-            return FrameBlock(data, starts, seqnos, kinds, is_own=True)
+            return ScatteredBlock(self._parts(pieces, by_key=False), runs, starts, seqnos, kinds)
         return FrameBlock(self.fetch(pieces, by_key=False), starts, seqnos, kinds)
 
     def read_history(self, after_seqno: int, end_seqno: int, *, max_bytes: int = READ_BYTES) -> FrameBlock:

@@ -41,12 +41,17 @@ class BufferPool:
     def __init__(self) -> None:
         self.free: list[_Kept] = []
 
+    def lend(self, size: int) -> memoryview | None:
+        """The first bytes of a kept buffer, with any content; None for a size that gets fresh memory."""
+        if not LENT_BYTES_MIN <= size <= BUFFER_BYTES:
+            return None
+        return memoryview(self.free.pop() if self.free else _Kept(BUFFER_BYTES))[:size]
+
     def copy_of(self, data: memoryview) -> bytearray | memoryview:
         """A writable copy of some bytes."""
-        size = len(data)
-        if not LENT_BYTES_MIN <= size <= BUFFER_BYTES:
+        lent = self.lend(len(data))
+        if lent is None:
             return bytearray(data)
-        lent = memoryview(self.free.pop() if self.free else _Kept(BUFFER_BYTES))[:size]
         lent[:] = data
         return lent
 

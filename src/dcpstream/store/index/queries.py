@@ -9,12 +9,11 @@ import weakref
 from array import array
 
 import numpy as np
-import numpy.typing as npt
 
 from dcpstream.runtime import kernel
 from dcpstream.store.index.rows import KIND_SHIFT, LIVE, POSITION_MASK, Rows, RowTable, U64s
 from dcpstream.store.items import NOT_A_DOCUMENT, PREPARE, SYSTEM
-from dcpstream.wire.buffers import Buffer
+from dcpstream.wire.stored.block import Offsets
 
 ALL_KINDS = 0xFF
 
@@ -29,7 +28,7 @@ MAX_WASTE = 4
 """A read of at least `MIN_RUNS_AT_ONCE` runs fetches the whole range around them, if that is at most `MAX_WASTE` times
 the wanted bytes. This bounds both the superseded bytes and the number of calls of a read."""
 
-Places = npt.NDArray[np.int64]
+Places = Offsets
 Selection = tuple[Places, Places, U64s, int]
 """Runs of positions [from, to) to copy, two numbers each; per row the start within the copy and the seqno; the kinds
 that occur."""
@@ -131,6 +130,15 @@ def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes:
     return count
 
 
+def within(limit: int, runs: Places, starts: Places, seqnos: U64s) -> tuple[Places, Places, U64s]:
+    """The rows of a single run that end in its first `limit` bytes; all of them if none does."""
+    begin, end = runs.tolist()
+    count = int(starts.searchsorted(limit, "right")) - 1
+    if end - begin <= limit or count < 1:
+        return runs, starts, seqnos
+    return np.array((begin, begin + int(starts[count]))), starts[:count], seqnos[:count]
+
+
 def covering(runs: Places) -> list[tuple[int, int]]:
     """The ranges to fetch for these runs: many short runs with little between them are fetched as one range."""
     begin, end = int(runs[0]), int(runs[-1])
@@ -138,16 +146,6 @@ def covering(runs: Places) -> list[tuple[int, int]]:
     if count > 1 and not (count >= MIN_RUNS_AT_ONCE and end - begin <= MAX_WASTE * int((runs[1::2] - runs[::2]).sum())):
         return list(zip(runs[::2].tolist(), runs[1::2].tolist(), strict=True))
     return [(begin, end)]
-
-
-def cut(parts: list[Buffer], runs: Places) -> bytearray:
-    """A copy of the runs' bytes; the parts, one after the other, have all between the first and the last of them."""
-    if kernel.native is not None:
-        found: bytearray = kernel.native.cut(parts, int(runs[0]), runs)
-        return found
-    view, base = memoryview(parts[0] if len(parts) == 1 else b"".join(parts)), int(runs[0])
-    bounds = (runs - base).tolist()
-    return bytearray().join([view[begin:end] for begin, end in zip(bounds[::2], bounds[1::2], strict=True)])
 
 
 def timed_rows(

@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.wire.buffers import Buffer
+from dcpstream.runtime import kernel
+from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.codes import Datatype, Opcode, plain_masks
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
@@ -50,21 +51,24 @@ class FrameBlock:
     """Whole frames of one vbucket in stored form, in order of seqno.
 
     Attributes:
-        data: the frames, one after the other.
         starts: int64[count], offset of each frame in `data`.
         seqnos: uint64[count], their seqnos.
         kinds: all kinds that occur, possibly more: bits of `BlockKind`.
-        is_own: nothing else refers to `data`, which is writable: it may be changed in place.
     """
 
-    __slots__ = ("data", "is_own", "kinds", "seqnos", "starts")
+    __slots__ = ("_data", "kinds", "seqnos", "starts")
 
-    def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: int, *, is_own: bool = False) -> None:
-        self.data = data
+    def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: int) -> None:
+        self._data: Buffer | None = data
         self.starts = starts
         self.seqnos = seqnos
         self.kinds = kinds
-        self.is_own = is_own
+
+    @property
+    def data(self) -> Buffer:
+        """The frames, one after the other."""
+        assert self._data is not None
+        return self._data
 
     @property
     def count(self) -> int:
@@ -75,6 +79,15 @@ class FrameBlock:
     def size(self) -> int:
         """The number of bytes."""
         return len(self.data)
+
+    def copy(self, begin: int, end: int, buffers: BufferPool | None = None) -> bytearray | memoryview:
+        """A writable copy of the bytes [begin, end) of `data`.
+
+        Args:
+            buffers: where a large copy gets its memory from; fresh memory without.
+        """
+        data = memoryview(self.data)[begin:end]
+        return bytearray(data) if buffers is None else buffers.copy_of(data)
 
     @property
     def first_seqno(self) -> int:
@@ -94,6 +107,64 @@ class FrameBlock:
         frames = [view[bounds[index] : bounds[index + 1]] for index in kept.tolist()]
         sizes = np.diff(np.asarray(bounds))[kept]
         return FrameBlock(b"".join(frames), np.cumsum(sizes) - sizes, self.seqnos[kept], self.kinds)
+
+
+class ScatteredBlock(FrameBlock):
+    """A block whose frames lie among others. They are copied once, to where they are needed.
+
+    Args:
+        parts: memory that, one part after the other, has all between the first and the last of the runs.
+        runs: int64[2 * number], begin and end of each run of frames, rising.
+        starts, seqnos, kinds: as of `FrameBlock`.
+    """
+
+    __slots__ = ("_parts", "_runs", "_size")
+
+    def __init__(self, parts: list[Buffer], runs: Offsets, starts: Offsets, seqnos: Seqnos, kinds: int) -> None:
+        super().__init__(b"", starts, seqnos, kinds)
+        self._data = None
+        self._parts = parts
+        self._runs = runs
+        self._size = int((runs[1::2] - runs[::2]).sum())
+
+    @property
+    def data(self) -> Buffer:
+        """The frames, one after the other, copied at the first use."""
+        if self._data is None:
+            self._data = cut(self._parts, self._runs)
+        return self._data
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self._size
+
+    def copy(self, begin: int, end: int, buffers: BufferPool | None = None) -> bytearray | memoryview:
+        """As of `FrameBlock`, straight from the frames' places if it is a copy of all of them."""
+        if self._data is not None or (begin, end) != (0, self._size):
+            return super().copy(begin, end, buffers)
+        return cut(self._parts, self._runs, None if buffers is None else buffers.lend(self._size))
+
+
+def cut(parts: list[Buffer], runs: Offsets, into: memoryview | None = None) -> bytearray | memoryview:
+    """A copy of some runs of bytes.
+
+    Args:
+        parts: they have, one after the other, all from the begin of the first run to the end of the last.
+        runs: int64[2 * number], begin and end of each run, rising.
+        into: memory of exactly the size of the runs; fresh memory without.
+    """
+    base = int(runs[0])
+    if kernel.native is not None:
+        found: bytearray | memoryview = kernel.native.cut(parts, base, runs, into)
+        return found
+    view = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+    bounds = (runs - base).tolist()
+    pieces = [view[begin:end] for begin, end in zip(bounds[::2], bounds[1::2], strict=True)]
+    if into is None:
+        return bytearray().join(pieces)
+    into[:] = b"".join(pieces)
+    return into
 
 
 EMPTY_BLOCK = FrameBlock(b"", np.empty(0, np.int64), np.empty(0, np.uint64), BlockKind.PLAIN)
@@ -179,9 +250,8 @@ def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
 
 def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEvent]:
     """The events of scopes and collections among the block's messages [first, stop)."""
-    data = memoryview(block.data)
     for index in _event_rows(block, first, stop):
-        yield _event_at(data, int(block.starts[index]))
+        yield _event_at(memoryview(block.data), int(block.starts[index]))
 
 
 def _event_at(data: memoryview, start: int) -> CollectionEvent:

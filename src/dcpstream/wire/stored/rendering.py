@@ -21,7 +21,7 @@ from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.codes import Datatype, Opcode, SystemEventId
 from dcpstream.wire.frames import BODY_LENGTH_AT, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Mutation
-from dcpstream.wire.stored.block import BlockKind, FrameBlock, Offsets, events_of
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, Offsets, cut, events_of
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER, NOT_DEFAULT, StreamForm, rewritten
 
 _KEY_LENGTH_AT = Mutation.layout.offset("key_length")
@@ -92,16 +92,14 @@ def render(
 
 
 def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffers: BufferPool | None) -> Rendered:
-    """A copy of the block's bytes with the opaque scattered in; a block of its own is not copied."""
+    """A copy of the block's bytes with the opaque scattered in."""
     starts = block.starts
     count = len(starts)
     begin = int(starts[first])
     last = count
-    if budget is not None and begin + budget < len(block.data):
+    if budget is not None and begin + budget < block.size:
         last = int(np.searchsorted(starts, begin + max(budget, 1), side="left"))
-    end = int(starts[last]) if last < count else len(block.data)
-    data = memoryview(block.data)[begin:end]
-    out: Buffer = data if block.is_own else bytearray(data) if buffers is None else buffers.copy_of(data)
+    out: Buffer = block.copy(begin, int(starts[last]) if last < count else block.size, buffers)
     if opaque and kernel.native is not None:
         kernel.native.mark(out, starts[first:last], begin, opaque)
     elif opaque:
@@ -167,17 +165,12 @@ def _numbers_at(offset: int, kind: np.dtype[np.unsignedinteger], data: Buffer) -
     return np.ndarray((len(data) - offset - kind.itemsize + 1,), kind, data, offset, (1,))
 
 
-def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> bytearray:
+def _beginnings(data: Buffer, starts: Offsets, sizes: Offsets) -> bytearray | memoryview:
     """A copy of the first bytes of each frame, `sizes` of them."""
-    if kernel.native is not None:
-        runs = np.empty(2 * len(starts), np.int64)
-        runs[::2] = starts
-        runs[1::2] = starts + sizes
-        beginnings: bytearray = kernel.native.cut([data], 0, runs)
-        return beginnings
-    view = memoryview(data)
-    stops = (starts + sizes).tolist()
-    return bytearray().join([view[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)])
+    runs = np.empty(2 * len(starts), np.int64)
+    runs[::2] = starts
+    runs[1::2] = starts + sizes
+    return cut([memoryview(data)[int(starts[0]) :]], runs)
 
 
 def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budget: int | None) -> Rendered:

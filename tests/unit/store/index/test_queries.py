@@ -12,10 +12,10 @@ import pytest
 
 from dcpstream.runtime import kernel
 from dcpstream.store.index import queries
-from dcpstream.store.index.queries import covering, cut, select, select_plainly
+from dcpstream.store.index.queries import covering, select, select_plainly, within
 from dcpstream.store.index.rows import LIVE, RowTable
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.stored.block import BlockKind
+from dcpstream.wire.stored.block import BlockKind, cut
 
 
 def table_of(chance: random.Random, rows: int, keys: int) -> RowTable:
@@ -60,8 +60,10 @@ def test_the_native_way_finds_the_same(
             data = chance.randbytes(table.end)
             parts: list[Buffer] = [data[begin:end] for begin, end in pairwise(places)]
             copied = cut(parts, runs)
+            into = [memoryview(bytearray(b"\xff" * len(copied))) for _ in range(2)]
+            assert cut(parts, runs, into[0]) is into[0]
             monkeypatch.setattr(kernel, "native", None)
-            assert cut(parts, runs) == copied
+            assert cut(parts, runs) == cut(parts, runs, into[1]) == into[0] == copied
             monkeypatch.setattr(kernel, "native", native)
             assert isinstance(copied, bytearray)
             assert len(copied) >= starts[-1]
@@ -83,6 +85,16 @@ def test_a_selection_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_found_in_a_table_without_rows(native: ModuleType) -> None:
     table = RowTable()
     assert found(select(table, 0, 0, LIVE, 1000)) == found(select_plainly(table, 0, 0, LIVE, 1000))
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"), [(-5, 3), (0, 3), (9, 3), (10, 1), (29, 1), (30, 2), (59, 2), (60, 3), (1000, 3)]
+)
+def test_the_first_rows_of_a_run(limit: int, rows: int) -> None:
+    runs, starts, seqnos = np.array([100, 160]), np.array([0, 10, 30]), np.array([4, 5, 9], np.uint64)
+    shorter, *columns = within(limit, runs, starts, seqnos)
+    assert shorter.tolist() == [100, [100, 110, 130, 160][rows]]
+    assert [column.tolist() for column in columns] == [[0, 10, 30][:rows], [4, 5, 9][:rows]]
 
 
 def test_ranges_that_are_fetched() -> None:
@@ -120,6 +132,15 @@ class TestBounds:
     def test_a_cut_of_what_is_no_list_of_buffers(self, native: ModuleType, parts: object) -> None:
         with pytest.raises(TypeError):
             native.cut(parts, 0, np.array([0, 1]))
+
+    def test_a_cut_into_memory_that_does_not_fit(self, native: ModuleType) -> None:
+        for size in (0, 9, 11):
+            with pytest.raises(ValueError, match="another size"):
+                native.cut([bytes(40)], 0, np.array([0, 5, 10, 15]), memoryview(bytearray(size)))
+        with pytest.raises(BufferError):
+            native.cut([bytes(40)], 0, np.array([0, 5]), bytes(5))
+        with pytest.raises(TypeError):
+            native.cut([bytes(40)], 0, np.array([0, 5]), 5)
 
     @pytest.mark.parametrize("start", [9, 87, 110, 1 << 62, -(1 << 62)])
     def test_a_mark_outside(self, native: ModuleType, start: int) -> None:

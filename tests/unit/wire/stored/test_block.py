@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.runtime import kernel
 from dcpstream.wire import Datatype, Frame, FrameReader, Opcode, decode_frame, decode_message
+from dcpstream.wire import buffers as buffers_module
+from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
 from dcpstream.wire.stored import rendering as block_rendering
 from dcpstream.wire.stored.block import (
     BlockKind,
     FrameBlock,
+    Offsets,
+    ScatteredBlock,
+    cut,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -74,18 +80,51 @@ def test_a_stream_in_stored_form_gets_the_bytes_with_its_opaque(values: list[byt
 
 
 @pytest.mark.parametrize("is_native", [True, False], ids=["native", "plain"])
-def test_a_block_of_its_own_is_marked_in_place(is_native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", [AS_STORED, LEGACY, StreamForm(no_value=True)], ids=["copied", "rewritten", "keys"])
+def test_scattered_frames_come_out_as_if_they_lay_together(
+    is_native: bool, form: StreamForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffers_module, "LENT_BYTES_MIN", 4)
     if not is_native:
         monkeypatch.setattr(kernel, "native", None)
-    stored = block_of(b"".join(mutation(number, value=bytes(number * 9)) for number in range(1, 30)))
-    own = FrameBlock(bytearray(stored.data), stored.starts, stored.seqnos, stored.kinds, is_own=True)
-    for first, budget in ((0, 500), (7, 900), (12, None)):
-        expected, rendered = (render(block, 0xA1B2C3D4, AS_STORED, first, budget) for block in (stored, own))
-        assert bytes(rendered.data) == bytes(expected.data)
-        assert rendered[1:] == expected[1:]
-        assert isinstance(rendered.data, memoryview)
-        assert rendered.data.obj is own.data, "nothing is copied"
-    assert set(stored.data[12:16]) == {0}
+    messages = [mutation(number, value=b'{"n":%d}' % 10**number) for number in range(1, 30)]
+    stored = block_of(b"".join(messages))
+    gap, at, bounds = b"superseded", 5, list[int]()
+    for message in messages:
+        bounds += (at, at + len(message))
+        at += len(message) + len(gap)
+    among = gap.join(messages)
+    pool = BufferPool()
+    for first, budget in ((0, None), (0, 500), (7, 900), (12, None), (0, None)):
+        parts: list[Buffer] = [among[:70], among[70:1000], among[1000:]]
+        block = ScatteredBlock(parts, np.array(bounds), stored.starts, stored.seqnos, stored.kinds)
+        assert (block.size, block.count) == (stored.size, stored.count)
+        expected = render(stored, 0xA1B2C3D4, form, first, budget)
+        for buffers in (pool, None):
+            rendered = render(block, 0xA1B2C3D4, form, first, budget, buffers)
+            assert bytes(rendered.data) == bytes(expected.data)
+            assert rendered[1:] == expected[1:]
+            if isinstance(rendered.data, memoryview):
+                pool.give_back([rendered.data])
+        assert block.data == stored.data
+    assert among == gap.join(messages), "the stored bytes are not touched"
+    assert len(pool.free) == (form is AS_STORED), "one buffer served them all"
+
+
+def test_frames_that_go_out_as_they_are_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[object] = []
+
+    def counted(parts: list[Buffer], runs: Offsets, into: memoryview | None = None) -> bytearray | memoryview:
+        copies.append(into)
+        return cut(parts, runs, into)
+
+    monkeypatch.setattr("dcpstream.wire.stored.block.cut", counted)
+    data = mutation(1) + bytes(20) + mutation(2) + bytes(20) + mutation(3)
+    size = len(mutation(1))
+    bounds = np.array([number for at in range(3) for number in (at * (size + 20), at * (size + 20) + size)])
+    block = ScatteredBlock([data], bounds, np.arange(3) * size, np.arange(1, 4, dtype=np.uint64), 0)
+    assert len(render(block, 7, AS_STORED).data) == block.size == 3 * size
+    assert copies == [None]
 
 
 @pytest.mark.parametrize("form", [AS_STORED, LEGACY], ids=["copied", "rewritten"])
