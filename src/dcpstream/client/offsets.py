@@ -12,18 +12,24 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
 from dcpstream.errors import OffsetError
-from dcpstream.model import StreamOffset
+from dcpstream.model import CollectionName, StreamOffset
 
 FORMAT = "dcpstream offsets"
 VERSION = 2
 """1 had no collections."""
+
+Collections: TypeAlias = tuple[CollectionName, ...] | None
+PositionText: TypeAlias = Callable[[StreamOffset], str]
+CollectionsText: TypeAlias = Callable[[Collections], str]
+
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors when damaged records are read. A number like 1e999 overflows; many brackets end the stack."""
@@ -45,17 +51,29 @@ class SavedOffset:
     is_rolling_back: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values; an earlier position leaves out collections that are those of the newest."""
+        """The record as JSON values."""
+        data: dict[str, Any] = json.loads(self.to_text(_position_text, _collections_text))
+        return data
+
+    def to_text(self, position_text: PositionText, collections_text: CollectionsText) -> str:
+        """The record as JSON.
+
+        An earlier position leaves out collections that are those of the newest.
+
+        Args:
+            position_text: makes the text of a position without its collections, and without brackets.
+            collections_text: makes that of the newest position's collections.
+        """
+        own = self.offset.collections
         earlier = []
         for old in self.earlier:
-            data = old.to_json()
-            if old.collections == self.offset.collections:
-                data.pop("collections", None)
-            else:
-                data.setdefault("collections", None)
-            earlier.append(data)
-        mark = {"rolling_back": True} if self.is_rolling_back else {}
-        return {**self.offset.to_json(), "earlier": earlier, **mark}
+            text = position_text(old)
+            if old.collections is not own and old.collections != own:
+                text += f', "collections": {_collections_text(old.collections)}'
+            earlier.append(f"{{{text}}}")
+        named = "" if own is None else f', "collections": {collections_text(own)}'
+        mark = ', "rolling_back": true' if self.is_rolling_back else ""
+        return f'{{{position_text(self.offset)}{named}{mark}, "earlier": [{", ".join(earlier)}]}}'
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SavedOffset:
@@ -69,6 +87,75 @@ class SavedOffset:
         same = {"collections": data.get("collections")}
         positions = tuple(StreamOffset.from_json({**same, **old}) for old in earlier)
         return cls(StreamOffset.from_json(data), positions, is_rolling_back)
+
+
+def _position_text(offset: StreamOffset) -> str:
+    return _encode(offset.numbers_to_json())[1:-1]
+
+
+def _collections_text(collections: Collections) -> str:
+    return _encode(StreamOffset(0, 0, 0, 0, collections=collections).to_json().get("collections"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The text of a record, the texts of its positions by their identity, and the place of its collections if any."""
+
+    record: SavedOffset
+    text: str
+    positions: dict[int, tuple[StreamOffset, str]]
+    place: int | None
+
+
+class _Lines:
+    """The lines of a file of records, kept from save to save.
+
+    Most vbuckets stay as they were between two saves, and most earlier positions of the others were in their lines
+    before. Both are known by their identity, which costs less than a look at their values.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line] = {}
+        self._listed: dict[str, int] = {}
+        self._last: tuple[Collections, int] = (None, 0)
+
+    def of(self, records: Mapping[int, SavedOffset]) -> list[str]:
+        """A line for each record, in order of the vbuckets, behind one with the sets of collections."""
+        before, self._lines = self._lines, {}
+        for vbid in sorted(records):
+            line = before.get(vbid)
+            self._lines[vbid] = (
+                line if line is not None and line.record is records[vbid] else self._made(vbid, records[vbid], line)
+            )
+        if len(self._listed) > len({line.place for line in self._lines.values()} - {None}):
+            # Nothing has the oldest collections any more: begin anew.
+            self._lines, self._listed, self._last = {}, {}, (None, 0)
+            return self.of(records)
+        lines = [line.text for line in self._lines.values()]
+        if self._listed:
+            lines.insert(0, f'{{"collections": [{", ".join(self._listed)}]}}\n')
+        return lines
+
+    def _made(self, vbid: int, record: SavedOffset, before: _Line | None) -> _Line:
+        known = {} if before is None else before.positions
+        positions: dict[int, tuple[StreamOffset, str]] = {}
+
+        def position_text(offset: StreamOffset) -> str:
+            found = known.get(id(offset)) or (offset, _position_text(offset))
+            positions[id(offset)] = found
+            return found[1]
+
+        text = record.to_text(position_text, lambda collections: str(self._place_of(collections)))
+        place = None if record.offset.collections is None else self._place_of(record.offset.collections)
+        return _Line(record, f'{{"vbucket": {vbid}, {text[1:]}\n', positions, place)
+
+    def _place_of(self, collections: Collections) -> int:
+        """The place of a set of collections in the list."""
+        last, place = self._last
+        if collections is not last and collections != last:
+            place = self._listed.setdefault(_collections_text(collections), len(self._listed))
+            self._last = collections, place
+        return place
 
 
 @runtime_checkable
@@ -98,6 +185,7 @@ class FileOffsetStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._records: dict[int, SavedOffset] | None = None
+        self._lines = _Lines()
 
     def load(self) -> dict[int, SavedOffset]:
         """Everything saved.
@@ -117,17 +205,7 @@ class FileOffsetStore:
             OSError: the file cannot be written; the old one is still there.
         """
         records = self.load() | dict(offsets)
-        listed: dict[str, int] = {}
-        lines = []
-        for vbid in sorted(records):
-            data = {"vbucket": vbid, **records[vbid].to_json()}
-            if "collections" in data:
-                names = json.dumps(data["collections"], sort_keys=True)
-                data["collections"] = listed.setdefault(names, len(listed))
-            lines.append(json.dumps(data, sort_keys=True) + "\n")
-        if listed:
-            lines.insert(0, f'{{"collections": [{", ".join(listed)}]}}\n')
-        body = "".join(lines).encode()
+        body = "".join(self._lines.of(records)).encode()
         header = {"format": FORMAT, "version": VERSION, "vbuckets": len(records), "crc32": f"{crc32(body):08x}"}
         fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
         try:
@@ -210,7 +288,8 @@ class SqliteOffsetStore:
             OffsetError: the database is damaged.
         """
         rows = [
-            (self.name, vbid, json.dumps(record.to_json(), sort_keys=True)) for vbid, record in sorted(offsets.items())
+            (self.name, vbid, record.to_text(_position_text, _collections_text))
+            for vbid, record in sorted(offsets.items())
         ]
         try:
             with contextlib.closing(self._connect()) as connection, connection:

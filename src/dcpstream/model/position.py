@@ -99,16 +99,20 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""
-        data: dict[str, Any] = {
+        data = self.numbers_to_json()
+        if self.collections is not None:
+            data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
+        return data
+
+    def numbers_to_json(self) -> dict[str, Any]:
+        """As `to_json`, without the collections."""
+        return {
             "vbuuid": str(self.vbuuid),
             "seqno": str(self.seqno),
             "snapshot_start": str(self.snapshot_start),
             "snapshot_end": None if self.snapshot_end is None else str(self.snapshot_end),
             "manifest_uid": str(self.manifest_uid),
         }
-        if self.collections is not None:
-            data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
-        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:

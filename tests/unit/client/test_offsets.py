@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -180,3 +181,49 @@ def test_a_file_without_collections_is_read(tmp_path: Path) -> None:
     header, _, body = (tmp_path / "positions").read_bytes().partition(b"\n")
     (tmp_path / "positions").write_bytes(header.replace(b'"version": 2', b'"version": 1') + b"\n" + body)
     assert FileOffsetStore(tmp_path / "positions").load()[3].offset.seqno == 9
+
+
+def test_a_store_that_saves_often_writes_what_a_new_one_writes(tmp_path: Path) -> None:
+    """Lines are kept from save to save, with positions and sets of collections that come, stay, and go."""
+    chance = random.Random(11)
+    sets = [None, *(tuple(CollectionName.of(number, f"s.c{number}") for number in range(count)) for count in range(4))]
+    often, records = FileOffsetStore(tmp_path / "often"), dict[int, SavedOffset]()
+    for round_ in range(200):
+        now = sets[: 2 + round_ // 50]
+        for vbid in chance.sample(range(12), chance.randrange(1, 4)) if round_ else range(12):
+            before = records.get(vbid, SavedOffset(StreamOffset.ZERO))
+            known = (before.offset, *before.earlier)
+            seqno = before.offset.seqno + chance.randrange(5)
+            at = StreamOffset(7, seqno, seqno, seqno, 0, chance.choice(now))
+            records[vbid] = SavedOffset(
+                chance.choice((at, before.offset)),
+                tuple(sorted(chance.sample(known, chance.randrange(len(known))), key=lambda old: -old.seqno)),
+                is_rolling_back=chance.random() < 0.2,
+            )
+        often.save(records)
+        loaded = FileOffsetStore(tmp_path / "often").load()
+        assert [repr(record) for _, record in sorted(loaded.items())] == [repr(records[vbid]) for vbid in range(12)]
+        new = FileOffsetStore(tmp_path / "new")
+        new.path.unlink(missing_ok=True)
+        new.save(records)
+        texts = [sorted(store.path.read_text().splitlines()[2:]) for store in (often, new)]
+        assert [len(text) for text in texts] == [12, 12]
+        listed = [json.loads(store.path.read_text().splitlines()[1])["collections"] for store in (often, new)]
+        assert sorted(map(str, listed[0])) == sorted(map(str, listed[1])), "nothing is listed that nobody has"
+
+
+def test_a_vbucket_that_stays_costs_no_new_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StreamOffset] = []
+    numbers = StreamOffset.numbers_to_json
+
+    def counted(offset: StreamOffset) -> dict[str, object]:
+        made.append(offset)
+        return numbers(offset)
+
+    monkeypatch.setattr(StreamOffset, "numbers_to_json", counted)
+    first, second = StreamOffset(1, 2, 2, 2), StreamOffset(1, 5, 5, 5)
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.save({vbid: SavedOffset(first) for vbid in range(100)})
+    made.clear()
+    store.save({5: SavedOffset(second, (first,))})
+    assert made == [second]
