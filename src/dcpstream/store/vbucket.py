@@ -573,10 +573,10 @@ class VBucketLog:
             runs, starts, seqnos, kinds = select(rows, first, stop, view_seqno, max_bytes)
             if not len(runs):
                 return EMPTY_BLOCK
-            if len(runs) == 2:
-                begin = rows.start_of(first)
-                limit = begin + self.log.contiguous(begin, max_bytes) - int(runs[0])
-                runs, starts, seqnos = within(limit, runs, starts, seqnos)
+            begin = rows.start_of(first)
+            limit = self.log.contiguous(begin, max_bytes)
+            if limit < max_bytes and len(runs) == 2:
+                runs, starts, seqnos = within(begin + limit - int(runs[0]), runs, starts, seqnos)
             covered = covering(runs)
             groups = [self.log.pieces(begin, end) for begin, end in covered]
         pieces = [piece for group in groups for piece in group]
