@@ -22,7 +22,14 @@ from typing import Generic, TypeVar
 
 from dcpstream.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 
-__all__ = ["Transitions"]
+__all__ = ["Symbol", "Transitions"]
+
+
+class Symbol(Enum):
+    """A state or an event of a machine that changes often: hashed by identity, as the hash of an Enum costs more."""
+
+    __hash__ = object.__hash__
+
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)

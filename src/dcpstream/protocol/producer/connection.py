@@ -354,7 +354,7 @@ class ProducerConnection:
             out += pieces
             if stream.is_finished:
                 self._remove(stream)
-            elif not pieces:
+            elif stream.is_waiting or not pieces:
                 stream.is_queued = False
             elif window.is_full or (is_sequential and stream.is_backfilling):
                 ready.appendleft(stream)  # its turn goes on

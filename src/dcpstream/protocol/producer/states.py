@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from enum import Enum
 
-from dcpstream.protocol.transitions import Transitions
+from dcpstream.protocol.transitions import Symbol, Transitions
 
 __all__ = ["STREAM", "TAKEOVER", "StreamEvent", "StreamState", "TakeoverEvent", "TakeoverState"]
 
 
-class StreamState(Enum):
+class StreamState(Symbol):
     """The states of a stream; the values are those of the server's stats."""
 
     PENDING = "pending"
@@ -23,7 +23,7 @@ class StreamState(Enum):
     DEAD = "dead"
 
 
-class StreamEvent(Enum):
+class StreamEvent(Symbol):
     """The events of a stream."""
 
     DISK = "goes on from disk"

@@ -25,7 +25,7 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -92,6 +92,7 @@ class ProducerStream:
     Attributes:
         state: see `states.STREAM`.
         is_queued: whether the connection has it in its ready queue.
+        is_waiting: whether the last `produce` found nothing more to send until the vbucket changes or an answer comes.
         is_finished: its STREAM_END was sent; nothing more will come.
         takeover: see `states.TAKEOVER`; None if the stream is no takeover.
         end_reason: the reason of its STREAM_END, as soon as that is known.
@@ -131,6 +132,7 @@ class ProducerStream:
         "form",
         "is_finished",
         "is_queued",
+        "is_waiting",
         "last_advance_seqno",
         "last_read_seqno",
         "last_sent_seqno",
@@ -174,6 +176,7 @@ class ProducerStream:
         self.form = form
         self.state = STREAM.start
         self.is_queued = False
+        self.is_waiting = False
         self.is_finished = False
         self.takeover = TAKEOVER.start if flags & StreamFlag.TAKEOVER else None
         self.end_reason: int | None = None
@@ -302,7 +305,7 @@ class ProducerStream:
         """Choose the first snapshot now if it is from memory, as a server does even while nothing may be sent."""
         is_from_memory = not self._is_disk_only and not self._is_out_of_memory(self.last_read_seqno)
         if self.state is StreamState.PENDING and is_from_memory:
-            self._kept = self._safely(self._open_snapshot) or b""
+            self._kept = self._next_piece(0, None) or b""
 
     def _go(self, event: StreamEvent) -> None:
         self.state = STREAM.after(self.state, event, self.vbid)
@@ -323,9 +326,11 @@ class ProducerStream:
         out: list[Buffer] = []
         made = 0
         enough = enough_of(max_bytes)
+        self.is_waiting = False
         while made < enough and (credit is None or made < credit) and not self.is_finished:
             piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
             if piece is None:
+                self.is_waiting = True
                 break
             if piece:
                 out.append(piece)
@@ -337,20 +342,16 @@ class ProducerStream:
         if self._kept:
             piece, self._kept = self._kept, b""
             return piece
-        if self._snapshot_end is not None:
-            return self._safely(lambda: self._read_on(room, credit))
-        if self.end_reason is not None:
-            self.is_finished = True
-            return self._messages.pack(StreamEnd, self.end_reason)
-        if self.state is StreamState.TAKEOVER_WAIT:
-            return None
-        return self._safely(self._open_snapshot)
-
-    def _safely(self, step: Callable[[], Buffer | None]) -> Buffer | None:
-        """Take one step; a read error of the store ends the stream."""
         try:
-            return step()
-        except StoreError:
+            if self._snapshot_end is not None:
+                return self._read_on(room, credit)
+            if self.end_reason is not None:
+                self.is_finished = True
+                return self._messages.pack(StreamEnd, self.end_reason)
+            if self.state is StreamState.TAKEOVER_WAIT:
+                return None
+            return self._open_snapshot()
+        except StoreError:  # of a read
             self.end(StreamEndReason.BACKFILL_FAILED)
             return b""
 

@@ -183,6 +183,21 @@ def test_idle_streams_are_not_read_when_others_change():
     assert not client.machine.has_output
 
 
+def test_a_stream_that_has_sent_everything_is_not_visited_again():
+    client = Client(filled(3))
+    client.request()
+    messages = client.receive()[1:]
+    assert len(messages) == 4
+    client = Client(filled(3))
+    client.request()
+    room = sum(frame.size for frame in messages) + 1  # the answer fills it
+    assert len(client.receive(room)) == 5
+    assert (client.machine.ready_count, client.machine.has_output) == (0, False)
+    client.source.vbucket(0).set(b"new")
+    client.wrote()
+    assert len(client.receive()) == 2
+
+
 def test_a_commit_wakes_nobody_who_has_read_everything():
     client = Client(filled())
     client.request()
