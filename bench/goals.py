@@ -113,5 +113,6 @@ PARTS = (
     "spark",
     "planning",
     "load",
+    "spread",
 )
 """Modules of this package that have `run(quick)`, in the order in which they run."""
