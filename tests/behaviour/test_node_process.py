@@ -273,3 +273,42 @@ def test_the_fork_server_is_waited_for_until_it_has_ended_its_nodes():
     from dcpstream.node import fork_server, process
 
     assert process.SERVER_EXIT_TIMEOUT_S > fork_server.LAST_STOP_S
+
+
+AS_COMMAND = """
+import sys
+from contextlib import contextmanager
+import dcpstream.cli.node
+from dcpstream.cli.__main__ import main
+
+@contextmanager
+def announced(members, ready_file):
+    tell()
+    raise SystemExit
+    yield
+
+dcpstream.cli.node.announced = announced
+sys.argv = ["dcpstream", "node", "--port", "0", "--mgmt-port", "0", "--vbuckets", "1024"]
+main()
+"""
+AS_FORK = """
+import os, socket
+from dcpstream.node.fork_server import _Served
+served = _Served(socket.socketpair()[0])
+served._start({"vbuckets": 1024}, False, 30, os.getcwd())
+tell()
+served._node.stop()
+"""
+TELL = """
+import gc
+def tell():
+    print(gc.get_freeze_count() > 50_000, len(gc.get_objects()) < 10_000)
+"""
+
+
+@pytest.mark.parametrize("code", [AS_COMMAND, AS_FORK], ids=["command", "fork"])
+def test_a_process_of_a_node_does_not_search_what_its_start_left_for_garbage(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TELL + code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout.splitlines()[:1] == ["True True"], done.stderr

@@ -14,7 +14,7 @@ from dcpstream.cli.node_security import allow_connections, security_arguments, s
 from dcpstream.cli.serving import address_options, administrator_options, announced, check_ready_file, ready_file_option
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, Persist
-from dcpstream.runtime import keep_large_buffers_apart
+from dcpstream.runtime import keep_large_buffers_apart, spare_what_is_loaded
 from dcpstream.runtime.stopping import stop_signals
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def node_command(
 
         node = Cluster(nodes, replicas, vbuckets=vbuckets, processes=processes, **arguments)
     with stop_signals() as stopping, node:
+        spare_what_is_loaded()
         members = [node] if isinstance(node, Node) else [each.node for each in node.nodes]
         with announced(members, ready_file):
             stopping.wait()

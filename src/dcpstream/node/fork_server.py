@@ -22,7 +22,7 @@ import dcpstream.node.http
 import dcpstream.store.disk  # noqa: F401 - loaded for the nodes
 from dcpstream.node.channel import Channel
 from dcpstream.node.embedded import Node
-from dcpstream.runtime import SystemClock, keep_large_buffers_apart
+from dcpstream.runtime import SystemClock, keep_large_buffers_apart, spare_what_is_loaded
 
 LAST_STOP_S = 10.0
 """Time that nodes get for a last commit when the parent has ended without stopping them."""
@@ -65,6 +65,7 @@ class _Served:
         if has_manager:
             node.manager = self._ask_manager
         node.start()
+        spare_what_is_loaded()
         names = ("port", "mgmt_port", "tls_port", "mgmt_tls_port", "ca_certificate")
         return {"pid": os.getpid()} | {name: getattr(node, name) for name in names}
 

@@ -5,7 +5,7 @@ the writes that a disk loses. `kernel` has the native code of this installation,
 """
 
 from dcpstream.runtime.clock import Clock, SystemClock, utc_now
-from dcpstream.runtime.collector import held_collector
+from dcpstream.runtime.collector import held_collector, spare_what_is_loaded
 from dcpstream.runtime.files import (
     DirectoryLock,
     File,
@@ -36,6 +36,7 @@ __all__ = [
     "make_private",
     "new_vbuuid",
     "replace_shared",
+    "spare_what_is_loaded",
     "utc_now",
     "write_whole",
 ]

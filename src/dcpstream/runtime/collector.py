@@ -8,6 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def spare_what_is_loaded() -> None:
+    """Collect none of the objects that there are now. For a process of ours whose start is over.
+
+    A node of 1,024 vbuckets has 105,000 objects that refer to others. Looking at all of them takes 60 ms of CPU, in
+    which the node answers nobody, and happens when many connections or streams begin.
+    """
+    gc.freeze()
+
+
 class _Hold:
     """Counts the parts of this process that hold the collector back."""
 
