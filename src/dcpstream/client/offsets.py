@@ -20,6 +20,7 @@ from zlib import crc32
 
 from dcpstream.errors import OffsetError
 from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.model.position import collections_of_json
 
 FORMAT = "dcpstream offsets"
 VERSION = 2
@@ -76,8 +77,13 @@ class SavedOffset:
         return f'{{{position_text(self.offset)}{named}{mark}, "earlier": [{", ".join(earlier)}]}}'
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SavedOffset:
-        """The inverse of `to_json`; raises ValueError."""
+    def from_json(cls, data: Mapping[str, Any], names: _Names | None = None) -> SavedOffset:
+        """The inverse of `to_json`; raises ValueError.
+
+        Args:
+            names: of other records that may have the same collections.
+        """
+        names = names or _Names()
         earlier = data.get("earlier", ())
         if not isinstance(earlier, list | tuple):
             raise ValueError("earlier positions are not a list")
@@ -85,8 +91,21 @@ class SavedOffset:
         if not isinstance(is_rolling_back, bool):
             raise ValueError("rolling_back is neither true nor false")
         same = {"collections": data.get("collections")}
-        positions = tuple(StreamOffset.from_json({**same, **old}) for old in earlier)
-        return cls(StreamOffset.from_json(data), positions, is_rolling_back)
+        positions = tuple(StreamOffset.from_json({**same, **old}, names) for old in earlier)
+        return cls(StreamOffset.from_json(data, names), positions, is_rolling_back)
+
+
+class _Names:
+    """Makes each set of collections once for all positions that have the same JSON object."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Mapping[str, str], tuple[CollectionName, ...]]] = {}
+
+    def __call__(self, named: Mapping[str, str]) -> tuple[CollectionName, ...]:
+        """The collections."""
+        if id(named) not in self._made:
+            self._made[id(named)] = named, collections_of_json(named)
+        return self._made[id(named)][1]
 
 
 def _position_text(offset: StreamOffset) -> str:
@@ -241,6 +260,7 @@ class FileOffsetStore:
                 raise ValueError("its checksum is wrong: it was cut or changed")
             records: dict[int, SavedOffset] = {}
             listed: list[Any] = []
+            names = _Names()
             for line in body.splitlines():
                 data = json.loads(line)
                 if "vbucket" not in data:
@@ -248,7 +268,7 @@ class FileOffsetStore:
                     continue
                 if "collections" in data:
                     data["collections"] = listed[data["collections"]]
-                records[int(data["vbucket"])] = SavedOffset.from_json(data)
+                records[int(data["vbucket"])] = SavedOffset.from_json(data, names)
         except _UNREADABLE as error:
             raise _damaged(str(self.path), error) from error
         return records

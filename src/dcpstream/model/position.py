@@ -6,7 +6,7 @@ supersedes. A seqno alone is therefore not a position; a seqno with its branch a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -115,8 +115,13 @@ class StreamOffset:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
+    def from_json(
+        cls, data: Mapping[str, Any], names: Callable[[Mapping[str, str]], tuple[CollectionName, ...]] | None = None
+    ) -> StreamOffset:
         """The inverse of `to_json`.
+
+        Args:
+            names: makes the collections, for many positions that have the same; `collections_of_json` by default.
 
         Raises:
             ValueError: a field is missing, is not a number, or the position is impossible.
@@ -130,12 +135,15 @@ class StreamOffset:
                 snapshot_start=int(data["snapshot_start"]),
                 snapshot_end=None if end is None else int(end),
                 manifest_uid=int(data.get("manifest_uid") or 0),
-                collections=None
-                if named is None
-                else tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in named.items())),
+                collections=None if named is None else (names or collections_of_json)(named),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error
+
+
+def collections_of_json(named: Mapping[str, str]) -> tuple[CollectionName, ...]:
+    """The collections of a position, from hexadecimal ids to paths."""
+    return tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in named.items()))
 
 
 StreamOffset.ZERO = StreamOffset(0, 0, 0, 0)

@@ -227,3 +227,15 @@ def test_a_vbucket_that_stays_costs_no_new_line(tmp_path: Path, monkeypatch: pyt
     made.clear()
     store.save({5: SavedOffset(second, (first,))})
     assert made == [second]
+
+
+def test_loaded_positions_share_their_collections(make: Make, tmp_path: Path) -> None:
+    """A set of a hundred collections for each of ten thousand positions would take 100 MB."""
+    named = tuple(CollectionName.of(number, f"s.c{number}") for number in range(3))
+    at = [StreamOffset(1, seqno, seqno, seqno, 0, named) for seqno in range(4)]
+    make(tmp_path).save({5: SavedOffset(at[3], tuple(at[:3])), 6: SavedOffset(at[2])})
+    loaded = make(tmp_path).load()
+    assert [one.collections for one in (loaded[5].offset, *loaded[5].earlier, loaded[6].offset)] == [named] * 5
+    assert len({id(one.collections) for one in (loaded[5].offset, *loaded[5].earlier)}) == 1
+    if isinstance(make(tmp_path), FileOffsetStore):
+        assert loaded[5].offset.collections is loaded[6].offset.collections
