@@ -541,23 +541,27 @@ class Interference:
 
 
 @pytest.mark.parametrize("back", [2, 1000])
+@pytest.mark.parametrize("place", ["_catch_up", "_slice"])
 def test_a_rollback_at_any_step_of_a_compaction_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, back: int
 ) -> None:
+    """Before new columns catch up with the present ones, and before each slice of them is copied."""
     prepared(tmp_path / "made")
-    path, catch_up = tmp_path / "rolled back", RowRemoval._catch_up
+    path, step_of = tmp_path / "rolled back", getattr(RowRemoval, place)
     step, was_reached = 0, True
     while was_reached:
         shutil.copytree(tmp_path / "made", path)
         with opened(path) as store:
             interfere = Interference(store, back, step)
 
-            def catching_up(rewrite: RowRemoval, store: DiskBucketStore = store, act: Interference = interfere) -> bool:
+            def interfered(
+                removal: RowRemoval, *bounds: int, store: DiskBucketStore = store, act: Interference = interfere
+            ) -> object:
                 if not store._commit_lock.locked():  # else a rollback would wait
                     act()
-                return catch_up(rewrite)
+                return step_of(removal, *bounds)
 
-            monkeypatch.setattr(RowRemoval, "_catch_up", catching_up)
+            monkeypatch.setattr(RowRemoval, place, interfered)
             store.compact(CompactionOrder(is_full=True, breathe=interfere))
             was_reached = interfere.left < 0
             if was_reached:

@@ -93,7 +93,10 @@ class RowRemoval:
         """
         is_done = False
         while not is_done:
-            self._build()
+            try:
+                self._build()
+            except RolledBackError:
+                continue
             while self._catch_up():
                 pass
             with commits:
@@ -127,7 +130,10 @@ class RowRemoval:
         return True
 
     def _build(self) -> None:
-        """Build the new columns from the present ones."""
+        """Build the new columns from the present ones.
+
+        Raises: RolledBackError: a rollback came in between, and the rows are others than at the beginning.
+        """
         rows, choice = self._rows, self._choice
         with self._lock:
             rows.journal = []
@@ -156,6 +162,8 @@ class RowRemoval:
 
     def _slice(self, first: int, stop: int) -> Columns:
         with self._lock:
+            if self._rows.truncations != self._truncations:
+                raise RolledBackError
             return self._rows.columns.part(first, stop)
 
     def _add_relinked(self, columns: Columns) -> None:
