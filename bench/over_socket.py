@@ -137,12 +137,17 @@ def cpu_of(
 ) -> float:
     """CPU seconds of the process while it answers."""
     before = cpu_seconds_of(pid)
+    exchange(connection, rounds, window * answer_bytes)
+    return cpu_seconds_of(pid) - before
+
+
+def exchange(connection: socket.socket, rounds: Sequence[bytes], answers_bytes: int) -> None:
+    """Send each piece of requests when the one before is answered, with so many bytes."""
     for data in rounds:
         connection.sendall(data)
-        missing = window * answer_bytes
+        missing = answers_bytes
         while missing:
             answer = connection.recv(min(missing, READ_BYTES))
             if not answer:
                 raise ConnectionError("the server closed the connection")
             missing -= len(answer)
-    return cpu_seconds_of(pid) - before

@@ -19,7 +19,7 @@ from bench.client import LOGIN
 from bench.common import Figure, report
 from bench.ingest import VALUE_BYTES
 from bench.load import PASSWORD, connect
-from bench.over_socket import READ_BYTES, pieces
+from bench.over_socket import exchange, pieces
 from bench.steady import Child
 from dcpstream.wire import Opcode, encode_request
 
@@ -47,14 +47,7 @@ def client(connection_string: str, control: Connection, port: int, vbids: list[i
         control.send("ready")
         control.recv()
         begin = time.monotonic()
-        for window in windows:
-            connection.sendall(window)
-            missing = WINDOW * ANSWER_BYTES
-            while missing:
-                answer = connection.recv(min(missing, READ_BYTES))
-                if not answer:
-                    raise ConnectionError("the node closed the connection")
-                missing -= len(answer)
+        exchange(connection, windows, WINDOW * ANSWER_BYTES)
         control.send((begin, time.monotonic()))
     control.recv()
     control.send(read(connection_string, vbids, documents))
