@@ -160,7 +160,7 @@ class ClusterConfig:
         self.rev += 1
         return self.rev
 
-    def _common(self, rev: int) -> dict[str, Any]:
+    def _common(self, rev: int, nodes: Sequence[NodeAddress], this_node: int) -> dict[str, Any]:
         cluster = {"clusterName": self.cluster_name, "clusterUUID": self.cluster_uuid}
         return {
             "rev": rev,
@@ -168,11 +168,13 @@ class ClusterConfig:
             **(cluster if self.release.names_cluster else {}),
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
-            "nodesExt": [self._node_ext(index) for index in range(len(self.nodes))],
+            "nodesExt": [
+                self._node_ext(node, is_this=index == this_node, is_alone=len(nodes) == 1)
+                for index, node in enumerate(nodes)
+            ],
         }
 
-    def _node_ext(self, index: int) -> dict[str, Any]:
-        node = self.nodes[index]
+    def _node_ext(self, node: NodeAddress, *, is_this: bool, is_alone: bool) -> dict[str, Any]:
         ports = {
             "kv": node.kv_port,
             "mgmt": node.mgmt_port,
@@ -181,7 +183,7 @@ class ClusterConfig:
         }
         always = ("kv", "mgmt")
         entry: dict[str, Any] = {"services": {name: port for name, port in ports.items() if port or name in always}}
-        if index == self.this_node:
+        if is_this:
             entry["thisNode"] = True
             if self.alternates:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
@@ -189,7 +191,7 @@ class ClusterConfig:
             entry["serverGroup"] = SERVER_GROUP
         if node.host:
             entry["hostname"] = node.host
-        elif (index == self.this_node and self.alternates) or len(self.nodes) > 1:
+        elif (is_this and self.alternates) or not is_alone:
             # Without a name clients would take the one they dialled for this network's, also if it is another one's.
             # And the Java SDK refuses a configuration of several nodes of which one has no name.
             entry["hostname"] = ADDRESS_PLACEHOLDER.decode()
@@ -197,7 +199,7 @@ class ClusterConfig:
 
     def for_node(self) -> dict[str, Any]:
         """The configuration without a bucket ("global")."""
-        return self._common(self.node_rev)
+        return self._common(self.node_rev, self.nodes, self.this_node)
 
     def for_bucket(
         self,
@@ -206,6 +208,8 @@ class ClusterConfig:
         chains: Sequence[Sequence[int]],
         manifest_uid: int,
         *,
+        nodes: Sequence[NodeAddress] = (),
+        this_node: int = 0,
         rev: int | None = None,
         is_ephemeral: bool = False,
         is_magma: bool = False,
@@ -217,12 +221,16 @@ class ClusterConfig:
             uuid: the bucket's identity, changes when it is created anew.
             chains: per vbucket the indexes of its nodes, active first, -1 for none.
             manifest_uid: version of the collections manifest.
+            nodes: those that the chains mean; none: those of the cluster.
+            this_node: which of `nodes` this is.
             rev: revision of the bucket's last change; the newest of all if not told.
             is_ephemeral: whether it is kept in memory alone.
             is_magma: whether it can keep the history of changes, as magma does.
         """
-        hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in self.nodes]
-        return self._common(self.rev if rev is None else rev) | {
+        if not nodes:
+            nodes, this_node = self.nodes, self.this_node
+        hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in nodes]
+        return self._common(self.rev if rev is None else rev, nodes, this_node) | {
             "name": name,
             "uuid": uuid,
             "bucketType": "ephemeral" if is_ephemeral else "membase",
@@ -234,12 +242,12 @@ class ClusterConfig:
             "collectionsManifestUid": f"{manifest_uid:x}",
             "nodes": [
                 {"hostname": f"{host}:{node.mgmt_port}", "ports": {"direct": node.kv_port}}
-                for host, node in zip(hosts, self.nodes, strict=True)
+                for host, node in zip(hosts, nodes, strict=True)
             ],
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": max((len(chain) for chain in chains), default=1) - 1,
-                "serverList": [f"{host}:{node.kv_port}" for host, node in zip(hosts, self.nodes, strict=True)],
+                "serverList": [f"{host}:{node.kv_port}" for host, node in zip(hosts, nodes, strict=True)],
                 "vBucketMap": [list(chain) for chain in chains],
             },
         }

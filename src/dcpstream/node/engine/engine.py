@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
-from dcpstream.model import BucketSettings, Manifest, VbucketMap
+from dcpstream.model import BucketSettings, Manifest, NodeAddress, VbucketMap
 from dcpstream.node.engine import cluster_config
 from dcpstream.node.engine.access.login_throttle import LoginThrottle
 from dcpstream.node.engine.access.users import Users
@@ -339,6 +339,7 @@ class Engine(Generic[S]):
         else:
             bucket.uuid, bucket.config_rev = given.uuid or bucket.uuid, given.rev
             bucket.given_chains = [list(chain) for chain in given.chains]
+            bucket.given_nodes, bucket.given_this_node = list(given.nodes), this_node
             told = set(bucket.sessions)
         for session in told:
             session.push_config()
@@ -417,6 +418,8 @@ class Engine(Generic[S]):
                     bucket.uuid,
                     bucket.chains(),
                     bucket.manifest.uid,
+                    nodes=bucket.given_nodes,
+                    this_node=bucket.given_this_node,
                     rev=bucket.config_rev,
                     is_ephemeral=bucket.settings.is_ephemeral,
                     is_magma=bucket.settings.storage_backend == "magma" or bucket.settings.keeps_history,
@@ -424,6 +427,8 @@ class Engine(Generic[S]):
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data
         data = data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())
-        if self.config.alternates or len(self.config.nodes) > 1:
-            data = data.replace(cluster_config.ADDRESS_PLACEHOLDER, cluster_config.plain_host(host).encode())
-        return data
+        return data.replace(cluster_config.ADDRESS_PLACEHOLDER, cluster_config.plain_host(host).encode())
+
+    def nodes_of(self, bucket: Bucket) -> list[NodeAddress]:
+        """The nodes that the numbers in a bucket's map mean."""
+        return bucket.given_nodes or self.config.nodes

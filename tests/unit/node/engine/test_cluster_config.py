@@ -265,6 +265,20 @@ def test_a_manager_s_map_is_told_to_clients():
     assert content["nodes"][1]["hostname"] == "127.0.0.1:8092"
 
 
+def test_a_bucket_s_map_names_its_own_nodes_while_another_map_names_other_ones():
+    """A failover takes its node out of the maps of two buckets one after the other."""
+    client = Talker(engine_of())
+    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
+    alone = json.loads(given(7, 6, CHAINS))
+    del alone["nodesExt"][1:], alone["vBucketServerMap"]
+    assert give(client, 7, 6, json.dumps(alone).encode(), b"") == 0
+    content = config_of(client)
+    assert content["rev"] == 5
+    assert content["vBucketServerMap"]["vBucketMap"] == CHAINS
+    assert content["vBucketServerMap"]["serverList"] == ["127.0.0.1:11210", "127.0.0.1:11211"]
+    assert [entry["services"]["kv"] for entry in content["nodesExt"]] == [11210, 11211]
+
+
 def test_what_happens_here_makes_no_other_version_of_a_manager_s_map():
     client = Talker(engine_of())
     assert give(client, 7, 5, given(7, 5, CHAINS)) == 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from dcpstream.model import BucketSettings, Collection, Manifest, Persist, VbucketState
+from dcpstream.model import BucketSettings, Collection, Manifest, NodeAddress, Persist, VbucketState
 from dcpstream.node.engine.bucket import manifest as manifests
 from dcpstream.node.engine.bucket.clients import Client
 from dcpstream.node.engine.bucket.durability import Durability
@@ -100,6 +100,8 @@ class Bucket:
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
         given_chains: the vbucket map of a cluster manager; None on a node that is a cluster of its own.
+        given_nodes: the nodes that the numbers in `given_chains` mean; the maps of two buckets may name other ones.
+        given_this_node: which of `given_nodes` this is.
         resting: vbuckets that were active when the bucket was closed cleanly, and have had no role since: see
             `stand_down`.
     """
@@ -136,6 +138,8 @@ class Bucket:
         self.parameters = Parameters()
         self.config_rev = 0
         self.given_chains: list[list[int]] | None = None
+        self.given_nodes: list[NodeAddress] = []
+        self.given_this_node = 0
         self.resting: set[int] = set()
         self.ops = [0] * OPCODES
 

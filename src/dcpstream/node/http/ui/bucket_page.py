@@ -207,12 +207,12 @@ def _map(engine: Engine, bucket: Bucket) -> str:
         f'<svg class="map" viewBox="0 0 {per_row * CELL} {rows * CELL}"{width} role="img" '
         f'aria-label="{text("; ".join(there))}">{cells}</svg><ul class="legend">{legend}</ul>'
     )
-    return section("map", "vBucket map", picture + _shares(engine, chains))
+    return section("map", "vBucket map", picture + _shares(engine, bucket, chains))
 
 
-def _shares(engine: Engine, chains: list[list[int]]) -> str:
+def _shares(engine: Engine, bucket: Bucket, chains: list[list[int]]) -> str:
     """How many copies each node of the map has; nothing for a node that is alone."""
-    nodes = engine.config.nodes
+    nodes = engine.nodes_of(bucket)
     if len(nodes) < 2:
         return ""
     items = "".join(
@@ -240,7 +240,7 @@ def _chosen(engine: Engine, bucket: Bucket, vbid: int | None, host: str) -> str:
         return section("vbucket", "Failover log", field)
     vbucket, chain = bucket.vbuckets[vbid], bucket.chains()[vbid]
     if vbucket is None:
-        active = engine.config.nodes[chain[0]] if chain and chain[0] >= 0 else None
+        active = engine.nodes_of(bucket)[chain[0]] if chain and chain[0] >= 0 else None
         if active is None:
             where = "No node has the active copy."
         else:
@@ -261,15 +261,15 @@ def _chosen(engine: Engine, bucket: Bucket, vbid: int | None, host: str) -> str:
         for index, entry in enumerate(entries)
     ]
     note = (
-        f"It is {_STATES[vbucket.state]} here; copies: {_copies(engine, chain)}. The newest branch is on top. A reader "
+        f"It is {_STATES[vbucket.state]} here; copies: {_copies(engine, bucket, chain)}. The newest branch is on top. A reader "
         "that resumes from another branch is told to roll back to where the branches part."
     )
     shown = table("log", f"Branches of vBucket {vbid}", _LOG, rows, "", note=note)
     return section("vbucket", f"Failover log of vBucket {vbid}", field) + shown
 
 
-def _copies(engine: Engine, chain: list[int]) -> str:
-    nodes = engine.config.nodes
+def _copies(engine: Engine, bucket: Bucket, chain: list[int]) -> str:
+    nodes = engine.nodes_of(bucket)
     named = [_name(nodes[index], engine) for index in chain if 0 <= index < len(nodes)]
     return ", ".join(named) or "none"
 
@@ -278,7 +278,7 @@ def _vbuckets(engine: Engine, bucket: Bucket, first: int) -> str:
     chains = bucket.chains()
     here = path("ui", "buckets", bucket.name)
     last = min(first + VBUCKETS_PER_PAGE, bucket.vbucket_count)
-    is_alone = len(engine.config.nodes) < 2
+    is_alone = len(engine.nodes_of(bucket)) < 2
     columns = [column for column in _VBUCKETS if column.name != "Copies" or not is_alone]
     rows = []
     for vbid in range(first, last):
@@ -295,7 +295,7 @@ def _vbuckets(engine: Engine, bucket: Bucket, first: int) -> str:
                 number(len(vbucket.failover_log.entries)),
             )
         shown = Cell(link(f"{here}?vbucket={vbid}#vbucket", str(vbid)), vbid)
-        copies = () if is_alone else (small(_copies(engine, chains[vbid])),)
+        copies = () if is_alone else (small(_copies(engine, bucket, chains[vbid])),)
         rows.append(Row(str(vbid), (shown, state(_MEANINGS[name], kind), *copies, *figures)))
     pages = range(0, bucket.vbucket_count, VBUCKETS_PER_PAGE)
     pager = ""

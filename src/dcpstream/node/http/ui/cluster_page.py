@@ -134,9 +134,9 @@ def _copies(engine: Engine, buckets: Sequence[Bucket]) -> str:
     columns = [Column("Bucket"), *[Column(node_name(node.host, node.mgmt_port), is_number=True) for node in nodes]]
     rows = []
     for bucket in buckets:
-        chains = bucket.chains()
+        chains, indexes = bucket.chains(), {node: index for index, node in enumerate(engine.nodes_of(bucket))}
         cells: list[Cell | str] = [Cell(link(path("ui", "buckets", bucket.name), text(bucket.name)), bucket.name)]
-        for index in range(len(nodes)):
+        for index in (indexes.get(node, len(indexes)) for node in nodes):
             active = sum(chain[:1] == [index] for chain in chains)
             replicas = sum(index in chain[1:] for chain in chains)
             cells.append(Cell(number(active).html + small(f"{replicas:,} replica"), active))

@@ -122,7 +122,7 @@ def _elsewhere(engine: Engine, place: Place, key: str, vbid: int, host: str) -> 
     chain = place.bucket.chains()[vbid]
     if not chain or chain[0] < 0:
         return f"It belongs to vBucket {vbid}, which is active nowhere now."
-    node = engine.config.nodes[chain[0]]
+    node = engine.nodes_of(place.bucket)[chain[0]]
     url = f"http://{in_url(node.host or host)}:{node.mgmt_port}"
     return f"It belongs to vBucket {vbid}: {link(text(url) + documents_path(place, key), 'the node that has it')}."
 
