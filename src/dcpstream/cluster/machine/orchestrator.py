@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dcpstream.cluster.machine.layout import plan_chains
@@ -415,9 +415,12 @@ class Orchestrator:
             member.name for member, answer in zip(present, answers, strict=True) if answer is not None
         )
 
-    def _tell(self, bucket: BucketState | None, member: Member, members: Iterable[Member]) -> Outcome[Frame]:
+    def _tell(self, bucket: BucketState | None, member: Member, members: Sequence[Member]) -> Outcome[Frame]:
         rev = self._rev if bucket is None else bucket.rev
-        value = map_json(bucket, members, member.name, epoch=self.epoch, rev=rev, cluster_uuid=self.cluster_uuid)
+        named = self._named(bucket, members)
+        if member not in named:
+            named.append(member)
+        value = map_json(bucket, named, member.name, epoch=self.epoch, rev=rev, cluster_uuid=self.cluster_uuid)
         name = "" if bucket is None else bucket.name
         return self.orders(member.name, name).order(
             Opcode.SET_CLUSTER_CONFIG,
@@ -425,6 +428,15 @@ class Orchestrator:
             extras=admin.SetClusterConfig.layout.extras.pack(self.epoch, rev),
             value=value,
         )
+
+    def _named(self, bucket: BucketState | None, members: Sequence[Member]) -> list[Member]:
+        """The nodes that a map names: these, and those that a vbucket's chain still names first.
+
+        The latter were failed over, or come back, and no copy has been promoted yet. Clients go on to try such a node.
+        They end the streams of a vbucket that the map says is nowhere.
+        """
+        serving = {chain[0] for chain in bucket.chains} if bucket is not None else set()
+        return [member for member in self.members.values() if member in members or member.name in serving]
 
     def dismiss(self, node: str) -> Procedure[None]:
         """As `tell_failed`, and close the connections."""
@@ -436,7 +448,7 @@ class Orchestrator:
         member = self.members[node]
         yield [
             self.tasks.within(
-                self._tell(bucket, member, [*self.known_members(), member]), REPLY_TIMEOUT_S, f"node {node}"
+                self._tell(bucket, member, self.known_members()), REPLY_TIMEOUT_S, f"node {node}"
             ).quietly()
             for bucket in self.buckets.values()
         ]

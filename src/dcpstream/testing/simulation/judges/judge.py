@@ -48,6 +48,7 @@ class Judge:
         self.conversations = Conversations(self.histories, self._map_told)
         self.recovering: set[str] = set()
         self.durable: list[DurableWrite] = []
+        self._named: dict[int, list[str]] = {}
         cluster.lines.taps[bucket] = self.conversations
         if bucket == MAIN:
             cluster.watchers.clear()  # this judge does more than what the cluster looks at without one
@@ -95,6 +96,7 @@ class Judge:
         unsettled = cluster.orchestrator.buckets[content["name"]].unsettled
         ports = [node["services"]["kv"] for node in content["nodesExt"]]
         for vbid, chain in enumerate(content["vBucketServerMap"]["vBucketMap"]):
+            self._look_for_live(vbid, [cluster.name_at(ports[number]) for number in chain if number >= 0], chain)
             name = cluster.name_at(ports[chain[0]]) if chain[0] >= 0 else ""
             node = cluster.nodes.get(name)
             if node is None or name in cluster.hung or self._is_given_up(name) or vbid in unsettled:
@@ -106,6 +108,31 @@ class Judge:
                     f"{'missing' if state is None else state.name.lower()}"
                 )
             self._look_at_durable(vbid, [cluster.name_at(ports[number]) if number >= 0 else "" for number in chain])
+
+    def _look_for_live(self, vbid: int, named: list[str], chain: list[int]) -> None:
+        """Clients are told that a vbucket is nowhere only when no copy is left: many of them end its streams then.
+
+        Args:
+            named: the nodes that the map names for the vbucket.
+            chain: as the map has it; its first entry is negative for a vbucket that is nowhere.
+        """
+        if chain[0] >= 0:
+            self._named[vbid] = named
+            return
+        cluster = self._cluster
+        live = [
+            name
+            for name in dict.fromkeys((*named, *self._named.get(vbid, ())))
+            if name in cluster.nodes
+            and name not in cluster.hung
+            and not self._is_given_up(name)
+            and cluster.state(name, vbid, self._bucket) is not None
+        ]
+        if live:
+            raise Violation(
+                f"a vbucket that has a live copy is somewhere: the map says that vbucket {vbid} is nowhere, while "
+                f"{live} have copies"
+            )
 
     def _look_at_durable(self, vbid: int, chain: list[str]) -> None:
         """Most copies of a whole chain that clients are told have all that was acknowledged before."""
