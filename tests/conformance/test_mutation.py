@@ -15,7 +15,7 @@ from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
 from tests.kit.rules import rule
-from tests.kit.streams import REPLICA, of
+from tests.kit.streams import REPLICA, new_checkpoint, of
 
 EXTRAS = struct.Struct(">QQIIIHB")
 XATTRS = {"_sync": b'{"rev":"1"}', "mine": b"2"}
@@ -163,6 +163,36 @@ def test_without_values() -> None:
     assert [(frame.value, frame.datatype) for frame in plain] == [(b"", 0), (b"", 0)]
     xattrs = mutations(node, flags=OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS)
     assert [(frame.value, frame.datatype) for frame in xattrs] == [(encode_xattrs(XATTRS), Datatype.XATTR), (b"", 0)]
+
+
+def of_two_documents(node: SimulatedNode, flags: int, vbid: int = 1) -> list[tuple[object, ...]]:
+    """What a new connection gets of a document and of a deletion in a vbucket, without their times."""
+    peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER)
+    frames = [frame for frame in peer.stream(vbid) if frame.opcode in (Opcode.DCP_MUTATION, Opcode.DCP_DELETION)]
+    return [(frame.opcode, frame.key, frame.extras, frame.value, frame.datatype, frame.cas > 0) for frame in frames]
+
+
+@rule("MUT-12")
+@pytest.mark.parametrize("options", [0, OpenFlag.INCLUDE_DELETE_TIMES])
+def test_keys_from_disk_have_lost_their_metadata_since_76(options: int) -> None:
+    found = {}
+    for release in ("7.2", "7.6"):
+        node = SimulatedNode(compat_version=release)
+        node.set_doc(1, "gone")
+        node.delete_doc(1, "gone")
+        node.set_doc(1, "kept", b"1", flags=7, expiration=1_800_000_000)
+        from_memory = of_two_documents(node, OpenFlag.NO_VALUE | options)
+        assert [row[0] for row in from_memory] == [Opcode.DCP_DELETION, Opcode.DCP_MUTATION]
+        new_checkpoint(node)
+        for more in (OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS):
+            rows = of_two_documents(node, more | options)
+            assert [(*row[:4], row[5]) for row in rows] == [(*row[:4], row[5]) for row in from_memory]
+        found[release] = of_two_documents(node, OpenFlag.NO_VALUE | options)
+    assert found["7.2"] == from_memory
+    assert found["7.6"] == [
+        (Opcode.DCP_MUTATION, b"\0gone", EXTRAS.pack(2, 1, 0, 0, 0, 0, 2), b"", 0, False),
+        (Opcode.DCP_MUTATION, b"\0kept", EXTRAS.pack(3, 1, 0, 0, 0, 0, 2), b"", 0, False),
+    ]
 
 
 @rule("MUT-13")

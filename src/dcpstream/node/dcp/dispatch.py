@@ -140,6 +140,7 @@ def _machine(
             session.features,
             bucket,
             now,
+            sends_only_keys_from_disk=session.engine.release.is_76,
             takeovers=takeovers,
             access=partial(_may_stream, session, bucket),
             buffers=session.engine.buffers,

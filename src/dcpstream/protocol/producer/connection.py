@@ -86,6 +86,8 @@ class ProducerConnection:
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
+        sends_only_keys_from_disk: a client that asks for no part of the values gets documents from disk without
+            metadata, and deletions as mutations, as servers since 7.6 send them.
         takeovers: carries out takeovers in the bucket; without it they are refused.
         access: what the user may stream; everything by default.
         buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
@@ -110,6 +112,7 @@ class ProducerConnection:
         now: float,
         limits: ProducerLimits = DEFAULT_LIMITS,
         *,
+        sends_only_keys_from_disk: bool = False,
         takeovers: TakeoverHost | None = None,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
@@ -149,6 +152,7 @@ class ProducerConnection:
             has_collections=self.has_collections,
             has_takeovers=takeovers is not None,
             streams_max=limits.streams_max,
+            sends_only_keys_from_disk=sends_only_keys_from_disk,
             access=access,
             buffers=buffers,
         )

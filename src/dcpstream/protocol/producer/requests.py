@@ -35,6 +35,7 @@ class StreamMaker:
         has_collections: HELLO granted collections.
         has_takeovers: vbuckets may be handed over.
         streams_max: streams of the connection.
+        sends_only_keys_from_disk: see `ProducerConnection`.
         access: what the user may stream.
         buffers: memory that the streams copy blocks to.
     """
@@ -48,6 +49,7 @@ class StreamMaker:
         has_collections: bool,
         has_takeovers: bool,
         streams_max: int,
+        sends_only_keys_from_disk: bool,
         access: StreamAccess,
         buffers: BufferPool | None,
     ) -> None:
@@ -57,6 +59,7 @@ class StreamMaker:
         self._has_collections = has_collections
         self._has_takeovers = has_takeovers
         self._streams_max = streams_max
+        self._sends_only_keys_from_disk = sends_only_keys_from_disk
         self._access = access
         self._buffers = buffers
 
@@ -126,6 +129,7 @@ class StreamMaker:
             is_everything_visible=self._is_everything_visible,
             has_sync_writes=settings.sync_writes,
             has_change_streams=settings.change_streams,
+            sends_only_keys_from_disk=self._sends_only_keys_from_disk and self._wants_only_keys,
             access=self._access,
             buffers=self._buffers,
         )
@@ -148,6 +152,12 @@ class StreamMaker:
     def _is_everything_visible(self) -> bool:
         """Whether the client gets every message of the history: prepares, and all events."""
         return self._settings.sync_writes and self._settings.flatbuffers_system_events
+
+    @property
+    def _wants_only_keys(self) -> bool:
+        """Whether the client asked for no part of the documents' values; keeping the datatype is a wish for a part."""
+        flags = self._open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS)
+        return flags == OpenFlag.NO_VALUE
 
     def _form(self, wanted: StreamFilter) -> StreamForm:
         """The form of a stream's messages, fixed when the stream begins."""

@@ -86,6 +86,7 @@ class ProducerStream:
         is_everything_visible: the stream hides nothing, so it never sends SEQNO_ADVANCED.
         has_change_streams: every version that is kept is sent, not only the newest of each key.
         has_sync_writes: prepares, commits and aborts are sent as such, not as the documents that they make.
+        sends_only_keys_from_disk: documents from disk come as `StreamForm.only_keys` says.
         access: what the user may stream; asked again before each marker.
         buffers: memory that blocks are copied to; fresh memory by default.
 
@@ -120,6 +121,7 @@ class ProducerStream:
         "_messages",
         "_out_of_order",
         "_purge_seqno",
+        "_sends_only_keys_from_disk",
         "_skipped",
         "_snapshot_base",
         "_snapshot_end",
@@ -163,6 +165,7 @@ class ProducerStream:
         is_everything_visible: bool = False,
         has_sync_writes: bool = False,
         has_change_streams: bool = False,
+        sends_only_keys_from_disk: bool = False,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
     ) -> None:
@@ -191,6 +194,7 @@ class ProducerStream:
         self._has_cursor_dropping = has_cursor_dropping
         self._is_everything_visible = is_everything_visible
         self._has_sync_writes = has_sync_writes
+        self._sends_only_keys_from_disk = sends_only_keys_from_disk
         self._history = ChangeHistory(view) if has_change_streams else None
         self._messages = StreamMessages(
             view,
@@ -403,8 +407,9 @@ class ProducerStream:
                 return b""
         self._form_durable_writes(is_disk=is_disk)
         packs_deletions = is_disk and self.form.snappy != "none" and self.form.user_xattrs_on_delete
-        if packs_deletions is not self.form.packs_deletions:
-            self.form = replace(self.form, packs_deletions=packs_deletions)
+        only_keys = is_disk and self._sends_only_keys_from_disk
+        if (packs_deletions, only_keys) != (self.form.packs_deletions, self.form.only_keys):
+            self.form = replace(self.form, packs_deletions=packs_deletions, only_keys=only_keys)
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
         self._held_view = view.hold(end)
         if is_disk and self._may_come_out_of_order():

@@ -4,7 +4,7 @@ The stored form is the richest. A stream may do without collections, xattrs or v
 may want values compressed or not, or a stream id in each message.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc, active_stream.cc (makeResponseFromItem),
-docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
+backfill_disk.cc (CacheCallback), docs/dcp/documentation/commands/{mutation,deletion,expiration}.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
-from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Prepare
+from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutation, Prepare
 from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.stored.durable import DurableForm, commit_extras, is_sent, turned
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, flatbuffer_of, read_event
@@ -26,6 +26,9 @@ _DELETIONS = frozenset((int(Opcode.DCP_DELETION), int(Opcode.DCP_EXPIRATION)))
 _DOCUMENTS = _DELETIONS | {int(Opcode.DCP_MUTATION)}
 _DELETED_AT = Prepare.layout.offset("deleted") - HEADER_BYTES
 """Offset of the deletion flag in a prepare's extras."""
+
+_SEQNO_BYTES = 8
+"""The seqno stands first in the extras of a document."""
 
 COARSE_COUNTER, EXACT_COUNTER = 2, 4
 """The last byte of a fresh document's extras, as recorded: without and with `supports_hifi_MFU`."""
@@ -56,6 +59,8 @@ class StreamForm:
         user_xattrs_on_delete: deletions keep user xattrs too.
         packs_deletions: xattrs of deletions that are sent whole are compressed, even if that makes them longer. A
             server reads deletions from its files, which hold every value compressed.
+        only_keys: documents keep their key and seqno alone, and deletions come as mutations. Servers since 7.6 send
+            documents from disk like this to a stream that asked for neither values nor xattrs.
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: the durable writes that are sent; None: only the documents that they make.
     """
@@ -73,6 +78,7 @@ class StreamForm:
     flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
     packs_deletions: bool = False
+    only_keys: bool = False
     hifi_counter: bool = False
     durable: DurableForm | None = None
 
@@ -84,7 +90,7 @@ class StreamForm:
 
     def is_as_stored_but_for_bodies(self, kinds: int) -> bool:
         """As `is_as_stored`, if the documents' bodies and their compression are left aside."""
-        if self.stream_id is not None or not self.collections:
+        if self.stream_id is not None or not self.collections or self.only_keys:
             return False
         if not kinds and self.collection_ids is None:
             return True  # most blocks; the union of flags below would cost more than all checks before
@@ -137,6 +143,8 @@ def rewritten(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
             opcode, extras, value, datatype, cas = Opcode.DCP_COMMIT, of_commit, b"", 0, 0
         elif opcode == Opcode.DCP_ABORT:
             extras = turned(extras)
+        elif form.only_keys and opcode in _DOCUMENTS:
+            opcode, extras, value, datatype, cas = Opcode.DCP_MUTATION, _extras_of_a_key(extras, form), b"", 0, 0
         else:
             is_deletion = opcode in _DELETIONS or (opcode == Opcode.DCP_PREPARE and bool(extras[_DELETED_AT]))
             value, datatype = _form_value(value, datatype, form, is_deletion=is_deletion)
@@ -168,6 +176,12 @@ def _form_event(extras: bytes, key: bytes, value: bytes, form: StreamForm) -> tu
     if form.flatbuffer_events:
         return extras[:-1] + bytes((VERSION_FLATBUFFERS,)), flatbuffer_of(event)
     return extras, value
+
+
+def _extras_of_a_key(extras: bytes, form: StreamForm) -> bytes:
+    """The extras of a new document with the seqno of this one."""
+    by_seqno = int.from_bytes(extras[:_SEQNO_BYTES], "big")
+    return Mutation.layout.extras.pack(by_seqno, 1, 0, 0, 0, 0, EXACT_COUNTER if form.hifi_counter else COARSE_COUNTER)
 
 
 def _form_deletion(opcode: int, extras: bytes, form: StreamForm) -> tuple[int, bytes]:
