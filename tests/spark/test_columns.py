@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import dcpstream
 from dcpstream.node.summary import summarize_bucket
-from tests.kit.spark import VBUCKETS, Bucket, kv_of
+from dcpstream.pipelines import compare
+from tests.kit.spark import VBUCKETS, Bucket, access, kv_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +62,26 @@ def test_fields_of_documents_are_those_of_from_json(spark: SparkSession, documen
     # from_json takes the first element of an array for the object, and keeps no text of what is none at all.
     nothing = dict.fromkeys(typed[0])
     assert typed[5:] == [{**nothing, "key": f"k{n}", "_corrupt_record": DOCUMENTS[n].decode()} for n in (5, 6)]
+
+
+@pytest.mark.slow
+def test_rows_without_values_from_disk_of_76(spark: SparkSession, tmp_path: Path) -> None:
+    node = dcpstream.Node(vbuckets=2, path=tmp_path / "76", compat_version="7.6")
+    with node, kv_of(node) as kv:
+        kv.set_many(((f"k{n}", b"1") for n in range(20)), flags=7)
+        kv.delete_many(f"k{n}" for n in range(5))
+    with node:
+        frame = spark.read.format("dcp").options(**access(node))
+        whole = frame.load()
+        names = "key", "op", "cas", "rev", "flags", "expiry"
+        expected = rows_of(whole.select(*names))
+        assert [row["op"] for row in expected].count("deletion") == 5
+        assert rows_of(frame.option("columns", ",".join(names)).load().select(*names)) == expected
+        assert rows_of(frame.schema("key STRING, op STRING, cas BIGINT").load()) == [
+            {name: row[name] for name in ("key", "op", "cas")} for row in expected
+        ]
+        report = compare(spark, whole.where("op = 'mutation'"), access(node), values="none", also=("cas",))
+        assert (report.is_equal, report.equal) == (True, 15)
 
 
 def test_variant_is_what_parse_json_makes(spark: SparkSession, documents: Bucket) -> None:

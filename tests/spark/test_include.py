@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,18 @@ def test_changes_before_a_time_are_left_out(node: dcpstream.Node) -> None:
 def test_a_column_that_was_not_asked_for_is_refused(node: dcpstream.Node) -> None:
     with pytest.raises(ConfigError, match="Add xattrs to include"):
         SourceOptions.parse(access(node, include="deletes", columns="key,xattrs"))
+
+
+def test_deletions_come_where_values_are_not_asked_for(tmp_path: Path) -> None:
+    node = dcpstream.Node(vbuckets=VBUCKETS, path=tmp_path / "node", compat_version="7.6")
+    with node:
+        changed(node)
+    with node:  # which reads from disk what it had before
+        rows = Stream(node, columns="key,op,cas").step()
+    assert Counter(row["op"] for row in rows) == {
+        "mutation": 4,
+        "deletion": 2,
+        "scope_created": 2,
+        "collection_created": 2,
+    }
+    assert all(row["cas"] for row in rows if row["key"])

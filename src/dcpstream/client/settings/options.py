@@ -37,7 +37,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
 for a connection, and of the bytes that are read in vain when a read ends inside a snapshot."""
 
-_VALUE_COLUMNS = frozenset(("value", "value_text", "xattrs", "datatype"))
+_VALUE_COLUMNS = frozenset(("value", "value_text", "xattrs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class DcpSettings:
         buffer_bytes: the flow-control window.
         noop_interval_s: seconds between the node's NOOPs.
         xattrs: whether values come with their xattr section.
-        no_value: leave out values (and xattrs, unless asked for).
+        no_value: leave out values and xattrs.
         out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
             where it finds the collection faster that way.
     """
@@ -81,12 +81,17 @@ class DcpSettings:
 
     @property
     def open_flags(self) -> int:
-        """The flags of DCP_OPEN; with delete times, which distinguish expirations from deletions."""
+        """The flags of DCP_OPEN; with delete times, which distinguish expirations from deletions.
+
+        Values are left out by the flag that keeps the datatypes of the stored documents. With the other one, NO_VALUE
+        alone, servers since 7.6 do not read documents from disk: they send deletions as mutations, and every CAS,
+        revision, flag and expiry as that of a new document. No value comes with either of them.
+        """
         flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
-        if self.xattrs:
-            flags |= OpenFlag.INCLUDE_XATTRS
         if self.no_value:
-            flags |= OpenFlag.NO_VALUE
+            flags |= OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+        elif self.xattrs:
+            flags |= OpenFlag.INCLUDE_XATTRS
         return int(flags)
 
     def controls(self) -> list[tuple[str, str, bool]]:

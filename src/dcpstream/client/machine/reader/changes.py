@@ -39,7 +39,7 @@ class Change:
         vbid, vbuuid, seqno: where in which branch of history.
         rev: how many times the document was changed, as the node counts.
         cas: its version; nanoseconds since 1970 of the node's hybrid clock.
-        flags, datatype: as stored.
+        flags, datatype: as stored, also if the value is not sent.
         expiry: seconds since 1970 at which it expires, or was deleted; 0 for none.
         xattrs: name → JSON text.
         offset: where to go on after this change; see `Client.changes`.

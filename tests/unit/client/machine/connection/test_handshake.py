@@ -160,7 +160,7 @@ def test_an_answer_to_something_else_is_refused() -> None:
 def test_open_flags() -> None:
     everything = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.INCLUDE_XATTRS
     assert DcpSettings(name="x").open_flags == everything
-    keys_only = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.NO_VALUE
+    keys_only = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
     assert DcpSettings(name="x", xattrs=False, no_value=True).open_flags == keys_only
 
 
