@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from dcpstream.pipelines.failures import failure_of
-from dcpstream.pipelines.pipeline import Pipeline, Until
-from dcpstream.pipelines.progress import PipelineProgress
+from dcpstream.pipelines.pipeline import Pipeline, Until, name_of
+from dcpstream.pipelines.progress import PipelineProgress, VbucketProgress
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.runtime.stopping import StopSign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dcpstream.pipelines.engine import FoldReport
     from dcpstream.pipelines.lake_config import PipelineConfig
+    from dcpstream.pipelines.monitor import Watched
+    from dcpstream.pipelines.progress import BatchReport
 
 LOOK_INTERVAL_S = 0.5
 """Seconds between two looks at the pipelines."""
@@ -74,6 +77,37 @@ class Runnable(Protocol):
     def progress(self) -> PipelineProgress:
         """Where it stands."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """What a monitor shows of a pipeline that could not be made, for example because of its options.
+
+    Attributes:
+        name: of the pipeline.
+        failure: why.
+    """
+
+    name: str
+    failure: Exception
+    is_running: bool = False
+    is_busy: bool = False
+    rejects_place: str | None = None
+
+    def progress(self) -> PipelineProgress:
+        """None."""
+        return PipelineProgress()
+
+    def vbuckets(self) -> list[VbucketProgress]:
+        """None."""
+        return []
+
+    def add_listener(
+        self,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+    ) -> None:
+        """Nothing will ever be reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +182,22 @@ class Lake:
         configs: Iterable[PipelineConfig],
         on_event: Callable[[LakeEvent], None],
         *,
-        watch: Callable[[Pipeline], None] | None = None,
+        watch: Callable[[Watched], None] | None = None,
     ) -> Lake:
         """The lake of a session.
 
         Args:
-            watch: called with each pipeline before it starts, also when it was made anew after a failure.
+            watch: called with each pipeline before it starts, also when it was made anew after a failure. If it could
+                not be made, called with what stands for it.
         """
 
         def make(config: PipelineConfig) -> Pipeline:
-            pipeline = pipeline_of(spark, config)
+            try:
+                pipeline = pipeline_of(spark, config)
+            except Exception as error:
+                if watch is not None:
+                    watch(Unmade(name_of(config.path), error))
+                raise
             if watch is not None:
                 watch(pipeline)
             return pipeline
@@ -167,7 +207,7 @@ class Lake:
     def run(self, stopping: StopSign, *, once: bool = False) -> bool:
         """Run until `stopping` is set, or with `once` until every pipeline has read what the buckets hold now.
 
-        Returns: whether no pipeline was given up.
+        Returns: whether no pipeline was given up, and all could be stopped without an error.
         """
         try:
             while not stopping.is_set():
@@ -239,8 +279,15 @@ class Lake:
 
     def _stop(self) -> None:
         for member in self._members:
-            if member.pipeline is not None and not member.is_done:
+            if member.pipeline is None or member.is_done:
+                continue
+            try:
                 member.pipeline.stop()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are stopped, too
+                member.is_failed = True
+                failure = failure_of(error, member.config.options)
+                self._on_event(LakeEvent(member.config.name, "failed", message=failure.message[:MESSAGE_CHARACTERS]))
+            else:
                 self._tell(member, "stopped", member.pipeline.progress())
 
     def _tell(self, member: _Member, kind: EventKind, progress: PipelineProgress | None = None) -> None:

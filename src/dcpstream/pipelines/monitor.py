@@ -2,8 +2,11 @@
 
 `Monitor` answers HTTP requests in a thread of its own: `/` is a page for people, with a page for each pipeline if there
 are several; `/metrics` is Prometheus' text format, `/progress` is the same as JSON, and `/health` answers 200, or 503
-if a pipeline failed or stalled. Everything is read from the pipelines at the time of the request; only the newest
-reports are kept.
+with the reason if a pipeline failed or stalled. Everything is read from the pipelines at the time of the request; only
+the newest reports are kept.
+
+A pipeline has *failed* if its run ended with an error, or could not begin; it stays so until it starts again. It is
+*stopped* if it was stopped, or has read what it was to read.
 
 The watchdog calls a pipeline stalled if no batch and no fold ended for `stall_s` although there is work: Spark is in
 the middle of a micro-batch, or the newest progress has a lag.
@@ -31,6 +34,7 @@ from dcpstream.pages.frame import HEADERS, Link, static_file
 from dcpstream.pages.markup import empty, path
 from dcpstream.pages.markup import text as escaped
 from dcpstream.pipelines.engine import FoldReport
+from dcpstream.pipelines.failures import failure_of
 from dcpstream.pipelines.monitor_page import (
     ALL_VBUCKETS,
     HOME,
@@ -86,7 +90,7 @@ class Watched(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended the query."""
+        """What its run failed with; None if it runs, ended or was stopped."""
         ...
 
     def progress(self) -> PipelineProgress:
@@ -248,6 +252,9 @@ class Monitor:
         with self._lock:
             names = [one.pipeline.name for one in self._entries]
             place = names.index(pipeline.name) if pipeline.name in names else len(names)
+            if place < len(names):
+                # One that fails again and again has written nothing all that time.
+                entry.since = self._entries[place].since
             self._entries[place : place + 1] = [entry]
 
     def report(self) -> list[dict[str, Any]]:
@@ -281,7 +288,7 @@ class Monitor:
         """Names of the pipelines that are stalled now; new stalls are logged and reported to `on_stall`."""
         with self._lock:
             entries = list(self._entries)
-        stalled = [entry for entry in entries if self._state(entry) == "stalled"]
+        stalled = [entry for entry in entries if self._state(entry, entry.pipeline.failure) == "stalled"]
         for entry in stalled:
             if not entry.is_told:
                 entry.is_told = True
@@ -300,9 +307,9 @@ class Monitor:
         while not self._is_over.wait(self._stall_s / CHECKS_PER_STALL):
             self.check()
 
-    def _state(self, entry: _Entry) -> str:
+    def _state(self, entry: _Entry, failure: Exception | None) -> str:
         pipeline = entry.pipeline
-        if pipeline.failure is not None:
+        if failure is not None:
             return "failed"
         if not pipeline.is_running:
             return "stopped"
@@ -321,8 +328,8 @@ class Monitor:
             since = entry.since
         return {
             "name": pipeline.name,
-            "state": self._state(entry),
-            "error": None if failure is None else _first_line(failure),
+            "state": self._state(entry, failure),
+            "error": None if failure is None else _reason(failure),
             "batch_id": progress.batch_id,
             "rows": progress.rows,
             "rollbacks": progress.rollbacks,
@@ -457,9 +464,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif wanted == "/progress":
             self._answer(200, "application/json", json.dumps(monitor.report(), indent=1).encode())
         elif wanted == "/health":
-            states = {one["name"]: one["state"] for one in monitor.report()}
-            is_well = not {"failed", "stalled"}.intersection(states.values())
-            self._answer(200 if is_well else 503, "application/json", json.dumps(states).encode())
+            reports = monitor.report()
+            is_well = not {"failed", "stalled"}.intersection(one["state"] for one in reports)
+            told = {one["name"]: one["state"] if one["error"] is None else f"failed: {one['error']}" for one in reports}
+            self._answer(200 if is_well else 503, "application/json", json.dumps(told).encode())
         else:
             self._answer(404, "text/plain", b"pages: /, /metrics, /progress, /health\n")
 
@@ -486,5 +494,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Leave requests out of the log."""
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _reason(error: Exception) -> str:
+    """The first line of what the error means to the owner of the pipeline."""
+    return (failure_of(error, {}).message.splitlines() or [type(error).__name__])[0]

@@ -178,6 +178,8 @@ class Pipeline:
             clock=self._clock,
         )
         self._query: StreamingQuery | None = None
+        # Of the present run: what `start`, the last fold or the end of the query raised.
+        self._failure: Exception | None = None
         self._writer: DataStreamWriter | None = None
         self._wanted: dict[int, int] | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
@@ -198,7 +200,7 @@ class Pipeline:
     @property
     def name(self) -> str:
         """The query's name in Spark. It holds the whole path, because Spark refuses two queries of one name."""
-        return f"dcpstream {self.path}"
+        return name_of(self.path)
 
     @property
     def is_running(self) -> bool:
@@ -237,6 +239,11 @@ class Pipeline:
             raise ConfigError("until", until, "'stopped', 'available' or 'now'")
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
+        self._query = self._failure = None
+        with self._kept_failure():
+            self._start(until, trigger)
+
+    def _start(self, until: Until, trigger: str | None) -> None:
         self._require_whole()
         self._folder.reset()
         self._typing.prepare(self.engine, self._app)
@@ -291,7 +298,8 @@ class Pipeline:
                 break
             assert self._writer is not None
             self._query = self._writer.start()
-        self.fold()
+        with self._kept_failure():
+            self.fold()
         return True
 
     def _is_whole(self, query: StreamingQuery) -> bool:
@@ -319,16 +327,20 @@ class Pipeline:
             query.stop()
         try:
             if query is not None and query.exception() is None:
-                self.fold()
+                with self._kept_failure():
+                    self.fold()
         finally:
             with self._writing:
                 self._folder.close()
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended the query, or that of a fold that will end it; None if there is none."""
+        """What the run failed with; None if it did not. A stop is no failure.
+
+        The error that ended the query, that kept it from starting, or of a fold that will end it or was its last.
+        """
         failure = None if self._query is None else self._query.exception()
-        return failure or self._folder.failure
+        return failure or self._folder.failure or self._failure
 
     def progress(self) -> PipelineProgress:
         """The current progress; cheap."""
@@ -523,6 +535,15 @@ class Pipeline:
         )
 
     @contextlib.contextmanager
+    def _kept_failure(self) -> Iterator[None]:
+        """Keep an error for `failure`: whoever watches the pipeline is not who called."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    @contextlib.contextmanager
     def _exact(self) -> Iterator[None]:
         """After an error, ask the tables what they hold."""
         try:
@@ -572,6 +593,11 @@ class Pipeline:
                 "Either the table or the checkpoint was replaced by another copy. Restore the one that belongs to the "
                 "other, or remove both to read the bucket from the beginning."
             )
+
+
+def name_of(path: str | Path) -> str:
+    """The name of the pipeline of a path."""
+    return f"dcpstream {local_directory(path) or path}"
 
 
 def _app_of(query_id: str | None) -> str:

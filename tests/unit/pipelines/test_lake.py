@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dcpstream.errors import ConfigError, ConnectionLost
+from dcpstream.errors import ConfigError, ConnectionLost, FoldFailed
+from dcpstream.pipelines import Monitor
 from dcpstream.pipelines import lake as module
 from dcpstream.pipelines.lake import FAILURES_MAX_ONCE, MAX_PAUSE_S, Lake, LakeEvent
 from dcpstream.pipelines.lake_config import PipelineConfig
 from dcpstream.pipelines.pipeline import Until
 from dcpstream.pipelines.progress import PipelineProgress
 from dcpstream.testing.simulation.clock import VirtualClock
+from tests.kit.tables import NEEDED
+from tools.patience import patient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Stopping(threading.Event):
@@ -141,3 +152,45 @@ def test_a_stop_stops_all() -> None:
     assert world.kinds("p0")[-1] == "stopped"
     told = world.kinds("p0").count("progress")
     assert told == int(100 * module.LOOK_INTERVAL_S / module.PROGRESS_INTERVAL_S) - 1
+
+
+def health_of(monitor: Monitor) -> tuple[int, dict[str, str]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}/health", timeout=patient(30)) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(NEEDED, "a table is missing"), ({**NEEDED, "rewindTo": "zero"}, "a pipeline chooses rewindTo itself")],
+)
+def test_a_pipeline_that_was_given_up_is_seen(tmp_path: Path, options: dict[str, str], reason: str) -> None:
+    """A restart that fails leaves a new object without a query, or none at all."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id": "query"}')
+    configs = [PipelineConfig(name="flights", path=str(tmp_path), options=options, engine="delta-rs")]
+    events: list[LakeEvent] = []
+    spark = cast("SparkSession", None)
+    with Monitor() as monitor:
+        lake = Lake.of_session(spark, configs, events.append, watch=monitor.add)
+        assert not lake.run(threading.Event())
+        assert [event.kind for event in events] == ["given up"]
+        (report,) = monitor.report()
+        name = f"dcpstream {tmp_path}"
+        assert (report["name"], report["state"]) == (name, "failed")
+        assert reason in report["error"]
+        assert health_of(monitor) == (503, {name: f"failed: {report['error']}"})
+        assert f'dcpstream_pipeline_state{{pipeline="{name}",state="failed"}} 1.0' in monitor.metrics().decode()
+        assert reason in str(monitor.page())
+
+
+def test_a_pipeline_that_cannot_be_stopped_keeps_no_other_from_it() -> None:
+    class Stubborn(FakePipeline):
+        def stop(self) -> None:
+            raise FoldFailed("the fold of changes into current failed")
+
+    world = World(lambda: Stubborn(looks=10**6), lambda: FakePipeline(looks=10**6), looks=3)
+    assert not world.lake.run(world.stopping)
+    assert (world.kinds("p0")[-1], world.kinds("p1")[-1]) == ("failed", "stopped")

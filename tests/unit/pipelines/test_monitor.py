@@ -111,6 +111,17 @@ def test_failed_and_stopped_pipelines(monitor: Monitor, pipeline: PretendedPipel
     assert get(monitor, "/health")[0] == 503
 
 
+def test_a_pipeline_that_is_made_anew_keeps_the_time_of_its_last_batch(
+    monitor: Monitor, pipeline: PretendedPipeline, clock: VirtualClock
+) -> None:
+    clock.now += 1000
+    monitor.add(PretendedPipeline(pipeline.name))
+    clock.now += 10
+    assert monitor.report()[0]["seconds_since_batch"] == 1010
+    monitor.check()
+    assert state(monitor) == "running", "its first batch has only begun"
+
+
 def test_metrics_count_batches(monitor: Monitor, pipeline: PretendedPipeline) -> None:
     pipeline.write(3)
     pipeline.write(4)

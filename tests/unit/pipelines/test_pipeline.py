@@ -12,11 +12,24 @@ import pytest
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.pipelines import FoldReport, Pipeline, PipelineProgress
 from dcpstream.pipelines.delta_rs import FOLD_ROWS_MIN, DeltaRsEngine
-from tests.kit.tables import APP, NEEDED, ArrowFrame, DeltaRsBench, Row, change, pipeline_of, rollback, table_of
+from tests.kit.tables import APP, NEEDED, QUERY, ArrowFrame, DeltaRsBench, Row, change, pipeline_of, rollback, table_of
 
 
 def frame(rows: Sequence[Row]) -> Any:
     return ArrowFrame(table_of(rows))
+
+
+class EndedQuery:
+    """A query of Spark that has ended without an error."""
+
+    id = QUERY
+    isActive = False  # noqa: N815 - Spark's name
+
+    def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
+        """It has."""
+
+    def exception(self) -> None:
+        """None."""
 
 
 @pytest.fixture
@@ -107,6 +120,27 @@ def test_tables_without_their_checkpoint_are_refused(bench: DeltaRsBench) -> Non
     with pytest.raises(OffsetError, match="checkpoint is missing"):
         pipeline.start()
     assert Pipeline(None, bench.path, NEEDED, engine="delta-rs").fold() is None  # type: ignore[arg-type]
+
+
+def test_a_last_fold_that_fails_is_a_failure_until_the_next_start(
+    bench: DeltaRsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_of(bench)
+    pipeline.apply_batch(APP, 0, frame([change("a", 1, "1")]))
+    pipeline._query = EndedQuery()  # type: ignore[assignment]
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaRsEngine, "fold", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            pipeline.await_end()
+    assert "the disk is full" in str(pipeline.failure)
+    (bench.path / "checkpoint" / "metadata").unlink()
+    with pytest.raises(OffsetError):
+        pipeline.start()
+    assert "checkpoint is missing" in str(pipeline.failure)
 
 
 def test_values_are_bytes_unless_text_is_asked_for(tmp_path: Path) -> None:
