@@ -232,8 +232,8 @@ def build_session(
     wanted = {
         **session_settings(tables=tables, cores=cores, is_local=is_local, warehouse=warehouse),
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        # Only executors of this machine reach a driver there.
+        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if is_local else {}),
         **(settings or {}),
     }
     from pyspark.sql import SparkSession

@@ -12,6 +12,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.spark.jars import CONNECTORS, JarsUnavailable
 from dcpstream.spark.session import (
+    build_session,
     cluster_partitions,
     local_master,
     recommended_settings,
@@ -162,6 +163,41 @@ def test_a_session_may_write_several_formats(environ: Path, monkeypatch: pytest.
     assert len(settings["spark.jars"].split(",")) == 3
     assert [name.split(".")[1] for name in settings["spark.sql.extensions"].split(",")] == ["delta", "apache"]
     assert {"spark.sql.catalog.spark_catalog", "spark.sql.catalog.iceberg"} <= settings.keys()
+
+
+@pytest.mark.parametrize(
+    ("master", "host"),
+    [
+        (None, "127.0.0.1"),
+        ("local[2]", "127.0.0.1"),
+        ("local-cluster[2,1,512]", "127.0.0.1"),
+        ("spark://head:7077", None),
+        ("yarn", None),
+        ("k8s://https://head:6443", None),
+    ],
+)
+def test_executors_of_other_machines_reach_the_driver(
+    environ: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, host: str | None
+) -> None:
+    given: dict[str, str] = {}
+
+    class Builder:
+        def config(self, key: str, value: str) -> Builder:
+            given[key] = value
+            return self
+
+        def appName(self, _: str) -> Builder:  # noqa: N802 - Spark's name
+            return self
+
+        def master(self, _: str) -> Builder:
+            return self
+
+        def getOrCreate(self) -> Any:  # noqa: N802 - Spark's name
+            return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=lambda _: None))
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+    build_session(master=master, tables=None)
+    assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == host
 
 
 def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
