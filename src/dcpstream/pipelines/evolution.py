@@ -135,7 +135,7 @@ def fields_of(schema: str | StructType) -> pa.Schema:
         schema: DDL text or StructType; `_corrupt_record` in it is left out.
 
     Raises:
-        ConfigError: it cannot be read, or JSON cannot be read into a type.
+        ConfigError: it cannot be read, or has a type that a field cannot have.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType, StructType
@@ -160,7 +160,7 @@ def fields_of(schema: str | StructType) -> pa.Schema:
             raise ConfigError(
                 "schema",
                 f"{one.name} {one.dataType.simpleString().upper()}",
-                f"a type that JSON can be read into ({error})",
+                f"a type that a field can have ({error})",
             ) from None
     return pa.schema(found)
 

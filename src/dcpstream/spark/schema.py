@@ -207,7 +207,7 @@ def arrow_type(kind: t.DataType) -> pa.DataType:
     """The Arrow type of a document field's type.
 
     Raises:
-        ValueError: JSON cannot be read into it, or a member of it may not be null; says which.
+        ValueError: no such column is made, or a member of it may not be null; says which.
     """
     if isinstance(kind, t.StructType):
         if not kind.fields:
@@ -222,8 +222,10 @@ def arrow_type(kind: t.DataType) -> pa.DataType:
     if isinstance(kind, t.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     found = _ARROW_TYPES.get(type(kind))
+    if isinstance(kind, t.VariantType):
+        raise ValueError("Spark's from_json makes a VARIANT, this source does not; use parse_json in the query")
     if found is None:
-        raise ValueError(f"JSON is not read into {kind.simpleString().upper()}")
+        raise ValueError(f"this source makes no {kind.simpleString().upper()} of JSON")
     return found
 
 
@@ -259,7 +261,7 @@ def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
     try:
         return OutputColumn("field", name, pa.field(name, arrow_type(kind)))
     except ValueError as error:
-        raise ConfigError("schema", shown, f"a type that JSON can be read into ({error})") from None
+        raise ConfigError("schema", shown, f"a type that a field can have ({error})") from None
 
 
 def _arrow(kind: t.DataType) -> pa.DataType:

@@ -174,7 +174,7 @@ def test_rejects_and_modes_need_a_schema(bench: DeltaRsBench) -> None:
     [
         (t.StructType([t.StructField("a", INT, nullable=False)]), "a document may lack one"),
         (struct(a=t.MapType(INT, INT)), "keys of a map are STRING"),
-        (struct(a=t.VariantType()), "JSON is not read into VARIANT"),
+        (struct(a=t.VariantType()), "from_json makes a VARIANT, this source does not; use parse_json"),
         (struct(_corrupt_record=TEXT), "at least one field"),
     ],
 )
