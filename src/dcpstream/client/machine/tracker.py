@@ -154,7 +154,8 @@ class PositionTracker:
         """A snapshot marker arrived: what follows lies within these bounds.
 
         Until the first item, a marker begins where the request's snapshot began, below the position. Later ones begin
-        at the position or above it.
+        at the position or above it. After an out-of-order snapshot, a server may repeat the begin of the request once
+        more, which is 0; but nothing up to the position is lacking, so the bounds begin there.
 
         Raises:
             RemoteProtocolError: it ends before it starts or below the position, overlaps what was received, or
@@ -166,6 +167,8 @@ class PositionTracker:
             raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} inside an out-of-order snapshot")
         if end_seqno < self._seqno or (self._has_items and start_seqno < self._seqno):
             raise RemoteProtocolError(f"snapshot marker {start_seqno}..{end_seqno} goes back behind {self._seqno}")
+        if self._bounds == (self._seqno, self._seqno):
+            start_seqno = max(start_seqno, self._seqno)
         self._marker = (start_seqno, end_seqno)
 
     def oso(self, is_start: bool) -> None:
@@ -182,7 +185,7 @@ class PositionTracker:
             high = self._oso_high
             self._seqno, self._bounds, self._oso_high = high, (high, high), None
             self._carried = self._marker = None
-            self._has_items = True
+            self._has_items = False
 
     @property
     def is_held(self) -> bool:

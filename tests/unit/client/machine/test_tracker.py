@@ -67,6 +67,25 @@ def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
     assert tracker.offset == at(9)
 
 
+def test_a_marker_after_an_out_of_order_snapshot_may_begin_at_0() -> None:
+    """The server has not noticed yet that it sent a first snapshot. What it announces begins at the position."""
+    tracker = opened()
+    tracker.oso(True)
+    tracker.item(9)
+    tracker.oso(False)
+    with pytest.raises(RemoteProtocolError):
+        tracker.marker(0, 8)
+    tracker.marker(0, 12)
+    assert tracker.offset == at(9)
+    with pytest.raises(RemoteProtocolError):
+        tracker.item(9)
+    tracker.item(10)
+    assert tracker.offset == at(10, 9, 12), "a rollback costs no more than that snapshot"
+    tracker.item(12)
+    with pytest.raises(RemoteProtocolError):
+        tracker.marker(0, 20)
+
+
 def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
     tracker = opened()
     tracker.marker(0, 10)
