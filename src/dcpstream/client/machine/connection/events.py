@@ -9,6 +9,7 @@ from typing import Protocol
 from dcpstream.client.machine.connection.rows import Rows, Slice
 from dcpstream.client.machine.tracker import PositionTracker, Run
 from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
 from dcpstream.wire import Frame
 from dcpstream.wire.system_events import CollectionEvent
@@ -42,7 +43,6 @@ class Stream:
         requested_end: where the node stops; `end_seqno` may be lowered afterwards.
         log: the failover log of the node's answer, once it is open.
         names: resolves the names in system events; None to ignore these events.
-        may_end_early: whether the node may end it with OK below the wanted end, because its filter left out the rest.
         is_filtered: whether the request named collections.
     """
 
@@ -53,7 +53,6 @@ class Stream:
     requested_end: int
     log: FailoverLog | None = None
     names: EventNames | None = None
-    may_end_early: bool = False
     is_filtered: bool = False
 
 
@@ -90,10 +89,21 @@ class StreamDone:
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped:
-    """STREAM_END with its `reason`: the node will send nothing more."""
+    """STREAM_END with its `reason`: the node will send nothing more.
+
+    With OK, the node says that it has sent everything; see `reader` for when that is taken as true.
+    """
 
     stream: Stream
     reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    """The node broke the protocol on this stream, which is closed; its position is that before the `error`."""
+
+    stream: Stream
+    error: RemoteProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +249,4 @@ class ConfigPushed:
     config: bytes
 
 
-Event = ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | RowsReceived | Answer
+Event = ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | StreamBroken | RowsReceived | Answer

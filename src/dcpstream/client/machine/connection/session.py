@@ -6,11 +6,13 @@ then the rows of one receive, then streams that are done or have ended.
 Theory of operation:
 
 - A stream is known by the opaque of its request, which is never used again on the connection. Messages that arrive
-  after the stream was closed here are dropped.
-- The node is not trusted. Seqnos of a stream rise and lie within its snapshots, its rows are of its vbucket and come
-  after the answer to its request, a snapshot is complete when the node ends the stream, every other opaque and opcode
-  is known, and no more arrives than the window and one frame. Anything else is a RemoteProtocolError: it never becomes
-  data, and the positions stay before it.
+  after the stream is over are dropped: a node may have queued them before it knew. KEY_ENOENT to CLOSE_STREAM says
+  that the node has ended the stream, not that its messages have all come: they come as the window opens.
+- The node is not trusted. Seqnos of a stream rise and lie within its snapshots, and its rows are of its vbucket and
+  come after the answer to its request. Anything else costs that stream alone: it is closed, what still comes for it is
+  dropped, and StreamBroken says why. The message never becomes data, and the position stays before it.
+- Every opcode is known, every opaque is that of a request, every answer was asked for, and no more arrives than the
+  window and one frame. Anything else is a RemoteProtocolError: nothing on the connection can be trusted then.
 - A stream with an end is done at the first seqno at or above it: rows above the end are dropped, and rows that still
   arrive are dropped too. CLOSE_STREAM is sent, unless the end is also that of the request and of the snapshot: then
   the node ends the stream itself, and CLOSE_STREAM goes out only if another stream of the vbucket is asked for first.
@@ -39,6 +41,7 @@ from dcpstream.client.machine.connection.events import (
     EventNames,
     RowsReceived,
     Stream,
+    StreamBroken,
     StreamDone,
     StreamOpened,
     StreamRefused,
@@ -48,7 +51,7 @@ from dcpstream.client.machine.connection.rows import Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.errors import DeadConnection, RemoteProtocolError
-from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
+from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import (
     MAX_FRAME_BYTES,
     Frame,
@@ -99,8 +102,8 @@ PREPARE_EXTRA_BYTES = 2
 MAX_OPAQUE = 0xFFFFFFFF
 
 CLOSED_STREAMS_MAX = 64 * 1024
-"""Closed streams that are remembered, to distinguish their late messages from those of unknown streams: a connection
-has at most 1,024 streams at a time, and one window of data on its way."""
+"""Streams that are over and are remembered, to distinguish their late messages from those of unknown streams: a
+connection has at most 1,024 streams at a time, and one window of data on its way."""
 
 FILTERS_CACHED = 16
 """Filters of stream requests whose texts are kept: the streams of a read have few, and their texts are equal."""
@@ -214,15 +217,13 @@ class DcpSession:
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
         """
-        before = self._ending.pop(vbid, None)
-        if before is not None:
-            self._send_close(vbid, before)
+        if self._ending.pop(vbid, None) is not None:
+            self._send_close(vbid)
         start, snapshot_start, snapshot_end = offset.request_bounds()
         requested_end = max(end_seqno, start)
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and (scope_id is not None or collection_ids is not None)
-        stream.may_end_early = stream.is_filtered
         value = b""
         if self.has_collections and (stream.is_filtered or offset.manifest_uid):
             ids = None if collection_ids is None else tuple(collection_ids)
@@ -247,15 +248,19 @@ class DcpSession:
 
     def close_stream(self, stream: Stream) -> None:
         """Close a stream; messages that still arrive for it are dropped. No event follows."""
-        if self._streams.pop(stream.opaque, None) is None:
-            return
-        _remember(self._closed, stream.opaque, stream.vbid)
-        self._send_close(stream.vbid, stream.opaque)
+        if self._streams.get(stream.opaque) is stream:
+            self._forget(stream)
+            self._send_close(stream.vbid)
 
-    def _send_close(self, vbid: int, stream_opaque: int) -> None:
+    def _forget(self, stream: Stream) -> None:
+        """The stream is over here; what still comes for it is dropped."""
+        del self._streams[stream.opaque]
+        _remember(self._closed, stream.opaque, stream.vbid)
+
+    def _send_close(self, vbid: int) -> None:
         opaque = self._new_opaque()
         self._send(CloseStream.pack(vbid=vbid, opaque=opaque))
-        _remember(self._closings, opaque, stream_opaque)
+        _remember(self._closings, opaque, vbid)
 
     def request(self, request: Request, now: float) -> int:
         """Send any other request; its answer comes as an Answer with the returned opaque."""
@@ -338,21 +343,25 @@ class DcpSession:
                 next_control += 1
             stream = self._streams.get(opaque)
             if stream is None or stream.vbid != vbid or stream.log is None:
-                stream = self._stream_of(opaque, vbid)
+                stream = self._stream_of(opaque, vbid, turn)
                 if stream is None:
                     continue
-            if unordered or strays:
-                self._check_run(rows, first, stop, stream, _first_within(unordered, first, stop), strays)
-            self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
+            try:
+                if unordered or strays:
+                    self._check_run(rows, first, stop, stream, _first_within(unordered, first, stop), strays)
+                self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
+            except RemoteProtocolError as error:
+                self._break(stream, str(error), turn)
         for turn.row, frame in controls[next_control:]:
             self._control(frame, turn)
 
-    def _stream_of(self, opaque: int, vbid: int) -> Stream | None:
-        """The open stream that a message belongs to; None for one that was closed here, whose messages are dropped.
+    def _stream_of(self, opaque: int, vbid: int, turn: _Turn) -> Stream | None:
+        """The open stream that a message belongs to; None if it is dropped.
+
+        It is dropped if the stream is over, or ends with it: it is of another vbucket, or comes before the answer.
 
         Raises:
-            RemoteProtocolError: there was never such a stream, the node has ended it, it is another vbucket's, or the
-                node has not answered its request yet.
+            RemoteProtocolError: there was never such a stream.
         """
         stream = self._streams.get(opaque)
         if stream is None:
@@ -360,10 +369,18 @@ class DcpSession:
                 return None
             self._refuse(f"vbucket {vbid}: a message for opaque 0x{opaque:x}, which is that of no stream")
         if stream.vbid != vbid:
-            self._refuse(f"vbucket {stream.vbid}: a message of vbucket {vbid} in its stream")
+            self._break(stream, f"a message of vbucket {vbid} in its stream", turn)
+            return None
         if stream.log is None:
-            self._refuse(f"vbucket {vbid}: a message before the answer to the stream request")
+            self._break(stream, "a message before the answer to the stream request", turn)
+            return None
         return stream
+
+    def _break(self, stream: Stream, what: str, turn: _Turn) -> None:
+        """End a stream on which the node broke the protocol: close it, unless the node has ended it."""
+        self.close_stream(stream)
+        error = RemoteProtocolError(f"{self.address} broke the protocol: vbucket {stream.vbid}: {what}")
+        turn.last.append(StreamBroken(stream, error))
 
     def _check_run(
         self, rows: Rows, first: int, stop: int, stream: Stream, unordered: int | None, strays: Sequence[int]
@@ -371,10 +388,10 @@ class DcpSession:
         """Refuse a run of rows with one of another vbucket, or with one that does not follow the one before."""
         stray = _first_within(strays, first, stop)
         if stray is not None:
-            self._refuse(f"vbucket {stream.vbid}: a row of vbucket {rows.vbid(stray)} in its stream")
+            raise RemoteProtocolError(f"a row of vbucket {rows.vbid(stray)} in its stream")
         if unordered is not None and not stream.tracker.is_out_of_order:
             before, after = rows.seqno(unordered - 1), rows.seqno(unordered)
-            self._refuse(f"vbucket {stream.vbid}: seqno {after} comes after {before}")
+            raise RemoteProtocolError(f"seqno {after} comes after {before}")
 
     def _refuse(self, what: str) -> NoReturn:
         raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
@@ -435,8 +452,7 @@ class DcpSession:
             turn.moved(stream)
         if stream.end_seqno == stream.requested_end == stream.tracker.seqno and stream.tracker.is_complete:
             # The node has nothing left to send, and its STREAM_END follows.
-            del self._streams[stream.opaque]
-            _remember(self._closed, stream.opaque, stream.vbid)
+            self._forget(stream)
             self._ending[stream.vbid] = stream.opaque
         else:
             self.close_stream(stream)
@@ -465,12 +481,17 @@ class DcpSession:
             self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
         if opcode == Opcode.DCP_PREPARE:
             turn.uncounted -= PREPARE_EXTRA_BYTES
-        stream = self._stream_of(frame.opaque, frame.vbid)
+        stream = self._stream_of(frame.opaque, frame.vbid, turn)
         if stream is None:
-            if opcode == Opcode.DCP_STREAM_END:
-                self._ending.pop(self._closed.pop(frame.opaque), None)
+            if opcode == Opcode.DCP_STREAM_END and self._ending.get(frame.vbid) == frame.opaque:
+                del self._ending[frame.vbid]
             return
-        handler(self, frame, stream, turn)
+        try:
+            handler(self, frame, stream, turn)
+        except RemoteProtocolError as error:
+            self._break(stream, str(error), turn)
+        except struct.error as error:
+            self._break(stream, f"a message {code_name(Opcode, opcode)} that is cut short: {error}", turn)
 
     def _moved(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         extras, place = _SEQNO_IN[frame.opcode]
@@ -479,32 +500,20 @@ class DcpSession:
     def _out_of_order(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """The start or the end of an out-of-order snapshot."""
         if not self._allows_oso:
-            self._refuse(f"vbucket {stream.vbid}: an out-of-order snapshot that was not asked for")
+            raise RemoteProtocolError("an out-of-order snapshot that was not asked for")
         stream.tracker.oso(OsoSnapshot.layout.extras.unpack_from(frame.extras)[0] == 1)
         turn.moved(stream)
         if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
             self._done(stream, turn)
 
     def _ended(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
-        """STREAM_END.
-
-        Raises:
-            RemoteProtocolError: it says that everything was sent, although something is missing.
-        """
+        """STREAM_END. Whether a node that says OK has sent everything is for the reader to decide."""
         (reason,) = StreamEnd.layout.extras.unpack(frame.extras)
-        tracker = stream.tracker
-        if reason == StreamEndReason.OK:
-            why = None
-            if tracker.pending_end is not None:
-                why = "in the middle of a snapshot"
-            elif tracker.seqno < stream.end_seqno and not stream.may_end_early:
-                why = "but it has no end" if stream.end_seqno == MAX_SEQNO else f"before {stream.end_seqno}"
-            if why is not None:
-                self._refuse(f"vbucket {stream.vbid}: the stream ends with OK at seqno {tracker.seqno}, {why}")
-        elif reason == StreamEndReason.FILTER_EMPTY and not stream.may_end_early:
-            self._refuse(f"vbucket {stream.vbid}: the stream ends for its filter, but it has none")
-        del self._streams[stream.opaque]
-        turn.last.append(StreamStopped(stream, reason))
+        self._forget(stream)
+        if reason == StreamEndReason.FILTER_EMPTY and not stream.is_filtered:
+            self._break(stream, "the stream ends for its filter, but it has none", turn)
+        else:
+            turn.last.append(StreamStopped(stream, reason))
 
     def _advance(self, stream: Stream, seqno: int, turn: _Turn, event: CollectionEvent | None = None) -> None:
         """A seqno without a row: it moves the position like one."""
@@ -554,19 +563,18 @@ class DcpSession:
             turn.first.append(Answer(frame.opaque, frame))
             return
         stream = self._streams.get(frame.opaque)
-        if stream is None:  # closed before it was answered
-            if frame.status != Status.SUCCESS:
-                self._closed.pop(frame.opaque, None)
-            return
+        if stream is None:
+            return  # it was closed before it was answered
         if frame.status == Status.SUCCESS:
             stream.log = decode_failover_log(frame.value)
             stream.tracker.opened(stream.log)
             turn.first.append(StreamOpened(stream, stream.log, stream.tracker.offset))
             return
-        del self._streams[stream.opaque]
+        self._forget(stream)
         if frame.status == Status.ROLLBACK:
             if len(frame.value) != RollbackResponse.layout.value_bytes:
-                raise RemoteProtocolError(f"{self.address} asks for a rollback without saying to where")
+                self._break(stream, "a rollback without the seqno to go back to", turn)
+                return
             turn.first.append(StreamRefused(stream, frame.status, RollbackResponse.unpack(frame)[0]))
         else:
             turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
@@ -577,11 +585,8 @@ class DcpSession:
         Raises:
             RemoteProtocolError: to anything else.
         """
-        closed = self._closings.pop(frame.opaque, None) if frame.opcode == Opcode.DCP_CLOSE_STREAM else None
-        if closed is not None:
-            if frame.status == Status.KEY_ENOENT:
-                self._closed.pop(closed, None)  # it had ended before, so everything of it has come
-        elif frame.opcode != Opcode.DCP_BUFFER_ACK or frame.status != Status.SUCCESS:
+        is_closing = frame.opcode == Opcode.DCP_CLOSE_STREAM and self._closings.pop(frame.opaque, None) is not None
+        if not is_closing and (frame.opcode != Opcode.DCP_BUFFER_ACK or frame.status != Status.SUCCESS):
             self._refuse(
                 f"an answer {code_name(Opcode, frame.opcode)} ({code_name(Status, frame.status)}) with opaque "
                 f"0x{frame.opaque:x}, which no request has"

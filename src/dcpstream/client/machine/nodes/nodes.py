@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import Answer, ConfigPushed, Event
+from dcpstream.client.machine.connection.events import Answer, ConfigPushed, Event, RowsReceived
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.nodes.retry import (
     FINAL_ERRORS,
@@ -79,7 +79,7 @@ class Nodes:
         self._expected_uuid = ""
         self._was_reached = was_reached
         self._faults = Faults()
-        self._retry_log = RetryLog()
+        self.retry_log = RetryLog()
         self._random = random
         self._connections: dict[str, NodeConnection] = {}
         self._backoffs: dict[str, Backoff] = {}
@@ -271,7 +271,7 @@ class Nodes:
         # A node that was there may restart, so its first failure says nothing. One that never was may not exist.
         if is_broken or is_refusal or backoff.failures > 1 or not self.was_reached:
             failures = max(backoff.failures, self._faults.count(name))
-            self._retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
+            self.retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
         if self.map is not None and self.any_ready() is None:
             # No node is left that would tell of a failover of the lost one.
             self._try_next_seed(now, besides=name)
@@ -279,6 +279,14 @@ class Nodes:
     def worked(self, connection: NodeConnection) -> None:
         """A connection served its purpose: the next failure counts as the first."""
         self._backoffs.pop(str(connection.address), None)
+
+    def progressed(self, connection: NodeConnection, received: RowsReceived) -> None:
+        """A reader got further by these rows."""
+        self.worked(connection)
+        name = str(connection.address)
+        if self._faults.count(name):
+            is_complete = any(offset.seqno == offset.snapshot_end for offset in received.offsets.values())
+            self._faults.progressed(name, sum(stop - first for first, stop in received.keep), is_complete=is_complete)
 
     def drop(self, connection: NodeConnection) -> None:
         """Close a connection and forget it."""

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import Answer, Stream, StreamOpened, StreamRefused
+from dcpstream.client.machine.connection.events import Answer, Stream, StreamBroken, StreamOpened, StreamRefused
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, RETRY_STATUSES, pause_s
+from dcpstream.client.machine.nodes.retry import ELSEWHERE_STATUSES, LOOK_AGAIN_S, RETRY_STATUSES, pause_s
 from dcpstream.client.machine.resume import BranchState, observed
 from dcpstream.client.machine.values import Accepted, RollbackTo
-from dcpstream.errors import ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
+from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset, VbucketMap, VbucketState
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
@@ -156,6 +156,9 @@ class Questions:
                     self._checked(connection, event.stream, Accepted(event.log))
                 elif isinstance(event, StreamRefused):
                     self._refused(connection, event, now)
+                elif isinstance(event, StreamBroken):
+                    # A position is checked by a stream of its own, which is not worth a second try on the connection.
+                    self._nodes.lost(connection, event.error, now)
         except DcpstreamError as error:
             self._error = self._error or error
         self._recover(now)
@@ -237,11 +240,13 @@ class Questions:
         if question is None:
             return
         if status in RETRY_STATUSES:
-            if status == Status.NOT_MY_VBUCKET:
+            if status in ELSEWHERE_STATUSES:
                 self._nodes.update_map(value, connection.address)
                 self._nodes.find_map(now, refresh=True)
             self._postpone(question, now)
             self._unsent.append(question)
+            if status == Status.AUTH_STALE:
+                self._nodes.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
         elif status != Status.SUCCESS:
             raise status_error(status, opcode=question.opcode, vbid=question.vbid, context=str(connection.address))
         else:

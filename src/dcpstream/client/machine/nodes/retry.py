@@ -4,9 +4,9 @@ A failed node is tried again after a pause that doubles up to a bound, with a ra
 come back in step. Refused credentials are final.
 
 Bytes that the protocol does not allow may come once from a node that is being restarted or upgraded, or from a proxy
-between. The connection is closed then, and the reader goes on from its last sound position on a new one. A node that
-breaks the protocol repeatedly is given up with the last cause, so that a reader neither waits for ever nor takes data
-from a node that it cannot trust.
+between. The connection is closed then, or only the stream if the connection is sound, and the reader goes on from its
+last sound position. A node that breaks the protocol repeatedly, and lets the reader make no progress in between, is
+given up with the last cause, so that a reader neither waits for ever nor takes data from a node that it cannot trust.
 """
 
 from __future__ import annotations
@@ -29,15 +29,24 @@ from dcpstream.errors import (
     UnknownCommand,
     WireError,
 )
+from dcpstream.model import StreamOffset
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status
 
 logger = logging.getLogger(__name__)
 
-RETRY_STATUSES = frozenset(
-    (Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE, Status.NOT_MY_VBUCKET)
+ELSEWHERE_STATUSES = frozenset((Status.NOT_MY_VBUCKET, Status.CONFIG_ONLY))
+"""Statuses that mean "at another node": a newer cluster map names it."""
+
+RETRY_STATUSES = ELSEWHERE_STATUSES | frozenset(
+    (
+        *(Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE),
+        *(Status.NOT_INITIALIZED, Status.ENCRYPTION_KEY_NOT_AVAILABLE, Status.BUCKET_PAUSED, Status.CANCELLED),
+        Status.AUTH_STALE,
+    )
 )
-"""Statuses that mean "later" or "at another node", on requests that change nothing."""
+"""Statuses that mean "later" or "at another node", on requests that change nothing. After AUTH_STALE the client logs in
+anew, on a new connection."""
 
 FINAL_ERRORS = (
     AuthenticationFailed,
@@ -65,14 +74,18 @@ STABLE_S = 5.0
 """Seconds after which a connection ends a row of failures, even if nothing came over it."""
 
 PROTOCOL_ERRORS_MAX = 5
-"""Connections on which a node may break the protocol before it is given up: enough for a restart in between, and with
-the pauses between them (`PROTOCOL_PAUSE_S`) about two seconds."""
+"""Connections on which a node may break the protocol before it is given up, and streams of one vbucket, without
+progress in between: enough for a restart, and with the pauses between them (`PROTOCOL_PAUSE_S`) about two seconds."""
 
 PROTOCOL_PAUSE_S = 0.1
 """Pause after a node has broken the protocol for the first time; it doubles."""
 
 FORGIVEN_AFTER_S = 300.0
 """Seconds without a fault after which the count begins anew: a stream of months outlives a rare broken frame."""
+
+PROGRESS_ROWS = 1000
+"""Rows after a fault that are progress, so that the count begins anew; the end of a snapshot is, too. With fewer, a
+node that sends one sound row on each connection would be read for ever, a row at a time."""
 
 RETRY_LOG_S = 10.0
 """Seconds between two lines of the log about retries at one node."""
@@ -115,15 +128,22 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, (ProtocolError, WireError))
 
 
+def has_progressed(before: StreamOffset, at: StreamOffset) -> bool:
+    """Whether a vbucket's reader has come so far that a fault at the earlier position is forgiven."""
+    is_past_snapshot = at.seqno == at.snapshot_end or at.snapshot_start > before.seqno
+    return at.seqno > before.seqno and (is_past_snapshot or at.seqno - before.seqno >= PROGRESS_ROWS)
+
+
 @dataclass(slots=True)
 class _Record:
     count: int
     last_at: float
     last: BaseException
+    rows: int = 0
 
 
 class Faults:
-    """Counts of protocol errors, by the name of the node."""
+    """Counts of protocol errors that end connections, by the name of the node."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
@@ -135,7 +155,15 @@ class Faults:
             self._records[name] = _Record(1, now, error)
         else:
             record.count += 1
-            record.last_at, record.last = now, error
+            record.last_at, record.last, record.rows = now, error, 0
+
+    def progressed(self, name: str, rows: int, *, is_complete: bool) -> None:
+        """A reader got rows from a node since its last fault, or the end of a snapshot."""
+        record = self._records.get(name)
+        if record is not None:
+            record.rows += rows
+            if is_complete or record.rows >= PROGRESS_ROWS:
+                del self._records[name]
 
     def count(self, name: str) -> int:
         """The number of times that it broke the protocol."""

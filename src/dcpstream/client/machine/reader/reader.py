@@ -9,6 +9,14 @@ end was reached, or the node said so. A refused position goes back along the rec
 the user then gets an event or an error depends on the policy, and on whether rows of the vbucket were given out. A
 range that `keeps_start` goes back only to learn which branch is served: if it is another one, the range ends.
 
+A node that breaks the protocol on a stream costs the reader that stream, not the connection: the vbucket is read again
+from the position before the fault. STREAM_END with OK says that everything was sent. It ends a range at the wanted end,
+and below it at a snapshot's end if the stream is filtered. In any other case the vbucket is read on from its position:
+a server may end a filtered stream inside a snapshot whose last changes are for nobody (MB-73354), and the next stream
+brings the end of that snapshot. A stream without a filter may end below the wanted end because the user may not see the
+rest, such as documents of system collections: that is taken as true if the next stream says so at once. Each of these
+counts as a fault; `PROTOCOL_ERRORS_MAX` of them without progress in between end the read.
+
 A position covers all rows that this run has given out, but not those that an earlier run gave out after its last
 record, nor those of an out-of-order snapshot that was cut. `Vbucket.given_seqno` bounds them. While the position lies
 below that bound, and the stream opens on another branch than `Vbucket.branch`, those rows may be void: the reader
@@ -18,6 +26,7 @@ that the vbucket has on the same branch in this run; until it is known, the read
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,13 +36,21 @@ from dcpstream.client.machine.connection.events import (
     EventGroup,
     RowsReceived,
     Stream,
+    StreamBroken,
     StreamDone,
     StreamOpened,
     StreamRefused,
     StreamStopped,
 )
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.nodes.retry import RETRY_STATUSES, STABLE_S, pause_s
+from dcpstream.client.machine.nodes.retry import (
+    ELSEWHERE_STATUSES,
+    PROTOCOL_ERRORS_MAX,
+    PROTOCOL_PAUSE_S,
+    RETRY_STATUSES,
+    STABLE_S,
+    pause_s,
+)
 from dcpstream.client.machine.reader.catalog import Catalog, LentMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
@@ -44,12 +61,21 @@ from dcpstream.client.machine.reader.vbucket import NOT_OPEN, CatchUp, Event, St
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
-from dcpstream.errors import ConnectTimeout, DcpstreamError, RemoteProtocolError, RollbackRequired, StreamEnded
+from dcpstream.errors import (
+    ConnectionLost,
+    ConnectTimeout,
+    DcpstreamError,
+    RemoteProtocolError,
+    RollbackRequired,
+    StreamEnded,
+)
 from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
+
+logger = logging.getLogger(__name__)
 
 GONE = frozenset((Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
 """Statuses of a stream request that names a collection which the node does not have, or not yet."""
@@ -130,6 +156,7 @@ class StreamReader:
         self._open_queue = OpenQueue(self._vbuckets, nodes, random, self._catalog, self._side_requests)
         self._left = 0
         self._settling: set[int] = set()
+        self._has_noted_hidden = False
         self._nothing_since: float | None = None
         self._last_progress = now
         self._seen_at = now
@@ -238,6 +265,8 @@ class StreamReader:
                 self._open_queue.wake_all(now)
             for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
+                if not self._nodes.has(connection):
+                    break
             if self._settling:
                 self._settle(now)
         except DcpstreamError as error:
@@ -324,11 +353,13 @@ class StreamReader:
             case StreamOpened():
                 self._opened(connection, event, now)
             case StreamRefused():
-                self._refused(event, now)
+                self._refused(connection, event, now)
             case StreamDone():
                 self._finish(self._vbuckets[event.stream.vbid], event.stream, now)
             case StreamStopped():
                 self._stopped(event, now)
+            case StreamBroken():
+                self._broken(event.stream, event.error, now)
             case Answer():
                 self._answered(connection, event, now)
 
@@ -340,7 +371,7 @@ class StreamReader:
         if left:
             event = event.without(left)
         if self._is_progress(event):
-            self._nodes.worked(connection)
+            self._nodes.progressed(connection, event)
             for vbid in event.offsets:
                 vbucket = self._vbuckets[vbid]
                 vbucket.failures, vbucket.stuck_since, vbucket.trouble = 0, None, ""
@@ -479,7 +510,7 @@ class StreamReader:
         vbucket.given_seqno = vbucket.unordered_seqno = 0
         self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
 
-    def _refused(self, event: StreamRefused, now: float) -> None:
+    def _refused(self, connection: NodeConnection, event: StreamRefused, now: float) -> None:
         vbucket = self._vbuckets[event.stream.vbid]
         vbid = vbucket.range.vbid
         vbucket.offset = event.stream.tracker.offset
@@ -502,21 +533,26 @@ class StreamReader:
         if is_gone and vbucket.failures < UNKNOWN_COLLECTION_RETRIES:
             self._catalog.outdate()
         elif event.status not in RETRY_STATUSES:
-            raise status_error(
-                event.status,
-                opcode=Opcode.DCP_STREAM_REQ,
-                vbid=vbid,
-                context=f"asking for the changes after seqno {vbucket.offset.seqno}",
-            )
-        if event.status == Status.NOT_MY_VBUCKET:
+            start, snapshot_start, snapshot_end = vbucket.offset.request_bounds()
+            context = f"asking for the changes after seqno {start}"
+            if event.status == Status.ERANGE:
+                context += (
+                    f" of the snapshot {snapshot_start}..{snapshot_end} up to {event.stream.requested_end}: the node "
+                    "refuses these numbers, whatever it holds. A stored position is damaged or not of this bucket; "
+                    "remove it and read the vbucket anew"
+                )
+            raise status_error(event.status, opcode=Opcode.DCP_STREAM_REQ, vbid=vbid, context=context)
+        if event.status in ELSEWHERE_STATUSES:
             version = self._nodes.map.version if self._nodes.map is not None else None
-            if event.value and vbucket.connection is not None:
-                self._nodes.update_map(event.value, vbucket.connection.address)
+            if event.value:
+                self._nodes.update_map(event.value, connection.address)
             if self._nodes.map is None or self._nodes.map.version == version:
                 self._nodes.find_map(now, refresh=True)
         vbucket.failures += 1
         vbucket.trouble = f"the node answers {code_name(Status, event.status)}"
         self._open_queue.add(vbucket, Event.REFUSED, now, pause_s(vbucket.failures, self._random))
+        if event.status == Status.AUTH_STALE:
+            self.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
 
     def _roll_back(self, vbucket: Vbucket, rollback_seqno: int, now: float) -> None:
         vbid = vbucket.range.vbid
@@ -540,7 +576,11 @@ class StreamReader:
             return
         is_endless = vbucket.range.end_seqno == MAX_SEQNO
         if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):
-            self._finish(vbucket, stream, now)
+            if self._has_everything(vbucket, stream):
+                self._note_hidden(stream)
+                self._finish(vbucket, stream, now)
+            else:
+                self._ended_early(vbucket, stream, now)
             return
         if reason == StreamEndReason.FILTER_EMPTY:
             if self._catalog.wanted.collections is None:
@@ -566,6 +606,69 @@ class StreamReader:
         vbucket.failures += 1
         vbucket.trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(vbucket.failures, self._random)
+        self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
+
+    @staticmethod
+    def _has_everything(vbucket: Vbucket, stream: Stream) -> bool:
+        """Whether a stream that the node ended with OK has brought all that there is for it up to its end."""
+        tracker = stream.tracker
+        if tracker.pending_end is not None:
+            return False
+        return tracker.seqno >= stream.end_seqno or stream.is_filtered or tracker.seqno == vbucket.ended_at
+
+    def _note_hidden(self, stream: Stream) -> None:
+        """Log, once for each reader, that changes up to the wanted end are not for this user."""
+        if stream.is_filtered or stream.tracker.seqno >= stream.end_seqno or self._has_noted_hidden:
+            return
+        self._has_noted_hidden = True
+        logger.info(
+            "vbucket %d: the node sends nothing of the seqnos %d..%d: the user may not see these changes. Documents of "
+            "system collections need the privilege SystemCollectionLookup.",
+            stream.vbid,
+            stream.tracker.seqno + 1,
+            stream.end_seqno,
+        )
+
+    def _ended_early(self, vbucket: Vbucket, stream: Stream, now: float) -> None:
+        """The node ended a stream with OK inside a snapshot or below the wanted end: see what it says to the rest."""
+        tracker = stream.tracker
+        is_inside = tracker.pending_end is not None
+        vbucket.ended_at = -1 if is_inside else tracker.seqno
+        where = "in the middle of a snapshot" if is_inside else f"before {stream.end_seqno}"
+        self._broken(
+            stream,
+            RemoteProtocolError(f"vbucket {stream.vbid}: the stream ends with OK at seqno {tracker.seqno}, {where}"),
+            now,
+            is_usual=True,
+        )
+
+    def _broken(self, stream: Stream, error: RemoteProtocolError, now: float, *, is_usual: bool = False) -> None:
+        """A stream is over by a fault of the node: read on from its position, unless that happens again and again.
+
+        Args:
+            is_usual: sound servers do that, too, once at a position.
+        """
+        vbucket = self._vbuckets[stream.vbid]
+        if vbucket.stream is not stream:
+            return
+        assert vbucket.connection is not None
+        address = vbucket.connection.address
+        count = vbucket.count_fault(stream.tracker.reached_offset)
+        if count >= PROTOCOL_ERRORS_MAX:
+            raise RemoteProtocolError(
+                f"{address} broke the protocol on {count} streams of vbucket {stream.vbid}, without progress in "
+                f"between, and is given up. The last time: {error}"
+            ) from error
+        pause = pause_s(count, self._random, PROTOCOL_PAUSE_S)
+        if is_usual and count == 1:
+            pause = 0.0
+        else:
+            self._nodes.retry_log.retrying(str(address), error, count, pause, now)
+        vbucket.trouble = str(error)
+        if is_usual and self._gate is not None and vbucket.catch_up is None:
+            vbucket.offset = vbucket.position  # rows that are held are sound, and the next stream goes on behind them
+        else:
+            self._take_back(vbucket)
         self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
 
     def _finish(self, vbucket: Vbucket, stream: Stream, now: float) -> None:

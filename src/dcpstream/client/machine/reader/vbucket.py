@@ -7,6 +7,7 @@ from enum import Enum
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Stream
+from dcpstream.client.machine.nodes.retry import has_progressed
 from dcpstream.client.machine.reader.selection import Wanted
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.model import CollectionName, StreamOffset
@@ -113,6 +114,9 @@ class Vbucket:
         state: changed by `happen` alone.
         due: the time before which nothing is tried.
         failures: interruptions and refusals since the last row.
+        faults: streams on which the node broke the protocol, or that it ended too early, since the last progress.
+        faulty_at: the position at the first of them.
+        ended_at: where the node last said OK, before the end or inside a snapshot; -1 if it did not.
         stuck_since: the time since when there is no stream that brings rows or lasts; None while there is one.
         trouble: why there is none, for messages.
         opened_at: when its stream was opened.
@@ -136,6 +140,9 @@ class Vbucket:
     state: State = TRANSITIONS.start
     due: float = 0.0
     failures: int = 0
+    faults: int = 0
+    faulty_at: StreamOffset = StreamOffset.ZERO
+    ended_at: int = -1
     stuck_since: float | None = None
     trouble: str = ""
     opened_at: float = 0.0
@@ -157,6 +164,13 @@ class Vbucket:
     def position(self) -> StreamOffset:
         """The stream's position; without a stream, the position to ask for next."""
         return self.offset if self.stream is None else self.stream.tracker.offset
+
+    def count_fault(self, at: StreamOffset) -> int:
+        """Count a fault of the stream at this position; returns how many there were without progress in between."""
+        if not self.faults or has_progressed(self.faulty_at, at):
+            self.faults, self.faulty_at = 0, at
+        self.faults += 1
+        return self.faults
 
     def happen(self, event: Event) -> None:
         """Move to the state that follows."""

@@ -17,6 +17,7 @@ from dcpstream.client.machine.connection.events import (
     EventGroup,
     RowsReceived,
     Stream,
+    StreamBroken,
     StreamDone,
     StreamOpened,
     StreamRefused,
@@ -269,13 +270,6 @@ def test_markers_of_the_newer_layout(connection: NodeConnection) -> None:
     assert stream.tracker.offset == StreamOffset(0xA, 2, 0, 6)
 
 
-def test_a_marker_of_unknown_layout_is_refused(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    odd = encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=stream.opaque, extras=b"\x02\x03")
-    with pytest.raises(RemoteProtocolError, match="unknown layout"):
-        connection.receive_data(accepted(stream.opaque) + odd, 0.0)
-
-
 def test_rows_before_a_broken_message_are_told_because_the_position_is_past_them(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     opaque = stream.opaque
@@ -287,8 +281,7 @@ def test_rows_before_a_broken_message_are_told_because_the_position_is_past_them
     ):
         other, _ = ready_connection()
         stream = open_stream(other)
-        with pytest.raises(RemoteProtocolError):
-            other.receive_data(good + broken, 0.0)
+        other.receive_data(good + broken, 0.0)
         assert seqnos(other.events()) == told
         assert stream.tracker.seqno == len(told)
 
@@ -451,7 +444,7 @@ def clustermap_like(opcode: int) -> bytes:
 START = marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2)
 """What comes first in the cases below, after the node has accepted the stream with opaque 1."""
 
-VIOLATIONS = {
+STREAM_FAULTS = {
     "a seqno again": START + mutation(1, 2),
     "a seqno again, behind a control": START + seqno_advanced(1, 3) + mutation(1, 3),
     "a falling seqno": START + mutation(1, 5) + mutation(1, 4) + mutation(1, 6),
@@ -466,20 +459,21 @@ VIOLATIONS = {
     "a row of another vbucket between sound ones": START + mutation(1, 3, vbid=2) + mutation(1, 4),
     "a marker of another vbucket": START + marker(1, 3, 9, vbid=1),
     "an end of another vbucket": START + stream_end(1, 2, vbid=1),
-    "a row of a stream that never was": START + mutation(77, 3),
-    "a marker of a stream that never was": START + marker(77, 0, 9),
-    "an end of a stream that never was": START + stream_end(77, 0),
-    "a row after the end": START + stream_end(1, 2) + mutation(1, 3),
-    "a second end": START + stream_end(1, 2) + stream_end(1, 2),
     "a marker that ends before it starts": marker(1, 5, 4),
     "a marker that goes back": START + marker(1, 0, 1),
     "a marker that overlaps": START + mutation(1, 5) + marker(1, 3, 20),
-    "an end that is OK inside a snapshot": START + stream_end(1, 0),
-    "an end that is OK before the first row": marker(1, 0, 9) + stream_end(1, 0),
-    "an end that is OK before the wanted end": marker(1, 0, 2) + mutation(1, 2) + stream_end(1, 0),
     "an end for an empty filter without one": stream_end(1, 7),
     "an end without a reason": encode_request(Opcode.DCP_STREAM_END, opaque=1),
     "an order that was not asked for": oso(1, 1),
+    "short extras of a system event": START + encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=1, extras=b"1"),
+    "a marker of unknown layout": START + encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=1, extras=b"12345"),
+}
+"""They cost the stream."""
+
+CONNECTION_FAULTS = {
+    "a row of a stream that never was": START + mutation(77, 3),
+    "a marker of a stream that never was": START + marker(77, 0, 9),
+    "an end of a stream that never was": START + stream_end(77, 0),
     "an unknown request": START + encode_request(0xEE, opaque=1),
     "a request that producers do not send": START + encode_request(Opcode.DCP_ADD_STREAM, opaque=1, extras=bytes(4)),
     "an unknown request of the server": clustermap_like(0x77),
@@ -487,8 +481,8 @@ VIOLATIONS = {
     "a second answer": accepted(1),
     "a refused BUFFER_ACK": encode_response(Opcode.DCP_BUFFER_ACK, status=Status.EINVAL),
     "short extras of a row": encode_request(Opcode.DCP_MUTATION, opaque=1, extras=bytes(7), key=b"\0k"),
-    "short extras of a system event": START + encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=1, extras=b"1"),
 }
+"""They cost the connection."""
 
 
 def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]) -> None:
@@ -502,12 +496,12 @@ def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]
 
 @pytest.mark.parametrize("arrow", [False, True])
 @pytest.mark.parametrize("end", [8, MAX_SEQNO])
-@pytest.mark.parametrize("name", VIOLATIONS)
-def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
+@pytest.mark.parametrize("name", CONNECTION_FAULTS)
+def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
     """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    data = VIOLATIONS[name]
+    data = CONNECTION_FAULTS[name]
     frames = split_frames(data)
     for pieces in ([accepted(1) + data], [accepted(1), *frames]):
         connection, _ = ready_connection(arrow=arrow)
@@ -516,8 +510,49 @@ def test_what_a_node_must_not_send(name: str, end: int, arrow: bool) -> None:
         with pytest.raises((RemoteProtocolError, WireError)):
             receive_all(connection, pieces, told)
         assert told == sorted(set(told))
+        assert set(told) <= {1, 2}
+        assert stream.tracker.seqno <= 2
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("end", [8, MAX_SEQNO])
+@pytest.mark.parametrize("name", STREAM_FAULTS)
+def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, arrow: bool) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    data = STREAM_FAULTS[name]
+    for pieces in ([accepted(1) + data], [accepted(1), *split_frames(data)]):
+        connection, _ = ready_connection(arrow=arrow)
+        assert connection.session is not None
+        stream = open_stream(connection, end)
+        other = connection.session.open_stream(1, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+        sent(connection)
+        others = marker(other.opaque, 0, 9, vbid=1) + mutation(other.opaque, 7, vbid=1)
+        events = []
+        for piece in [*pieces, mutation(stream.opaque, 6), accepted(other.opaque) + others]:
+            connection.receive_data(piece, 0.0)
+            events += list(connection.events())
+        (broken,) = (event for event in events if isinstance(event, StreamBroken))
+        assert broken.stream is stream
+        assert "broke the protocol: vbucket 0: " in str(broken.error)
+        told = row_seqnos(iter(events))
+        assert told.pop() == 7, "the other stream goes on"
+        assert told == sorted(set(told))
         assert set(told) <= {1, 2, 5}
         assert stream.tracker.seqno <= 5
+        is_over = b"\x80\x55" in data and "vbucket" not in name and "reason" not in name
+        answers = [frame.opcode for frame in sent(connection) if frame.opcode != Opcode.DCP_BUFFER_ACK]
+        assert answers == ([] if is_over else [Opcode.DCP_CLOSE_STREAM])
+
+
+@pytest.mark.parametrize("reason", [0, 2])
+def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection, reason: int) -> None:
+    stream = open_stream(connection)
+    connection.receive_data(accepted(1) + START + stream_end(1, reason) + mutation(1, 3) + stream_end(1, reason), 0.0)
+    events = list(connection.events())
+    assert seqnos(events) == [1, 2]
+    assert events[-1] == StreamStopped(stream, reason)
+    assert sum(isinstance(event, StreamStopped) for event in events) == 1
 
 
 @pytest.mark.parametrize("arrow", [False, True])
@@ -529,12 +564,12 @@ def test_rows_are_told_only_while_they_rise(arrow: bool, seqnos: list[int]) -> N
     connection, _ = ready_connection(arrow=arrow)
     open_stream(connection)
     data = accepted(1) + marker(1, 0, 12) + b"".join(mutation(1, seqno) for seqno in seqnos)
-    if is_sound:
-        connection.receive_data(data, 0.0)
-    else:
-        with pytest.raises(RemoteProtocolError, match="comes after"):
-            connection.receive_data(data, 0.0)
-    assert row_seqnos(connection.events()) == (seqnos if is_sound else [])
+    connection.receive_data(data, 0.0)
+    events = list(connection.events())
+    assert row_seqnos(iter(events)) == (seqnos if is_sound else [])
+    assert ["comes after" in str(event.error) for event in events if isinstance(event, StreamBroken)] == (
+        [] if is_sound else [True]
+    )
 
 
 def test_streams_may_be_mixed_row_by_row() -> None:
@@ -568,17 +603,20 @@ def test_more_than_the_window_and_a_frame_is_too_much() -> None:
         receive_all(connection, rows, [])
 
 
-def test_messages_of_a_stream_that_was_closed_are_dropped_until_its_end(connection: NodeConnection) -> None:
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.KEY_ENOENT])
+def test_messages_of_a_stream_that_was_closed_are_dropped_and_acknowledged(status: int) -> None:
+    """KEY_ENOENT says that the node has ended the stream. What it had queued by then comes as the window opens."""
+    connection, _ = ready_connection(buffer_bytes=1000)
     assert connection.session is not None
     stream = open_stream(connection)
     connection.receive_data(accepted(1), 0.0)
     connection.session.close_stream(stream)
     closing = sent(connection)[-1]
-    connection.receive_data(START + encode_response(Opcode.DCP_CLOSE_STREAM, opaque=closing.opaque), 0.0)
-    connection.receive_data(marker(1, 3, 4) + stream_end(1, 1), 0.0)
-    assert row_seqnos(connection.events()) == []
-    with pytest.raises(RemoteProtocolError, match="that of no stream"):
-        connection.receive_data(mutation(1, 4), 0.0)
+    answer = encode_response(Opcode.DCP_CLOSE_STREAM, status=status, opaque=closing.opaque)
+    connection.receive_data(answer + START + marker(1, 3, 4) + mutation(1, 3, value=bytes(300)), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
+    connection.receive_data(stream_end(1, 0), 0.0)
+    assert [type(event) for event in connection.events()] == [StreamOpened]
 
 
 def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: bool) -> ManifestEvent:

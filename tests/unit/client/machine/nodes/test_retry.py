@@ -6,7 +6,14 @@ import logging
 
 import pytest
 
-from dcpstream.client.machine.nodes.retry import FORGIVEN_AFTER_S, PROTOCOL_ERRORS_MAX, RETRY_LOG_S, Faults, RetryLog
+from dcpstream.client.machine.nodes.retry import (
+    FORGIVEN_AFTER_S,
+    PROGRESS_ROWS,
+    PROTOCOL_ERRORS_MAX,
+    RETRY_LOG_S,
+    Faults,
+    RetryLog,
+)
 from dcpstream.errors import ConnectionLost, FrameError, RemoteProtocolError
 
 
@@ -28,6 +35,19 @@ def test_old_faults_are_forgiven() -> None:
     for number in range(3 * PROTOCOL_ERRORS_MAX):
         faults.add("a:1", RemoteProtocolError("rare"), number * FORGIVEN_AFTER_S)
     assert faults.verdict(["a:1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_complete", "is_forgiven"),
+    [(PROGRESS_ROWS // 2, False, True), (0, True, True), (PROGRESS_ROWS // 10, False, False)],
+)
+def test_progress_forgives(rows: int, is_complete: bool, is_forgiven: bool) -> None:
+    faults = Faults()
+    for _ in range(3 * PROTOCOL_ERRORS_MAX):
+        faults.add("a:1", RemoteProtocolError("again"), 0.0)
+        faults.progressed("a:1", rows, is_complete=is_complete)
+        faults.progressed("a:1", rows, is_complete=False)
+    assert (faults.verdict(["a:1"]) is None) is is_forgiven
 
 
 def test_one_line_for_each_node_and_interval(caplog: pytest.LogCaptureFixture) -> None:

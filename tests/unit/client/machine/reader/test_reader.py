@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dcpstream.client.machine.connection.events import EventGroup
-from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, Backoff
+from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
 from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
 from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
@@ -25,9 +25,9 @@ from dcpstream.errors import (
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
-from tests.kit.client_machines import World, at, history, refused
+from tests.kit.client_machines import World, at, history, observed, refused
 from tests.kit.fake_node import config
-from tests.kit.messages import accepted, marker, mutation, rollback, stream_end, system_event
+from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end, system_event
 from tests.kit.rules import rule
 
 
@@ -99,6 +99,79 @@ def test_end_of_stream_ends_it_even_if_the_last_seqnos_were_for_nobody() -> None
     assert world.out == [2]
 
 
+def test_a_filtered_stream_that_ends_inside_a_snapshot_is_read_on_from_there() -> None:
+    """MB-73354: the last change of the snapshot is for nobody. The next stream brings its end."""
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        opaque = frame.opaque
+        if attempt == 0:
+            rows = mutation(opaque, 1) + mutation(opaque, 2)
+            return accepted(opaque) + marker(opaque, 0, 4) + rows + stream_end(opaque, 0)
+        return accepted(opaque) + marker(opaque, 0, 4) + seqno_advanced(opaque, 4) + stream_end(opaque, 0)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer, collections=["_default.flights"])
+    world.run()
+    assert world.seqnos() == [1, 2]
+    assert [fields for _, fields in world.requests] == [(0, 5, 0, 0, 0), (2, 5, 0xA, 0, 4)]
+    assert (world.offsets[0].seqno, world.offsets[0].snapshot_start, world.offsets[0].snapshot_end) == (4, 0, 4)
+
+
+@pytest.mark.parametrize("collections", [None, ["_default.flights"]])
+def test_a_stream_that_ends_inside_a_snapshot_for_ever_is_an_error(collections: list[str] | None) -> None:
+    def answer(frame: Frame, attempt: int) -> bytes:
+        rows = mutation(frame.opaque, 2) if attempt == 0 else b""
+        return accepted(frame.opaque) + marker(frame.opaque, 0, 4) + rows + stream_end(frame.opaque, 0)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer, collections=collections)
+    with pytest.raises(
+        RemoteProtocolError, match=r"on 5 streams of vbucket 0.*ends with OK at seqno 2, in the middle of a snapshot"
+    ):
+        world.run()
+    assert world.seqnos() == [2]
+
+
+def test_an_end_below_the_wanted_one_is_taken_as_true_if_it_is_said_twice() -> None:
+    """The user may not see the rest: documents of system collections."""
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        return history(frame, 3) + stream_end(frame.opaque, 0)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer)
+    world.run()
+    assert world.seqnos() == [1, 2, 3]
+    assert [fields for _, fields in world.requests] == [(0, 5, 0, 0, 0), (3, 5, 0xA, 0, 3)]
+    assert world.offsets == {0: at(3, 0, 3)}
+
+
+def test_an_end_below_the_wanted_one_is_not_taken_as_true_while_more_comes() -> None:
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)],
+        lambda frame, attempt: history(frame, min(2 * attempt + 1, 5)) + stream_end(frame.opaque, 0),
+    )
+    world.run()
+    assert world.seqnos() == [1, 2, 3, 4, 5]
+
+
+def test_rows_that_are_held_back_outlast_an_end_that_comes_early() -> None:
+    """Otherwise each stream would bring them again, and none could say that there is no more."""
+    persisted = {0: 0}
+
+    def observe(frame: Frame, _: int) -> bytes:
+        return observed(frame, persisted)
+
+    world = World(
+        [VbucketRange(0, StreamOffset.ZERO, 5)],
+        lambda frame, _: history(frame, 3) + stream_end(frame.opaque, 0),
+        observe=observe,
+    )
+    world.run(lambda: world.now > 1.0)
+    assert world.seqnos() == []
+    persisted[0] = 3
+    world.run()
+    assert world.seqnos() == [1, 2, 3]
+    assert len(world.requests) == 2
+
+
 def test_an_endless_stream_that_the_node_ends_is_opened_again() -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         return history(frame, 2 * (attempt + 1)) + stream_end(frame.opaque, 0)
@@ -141,16 +214,72 @@ def test_a_cut_connection_is_made_again_and_goes_on() -> None:
     assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
 
 
-def test_a_broken_message_costs_the_connection_and_no_row() -> None:
+CUT_SHORT = b"123"
+
+
+def test_a_broken_message_costs_the_stream_and_no_row() -> None:
+    """The stream of another vbucket is left alone."""
+
     def answer(frame: Frame, attempt: int) -> bytes:
+        if frame.vbid == 1:
+            return history(frame, 4)
         if attempt == 0:
-            return history(frame, 3) + encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=b"123")
+            return history(frame, 3) + encode_request(
+                Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=CUT_SHORT, vbid=frame.vbid
+            )
         return history(frame, 6)
 
-    world = World([VbucketRange(0, StreamOffset.ZERO, 6)], answer)
+    world = World([VbucketRange(0, StreamOffset.ZERO, 6), VbucketRange(1, StreamOffset.ZERO, 4)], answer)
     world.run()
-    assert world.out == [1, 2, 3, 4, 5, 6]
-    assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
+    assert sorted(world.seqnos()) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 6]
+    assert [fields for _, fields in world.requests] == [
+        (0, 6, 0, 0, 0),
+        (0, 4, 0, 0, 0),
+        (3, 6, 0xA, 0, 3),
+    ]
+    assert len(world.links) == 1
+    assert len(world.nodes.connections) == 1
+
+
+def broken_after(frame: Frame, first: int, last: int, end: int) -> bytes:
+    """Some rows of a snapshot, and a message that is cut short."""
+    rows = b"".join(mutation(frame.opaque, seqno) for seqno in range(first, last + 1))
+    return (
+        accepted(frame.opaque)
+        + marker(frame.opaque, first - 1, end)
+        + rows
+        + encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=CUT_SHORT)
+    )
+
+
+def test_a_vbucket_whose_streams_are_broken_again_and_again_is_given_up() -> None:
+    world = World(ENDLESS, lambda frame, _: broken_after(frame, 1, 0, 9))
+    with pytest.raises(RemoteProtocolError, match=r"broke the protocol on 5 streams of vbucket 0, .* is cut short"):
+        world.run()
+    assert len(world.requests) == PROTOCOL_ERRORS_MAX
+    assert len(world.links) == 1, "all on one connection"
+    assert 0.3 < world.now < 5.0, "with pauses in between"
+
+
+@pytest.mark.parametrize(("rows", "is_whole", "is_read"), [(10, True, True), (1000, False, True), (10, False, False)])
+def test_progress_forgives_a_vbucket(rows: int, is_whole: bool, is_read: bool) -> None:
+    """The end of a snapshot is progress, and so are a thousand rows; a few rows are not."""
+    end = 20 * rows
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        first = 1 + attempt * rows
+        if attempt == 19:
+            return history(frame, end)
+        return broken_after(frame, first, first + rows - 1, first + rows - 1 if is_whole else end)
+
+    world = World([VbucketRange(0, StreamOffset.ZERO, end)], answer)
+    if is_read:
+        world.run()
+        assert world.seqnos() == list(range(1, end + 1))
+    else:
+        with pytest.raises(RemoteProtocolError, match="on 5 streams of vbucket 0"):
+            world.run()
+        assert world.seqnos() == list(range(1, PROTOCOL_ERRORS_MAX * rows + 1))
 
 
 @rule("CLI-12")
