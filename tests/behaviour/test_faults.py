@@ -235,6 +235,22 @@ def test_a_client_survives_a_storm_of_not_my_vbucket(node: Node):
     assert VbucketMap.from_json(refused.value, "127.0.0.1").vbucket_count == 1, "with the map, as from a server"
 
 
+def test_a_node_has_only_the_map_of_a_bucket(node: Node):
+    fill(node, 1)
+    with peer(node) as reader:
+        number = node.inject("config_only", bucket="default")
+        for opcode in (Opcode.NOOP, Opcode.DCP_OPEN, Opcode.GET, Opcode.STAT, Opcode.SASL_LIST_MECHS):
+            assert reader.call(opcode, key=b"k0").status == Status.CONFIG_ONLY
+        text = reader.succeed(Opcode.GET_CLUSTER_CONFIG).value
+        assert VbucketMap.from_json(text, "127.0.0.1").vbucket_count == 1
+        reader.succeed(Opcode.SELECT_BUCKET, key=b"default")
+        reader.succeed(Opcode.SELECT_BUCKET, key=b"@no bucket@")
+        reader.succeed(Opcode.NOOP)
+        reader.succeed(Opcode.SELECT_BUCKET, key=b"default")
+        node.lift(number)
+        assert reader.get("k0").status == 0
+
+
 # ------------------------------------------------------------------------------------------------------------ the node
 
 

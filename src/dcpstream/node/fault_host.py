@@ -13,7 +13,7 @@ from dcpstream.node.bucket_host import RunningBuckets
 from dcpstream.node.dcp.replica import fail_over_to_stale_copy
 from dcpstream.node.engine import Bucket, Engine
 from dcpstream.node.faults import Fault, FaultyDisk, MovableClock, read_fault
-from dcpstream.node.faults.fault import AT_ONCE, OF_SENT
+from dcpstream.node.faults.fault import AT_ONCE, OF_REQUESTS, OF_SENT
 from dcpstream.node.shell.server import KvServer
 from dcpstream.store import CompactionOrder
 
@@ -57,7 +57,7 @@ class FaultHost:
             raise ConfigError("kind", kind, "a fault of a node with a data directory; this one's data is in memory")
         loop = self._server.loop
         number = self._faults.add(fault, loop.time())
-        if kind not in OF_SENT and kind != "refuse":
+        if kind not in OF_SENT | OF_REQUESTS:
             timers = [] if fault.for_s is None else [loop.call_later(fault.after_s + fault.for_s, self.lift, number)]
             if fault.after_s:
                 timers.append(loop.call_later(fault.after_s, self._set, fault, number))

@@ -102,8 +102,8 @@ class KvConnection:
             self._socket.close()
             raise tls_failure(self.address, error) from error
 
-    def shake_hands(self, handshake: Handshake) -> bytes:
-        """Do the handshake; returns the cluster map's JSON."""
+    def shake_hands(self, handshake: Handshake) -> None:
+        """Do the handshake."""
         reader = FrameReader()
         has_received = False
         self.send(handshake.start())
@@ -133,7 +133,6 @@ class KvConnection:
         self.has_collections = Feature.COLLECTIONS in handshake.granted
         self.is_unordered = Feature.UNORDERED_EXECUTION in handshake.granted
         self._socket.settimeout(ANSWER_TIMEOUT_S)
-        return handshake.config
 
     def send(self, data: bytes) -> None:
         """Send all of it."""

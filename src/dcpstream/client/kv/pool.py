@@ -8,11 +8,11 @@ from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.nodes.nodes import MAX_SEEDS_TRIED
-from dcpstream.client.machine.nodes.retry import FINAL_ERRORS, is_bucket_refusal
+from dcpstream.client.machine.nodes.retry import FINAL_ERRORS, is_bucket_refusal, is_config_only, refused_by_all
 from dcpstream.client.settings.options import Access
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.transport import make_context
-from dcpstream.errors import ConnectionLost, ConnectTimeout, RemoteProtocolError
+from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, RemoteProtocolError, StatusError
 from dcpstream.model import NodeAddress, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetClusterConfig
@@ -122,22 +122,31 @@ class KvPool:
     def _connect_any(self) -> KvConnection:
         if not self._seeds:
             self._seeds = resolve_seeds(self._given.parsed)
-        errors = []
-        known = self._map.nodes if self._map is not None else ()
-        candidates = list(dict.fromkeys((*self._seeds, *known)))[:MAX_SEEDS_TRIED]
+        errors: list[DcpstreamError] = []
+        candidates = self._candidates()
         deadline = self._clock.monotonic() + self._connect_timeout_s
-        for number, address in enumerate(candidates):
+        while len(errors) < len(candidates):
             # A node that does not answer at all must leave time for the others.
-            left = max(deadline - self._clock.monotonic(), 0.0) / (len(candidates) - number)
+            left = max(deadline - self._clock.monotonic(), 0.0) / (len(candidates) - len(errors))
             try:
-                return self._connect(address, max(left, MIN_CONNECT_S))
-            except FINAL_ERRORS:
-                raise
-            except ConnectionLost as error:
-                errors.append(str(error))
+                return self._connect(candidates[len(errors)], max(left, MIN_CONNECT_S))
+            except (ConnectionLost, StatusError) as error:
+                if is_config_only(error):
+                    candidates = self._candidates()  # the node gave the map, which names others
+                elif isinstance(error, FINAL_ERRORS) and not is_bucket_refusal(error):
+                    raise
+                errors.append(error)
+        refusals = [error for error in errors if is_bucket_refusal(error)]
+        if len(refusals) == len(errors):
+            raise refused_by_all(refusals)
         raise ConnectTimeout(
-            f"no node could be reached: {'; '.join(errors)}. Is it running, and is this its data port?"
+            f"no node could be used: {'; '.join(map(str, errors))}. Is it running, and is this its data port?"
         )
+
+    def _candidates(self) -> list[NodeAddress]:
+        """The seeds, then the nodes of the map."""
+        known = self._map.nodes if self._map is not None else ()
+        return list(dict.fromkeys((*self._seeds, *known)))[:MAX_SEEDS_TRIED]
 
     def _connect(self, address: NodeAddress, timeout_s: float | None = None) -> KvConnection:
         if self._given.tls is not None and self._context is None:
@@ -145,21 +154,22 @@ class KvPool:
         connection = KvConnection(
             address, timeout_s or self._connect_timeout_s, self._clock, self._given.tls, self._context
         )
+        handshake = Handshake(
+            self._given.login,
+            address,
+            self._random.getrandbits(192).to_bytes(24, "big"),
+            is_unordered=self._is_unordered,
+        )
         try:
-            config = connection.shake_hands(
-                Handshake(
-                    self._given.login,
-                    address,
-                    self._random.getrandbits(192).to_bytes(24, "big"),
-                    is_unordered=self._is_unordered,
-                )
-            )
+            connection.shake_hands(handshake)
         except BaseException as error:
             connection.close()
+            if is_config_only(error):
+                self.take_map(handshake.config, address)
             if self._map is not None and is_bucket_refusal(error):
                 # The bucket was there before: the node listens already, and its bucket is not ready yet.
                 raise ConnectionLost(str(error), cause=error) from error
             raise
         self._connections[str(address)] = connection
-        self.take_map(config, address)
+        self.take_map(handshake.config, address)
         return connection

@@ -29,6 +29,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             "send streams as if the buffers of consumers had so few bytes: a portion, then a pause",
         ),
         "refuse": ((*_MATCHING, "status"), "answer such a request with a status, and do not carry it out"),
+        "config_only": (
+            ("bucket", "connection", *_TIMED),
+            "have only the cluster map of buckets, as a 7.6 server that does not serve them, and refuse all else",
+        ),
         "stale_map": (_TIMED, "tell clients the cluster map as it is now, whatever changes"),
         "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
         "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
@@ -43,6 +47,8 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 AT_ONCE = frozenset(("drop", "hang", "move_clock", "purge", "stale_failover"))
 OF_SENT = frozenset(("close", "stall", "delay", "split", "lose", "small_buffer"))
 """Kinds that look at what the node sends."""
+OF_REQUESTS = frozenset(("refuse", "config_only"))
+"""Kinds that look at requests."""
 REQUIRED = MappingProxyType(
     {
         "delay": ("delay_s",),

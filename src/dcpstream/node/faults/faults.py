@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.faults.fault import OF_SENT, Fault
+from dcpstream.node.faults.fault import OF_REQUESTS, OF_SENT, Fault
 from dcpstream.wire import Opcode
 
 MAX_FAULTS = 100
@@ -39,6 +39,8 @@ _OF_STREAMS = frozenset(
     )
 )
 """Messages that count for flow control."""
+_OF_MAPS = frozenset((Opcode.HELLO, Opcode.GET_ERROR_MAP, Opcode.GET_CLUSTER_CONFIG, Opcode.SELECT_BUCKET))
+"""Requests that a server answers in a bucket of which it has only the map."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class Faults:
     def _change(self) -> None:
         kinds = {rule.fault.kind for rule in self._rules.values()}
         self.has_sent = bool(kinds & OF_SENT)
-        self.has_requests = "refuse" in kinds
+        self.has_requests = bool(kinds & OF_REQUESTS)
         for callback in list(self.changed):
             callback()
 
@@ -148,7 +150,7 @@ class Faults:
 
     def on_request(self, opcode: int, vbid: int, bucket: str, connection: str, now: float) -> Fault | None:
         """The fault that keeps a request from being carried out."""
-        found = self._find({"refuse"}, opcode, vbid, bucket, connection, now)
+        found = self._find(OF_REQUESTS, opcode, vbid, bucket, connection, now)
         return None if found is None else found.fault
 
     def on_sent(
@@ -163,7 +165,7 @@ class Faults:
         return None if found is None else (found.number, found.fault)
 
     def _find(
-        self, kinds: frozenset[str] | set[str], opcode: int, vbid: int | None, bucket: str, connection: str, now: float
+        self, kinds: frozenset[str], opcode: int, vbid: int | None, bucket: str, connection: str, now: float
     ) -> _Rule | None:
         for rule in self._rules.values():
             fault = rule.fault
@@ -175,6 +177,8 @@ class Faults:
 def _matches(fault: Fault, opcode: int, vbid: int | None, bucket: str, connection: str) -> bool:
     if fault.opcode:
         is_such = opcode == Opcode[fault.opcode]
+    elif fault.kind == "config_only":
+        is_such = bool(bucket) and opcode not in _OF_MAPS
     elif fault.kind == "refuse":
         is_such = opcode in _OF_DOCUMENTS
     else:

@@ -333,7 +333,8 @@ class KvProtocol(asyncio.BufferedProtocol):
         fault = self.server.faults.on_request(data[1], vbid, bucket, name_of(session), now)
         if fault is None:
             return session.receive(data[:stop])
-        frame, status = decode_frame(data[:stop]), Status[fault.status]
+        frame = decode_frame(data[:stop])
+        status = Status.CONFIG_ONLY if fault.kind == "config_only" else Status[fault.status]
         if status is Status.NOT_MY_VBUCKET:
             not_my_vbucket(session, frame)
         else:

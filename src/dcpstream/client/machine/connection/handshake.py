@@ -6,7 +6,7 @@ Theory of operation: three round trips, each of a few pipelined requests whose a
 1. HELLO, and without a client certificate SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is
    not known yet), SASL_STEP. If the node refuses the guess and does not list it, the strongest listed mechanism is
    tried; PLAIN, which shows the password to the node, only where the caller allows it.
-2. SELECT_BUCKET, GET_CLUSTER_CONFIG.
+2. SELECT_BUCKET, GET_CLUSTER_CONFIG; for documents also a NOOP, which a node refuses that has only the bucket's map.
 3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are optional.
 
 `start()` and `receive()` return the bytes to send; every refusal is an exception that names user, bucket and node.
@@ -40,6 +40,7 @@ from dcpstream.wire.messages.kv import (
     FeatureCode,
     GetClusterConfig,
     Hello,
+    Noop,
     SaslAuth,
     SaslListMechs,
     SaslStep,
@@ -98,7 +99,7 @@ class Event(Enum):
     CHALLENGED = "AUTH_CONTINUE received"
     MECHANISM_REFUSED = "mechanism refused, another one sent"
     LOGGED_IN = "login accepted"
-    MAP_RECEIVED = "cluster map received"
+    SERVED = "cluster map received, NOOP answered"
     OPEN_SENT = "cluster map received, DCP_OPEN sent"
     OPENED = "DCP_OPEN and controls answered"
 
@@ -118,11 +119,11 @@ TRANSITIONS = Transitions(
             Event.MECHANISM_REFUSED: State.LOGGING_IN,
             Event.LOGGED_IN: State.SELECTING,
         },
-        State.SELECTING: {Event.MAP_RECEIVED: State.READY, Event.OPEN_SENT: State.OPENING},
+        State.SELECTING: {Event.SERVED: State.READY, Event.OPEN_SENT: State.OPENING},
         State.OPENING: {Event.OPENED: State.READY},
         State.READY: {},
     },
-    peer_events=(Event.CHALLENGED, Event.LOGGED_IN, Event.MAP_RECEIVED, Event.OPENED),
+    peer_events=(Event.CHALLENGED, Event.LOGGED_IN, Event.SERVED, Event.OPENED),
 )
 
 
@@ -185,7 +186,7 @@ class Handshake:
         Raises:
             AuthenticationFailed: the node refuses user, password and every mechanism.
             KeyNotFound, AccessDenied: it refuses the bucket.
-            StatusError: it refuses DCP or a control that is needed.
+            StatusError: it refuses DCP or a control that is needed; CONFIG_ONLY: it has only the map, in `config`.
             ConnectionLost: it has no cluster map yet.
             RemoteProtocolError: it answers another request than the next one.
         """
@@ -217,6 +218,16 @@ class Handshake:
                 raise ConnectionLost(f"{self._address} has no cluster map for bucket {self._login.bucket!r} yet")
             self.config = frame.value
             return self._open_dcp()
+        if frame.status == Status.CONFIG_ONLY:
+            raise StatusError(
+                f"{self._address} does not serve bucket {self._login.bucket!r}: it has only the bucket's cluster map",
+                status=frame.status,
+                opcode=frame.opcode,
+            )
+        if opcode is Opcode.NOOP:
+            self._check(frame, f"NOOP at {self._address}")
+            self._happen(Event.SERVED)
+            return b""
         if opcode is Opcode.DCP_OPEN:
             self._check(frame, f"opening a DCP connection to {self._address} as user {self._login.username!r}")
         elif frame.status != Status.SUCCESS and self._is_required[detail]:
@@ -269,7 +280,10 @@ class Handshake:
         return self._request(SaslAuth(key=self._mechanism.encode(), value=self._sasl.start()))
 
     def _select_bucket(self) -> bytes:
-        return self._request(SelectBucket(key=self._login.bucket.encode())) + self._request(GetClusterConfig())
+        parts = [self._request(SelectBucket(key=self._login.bucket.encode())), self._request(GetClusterConfig())]
+        if self._dcp is None:
+            parts.append(self._request(Noop()))
+        return b"".join(parts)
 
     def _sasl_step(self, challenge: bytes) -> bytes:
         try:
@@ -300,7 +314,6 @@ class Handshake:
 
     def _open_dcp(self) -> bytes:
         if self._dcp is None:
-            self._happen(Event.MAP_RECEIVED)
             return b""
         self._happen(Event.OPEN_SENT)
         parts = [self._request(Open(flags=self._dcp.open_flags, key=self._dcp.name.encode()))]

@@ -3,8 +3,9 @@
 Sans-IO: the shell opens a socket for each connection of `to_connect()`, closes those of `to_disconnect()`, moves the
 bytes, and calls `lost()` when a socket fails.
 
-Failed nodes are tried again as `retry` says. A refused bucket is final only while it was never reached: a server that
-starts listens before it has its buckets, so a bucket that was reached before is awaited like a node that is away.
+Failed nodes are tried again as `retry` says. A refused bucket is final only if it was never reached and every seed
+refuses it. A server that starts listens before it has its buckets, so a bucket that was reached before is awaited like
+a node that is away. A node that has only the bucket's map (CONFIG_ONLY) gives the map, and is left for those it names.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from dcpstream.client.machine.nodes.retry import (
     Faults,
     RetryLog,
     is_bucket_refusal,
+    is_config_only,
     is_fault,
     pause_s,
+    refused_by_all,
 )
 from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.client.settings.tls import closed_at_once
@@ -34,6 +37,7 @@ from dcpstream.errors import (
     ConnectTimeout,
     DcpstreamError,
     RemoteProtocolError,
+    StatusError,
 )
 from dcpstream.model import NodeAddress, VbucketMap
 from dcpstream.runtime import Random
@@ -160,23 +164,32 @@ class Nodes:
         """
         was_ready = connection.is_ready
         try:
-            connection.process(now)
+            try:
+                connection.process(now)
+            except StatusError as error:
+                if is_config_only(error):
+                    self._take_map_of(connection)
+                raise
             if connection.is_ready and not was_ready:
                 self._ready_since[connection] = now
                 self._next_poll_at = max(self._next_poll_at, now + CONFIG_POLL_S)
-                had_map = self.map is not None
-                self.update_map(connection.config, connection.address)
-                if not had_map:
-                    self._forget_other_seeds()
+                self._take_map_of(connection)
         except DcpstreamError as error:
             self.lost(connection, error, now)
 
-    def _forget_other_seeds(self) -> None:
+    def _take_map_of(self, connection: NodeConnection) -> None:
+        """Take the map that came with a handshake."""
+        had_map = self.map is not None
+        self.update_map(connection.config, connection.address)
+        if not had_map:
+            self._forget_other_seeds(connection)
+
+    def _forget_other_seeds(self, answered: NodeConnection) -> None:
         """Give up attempts at seeds that were started beside the one that answered, unless the map names them."""
         assert self.map is not None
         named = {str(node) for node in self.map.nodes}
         for name, connection in list(self._connections.items()):
-            if not connection.is_ready and name not in named:
+            if connection is not answered and not connection.is_ready and name not in named:
                 self.drop(connection)
 
     def events(self, connection: NodeConnection, now: float) -> Iterator[Event]:
@@ -254,7 +267,7 @@ class Nodes:
         if since is not None and now - since >= STABLE_S:
             self.worked(connection)
         self.drop(connection)
-        is_refusal = is_bucket_refusal(error) and self.was_reached
+        is_refusal = is_bucket_refusal(error)
         if isinstance(error, FINAL_ERRORS) and not is_refusal:
             raise error
         if type(error) is ConnectionLost and not connection.has_received:
@@ -268,6 +281,7 @@ class Nodes:
             pause = pause_s(self._faults.count(name), self._random, PROTOCOL_PAUSE_S)
         backoff = self._backoffs.setdefault(name, Backoff(self._random))
         backoff.failed(now, error, pause)
+        self._check_seeds()
         # A node that was there may restart, so its first failure says nothing. One that never was may not exist.
         if is_broken or is_refusal or backoff.failures > 1 or not self.was_reached:
             failures = max(backoff.failures, self._faults.count(name))
@@ -275,6 +289,20 @@ class Nodes:
         if self.map is not None and self.any_ready() is None:
             # No node is left that would tell of a failover of the lost one.
             self._try_next_seed(now, besides=name)
+
+    def _check_seeds(self) -> None:
+        """Give up if the bucket was never reached, and each seed refused it when it was asked last.
+
+        Raises:
+            AccessDenied, KeyNotFound: that is so.
+        """
+        if self.was_reached:
+            return
+        names = dict.fromkeys(str(seed) for seed in self.options.seeds[:MAX_SEEDS_TRIED])
+        answers = [self._backoffs[name].last_error for name in names if name in self._backoffs]
+        refusals = [answer for answer in answers if answer is not None and is_bucket_refusal(answer)]
+        if len(refusals) == len(names):
+            raise refused_by_all(refusals)
 
     def worked(self, connection: NodeConnection) -> None:
         """A connection served its purpose: the next failure counts as the first."""

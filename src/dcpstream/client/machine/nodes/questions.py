@@ -214,6 +214,8 @@ class Questions:
             return False
         else:
             connection = self._nodes.any_ready()
+            if connection is None:
+                self._nodes.find_map(now, refresh=True)
         if connection is None or connection.session is None:
             question.due = now + LOOK_AGAIN_S
             return False

@@ -12,8 +12,9 @@ given up with the last cause, so that a reader neither waits for ever nor takes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from dcpstream.errors import (
     AccessDenied,
@@ -25,6 +26,7 @@ from dcpstream.errors import (
     OffsetError,
     ProtocolError,
     RemoteProtocolError,
+    StatusError,
     TlsError,
     UnknownCommand,
     WireError,
@@ -118,9 +120,25 @@ def pause_s(failures: int, random: Random, first_s: float = FIRST_PAUSE_S) -> fl
     return longest * (0.5 + random.getrandbits(16) / 0x20000)
 
 
-def is_bucket_refusal(error: BaseException) -> bool:
+def is_bucket_refusal(error: BaseException) -> TypeGuard[StatusError]:
     """Whether the node refused the bucket: it does not exist, or the user may not use it."""
     return isinstance(error, (AccessDenied, KeyNotFound)) and error.opcode == Opcode.SELECT_BUCKET
+
+
+def refused_by_all(refusals: Sequence[StatusError]) -> StatusError:
+    """The error for a bucket that every seed refused, with the answer of each."""
+    first = refusals[0]
+    if len(refusals) == 1:
+        return first
+    answers = "; ".join(map(str, refusals))
+    error = type(first)(f"all {len(refusals)} seeds refused: {answers}", status=first.status, opcode=first.opcode)
+    error.__cause__ = first
+    return error
+
+
+def is_config_only(error: BaseException) -> bool:
+    """Whether the node let us in and has only the cluster map of the bucket: other nodes serve it."""
+    return isinstance(error, StatusError) and error.status == Status.CONFIG_ONLY
 
 
 def is_fault(error: BaseException) -> bool:

@@ -270,9 +270,52 @@ def refuse_bucket(nodes: Nodes, now: float, status: int = Status.KEY_ENOENT) -> 
 
 
 @pytest.mark.parametrize(("status", "kind"), [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, AccessDenied)])
-def test_a_bucket_that_was_never_reached_is_refused_at_once(nodes: Nodes, status: int, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="bucket 'default' was refused"):
-        refuse_bucket(nodes, 0.0, status)
+def test_a_bucket_that_was_never_reached_is_refused_when_each_seed_has_answered(
+    nodes: Nodes, status: int, kind: type[Exception]
+) -> None:
+    nodes.find_map(0.0)
+    (first,) = nodes.to_connect()
+    connect(nodes, first, FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
+    nodes.find_map(0.0)
+    (second,) = nodes.to_connect()
+    assert second.address == SEEDS[1], "at once, without a pause"
+    with pytest.raises(kind, match=r"refused by a:1 .*refused by b:2"):
+        connect(nodes, second, FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
+
+
+def test_a_seed_that_is_away_may_have_the_bucket(nodes: Nodes) -> None:
+    """What one seed refuses is not final while the other has not answered; what each answered last counts."""
+    nodes.find_map(0.0)
+    (first,) = nodes.to_connect()
+    connect(nodes, first, FakeNode(statuses={Opcode.SELECT_BUCKET: Status.KEY_ENOENT}))
+    nodes.find_map(0.0)
+    (second,) = nodes.to_connect()
+    nodes.lost(second, ConnectTimeout("nobody there"), 0.0)
+    nodes.find_map(10.0)
+    (first,) = nodes.to_connect()
+    nodes.lost(first, ConnectionLost("it restarts"), 10.0)
+    nodes.find_map(20.0)
+    (second,) = nodes.to_connect()
+    connect(nodes, second, FakeNode(statuses={Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), 20.0)
+    nodes.find_map(30.0)
+    (first,) = nodes.to_connect()
+    with pytest.raises(KeyNotFound):
+        connect(nodes, first, FakeNode(statuses={Opcode.SELECT_BUCKET: Status.KEY_ENOENT}), 30.0)
+
+
+def test_a_node_that_has_only_the_map_gives_it(nodes: Nodes) -> None:
+    """It is left for the next seed and for the nodes of its map, and a newer map from there counts."""
+    nodes.find_map(0.0)
+    (first,) = nodes.to_connect()
+    connect(nodes, first, FakeNode(statuses={Opcode.DCP_OPEN: Status.CONFIG_ONLY}, cluster_map=config(4, rev=5)))
+    assert nodes.map is not None
+    assert (nodes.map.rev, nodes.map.vbucket_count) == (5, 4)
+    assert nodes.to_disconnect() == [first]
+    (second,) = nodes.to_connect()
+    assert second.address == SEEDS[1]
+    connect(nodes, second, FakeNode(cluster_map=config(4, rev=6)))
+    assert nodes.map.rev == 6
+    assert nodes.any_ready() is second
 
 
 @pytest.mark.parametrize("status", [Status.KEY_ENOENT, Status.EACCESS])
