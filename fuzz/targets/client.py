@@ -31,8 +31,6 @@ from tests.kit.messages import (
 FRAMES_AT = 2
 MAX_BYTES = 1600
 END = 12
-LOGIN_ROUNDS = 1
-"""Of SCRAM: the usual number takes more time than all else."""
 ARROW, FROM_FIRST_BYTE = 1, 2
 BUFFER_BYTES_MAX = 4 << 20
 
@@ -71,7 +69,7 @@ def whole_reader(data: bytes, *, is_arrow: bool) -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         return data if attempt == 0 else history(frame, END) + ended(frame)
 
-    world = World([VbucketRange(0, StreamOffset.ZERO, END)], answer, arrow=is_arrow, iterations=LOGIN_ROUNDS)
+    world = World([VbucketRange(0, StreamOffset.ZERO, END)], answer, arrow=is_arrow)
     try:
         world.run(limit_s=300.0)
     except DcpstreamError:
@@ -106,7 +104,7 @@ def one_connection(data: bytes, size: int, *, is_arrow: bool) -> None:
 
 def greeting() -> bytes:
     """What a sound node answers to the handshake."""
-    connection, node = new_connection(), FakeNode(iterations=LOGIN_ROUNDS)
+    connection, node = new_connection(), FakeNode()
     said = b""
     while data := connection.data_to_send():
         answers = node.receive(data)
@@ -124,5 +122,5 @@ def first_opaque() -> int:
         found.append(frame.opaque)
         return history(frame, END) + ended(frame)
 
-    World([VbucketRange(0, StreamOffset.ZERO, END)], answer, iterations=LOGIN_ROUNDS).run()
+    World([VbucketRange(0, StreamOffset.ZERO, END)], answer).run()
     return found[0]

@@ -9,7 +9,7 @@ from functools import cache
 
 from dcpstream.client.settings.options import Login
 from dcpstream.model import NodeAddress
-from dcpstream.protocol.sasl import DEFAULT_ITERATIONS, Credentials, Outcome, ServerLogin
+from dcpstream.protocol.sasl import Credentials, Outcome, ServerLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_response
 
 ADDRESS = NodeAddress("127.0.0.1", 11210)
@@ -31,9 +31,9 @@ def config(vbuckets: int = 4, *, rev: int = 1, ports: tuple[int, ...] = (11210,)
 
 
 @cache
-def credentials(password: str, salt: bytes, iterations: int) -> Credentials:
+def credentials(password: str, salt: bytes) -> Credentials:
     """Made once: deriving the keys of a password takes milliseconds."""
-    return Credentials(password, salt, iterations)
+    return Credentials(password, salt)
 
 
 class FakeNode:
@@ -42,7 +42,6 @@ class FakeNode:
     Args:
         password: what SCRAM and PLAIN are checked against.
         mechanisms: what is listed and allowed.
-        iterations: rounds of SCRAM; few make a login cheap.
         statuses: opcode → status to answer instead of success.
     """
 
@@ -51,7 +50,6 @@ class FakeNode:
         *,
         password: str = "password",
         mechanisms: str = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN",
-        iterations: int = DEFAULT_ITERATIONS,
         granted: Iterable[int] = GRANTED,
         cluster_map: bytes | None = None,
         statuses: dict[int, int] | None = None,
@@ -65,7 +63,7 @@ class FakeNode:
         self.requests: list[Frame] = []
         self.has_manifest = True
         self._reader = FrameReader()
-        known, nobody = credentials(password, b"salt" * 4, iterations), credentials("?", b"none" * 4, iterations)
+        known, nobody = credentials(password, b"salt" * 4), credentials("?", b"none" * 4)
         self._login = ServerLogin(
             lambda name: known if name == LOGIN.username else None, lambda: bytes(24), lambda _: nobody
         )

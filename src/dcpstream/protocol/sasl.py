@@ -32,6 +32,7 @@ from dcpstream.errors import ConfigError, LocalProtocolError, RemoteProtocolErro
 __all__ = [
     "DEFAULT_ITERATIONS",
     "MECHANISMS",
+    "MIN_ITERATIONS",
     "MIN_NONCE_BYTES",
     "ClientLogin",
     "Credentials",
@@ -52,6 +53,12 @@ MECHANISMS: tuple[str, ...] = (*_HASHES, PLAIN)
 
 DEFAULT_ITERATIONS = 4096
 """Rounds of PBKDF2 that a server asks for: the least that RFC 5802 allows. A login then costs about 3 ms."""
+
+MIN_ITERATIONS = 4_000
+"""Fewest rounds that a client computes for a server: what was asked for comes back as a proof made with so many, and
+with few whoever asked can try millions of passwords on it. RFC 5802 says 4,096 at least, yet a Couchbase cluster before
+7.6 asks for 4,000 unless it was told otherwise (ns_server scram_sha.erl), and so does a later one for users of that
+time. Since 7.6 new users have 15,000; `scramShaIterations` in /settings/security changes it."""
 
 MAX_ITERATIONS = 1_000_000
 """Most rounds that a client computes for a server; a hostile server could ask for hours of work."""
@@ -241,7 +248,8 @@ class ClientLogin:
         """The value of SASL_STEP, for the value of an AUTH_CONTINUE answer.
 
         Raises:
-            RemoteProtocolError: the server's message is not SCRAM, or its nonce does not begin with ours.
+            RemoteProtocolError: the server's message is not SCRAM, its nonce does not begin with ours, or it asks for
+                too few or too many rounds.
             LocalProtocolError: the mechanism has no second step.
         """
         if self.mechanism == PLAIN:
@@ -253,8 +261,14 @@ class ClientLogin:
         nonce, salt, rounds = fields.get(b"r", b""), _unbase64(fields.get(b"s", b"")), fields.get(b"i", b"")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise RemoteProtocolError("the server's nonce does not extend ours: it is no answer to this login")
-        if not salt or not rounds.isdigit() or len(rounds) > _DIGITS or not 0 < int(rounds) <= MAX_ITERATIONS:
+        if not salt or not rounds.isdigit() or len(rounds) > _DIGITS or int(rounds) > MAX_ITERATIONS:
             raise RemoteProtocolError(f"not a SCRAM challenge, or one of more than {MAX_ITERATIONS} rounds")
+        if int(rounds) < MIN_ITERATIONS:
+            raise RemoteProtocolError(
+                f"it asks for {int(rounds)} rounds of hashing, fewer than {MIN_ITERATIONS}: a proof made with so few "
+                "shows too much of the password. Raise scramShaIterations in the server's security settings and set "
+                "the password again"
+            )
         without_proof = _CHANNEL_BINDING + b",r=" + nonce
         auth_message = b",".join((self._first_bare, server_data, without_proof))
         salted = _kept_salted_password(algorithm, self._password, salt, int(rounds))
