@@ -192,3 +192,35 @@ def test_none_commits_by_itself_when_much_waits(tmp_path, monkeypatch):
         assert peer.set("k", bytes(2000)).status == 0
         assert gate.reached.wait(TIMEOUT_S)
     node.stop()
+
+
+@pytest.mark.parametrize("persist", Persist)
+def test_many_pipelining_writers_go_on_with_one_commit_at_a_time(tmp_path, persist):
+    """Each connection keeps a window of writes under way, of which one waits for the disk at every level."""
+    node = open_on(tmp_path, persist)
+    assert node.engine is not None
+    bucket = node.engine.buckets["default"]
+    under_way: list[int] = []
+    commit = bucket.store.commit
+
+    def watched():
+        under_way.append(bucket.commits_begun - bucket.commits_done)
+        return commit()
+
+    bucket.store.commit = watched
+    peers = [SocketPeer(node.port).open() for _ in range(3)]
+    rounds, window = 30, 8
+    durable = encode_frame_info(FrameInfoId.DURABILITY, bytes([2]))
+    for _ in range(rounds):
+        for number, peer in enumerate(peers):
+            keys = [b"\0%d-%d" % (number, place) for place in range(window)]
+            peer.socket.sendall(set_request(keys[0], framing=durable) + b"".join(map(set_request, keys[1:])))
+        for peer in peers:
+            assert [peer.next().status for _ in range(window)] == [0] * window
+    for peer in peers:
+        peer.close()
+    node.stop()
+    assert set(under_way) <= {0, 1}  # 0: the stop
+    # A durable write is on disk after the commit that it finds under way and the next one; with `every` its answer
+    # waits for the commits after these.
+    assert len(under_way) <= 4 * len(peers) * rounds

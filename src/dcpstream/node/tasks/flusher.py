@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum, auto
 
 from dcpstream.errors import StoreError
 from dcpstream.model import Persist
@@ -30,12 +31,27 @@ LAZY_BYTES = 32 * 1024 * 1024
 """With `persist=none`, this much pending data is committed sooner: half of one step of a commit."""
 
 
+class _Phase(Enum):
+    """How far the present commit is."""
+
+    IDLE = auto()
+    """No commit is under way."""
+    COMMITTING = auto()
+    """The flusher's thread writes."""
+    REPORTING = auto()
+    """The commit has ended, and those who wait for it are being told."""
+
+
 class Flusher:
     """Commits one bucket's store until stopped.
 
-    Theory of operation: at most one commit runs at a time, in the flusher's thread. A timer starts the next one;
-    `Bucket.hurry` starts it at once, or right after the running one. These are plain callbacks on the loop, because
-    waking a task costs a turn of the loop, and a turn is long while backfills run.
+    Theory of operation: a commit goes through the phases IDLE, COMMITTING, REPORTING and IDLE again. `_go_on` alone
+    begins a commit, and only in IDLE, so that one commit at most is under way. While the end of a commit is reported,
+    sessions send answers, read further writes and ask for another commit. These requests are noted, and one commit
+    for all of them begins after the report. A timer and `Bucket.hurry` call `_go_on` at other times.
+
+    These are plain callbacks on the loop, because waking a task costs a turn of the loop, and a turn is long while
+    backfills run.
 
     A failed commit (disk full or broken) is logged and tried again. None of its writes is reported as persisted, and
     when too much data waits, writes are answered TMPFAIL. With `persist=every`, connections whose answers waited for it
@@ -52,8 +68,9 @@ class Flusher:
         self._bucket = bucket
         self._interval_s = interval_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"dcpstream-flush-{bucket.name}")
-        self._loop = asyncio.get_running_loop()
+        self._loop = server.loop
         self._timer: asyncio.TimerHandle | None = None
+        self._phase = _Phase.IDLE
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_stopping = False
@@ -64,73 +81,77 @@ class Flusher:
     def start(self) -> None:
         """Begin."""
         self._bucket.hurry = self._hurry
-        self._wait()
+        self._go_on()
 
     async def stop(self) -> None:
         """End, after the commit in progress."""
         self._is_stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         await self._idle.wait()
         self._executor.shutdown(wait=True)
-
-    async def flush(self) -> None:
-        """Commit once, after the commit in progress; errors are logged and tried again as usual."""
-        await self._idle.wait()
-        self._begin()
-        await self._idle.wait()
 
     def _hurry(self) -> None:
         """A client waits: commit now, or right after the commit in progress."""
         self._is_hurried = True
         self._server.hurry()
-        if self._idle.is_set() and not self._bucket.store.is_failing:  # else the timer starts the next try
-            self._begin()
+        self._go_on()
 
-    def _wait(self) -> None:
-        """Set the timer for the next commit."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._is_stopping:
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._go_on(is_time=True)
+
+    def _go_on(self, *, is_time: bool = False) -> None:
+        """Begin a commit if none is under way and one is due; else see that the timer runs.
+
+        Args:
+            is_time: whether the pause since the last commit is over.
+        """
+        if self._phase is not _Phase.IDLE or self._is_stopping:
+            return
+        if self._is_due(is_time=is_time):
+            self._begin()
+        elif self._timer is None:
             pause = RETRY_S if self._bucket.store.is_failing else self._interval_s
             self._timer = self._loop.call_later(pause, self._timed_out)
 
-    def _timed_out(self) -> None:
-        if self._idle.is_set():
-            if self._is_due():
-                self._begin()
-            if self._idle.is_set():  # there was nothing to do
-                self._wait()
-
-    def _is_due(self) -> bool:
-        """Whether to commit now."""
-        store = self._bucket.store
-        if self._is_hurried or store.settings.persist is not Persist.NONE:
+    def _is_due(self, *, is_time: bool) -> bool:
+        """Whether to commit now: data waits, persistence is not stopped, and a client or the timer asks for it."""
+        bucket, store = self._bucket, self._bucket.store
+        if not (store.dirty or bucket.holding) or not bucket.is_persisting:
+            return False
+        if store.is_failing:  # clients that wait do not make a full disk empty
+            return is_time
+        if self._is_hurried:
             return True
-        return store.pending_bytes >= LAZY_BYTES or self._loop.time() - self._committed_at >= LAZY_INTERVAL_S
+        if store.settings.persist is not Persist.NONE:
+            return is_time
+        is_late = store.pending_bytes >= LAZY_BYTES or self._loop.time() - self._committed_at >= LAZY_INTERVAL_S
+        return is_time and is_late
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _begin(self) -> None:
-        """Begin a commit if data waits and persistence is not stopped."""
-        bucket, store = self._bucket, self._bucket.store
-        if self._is_stopping or not (store.dirty or bucket.holding) or not bucket.is_persisting:
-            return
+        """Begin a commit of everything written so far."""
+        self._stop_timer()
         self._is_hurried = False
+        self._phase = _Phase.COMMITTING
         self._idle.clear()
-        number = bucket.begin_commit()
-        future = self._executor.submit(store.commit)
+        number = self._bucket.begin_commit()
+        future = self._executor.submit(self._bucket.store.commit)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finished, number, done))
 
     def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
         """A commit succeeded or failed."""
-        store = self._bucket.store
-        self._idle.set()
+        self._phase = _Phase.REPORTING
         try:
             self._tell(number, done)
         finally:  # whatever listeners do, there must be a next commit
-            if self._is_hurried and not store.is_failing:
-                self._begin()
-            if self._idle.is_set():
-                self._wait()
+            self._phase = _Phase.IDLE
+            self._idle.set()
+            self._go_on()
 
     def _tell(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
         """Tell everybody who waits how a commit ended."""
