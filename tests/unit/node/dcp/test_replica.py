@@ -12,7 +12,8 @@ from dcpstream.node.dcp.replica import Replicas, Takeovers
 from dcpstream.protocol.bucket import Change
 from dcpstream.store import DiskBucketStore
 from dcpstream.testing.simulation import SimulatedNode
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, encode_stored_mutation
+from dcpstream.wire.stored.durable import encode_stored_prepare
 from tests.kit.streams import ACTIVE, DEAD, REPLICA
 
 
@@ -43,6 +44,16 @@ def test_rows_remember_their_snapshot_and_raise_the_cas(node: SimulatedNode) -> 
     assert not view.is_receiving_initial_snapshot
     assert view.next_cas(0) > 1 << 62
     assert 1 in node.bucket.dirty
+
+
+@pytest.mark.parametrize(("level", "commits"), [(1, 0), (3, 1)])
+def test_a_prepare_that_must_be_on_disk_asks_for_a_commit(node: SimulatedNode, level: int, commits: int) -> None:
+    """The write's client waits until this copy acknowledges it."""
+    asked: list[None] = []
+    node.bucket.hurry = lambda: asked.append(None)
+    frame = encode_stored_prepare(vbid=1, key=b"\0k", value=b"v", by_seqno=1, rev_seqno=1, cas=5, level=level)
+    replicas_of(node).store(node.vbucket(1), Change(frame, b"\0k", 1, 5, 1, int(BlockKind.PREPARE)))
+    assert len(asked) == commits
 
 
 def test_a_cas_that_is_no_time_does_not_raise_it(node: SimulatedNode) -> None:

@@ -433,9 +433,12 @@ class Bucket:
     def durability_of(self, vbucket: VBucket) -> Durability:
         """The durable writes of a vbucket; made with the first one."""
         if vbucket.durability is None:
-            vbucket.durability = Durability(vbucket, self._note_changed)
+            vbucket.durability = Durability(vbucket, self._note_changed, self._commit_soon)
             self.durable.add(vbucket.vbid)
         return vbucket.durability
+
+    def _commit_soon(self) -> None:
+        self.hurry()
 
     def _note_changed(self, vbid: int) -> None:
         self.dirty.add(vbid)

@@ -108,14 +108,16 @@ class Durability:
     Args:
         vbucket: the vbucket.
         changed: called with the vbucket's number after an append.
+        hurry: asks for a commit to disk at once, because a prepare waits for it; see `Bucket.hurry`.
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
         accepted_count, committed_count, aborted_count: durable writes since the node was started.
     """
 
-    def __init__(self, vbucket: PreparedVBucket, changed: Callable[[int], None]) -> None:
+    def __init__(self, vbucket: PreparedVBucket, changed: Callable[[int], None], hurry: Callable[[], None]) -> None:
         self.vbucket = vbucket
+        self._hurry = hurry
         self.undecided: dict[bytes, Undecided] = {}
         self.accepted_count = self.committed_count = self.aborted_count = 0
         self._last_completed = 0
@@ -232,6 +234,13 @@ class Durability:
         self._in_checkpoint.add(key)
         self.undecided[key] = Undecided(read_prepare(frame), now + timeout_s, client)
         self.decide()
+        self._make_durable(key)
+
+    def _make_durable(self, key: bytes) -> None:
+        """Have a prepare committed to disk at once if its level asks for that: somebody waits for it."""
+        waiting = self.undecided.get(key)
+        if waiting is not None and not self._is_durable_here(waiting.prepare):
+            self._hurry()
 
     def decide(self) -> None:
         """Commit, in order, the prepares that a majority has."""
@@ -309,6 +318,7 @@ class Durability:
         if frame[1] == Opcode.DCP_PREPARE:
             self.undecided.pop(key, None)  # a disk snapshot may bring one in the place of another
             self.undecided[key] = Undecided(read_prepare(frame), None, None)
+            self._make_durable(key)
         elif frame[1] == Opcode.DCP_ABORT:
             self._completed(key, read_prepare(frame).prepared_seqno)
         elif key in self.undecided:

@@ -321,3 +321,14 @@ def test_a_request_gets_the_higher_of_two_levels():
     bucket.change_settings(replace(bucket.settings, durability_min_level=2))
     client.send(request(level=1))
     assert read_prepare(vbucket.log.prepare(b"\0k")).level == 2
+
+
+@pytest.mark.parametrize(("level", "commits"), [(1, 0), (2, 1), (3, 1)])
+def test_a_write_that_waits_for_the_disk_asks_for_a_commit(tmp_path, level, commits):
+    """With `persist=none` the next commit would else begin after ten seconds."""
+    engine, _, client = node(store=DiskBucketStore(tmp_path, 4))
+    asked: list[None] = []
+    engine.buckets["default"].hurry = lambda: asked.append(None)
+    client.send(request(level=level))
+    assert len(asked) == commits
+    engine.buckets["default"].store.close()
