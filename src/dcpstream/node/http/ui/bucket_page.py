@@ -261,8 +261,8 @@ def _chosen(engine: Engine, bucket: Bucket, vbid: int | None, host: str) -> str:
         for index, entry in enumerate(entries)
     ]
     note = (
-        f"It is {_STATES[vbucket.state]} here; copies: {_copies(engine, bucket, chain)}. The newest branch is on top. A reader "
-        "that resumes from another branch is told to roll back to where the branches part."
+        f"It is {_STATES[vbucket.state]} here; copies: {_copies(engine, bucket, chain)}. The newest branch is on top. "
+        "A reader that resumes from another branch is told to roll back to where the branches part."
     )
     shown = table("log", f"Branches of vBucket {vbid}", _LOG, rows, "", note=note)
     return section("vbucket", f"Failover log of vBucket {vbid}", field) + shown
