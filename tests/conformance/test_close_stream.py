@@ -40,6 +40,11 @@ def with_ids(node: SimulatedNode, *ids: int) -> Peer:
     return peer
 
 
+def acknowledged(peer: Peer) -> list[Frame]:
+    """What comes through a small window that is opened again and again."""
+    return [frame for _ in range(20) for frame in peer.buffer_ack(1000)]
+
+
 def status(frames) -> list[int]:
     return [frame.status for frame in frames]
 
@@ -270,6 +275,34 @@ def test_in_the_middle_of_a_backfill(tmp_path: Path, has_control: bool) -> None:
     assert opcodes(peer.close_stream(1)) == [Opcode.DCP_CLOSE_STREAM]
     assert opcodes(peer.buffer_ack(10_000)) == ([Opcode.DCP_STREAM_END] if has_control else [])
     assert peer.stream(1, opaque=0x78)[0].status == 0
+
+
+@rule("CLS-09")
+@pytest.mark.parametrize("has_control", [True, False])
+def test_a_stream_that_has_queued_everything_up_to_its_end(node: SimulatedNode, has_control: bool) -> None:
+    """The server has ended it. What is queued comes as the window opens, unless the client wants no STREAM_END."""
+    controls = [STREAM_END_CONTROL] if has_control else []
+    peer = node.producer(controls=[*controls, (b"connection_buffer_size", b"100")])
+    frames = peer.stream(1, end=3)
+    assert 0 < len(of(frames, Opcode.DCP_MUTATION)) < 3
+    assert status(peer.close_stream(1)) == [Status.KEY_ENOENT]
+    rest = acknowledged(peer)
+    if has_control:
+        assert len(of(frames + rest, Opcode.DCP_MUTATION)) == 5, "the whole snapshot, beyond the end"
+        assert (rest[-1].opcode, rest[-1].extras) == (Opcode.DCP_STREAM_END, bytes(4))
+    else:
+        assert rest == []
+    assert peer.stream(1, opaque=0x78)[0].status == 0
+
+
+@rule("CLS-09")
+def test_a_stream_that_has_queued_everything_gives_way_to_another(node: SimulatedNode) -> None:
+    peer = node.producer(controls=[STREAM_END_CONTROL, (b"connection_buffer_size", b"100")])
+    assert len(of(peer.stream(1, end=5, opaque=0x71), Opcode.DCP_MUTATION)) < 5
+    assert peer.stream(1, end=5, opaque=0x72)[0].status == 0
+    rest = acknowledged(peer)
+    assert {frame.opaque for frame in rest} == {0x72}
+    assert rest[-1].opcode == Opcode.DCP_STREAM_END
 
 
 # ------------------------------------------------------------------------------------------------------ stream ids

@@ -232,7 +232,7 @@ class ProducerConnection:
             self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID))
             return
         stream = streams.get(stream_id)
-        if stream is None or stream.end_reason is not None:
+        if stream is None or stream.is_dead:
             if stream is not None and not self.settings.stream_end_on_client_close:
                 self._discard(stream)  # as the server does, although the STREAM_END was not sent
             is_other_id = stream is None and bool(streams) and stream_id is not None

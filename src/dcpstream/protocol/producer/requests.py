@@ -95,7 +95,7 @@ class StreamMaker:
             is_noop_missing=not settings.noop_enabled
             and (self._has_collections or bool(self._open_flags & OpenFlag.INCLUDE_XATTRS)),
             filter_refusal=None if refusal is None else refusal.status,
-            has_stream=existing is not None and existing.end_reason is None,
+            has_stream=existing is not None and not existing.is_dead,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
             can_send_seqno_advanced=self._has_collections and not self._is_everything_visible,
             is_short_of_memory=source.is_short_of_memory and not is_internal,

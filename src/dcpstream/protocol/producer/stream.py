@@ -10,7 +10,9 @@ otherwise (see `protocol.bucket` for that line). All later ones are from memory.
 and the first one in a new checkpoint carry the checkpoint flag.
 
 A stream that is closed in the middle of a snapshot from memory still sends the rest of it before its STREAM_END,
-because a server has already put the rest into the stream's queue. The rest of a snapshot from disk is not sent.
+because a server has already put the rest into the stream's queue. The rest of a snapshot from disk is not sent. If the
+queue holds everything up to the end seqno, the server has ended the stream already (`is_dead`): it answers KEY_ENOENT,
+and the rest and a STREAM_END with OK follow.
 
 The stream buffers no messages: `produce` makes what may be sent now, at most a given number of bytes, and remembers
 only seqnos. A message may start while fewer bytes than the given credit were made, so a stream overshoots its credit by
@@ -257,6 +259,14 @@ class ProducerStream:
         """Whether it has sent everything that was old, and the vbucket is still served here."""
         is_served = self.takeover in (TakeoverState.SERVED, TakeoverState.PENDING_ASKED)
         return is_served and self.state in (StreamState.TAKEOVER_SEND, StreamState.TAKEOVER_WAIT)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the stream has ended for a server, which may still send what it has queued."""
+        if self.end_reason is not None:
+            return True
+        is_queued = self._snapshot_end is not None and self.state is StreamState.IN_MEMORY
+        return is_queued and self._snapshot_limit >= self.accepted.end_seqno
 
     def marker_answered(self) -> None:
         """The other end has received the whole of a snapshot."""
