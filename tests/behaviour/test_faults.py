@@ -180,6 +180,27 @@ def test_a_stream_end_is_lost_or_late(node: Node):
         assert opcodes([reader.next() for _ in range(3)])[-1] == "DCP_STREAM_END"
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, b"\xff" + bytes(7)),
+        ({"data": "0a0b"}, b"\x0a\x0b" + bytes(6)),
+        ({"data": "09", "at_byte": 31}, bytes(7) + b"\x09"),
+        ({"at_byte": 10_000}, bytes(8)),
+        ({"data": "01" * 10_000}, b"\1" * 8),
+    ],
+)
+def test_bytes_of_a_frame_are_changed(node: Node, fields: dict[str, Any], expected: bytes):
+    """The start of the first snapshot is 0; the frames around it are as they were."""
+    fill(node, 1)
+    node.inject("corrupt", opcode="DCP_SNAPSHOT_MARKER", count=1, **fields)
+    with streaming(node, end=1) as reader:
+        marker, mutation, end = (reader.next() for _ in range(3))
+    assert marker.extras[:8] == expected
+    assert len(marker.extras) == 20
+    assert opcodes([mutation, end]) == ["DCP_MUTATION", "DCP_STREAM_END"]
+
+
 def test_the_answers_of_a_stalled_client_do_not_pile_up(node: Node):
     """The node reads no more requests of it than it would of a client that takes no answers."""
     with KvClient(node.connection_string, node.username, node.password, "default") as kv:
@@ -456,6 +477,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("hang", {"for_s": 4000}),
     ("small_buffer", {"buffer_bytes": 0}),
     ("close", {"buffer_bytes": 1}),
+    ("corrupt", {"data": "0"}),
+    ("corrupt", {"data": "zz"}),
 ]
 
 

@@ -24,6 +24,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
         "delay": ((*_MATCHING, "delay_s"), "send such a frame, and all behind it, later"),
         "split": ((*_MATCHING, "at_byte", "delay_s"), "send such a frame in two pieces"),
         "lose": (_MATCHING, "do not send such a frame"),
+        "corrupt": ((*_MATCHING, "at_byte", "data"), "send such a frame with other bytes at one place"),
         "small_buffer": (
             (*_MATCHING, "buffer_bytes", "delay_s"),
             "send streams as if the buffers of consumers had so few bytes: a portion, then a pause",
@@ -45,7 +46,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 )
 """Kind → its fields, and what it does. Those of `AT_ONCE` happen once; the others last until they are lifted."""
 AT_ONCE = frozenset(("drop", "hang", "move_clock", "purge", "stale_failover"))
-OF_SENT = frozenset(("close", "stall", "delay", "split", "lose", "small_buffer"))
+OF_SENT = frozenset(("close", "stall", "delay", "split", "lose", "corrupt", "small_buffer"))
 """Kinds that look at what the node sends."""
 OF_REQUESTS = frozenset(("refuse", "config_only"))
 """Kinds that look at requests."""
@@ -80,8 +81,9 @@ class Fault:
         share: of the matching frames, above 0 to 1: with 0.25 every fourth.
         after_s: seconds from now until it begins.
         for_s: seconds that it lasts then; None: until it is lifted.
-        at_byte: bytes of the frame that pass before the connection is closed or the frame split; None: for close all,
-            for split the first 12.
+        at_byte: bytes of the frame that pass before the connection is closed, the frame split or its bytes changed;
+            None: for close all, for split the first 12, for corrupt the header. Bytes behind the frame's end are left.
+        data: the bytes there instead, in hexadecimal; empty: the byte there with all its bits turned.
         buffer_bytes: of frames that pass together; a larger frame passes alone.
         delay_s: seconds; of small_buffer the time that an acknowledgement takes, 0.01 unless it is said.
         status: name of a status, such as TMPFAIL or NOT_MY_VBUCKET.
@@ -100,6 +102,7 @@ class Fault:
     after_s: float = 0.0
     for_s: float | None = None
     at_byte: int | None = None
+    data: str = ""
     buffer_bytes: int = 0
     delay_s: float = 0.0
     status: str = ""
@@ -159,6 +162,10 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
             values[name] = values[name].upper()
             if values[name] not in names:
                 raise ConfigError(name, values[name], f"a name such as {'GET' if name == 'opcode' else 'TMPFAIL'}")
+    try:
+        bytes.fromhex(values.get("data", ""))
+    except ValueError:
+        raise ConfigError("data", values["data"], "bytes in hexadecimal, such as 00ff") from None
     return Fault(kind=kind, **values)
 
 

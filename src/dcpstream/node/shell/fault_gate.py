@@ -1,4 +1,4 @@
-"""What passes from a connection to its socket while the node has faults: frames are lost, held, split or cut here.
+"""What passes from a connection to its socket while the node has faults: frames are lost, held, changed or cut here.
 
 Theory of operation. Output is cut into frames, each of which becomes one or several steps: bytes, a pause, a wait for
 the end of a fault, or the end of the connection. Steps are carried out in order, so what comes behind a held frame
@@ -98,6 +98,8 @@ class FaultGate:
         elif fault.kind == "split":
             at = SPLIT_AT if fault.at_byte is None else fault.at_byte
             self._steps += [frame[:at], fault.delay_s or SPLIT_PAUSE_S, frame[at:]]
+        elif fault.kind == "corrupt":
+            self._steps.append(_corrupted(frame, fault))
         elif fault.kind == "stall":
             self._steps += [number, frame]
         elif fault.kind == "small_buffer":
@@ -160,6 +162,13 @@ class FaultGate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _corrupted(frame: bytes, fault: Fault) -> bytes:
+    """The frame with other bytes at one place; its length stays."""
+    at = HEADER_BYTES if fault.at_byte is None else fault.at_byte
+    other = bytes.fromhex(fault.data) or bytes(byte ^ 0xFF for byte in frame[at : at + 1])
+    return (frame[:at] + other + frame[at + len(other) :])[: len(frame)] if at < len(frame) else frame
 
 
 def name_of(session: Session) -> str:

@@ -28,6 +28,7 @@ _LABELS = {
     "after_s": "Begins after seconds",
     "for_s": "Lasts seconds",
     "at_byte": "After bytes of the frame",
+    "data": "Bytes instead (hexadecimal)",
     "delay_s": "Seconds",
     "status": "Status",
     "seconds": "Seconds, below 0 back",
