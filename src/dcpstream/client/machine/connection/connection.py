@@ -15,7 +15,7 @@ from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, Fram
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
-from dcpstream.errors import ConnectTimeout, RemoteProtocolError, WireError
+from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Feature, Magic
@@ -36,6 +36,10 @@ BULK_BYTES = 1024 * 1024
 
 MIN_FREE_BYTES = 64 * 1024
 """Free space below which the buffer is compacted before the next read."""
+
+FRAME_STALL_S = 10.0
+"""Seconds without a byte in the middle of a frame before the connection counts as dead. A node sends a frame at once,
+so this is a node that hangs, or a path that is broken; and no NOOP can come in between to show that it lives."""
 
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
 
@@ -88,6 +92,7 @@ class NodeConnection:
         self._end = 0
         self._was_filled = False
         self._has_received = False
+        self._stalls_at: float | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -151,6 +156,7 @@ class NodeConnection:
                 self.session.receive_rows(rows, now)
         if self._start == self._end:
             self._start = self._end = 0
+        self._stalls_at = now + FRAME_STALL_S if self._end else None
 
     def close(self) -> None:
         """Free the buffer of received bytes; for a connection that is over.
@@ -176,17 +182,25 @@ class NodeConnection:
 
     def next_timeout(self) -> float:
         """The latest time to call `handle_timeout`."""
-        return self._deadline if self.session is None else self.session.next_timeout()
+        if self.session is None:
+            return self._deadline
+        due = self.session.next_timeout()
+        return due if self._stalls_at is None else min(due, self._stalls_at)
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks.
 
         Raises:
             ConnectTimeout: the handshake takes too long.
-            DeadConnection: the node is silent.
+            DeadConnection: the node is silent, or has stopped in the middle of a frame.
         """
         if self.session is not None:
             self.session.handle_timeout(now)
+            if self._stalls_at is not None and now >= self._stalls_at:
+                raise DeadConnection(
+                    f"{self.address} sent {self._end - self._start} bytes of a frame, and then nothing for "
+                    f"{FRAME_STALL_S:.0f} s"
+                )
         elif now >= self._deadline:
             raise ConnectTimeout(f"{self.address} did not let us in within {self._connect_timeout_s:g} s")
 

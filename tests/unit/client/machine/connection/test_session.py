@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.client.machine.connection.collection_events import follow
-from dcpstream.client.machine.connection.connection import RECEIVE_BYTES, NodeConnection
+from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
     EventGroup,
@@ -333,6 +333,21 @@ def test_silence_is_noticed(connection: NodeConnection) -> None:
     connection.handle_timeout(connection.next_timeout() - 0.1)
     with pytest.raises(DeadConnection, match="silent"):
         connection.handle_timeout(connection.next_timeout())
+
+
+def test_a_frame_that_stops_in_the_middle_is_noticed(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    connection.receive_data(accepted(stream.opaque), 1.0)
+    frame = marker(stream.opaque, 0, 9)
+    silence = connection.next_timeout()
+    connection.receive_data(frame[:30], 2.0)
+    connection.receive_data(frame[30:35], 9.0)
+    assert connection.next_timeout() == 9.0 + FRAME_STALL_S < silence
+    connection.handle_timeout(9.0 + FRAME_STALL_S - 0.1)
+    with pytest.raises(DeadConnection, match="sent 35 bytes of a frame, and then nothing for 10 s"):
+        connection.handle_timeout(9.0 + FRAME_STALL_S)
+    connection.receive_data(frame[35:], 30.0)
+    assert connection.next_timeout() > silence
 
 
 def test_an_answer_that_does_not_come_is_noticed(connection: NodeConnection) -> None:
