@@ -263,10 +263,12 @@ class StreamReader:
             self._nodes.received(connection, now)
             if connection.is_ready and not was_ready:
                 self._open_queue.wake_all(now)
+            is_stale = False
             for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
-                if not self._nodes.has(connection):
-                    break
+                is_stale |= isinstance(event, StreamRefused) and event.status == Status.AUTH_STALE
+            if is_stale:  # not before: the positions of the streams are past the rows of all these events
+                self._nodes.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
             if self._settling:
                 self._settle(now)
         except DcpstreamError as error:
@@ -551,8 +553,6 @@ class StreamReader:
         vbucket.failures += 1
         vbucket.trouble = f"the node answers {code_name(Status, event.status)}"
         self._open_queue.add(vbucket, Event.REFUSED, now, pause_s(vbucket.failures, self._random))
-        if event.status == Status.AUTH_STALE:
-            self.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
 
     def _roll_back(self, vbucket: Vbucket, rollback_seqno: int, now: float) -> None:
         vbid = vbucket.range.vbid
