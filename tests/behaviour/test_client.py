@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,32 @@ def test_a_store_before_a_start(shell: Shell, kv: KvClient, tmp_path: Path) -> N
     store = FileOffsetStore(tmp_path / "offsets")
     shell.batches(ack=True, start="latest", store=store, end="latest")
     assert shell.keys(start="latest", store=store, end="latest") == []
+
+
+class _StoppedError(Exception):
+    """The reader is stopped."""
+
+
+class StoppingStore(FileOffsetStore):
+    """Stops the reader once something is saved: a run that has not seen a row."""
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        super().save(offsets)
+        raise _StoppedError
+
+
+@pytest.mark.parametrize("read", ["batches", "changes"])
+def test_a_run_that_begins_now_and_sees_nothing_is_gone_on_from(
+    shell: Shell, kv: KvClient, tmp_path: Path, read: str
+) -> None:
+    if read == "batches":
+        pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
+    fill(kv, 3, "before")
+    with pytest.raises(_StoppedError):
+        getattr(shell, read)(start="latest", store=StoppingStore(tmp_path / "offsets"), idle_timeout_s=patient(2))
+    written = fill(kv, VBUCKETS * 2, "between")
+    changes = shell.changes(start="latest", store=FileOffsetStore(tmp_path / "offsets"), end="latest")
+    assert sorted(change.key.decode() for change in changes) == sorted(written)
 
 
 def test_a_damaged_store_is_told_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ class Positions:
 
     An acknowledgement covers the batch and all before it. Batches are numbered as they are delivered.
 
-    Two things are saved without an acknowledgement (`due`), because the next run could not be exact otherwise if this
-    one ends before the next acknowledgement:
+    Three things are saved without an acknowledgement, because the next run could not be exact otherwise if this one
+    ends before the next acknowledgement (all but the first by `due`):
 
+    - At the beginning, for a start at the present end of the bucket: where each vbucket without a record begins
+      (`beginnings`). Without it the next run would begin at the end of that moment, and skip what came between.
     - Before the first rows of a vbucket without a record: where they begin, and on which branch. Without it the next
       run would not know that rows were delivered at all, and could not report that they are void.
     - Before a rollback below the record: the position gone back to, marked as a rollback that may or may not have been
@@ -51,6 +53,12 @@ class Positions:
         self._store = store
         self._given: deque[tuple[int, Mapping[int, StreamOffset]]] = deque()
         self._next = 0
+
+    def beginnings(self) -> dict[int, SavedOffset]:
+        """The records to save (`write`) before anything is read, if the starts are only valid at this moment."""
+        records = {vbid: SavedOffset(start) for vbid, start in self._starts.items()}
+        self._starts.clear()
+        return records
 
     def due(self, offsets: Mapping[int, StreamOffset], rollback: RollbackEvent | None) -> dict[int, SavedOffset]:
         """The records to save (`write`) before rows with these positions, or a rollback, are delivered."""

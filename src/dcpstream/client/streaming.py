@@ -271,6 +271,10 @@ class StreamRun:
             return Delivery(event, event.offsets)
         return Delivery(*event)
 
+    def beginnings(self) -> dict[int, SavedOffset]:
+        """The records to save before the first delivery: the next run would find another "latest"."""
+        return self.positions.beginnings() if self._options.start == "latest" else {}
+
     def due(self, delivery: Delivery) -> dict[int, SavedOffset]:
         """The records to save before the delivery; see `Positions.due`."""
         return self.positions.due(delivery.offsets, delivery.rollback)

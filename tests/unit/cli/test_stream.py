@@ -185,3 +185,17 @@ def test_with_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def node_string(node: Node) -> str:
     return f"couchbase://127.0.0.1:{node.port}"
+
+
+@pytest.mark.parametrize("command", [("stream",), ("tail", "--no-follow")])
+def test_what_is_written_after_a_run_without_rows_is_not_skipped(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Node(vbuckets=2) as node, KvClient(node.connection_string, "Administrator", "password", "default") as kv:
+        kv.set("before", "1")
+        arguments = [*command, node.connection_string, "--from", "latest", "--offsets", str(tmp_path / "offsets")]
+        assert app.run(arguments) == 0
+        assert capsys.readouterr().out == ""
+        kv.set_many((f"between {number}", "1") for number in range(8))
+        assert app.run(arguments) == 0
+    assert capsys.readouterr().out.count("between") == 8

@@ -134,6 +134,8 @@ class AsyncClient:
             purge_gap=purge_gap,
         )
         run = await self._begin(options, idle_timeout_s)
+        if beginnings := run.beginnings():
+            await asyncio.to_thread(run.positions.write, beginnings)
         async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
             async for delivery in deliveries:
                 if records := run.due(delivery):
@@ -170,6 +172,8 @@ class AsyncClient:
             purge_gap=purge_gap,
         )
         run = await self._begin(options, idle_timeout_s)
+        if beginnings := run.beginnings():
+            await asyncio.to_thread(run.positions.write, beginnings)
         async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
             async for delivery in deliveries:
                 if records := run.due(delivery):

@@ -168,7 +168,8 @@ class Client:
             end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
                 is not read then. A start at or above the end has no rows, but a rollback of it is reported.
             store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
-                the first rows of a vbucket are given out, the position where they begin is saved.
+                the first rows of a vbucket are given out, the position where they begin is saved; with the start
+                "latest" those of all vbuckets, before anything is read, so that a later run skips nothing.
             collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with collections that
                 are created later; a bare name for a collection of the scope _default (a name that is both is refused,
                 but "_default" is the default collection). None for all. A saved position knows which collections it
@@ -306,6 +307,7 @@ class Client:
 
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         run = self._begin(options, idle_timeout_s)
+        run.positions.write(run.beginnings())
         for delivery in self._traced(run):
             run.positions.write(run.due(delivery))
             batch = run.batch(Batch, delivery, self._clock.time_ns())
@@ -314,6 +316,7 @@ class Client:
 
     def _changes(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         run = self._begin(options, idle_timeout_s)
+        run.positions.write(run.beginnings())
         for delivery in self._traced(run):
             run.positions.write(run.due(delivery))
             portion = run.portion(delivery)
