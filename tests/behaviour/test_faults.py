@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
 import time
@@ -387,6 +388,26 @@ def test_clients_get_a_stale_map():
             assert kv.map.version == versions
         stale.node.lift(number)
         assert told(stale.node)[0]["rev"] == told(added.node)[0]["rev"]
+
+
+def test_a_forgotten_manifest():
+    document = {"key": b"\x08k", "vbid": 0}
+    with Node(vbuckets=1) as node, peer(node) as client:
+        node.set_collections("default", {"shop": ["orders"]})
+        known = json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
+        client.succeed(Opcode.SET, value=b"1", extras=bytes(8), **document)
+        with pytest.raises(ConfigError, match="a bucket of this node"):
+            node.inject("forget_manifest", bucket="other")
+        number = node.inject("forget_manifest", bucket="default")
+        told = json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
+        assert (told["uid"], len(told["scopes"])) == ("0", 1)
+        assert client.call(Opcode.GET_COLLECTION_ID, value=b"shop.orders").status == Status.UNKNOWN_SCOPE
+        assert client.succeed(Opcode.GET, **document).value == b"1"
+        node.lift(number)
+        assert json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value) == known
+        node.inject("forget_manifest", bucket="default")
+        client.succeed(Opcode.SET_COLLECTIONS, value=json.dumps(known).encode())
+        assert json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value) == known
 
 
 def test_a_full_and_a_slow_disk(tmp_path: Path):

@@ -55,6 +55,8 @@ class FaultHost:
             return 0
         if kind in ("full_disk", "slow_disk") and self._disk is None:
             raise ConfigError("kind", kind, "a fault of a node with a data directory; this one's data is in memory")
+        if kind == "forget_manifest":
+            self._bucket(fault.bucket)  # complain now
         loop = self._server.loop
         number = self._faults.add(fault, loop.time())
         if kind not in OF_SENT | OF_REQUESTS:
@@ -75,6 +77,11 @@ class FaultHost:
         if fault.kind == "stale_map":
             self._engine.freeze_maps(is_on=is_on)
             self._server.schedule_turn()
+            return
+        if fault.kind == "forget_manifest":
+            bucket = self._engine.buckets.get(fault.bucket)
+            if bucket is not None:
+                bucket.has_forgotten_manifest = is_on
             return
         assert self._disk is not None, "it was looked for"
         if fault.kind == "full_disk":

@@ -35,6 +35,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             "have only the cluster map of buckets, as a 7.6 server that does not serve them, and refuse all else",
         ),
         "stale_map": (_TIMED, "tell clients the cluster map as it is now, whatever changes"),
+        "forget_manifest": (
+            ("bucket", *_TIMED),
+            "tell clients of no collections, as a server does after a restart until a manifest is pushed to it",
+        ),
         "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
         "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
         "drop": (("bucket", "connection"), "close connections now"),
@@ -59,6 +63,7 @@ REQUIRED = MappingProxyType(
         "small_buffer": ("buffer_bytes",),
         "move_clock": ("seconds",),
         "purge": ("bucket",),
+        "forget_manifest": ("bucket",),
         "stale_failover": ("bucket", "vbid", "seqno"),
     }
 )

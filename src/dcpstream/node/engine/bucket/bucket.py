@@ -92,6 +92,8 @@ class Bucket:
         waiters: sessions that wait for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
         behind: active vbuckets whose history does not have the newest manifest yet; see `catch_up`.
+        has_forgotten_manifest: clients are told of the default collection alone, as by a server that has restarted and
+            waits for its manager. Its vbuckets know their collections, so documents and streams are there as before.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC. Present documents can then be read and deleted;
             other requests for documents are TMPFAIL, as while a server warms up.
         range_scans: the open scans.
@@ -133,6 +135,7 @@ class Bucket:
         self._event_seqnos: dict[int, int] = {}
         self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
         self.allows_out_of_order: bool = True
+        self.has_forgotten_manifest = False
         self.takes_traffic = True
         self.range_scans = RangeScans()
         self.parameters = Parameters()
@@ -152,6 +155,11 @@ class Bucket:
     def manifest(self) -> Manifest:
         """The collections."""
         return self.store.manifest
+
+    @property
+    def told_manifest(self) -> Manifest:
+        """The collections that clients are told of."""
+        return Manifest.DEFAULT if self.has_forgotten_manifest else self.manifest
 
     @property
     def settings(self) -> BucketSettings:
@@ -248,6 +256,7 @@ class Bucket:
         """
         self.catch_up_all()
         self.store.manifest = manifest
+        self.has_forgotten_manifest = False
         self._manifest_changed()
 
     def adopt_manifest(self, manifest: Manifest) -> None:

@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 def _manifest(session: Session) -> Manifest:
     """The scopes and collections that the user may see."""
     assert session.identity.user is not None, "the command needs a login"
-    return visible_manifest(session.selected.manifest, session.identity.user, session.selected.name)
+    return visible_manifest(session.selected.told_manifest, session.identity.user, session.selected.name)
 
 
 def _check(_session: Session, frame: Frame) -> Fault | None:
@@ -67,6 +67,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
     except ManifestError as error:
         session.refuse(frame, Status.EINVAL, str(error))
     else:
+        bucket.has_forgotten_manifest = False
         if manifest != bucket.manifest:
             session.engine.set_manifest(bucket, manifest)
         session.respond(frame)

@@ -348,7 +348,7 @@ class Session:
         """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
         if not (self.has_collections or Feature.XERROR in self.features):
             status = Status.EINVAL  # such a client does not know what a collection is
-        uid = f"{self.selected.manifest.uid:x}"
+        uid = f"{self.selected.told_manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
     def _store_failed(self, frame: Frame, error: StoreError) -> None:
