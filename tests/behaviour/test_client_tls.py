@@ -225,7 +225,10 @@ def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path, what: s
 def encrypted(authority: Authority) -> Iterator[dcpstream.Node]:
     """A node that speaks TLS itself and takes certificates of our authority for its users'."""
     settings = TlsSettings(client_auth="optional", client_ca=authority.path)
-    users = {"reader": {"password": "unused", "roles": ["admin"]}}
+    users = {
+        "reader": {"password": "unused", "roles": ["admin"]},
+        "ldap": {"password": "secret", "roles": ["admin"], "domain": "external"},
+    }
     with dcpstream.Node(vbuckets=4, tls=settings, users=users) as running:
         with KvClient(running.connection_string, **LOGIN) as kv:
             kv.set("doc", "{}")
@@ -239,6 +242,20 @@ def test_a_node_with_tls(encrypted: dcpstream.Node, shell: Shell) -> None:
     assert "doc" in shell(
         f"couchbases://localhost:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate)
     )
+
+
+def test_a_user_whose_password_another_service_has(encrypted: dcpstream.Node, shell: Shell) -> None:
+    """SCRAM is listed and refused; the password is sent over TLS alone, to a node whose certificate was checked."""
+    user = {"username": "ldap", "password": "secret"}
+    secured = f"couchbases://127.0.0.1:{encrypted.tls_port}"
+    trusted = TlsOptions(trust=encrypted.ca_certificate)
+    assert "doc" in shell(secured, tls=trusted, **user)
+    assert "doc" in shell(secured, tls=TlsOptions(verify=False), sasl_mechanism="PLAIN", **user)
+    for string, tls in ((encrypted.connection_string, None), (secured, TlsOptions(verify=False))):
+        with pytest.raises(AuthenticationFailed, match=r"SCRAM-SHA512\)"):
+            shell(string, tls=tls, **user)
+    with pytest.raises(AuthenticationFailed, match="SCRAM-SHA512 and PLAIN"):
+        shell(secured, tls=trusted, username="ldap", password="wrong")
 
 
 def test_a_node_that_knows_users_by_certificates(encrypted: dcpstream.Node, authority: Authority, shell: Shell) -> None:

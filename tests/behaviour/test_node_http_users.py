@@ -39,6 +39,20 @@ def by(node: Node, user: str, method: str, path: str, form: dict[str, str] | Non
     return ask(node, method, path, form, user=user, password="secret1")
 
 
+def test_users_of_two_domains() -> None:
+    users = {"ldap": {"password": "secret1", "roles": ["ro_admin"], "domain": "external", "name": "From LDAP"}}
+    with Node(vbuckets=1, users=users) as node:
+        (found,) = ask(node, "GET", f"{USERS}/external").json
+        assert (found["id"], found["domain"], found["name"]) == ("ldap", "external", "From LDAP")
+        assert ask(node, "GET", f"{USERS}/external/ldap").json == found
+        assert ask(node, "GET", f"{USERS}/local/ldap").status == 404
+        assert [user["id"] for user in ask(node, "GET", f"{USERS}/local").json] == ["Administrator"]
+        assert [user["id"] for user in ask(node, "GET", USERS).json] == ["Administrator", "ldap"]
+        assert by(node, "ldap", "GET", "/whoami").json["domain"] == "external"
+    with pytest.raises(ConfigError, match="domain of user ldap"):
+        Node(users={"ldap": {"password": "secret1", "domain": "elsewhere"}})
+
+
 def test_a_user_is_made_changed_and_removed(node: Node) -> None:
     form = {"password": "secret1", "roles": "data_reader[default],data_writer[default:shop]", "name": "Ann"}
     assert ask(node, "PUT", f"{USERS}/local/ann", form).status == 200
@@ -59,6 +73,7 @@ def test_a_user_is_made_changed_and_removed(node: Node) -> None:
     assert by(node, "ann", "POST", "/controller/changePassword", {"password": "secret2"}).status == 200
     assert by(node, "ann", "GET", "/whoami").status == 401, "also a login that was remembered"
     assert "ann" in [user["id"] for user in ask(node, "GET", USERS).json]
+    assert all(isinstance(user["name"], str) for user in ask(node, "GET", USERS).json), "also without a name"
     assert ask(node, "GET", f"{USERS}/local").json == ask(node, "GET", USERS).json
     assert ask(node, "GET", f"{USERS}/external").json == []
     assert ask(node, "DELETE", f"{USERS}/local/ann").status == 200

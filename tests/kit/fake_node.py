@@ -31,9 +31,9 @@ def config(vbuckets: int = 4, *, rev: int = 1, ports: tuple[int, ...] = (11210,)
 
 
 @cache
-def credentials(password: str, salt: bytes) -> Credentials:
+def credentials(password: str, salt: bytes, *, has_scram: bool = True) -> Credentials:
     """Made once: deriving the keys of a password takes milliseconds."""
-    return Credentials(password, salt)
+    return Credentials(password, salt, has_scram=has_scram)
 
 
 class FakeNode:
@@ -42,6 +42,7 @@ class FakeNode:
     Args:
         password: what SCRAM and PLAIN are checked against.
         mechanisms: what is listed and allowed.
+        scram_users: names of users who may log in with SCRAM.
         statuses: opcode → status to answer instead of success.
     """
 
@@ -50,6 +51,7 @@ class FakeNode:
         *,
         password: str = "password",
         mechanisms: str = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN",
+        scram_users: Iterable[str] = (LOGIN.username,),
         granted: Iterable[int] = GRANTED,
         cluster_map: bytes | None = None,
         statuses: dict[int, int] | None = None,
@@ -63,7 +65,8 @@ class FakeNode:
         self.requests: list[Frame] = []
         self.has_manifest = True
         self._reader = FrameReader()
-        known, nobody = credentials(password, b"salt" * 4), credentials("?", b"none" * 4)
+        known = credentials(password, b"salt" * 4, has_scram=LOGIN.username in scram_users)
+        nobody = credentials("?", b"none" * 4)
         self._login = ServerLogin(
             lambda name: known if name == LOGIN.username else None, lambda: bytes(24), lambda _: nobody
         )

@@ -300,11 +300,16 @@ class Credentials:
         password: the password.
         salt: random bytes, unique to this user.
         iterations: rounds of PBKDF2.
+        has_scram: whether the user may log in with SCRAM. A server lets those whose passwords another service checks
+            (LDAP) log in with PLAIN alone.
     """
 
-    __slots__ = ("_keys", "_seen")
+    __slots__ = ("_keys", "_seen", "has_scram")
 
-    def __init__(self, password: str, salt: bytes, iterations: int = DEFAULT_ITERATIONS) -> None:
+    def __init__(
+        self, password: str, salt: bytes, iterations: int = DEFAULT_ITERATIONS, *, has_scram: bool = True
+    ) -> None:
+        self.has_scram = has_scram
         self._keys = {
             mechanism: _scram_keys(algorithm, password, salt, iterations) for mechanism, algorithm in _HASHES.items()
         }
@@ -313,7 +318,7 @@ class Credentials:
     @classmethod
     def _of(cls, keys: dict[str, ScramKeys]) -> Credentials:
         made = cls.__new__(cls)
-        made._keys, made._seen = keys, None
+        made._keys, made._seen, made.has_scram = keys, None, True
         return made
 
     def with_salt(self, salt: bytes) -> Credentials:
@@ -421,6 +426,8 @@ class ServerLogin:
             return ServerStep(Outcome.MALFORMED)
         decoy = self._decoy(username)
         credentials = self._find_user(username)
+        if credentials is not None and not credentials.has_scram:
+            credentials = None
         keys = (credentials or decoy).keys(name)
         nonce = fields[b"r"] + base64.b64encode(self._new_nonce())
         challenge = b"r=%b,s=%b,i=%d" % (nonce, base64.b64encode(keys.salt), keys.iterations)

@@ -45,7 +45,8 @@ class Login:
     """User, password and bucket of a connection.
 
     Attributes:
-        allow_plain: whether the password may be sent readable if the node offers nothing better.
+        allow_plain: whether the password may be sent readable if the node offers nothing better, or refuses what it
+            offers.
         mechanism: the only SASL mechanism to use; None for the strongest that the node offers.
         by_certificate: the node knows the user by the certificate of the TLS connection: nothing is sent to log in.
     """
@@ -229,7 +230,7 @@ def access(
         username,
         password,
         bucket,
-        allow_plain=secured is not None,
+        allow_plain=secured is not None and secured.verify,
         mechanism=mechanism,
         by_certificate=by_certificate,
     )

@@ -7,6 +7,7 @@ Admin Access Control"; ns_server menelaus_web_rbac.erl (shapes and words).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from aiohttp import web
 from dcpstream.errors import ConfigError
 from dcpstream.node.engine import Group, User
 from dcpstream.node.engine.access.roles import EVERYWHERE, KINDS, Role, parse_roles
+from dcpstream.node.engine.access.users import DOMAINS
 from dcpstream.node.http.authorization import forbidden
 from dcpstream.node.http.site import LOGIN, USER, Route, Site, answer, done, faults, form_of, note
 
@@ -42,10 +44,11 @@ class UserPages:
         return [
             Route("GET", "/whoami", self._whoami, LOGIN, "who is logged in, with their roles"),
             Route("POST", "/controller/changePassword", self._password, LOGIN, "change one's own password: `password`"),
-            Route("GET", _USERS, self._list, read, "all users"),
-            Route("GET", _USERS + "/local", self._list, read, "the same: all users are local"),
-            Route("GET", _USERS + "/external", self._none, read, "there are none"),
-            Route("GET", _USERS + "/local/{name}", self._get, read, "one user"),
+            Route("GET", _USERS, partial(self._list, DOMAINS), read, "all users"),
+            Route("GET", _USERS + "/local", partial(self._list, ("local",)), read, "users whose passwords are here"),
+            Route("GET", _USERS + "/external", partial(self._list, ("external",)), read, "users as LDAP has them"),
+            Route("GET", _USERS + "/local/{name}", partial(self._get, "local"), read, "one user"),
+            Route("GET", _USERS + "/external/{name}", partial(self._get, "external"), read, "one user"),
             Route("PUT", _USERS + "/local/{name}", self._put, write, put),
             Route("DELETE", _USERS + "/local/{name}", self._remove, write, "take a user away, at once"),
             Route("GET", "/settings/rbac/roles", self._roles, read, "roles that can be given"),
@@ -57,15 +60,17 @@ class UserPages:
 
     async def _whoami(self, request: web.Request) -> web.Response:
         user = request[USER]
-        domain = "admin" if user.is_configured and user.is_admin else "local"
+        domain = "admin" if user.is_configured and user.is_admin else user.domain
         return answer({"id": user.name, "domain": domain, "roles": [role.to_json() for role in user.origins()]})
 
-    async def _list(self, _: web.Request) -> web.Response:
-        return answer([_user_json(user) for user in self._users.all()])
+    async def _list(self, domains: tuple[str, ...], _: web.Request) -> web.Response:
+        return answer([_user_json(user) for user in self._users.all() if user.domain in domains])
 
-    async def _get(self, request: web.Request) -> web.Response:
+    async def _get(self, domain: str, request: web.Request) -> web.Response:
         user = self._users.find(request.match_info["name"])
-        return answer(_user_json(user)) if user is not None else answer("Unknown user.", 404)
+        if user is None or user.domain != domain:
+            return answer("Unknown user.", 404)
+        return answer(_user_json(user))
 
     async def _put(self, request: web.Request) -> web.Response:
         form, name = await form_of(request), request.match_info["name"]
@@ -186,9 +191,6 @@ class UserPages:
             ]
         )
 
-    async def _none(self, _: web.Request) -> web.Response:
-        return answer([])
-
 
 def _roles_of(form: Mapping[str, str]) -> tuple[tuple[Role, ...], str]:
     """The roles of a form, and its error; empty if there is none."""
@@ -204,10 +206,10 @@ def _user_json(user: User) -> dict[str, Any]:
         role.to_json() | {"origins": [{"type": "group", "name": name} if name else {"type": "user"} for name in names]}
         for role, names in user.origins().items()
     ]
-    content: dict[str, Any] = {"id": user.name, "domain": "local", "roles": roles}
+    content: dict[str, Any] = {"id": user.name, "domain": user.domain, "roles": roles}
     content |= {"groups": [group.name for group in user.groups], "external_groups": []}
-    if user.display_name:
-        content["name"] = user.display_name
+    # Also without a name: the Rust SDK reads no list in which one is missing.
+    content["name"] = user.display_name
     if user.credentials is None:
         content["passwordless"] = True
     return content

@@ -27,6 +27,7 @@ def test_tls_lets_plain_be_the_last_resort() -> None:
     given = access("couchbases://a", **LOGIN)
     assert given.tls == TlsOptions()
     assert given.login.allow_plain
+    assert not access("couchbases://a?tls_verify=none", **LOGIN).login.allow_plain, "nobody knows who would read it"
     assert given.connect_options(5.0, "n").tls == TlsOptions()
 
 

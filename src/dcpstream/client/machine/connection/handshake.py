@@ -5,7 +5,8 @@ Theory of operation: three round trips, each of a few pipelined requests whose a
 
 1. HELLO, and without a client certificate SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is
    not known yet), SASL_STEP. If the node refuses the guess and does not list it, the strongest listed mechanism is
-   tried; PLAIN, which shows the password to the node, only where the caller allows it.
+   tried. If it lists the mechanism and refuses it, PLAIN is tried: users whose passwords another service checks (LDAP)
+   have no keys of SCRAM. PLAIN shows the password to the node, so it is used only where the caller allows it.
 2. SELECT_BUCKET, GET_CLUSTER_CONFIG; for documents also a NOOP, which a node refuses that has only the bucket's map.
 3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are optional.
 
@@ -30,7 +31,7 @@ from dcpstream.errors import (
     StatusError,
 )
 from dcpstream.model import NodeAddress
-from dcpstream.protocol.sasl import MECHANISMS, ClientLogin, strongest_mechanism
+from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ClientLogin, strongest_mechanism
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.codes import code_name
@@ -159,7 +160,7 @@ class Handshake:
         self._mechanisms: bytes | None = None
         self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
         self._expected: deque[tuple[Opcode, str]] = deque()
-        self._refused_guess = False
+        self._refused: list[str] = []
         self._is_required: dict[str, bool] = {}
 
     @property
@@ -258,23 +259,41 @@ class Handshake:
                 raise AuthenticationFailed(f"{self._address} cannot be trusted: {error}", cause=error) from error
             self._happen(Event.LOGGED_IN)
             return self._select_bucket()
+        self._refused.append(self._mechanism)
+        following = self._next_mechanism()
+        if following is None:
+            hint = "" if self._login.allow_plain else "; a user of LDAP can only log in over TLS (couchbases://)"
+            raise AuthenticationFailed(
+                f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
+                f"{' and '.join(self._refused)}): check username and password{hint}"
+            )
+        self._mechanism = following
+        self._sasl = ClientLogin(following, self._login.username, self._login.password, self._nonce)
+        self._happen(Event.MECHANISM_REFUSED)
+        return self._begin_sasl()
+
+    def _next_mechanism(self) -> str | None:
+        """The mechanism to try after the one that was just refused; None if there is none. Each is tried once.
+
+        Raises:
+            AuthenticationFailed: what the node lists is not allowed here.
+        """
         listed = (self._mechanisms or b"").decode(errors="replace").split()
-        if self._login.mechanism is None and not self._refused_guess and listed and self._mechanism not in listed:
-            self._refused_guess = True
+        if self._login.mechanism is not None or not listed:
+            return None
+        if self._mechanism not in listed:
             try:
-                self._mechanism = strongest_mechanism(" ".join(listed), allow_plain=self._login.allow_plain)
+                found = strongest_mechanism(" ".join(listed), allow_plain=self._login.allow_plain)
             except ConfigError as error:
                 raise AuthenticationFailed(
                     f"{self._address} offers only {' '.join(listed)} to authenticate, none of which is allowed here",
                     cause=error,
                 ) from error
-            self._sasl = ClientLogin(self._mechanism, self._login.username, self._login.password, self._nonce)
-            self._happen(Event.MECHANISM_REFUSED)
-            return self._begin_sasl()
-        raise AuthenticationFailed(
-            f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
-            f"{self._mechanism}): check username and password"
-        )
+        elif self._login.allow_plain and PLAIN in listed:
+            found = PLAIN
+        else:
+            return None
+        return None if found in self._refused else found
 
     def _begin_sasl(self) -> bytes:
         return self._request(SaslAuth(key=self._mechanism.encode(), value=self._sasl.start()))

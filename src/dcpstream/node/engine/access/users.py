@@ -26,6 +26,8 @@ SALT_BITS: Final = 128
 SECRET_BITS: Final = 256
 MAX_USERS: Final = 1000
 """Users of one node: each costs about 10 ms of key derivation at start, and a test needs a handful."""
+DOMAINS: Final = ("local", "external")
+"""Where the passwords of users are kept: with the node, or as if with another service."""
 MAX_NAME_BYTES: Final = 128
 MAX_PASSWORD_BYTES: Final = 1024
 """Bounds the work of hashing a password."""
@@ -47,6 +49,7 @@ class User:
         groups: the user's groups, whose roles count too.
         privileges: given one by one: of the node, or with a colon and a place.
         display_name: for people.
+        domain: "local", or "external" for a user as another service (LDAP) has them, who cannot log in with SCRAM.
         is_configured: whether the node was started with this user; such a user cannot be changed through REST.
         version: grows with each change of the user's rights.
     """
@@ -55,6 +58,7 @@ class User:
         "_rights",
         "credentials",
         "display_name",
+        "domain",
         "groups",
         "is_configured",
         "name",
@@ -71,10 +75,12 @@ class User:
         roles: tuple[Role, ...] = (),
         display_name: str = "",
         *,
+        domain: str = "local",
         groups: tuple[Group, ...] = (),
         is_configured: bool = True,
     ) -> None:
         self.name = name
+        self.domain = domain
         self.credentials = credentials
         self.display_name = display_name
         self.is_configured = is_configured
@@ -151,9 +157,9 @@ class Users:
         self.version = 0
         self.changed: Callable[[], None] = _nothing
 
-    def _credentials(self, password: str) -> Credentials:
+    def _credentials(self, password: str, domain: str = "local") -> Credentials:
         salt = self._random.getrandbits(SALT_BITS).to_bytes(SALT_BITS // 8, "big")
-        return Credentials(password, salt, self._iterations)
+        return Credentials(password, salt, self._iterations, has_scram=domain == "local")
 
     # ------------------------------------------------------------------------------------------ those of the options
 
@@ -164,22 +170,26 @@ class Users:
         privileges: frozenset[str] = ALL_PRIVILEGES,
         roles: Iterable[Role | str] = (),
         display_name: str = "",
+        domain: str = "local",
     ) -> None:
         """Add a user whom the node is started with, or replace the one of that name.
 
         Args:
             privileges: given one by one; all of them together make an administrator.
+            domain: see `User`.
 
         Raises:
-            ConfigError: an empty or too long name, an unknown privilege or role, or too many users.
+            ConfigError: an empty or too long name, an unknown privilege, role or domain, or too many users.
         """
+        if domain not in DOMAINS:
+            raise ConfigError(f"domain of user {name}", domain, " or ".join(DOMAINS))
         _check_privileges(name, privileges)
         given = _roles(roles)
         if privileges >= ALL_PRIVILEGES and not given:
             given = (Role.parse("admin"),)
         name = self._checked(name, password)
-        credentials = self._credentials(password) if password is not None else None
-        self._users[name] = User(name, credentials, privileges, given, display_name)
+        credentials = self._credentials(password, domain) if password is not None else None
+        self._users[name] = User(name, credentials, privileges, given, display_name, domain=domain)
 
     def set_privileges(self, name: str, privileges: frozenset[str]) -> None:
         """Change a user's rights at once, also on open connections; the user loses all roles.
@@ -199,7 +209,8 @@ class Users:
         Args:
             data: the parsed file: `{name: {"password": text, "roles": [role, …], "privileges": [name, …] | ["all"]}}`.
                 A user with neither roles nor privileges is an administrator; one without a password can only log in
-                with a certificate, and that has to be said with null.
+                with a certificate, and that has to be said with null. `"domain": "external"` makes a user as LDAP has
+                them.
 
         Raises:
             ConfigError: another shape, or an unknown privilege or role. Never quotes a password.
@@ -211,15 +222,18 @@ class Users:
                 raise ConfigError(
                     f"users: {name}", "an entry without a password", '{"password": "…", "roles": […]}, or null for none'
                 )
-            unknown = set(entry) - {"password", "privileges", "roles", "name"}
+            unknown = set(entry) - {"password", "privileges", "roles", "name", "domain"}
             if unknown:
-                raise ConfigError(f"users: {name}", ", ".join(sorted(unknown)), "password, roles, privileges and name")
+                raise ConfigError(
+                    f"users: {name}", ", ".join(sorted(unknown)), "password, roles, privileges, name and domain"
+                )
             roles = _names(f"roles of user {name}", entry.get("roles", []))
             privileges = _names(
                 f"privileges of user {name}", entry.get("privileges", [] if "roles" in entry else ["all"])
             )
             given = ALL_PRIVILEGES if "all" in privileges else frozenset(privileges)
-            self.add(str(name), entry["password"], given, roles, str(entry.get("name", "")))
+            texts = str(entry.get("name", "")), str(entry.get("domain", "local"))
+            self.add(str(name), entry["password"], given, roles, *texts)
 
     # ------------------------------------------------------------------------------------- those made while it runs
 
@@ -269,7 +283,7 @@ class Users:
         user = self._users.get(self._checked(name, password))
         if user is None:
             raise ConfigError("user", name, "a user that is there")
-        user.credentials = self._credentials(password)
+        user.credentials = self._credentials(password, user.domain)
         if not user.is_configured:
             self._change()
 

@@ -76,6 +76,44 @@ def test_plain_only_if_allowed() -> None:
     shake(FakeNode(mechanisms="PLAIN"), Login("Administrator", "password", "default", allow_plain=True))
 
 
+OVER_TLS = Login("Administrator", "password", "default", allow_plain=True)
+
+
+def mechanisms_tried(node: FakeNode) -> list[str]:
+    return [frame.key.decode() for frame in node.asked(Opcode.SASL_AUTH)]
+
+
+def test_a_user_whom_scram_does_not_know_logs_in_with_plain() -> None:
+    """As users whose passwords LDAP has: every mechanism is listed, and SCRAM is refused."""
+    node = FakeNode(scram_users=())
+    shake(node, OVER_TLS)
+    assert mechanisms_tried(node) == ["SCRAM-SHA512", "PLAIN"]
+
+
+def test_plain_comes_last_also_after_a_refused_guess() -> None:
+    node = FakeNode(scram_users=(), mechanisms="SCRAM-SHA1 PLAIN")
+    shake(node, OVER_TLS)
+    assert mechanisms_tried(node) == ["SCRAM-SHA512", "SCRAM-SHA1", "PLAIN"]
+
+
+def test_no_password_is_shown_where_that_is_not_allowed() -> None:
+    node = FakeNode(scram_users=())
+    with pytest.raises(AuthenticationFailed, match=r"SCRAM-SHA512\): check .*couchbases://"):
+        shake(node)
+    assert mechanisms_tried(node) == ["SCRAM-SHA512"]
+    chosen = FakeNode(scram_users=())
+    with pytest.raises(AuthenticationFailed):
+        shake(chosen, Login("Administrator", "password", "default", allow_plain=True, mechanism="SCRAM-SHA256"))
+    assert mechanisms_tried(chosen) == ["SCRAM-SHA256"]
+
+
+def test_a_wrong_password_is_tried_twice_over_tls_and_no_more() -> None:
+    node = FakeNode(password="other")
+    with pytest.raises(AuthenticationFailed, match="SCRAM-SHA512 and PLAIN"):
+        shake(node, OVER_TLS)
+    assert mechanisms_tried(node) == ["SCRAM-SHA512", "PLAIN"]
+
+
 def test_wrong_password_names_user_and_node() -> None:
     with pytest.raises(AuthenticationFailed, match=r"'Administrator' was refused by 127\.0\.0\.1:11210"):
         shake(FakeNode(password="other"))
