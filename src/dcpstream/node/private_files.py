@@ -6,22 +6,25 @@ from pathlib import Path
 from typing import Final
 
 from dcpstream.errors import ConfigError
-from dcpstream.runtime import SystemFileSystem, replace_shared, write_whole
+from dcpstream.runtime import FileSystem, SystemFileSystem, make_durable_directory, replace_shared, write_whole
 from dcpstream.runtime.files import FILE_MODE
 
 KEPT_IN: Final = ".security"
 """Directory within the data directory; no bucket's name begins with a dot."""
 
 
-def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
+def write_file(path: Path, content: str, mode: int = FILE_MODE, file_system: FileSystem | None = None) -> None:
     """Write a file atomically and durably; by default only its owner may read it.
+
+    Args:
+        file_system: for files of the owner's; None for the system's.
 
     Raises:
         ConfigError: it cannot be written.
     """
     try:
         if mode == FILE_MODE:
-            write_whole(SystemFileSystem(), path, content.encode())
+            write_whole(file_system or SystemFileSystem(), path, content.encode())
         else:
             replace_shared(path, content.encode(), mode)
     except OSError as error:
@@ -29,14 +32,14 @@ def write_file(path: Path, content: str, mode: int = FILE_MODE) -> None:
         raise ConfigError("file", str(path), "a file that can be written", message=message) from error
 
 
-def make_secret_directory(directory: Path) -> None:
-    """Make a directory that only its owner may read.
+def make_secret_directory(directory: Path, file_system: FileSystem | None = None) -> None:
+    """Make a directory that only its owner may read, so that a power cut leaves it there.
 
     Raises:
         ConfigError: it cannot be made.
     """
     try:
-        SystemFileSystem().make_directory(directory)
+        make_durable_directory(file_system or SystemFileSystem(), directory)
         directory.chmod(0o700)
     except OSError as error:
         message = f"the directory {directory} cannot be made: {error.strerror}"

@@ -10,6 +10,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.node.directory.checksummed_json import from_text, to_text
 from dcpstream.node.engine import Users
 from dcpstream.node.private_files import KEPT_IN, make_secret_directory, write_file
+from dcpstream.runtime import FileSystem
 
 FILE_NAME = "users.json"
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -25,13 +26,15 @@ class UserFile:
     Args:
         users: of the node; a new version of them must be saved.
         path: the data directory; None saves nothing.
+        file_system: None for the system's.
 
     Raises:
         ConfigError: there is a file, and it cannot be read.
     """
 
-    def __init__(self, users: Users, path: Path | None) -> None:
+    def __init__(self, users: Users, path: Path | None, file_system: FileSystem | None = None) -> None:
         self._users = users
+        self._file_system = file_system
         self._file = path / KEPT_IN / FILE_NAME if path is not None else None
         self._load()
         self._kept = users.version
@@ -49,8 +52,8 @@ class UserFile:
         if self._file is None or self._kept == self._users.version:
             return
         version = self._users.version
-        make_secret_directory(self._file.parent)
-        write_file(self._file, to_text(self._users.to_json()))
+        make_secret_directory(self._file.parent, self._file_system)
+        write_file(self._file, to_text(self._users.to_json()), file_system=self._file_system)
         self._kept = version
 
 

@@ -12,12 +12,13 @@ from dcpstream.errors import ConfigError
 from dcpstream.node.directory.user_file import MAX_FILE_BYTES, UserFile
 from dcpstream.node.engine import Group, Users, parse_roles
 from dcpstream.testing.simulation import SeededRandom
+from tests.kit.disks import StoppingDisk
 
 
-def users_of(path: Path | None) -> Users:
+def users_of(path: Path | None, disk: StoppingDisk | None = None) -> Users:
     users = Users(SeededRandom(), iterations=1)
     users.add("admin", "secret")
-    users.changed = UserFile(users, path).keep
+    users.changed = UserFile(users, path, disk).keep
     return users
 
 
@@ -29,6 +30,14 @@ def test_users_come_back_and_changes_are_kept_at_once(tmp_path: Path) -> None:
     assert users_of(tmp_path).authenticate("ann", b"hunter23")
     users.remove("ann")
     assert users_of(tmp_path).find("ann") is None
+
+
+def test_the_first_user_outlives_a_power_cut(tmp_path: Path) -> None:
+    """Also the directory that was made for the file: a change that was answered is there, whatever was not synced."""
+    disk = StoppingDisk()
+    users_of(tmp_path, disk).put("ann", "hunter22")
+    disk.cut_power(0)
+    assert users_of(tmp_path).authenticate("ann", b"hunter22")
 
 
 def test_groups_come_back_with_those_who_are_in_them(tmp_path: Path) -> None:
