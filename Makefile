@@ -37,7 +37,8 @@ ROWS ?=
 SCENARIOS ?=
 # VERSIONS="4.1 4.3": versions of Spark of `make test-spark-matrix` (all by default).
 VERSIONS ?=
-# RUNS=n: number of kills of `make kill-loop` (200 by default), or of rounds of `make cluster-loop` (60 by default).
+# RUNS=n: number of kills of `make kill-loop` (200 by default), of moments of `make power-cuts` (600 by default), or of
+# rounds of `make cluster-loop` (60 by default).
 RUNS ?=
 # ROUNDS=n: number of rounds of `make chaos` (20 by default).
 ROUNDS ?=
@@ -162,6 +163,10 @@ conformance-mutants: setup ## break 60 guards of the protocol, one at a time, an
 kill-loop: setup ## kill a node under load (SIGKILL), again and again, and check its data (RUNS=n, SEED=n)
 	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 	@$(PY) -m tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: power-cuts
+power-cuts: setup ## cut the power of a node at any of its calls, and check what the disk may hold (RUNS=n, SEED=n; strace)
+	@$(PY) tools/power_cuts.py $(if $(RUNS),--cuts $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: cluster-loop
 cluster-loop: setup ## rebalance a cluster and fail its nodes over under load, again and again (RUNS=n, SEED=n)

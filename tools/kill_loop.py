@@ -49,7 +49,6 @@ KEYS = 150
 MAX_WRITES = 4000
 """Of one run."""
 WINDOW = 400
-"""Sent writes without an answer, which a kill can hit."""
 COMPACTION_SHARE = 0.7
 """Share of the runs with constant compactions during the writes."""
 SEGMENT_BYTES = 64 * 1024
@@ -110,18 +109,22 @@ class Link:
 
 
 class NodeProcess:
-    """`dcpstream node` in a process of its own."""
+    """`dcpstream node` in a process of its own.
 
-    def __init__(self, folder: Path, persist: str) -> None:
+    Args:
+        prefix: the command that runs it, and its options.
+    """
+
+    def __init__(self, folder: Path, persist: str, *, prefix: tuple[str, ...] = ()) -> None:
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
         # A bucket keeps its settings, so each level has a data directory of its own.
-        options = ["--serve", str(folder / "data"), "--persist", persist, "--ready-file", str(ready)]
+        options = [__file__, "--serve", str(folder / "data"), "--persist", persist, "--ready-file", str(ready)]
         self.log = folder / "node.log"
         with self.log.open("ab") as log:
-            self._child = subprocess.Popen([sys.executable, __file__, *options], stdout=log, stderr=log)
+            self._child = subprocess.Popen([*prefix, sys.executable, *options], stdout=log, stderr=log)
         self._ready = ready
-        self.port = 0
+        self.port = self.pid = 0
 
     def wait(self) -> None:
         """Wait until it serves. Raises Loss: it does not."""
@@ -131,7 +134,8 @@ class NodeProcess:
             if self._child.poll() is not None or time.monotonic() > deadline:
                 raise Loss(f"the node does not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.005)
-        self.port = int(json.loads(ready.read_text())["kv"])
+        told = json.loads(ready.read_text())
+        self.port, self.pid = int(told["kv"]), int(told["pid"])
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -173,7 +177,10 @@ class KillLoop:
         checked, persisted: number of checked writes, and of those that had to survive.
         start_kills: number of kills during a start.
         compactions: number of compactions that ended before a kill.
+        window: number of sent writes without an answer, which a kill can hit.
     """
+
+    window = WINDOW
 
     def __init__(self, folder: Path, persist: str, seed: int) -> None:
         self._folder = folder
@@ -228,7 +235,7 @@ class KillLoop:
     def _write(self, node: NodeProcess, stop_at: int) -> None:
         """Write until `stop_at` answers have arrived, and kill the node."""
         link, observer, compactor = (Link(node.port) for _ in range(3))
-        in_flight = threading.Semaphore(WINDOW)
+        in_flight = threading.Semaphore(self.window)
         is_over = threading.Event()
         compacts = self._random.random() < COMPACTION_SHARE
 
@@ -277,7 +284,7 @@ class KillLoop:
         finally:
             is_over.set()
             node.kill()
-            in_flight.release(WINDOW)
+            in_flight.release(self.window)
             for thread in threads:
                 thread.join(TIMEOUT_S)
             for each in (link, observer, compactor):
@@ -285,7 +292,7 @@ class KillLoop:
 
     def _plan(self) -> Iterator[bytes]:
         """More writes than a run waits for; each one is recorded before it is sent."""
-        for number in range(MAX_WRITES + 2 * WINDOW):
+        for number in range(MAX_WRITES + 2 * self.window):
             vbid = self._random.randrange(VBUCKETS)
             vbucket = self.vbuckets[vbid]
             key = b"key-%d" % self._random.randrange(KEYS)
@@ -409,7 +416,7 @@ def serve(data: Path, persist: str, ready: Path) -> None:
     node = Node(vbuckets=VBUCKETS, path=data, settings=settings, flush_interval_s=0.002, segment_bytes=SEGMENT_BYTES)
     with node:
         part = ready.with_suffix(".part")
-        part.write_text(json.dumps({"kv": node.port}))
+        part.write_text(json.dumps({"kv": node.port, "pid": os.getpid()}))
         part.replace(ready)
         threading.Event().wait()
 
