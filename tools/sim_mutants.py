@@ -152,8 +152,7 @@ MUTANTS = (
     Mutant(
         "no fence in a failover",
         "cluster/machine/failover.py",
-        "    yield [o.tasks.start(o.fence(bucket, node)).quietly() for bucket in o.buckets.values() "
-        "for node in nodes]\n",
+        "    yield [o.tasks.start(o.fence(node)) for node in nodes]\n",
         "",
     ),
     Mutant(
@@ -161,6 +160,12 @@ MUTANTS = (
         "cluster/machine/orchestrator.py",
         "FENCE_ATTEMPTS = 3",
         "FENCE_ATTEMPTS = 1",
+    ),
+    Mutant(
+        "a node that was failed over is left out of maps before its copies are promoted",
+        "cluster/machine/orchestrator.py",
+        "if member in members or member.name in serving]",
+        "if member in members]",
     ),
     Mutant(
         "a failover does not expect that a rebalance removes its node in the last moment",

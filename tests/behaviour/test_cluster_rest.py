@@ -487,6 +487,28 @@ def test_a_cluster_stops_although_an_order_is_under_way():
         assert not asking.is_alive()
 
 
+def test_a_failover_waits_for_no_other_order():
+    with Cluster(nodes=3, vbuckets=1) as cluster:
+        cluster.pause_replication()  # no replica of a new bucket is fed
+        first, second, third = cluster.nodes
+        answers: list[int] = []
+
+        def make() -> None:
+            form = {"name": "shop", "ramQuotaMB": "100", "numVBuckets": "1"}
+            answers.append(post(first, BUCKETS, form).status)
+
+        asking = threading.Thread(target=make, daemon=True)
+        asking.start()
+        wait_until(lambda: all("shop" in each.node.buckets for each in cluster.nodes))
+        third.crash()
+        assert post(second, "/controller/failOver", {"otpNode": third.name}).status == 200
+        assert answers == [], "the other order is still under way"
+        assert roles(first)[third.name] == ("inactiveFailed", "unhealthy")
+        cluster.resume_replication()
+        asking.join(TIMEOUT_S)
+        assert len(answers) == 1, "it ended"
+
+
 def test_the_state_in_python(cluster: Cluster):
     state = cluster.state()
     assert [(node.name, node.membership, node.is_healthy) for node in state.nodes] == [

@@ -1049,12 +1049,15 @@ def _set_password(cluster: Cluster, name: str, password: str) -> None:
             member.password = password
 
 
-_AT_ONCE: Mapping[str, Callable[..., Any]] = {"state": Cluster.state, "stop_rebalance": Cluster.stop_rebalance}
-"""Orders that wait for no other."""
+_AT_ONCE: Mapping[str, Callable[..., Any]] = {
+    "state": Cluster.state,
+    "stop_rebalance": Cluster.stop_rebalance,
+    "fail_over": _fail_over,
+}
+"""Orders that wait for no other: another one may wait for the very node that is to be failed over."""
 _VERBS: Mapping[str, Callable[..., Any]] = {
     "add_node": _add_node,
     "rebalance": _begin_rebalance,
-    "fail_over": _fail_over,
     "begin_graceful_failover": _begin_graceful_failover,
     "eject": Cluster.eject,
     "add_back": Cluster.add_back,

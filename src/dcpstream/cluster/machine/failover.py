@@ -1,7 +1,9 @@
 """Failover: the copies of a node that is given up are promoted elsewhere.
 
 Hard failover gives the node up at once. If it still answers, it is fenced first: nothing can make a copy of it active
-any more, and its active copies are made dead, so no two copies are active. For each of its vbuckets the replica that
+any more, and its active copies are made dead, so no two copies are active. A node that is silent for `FENCE_SILENT_S`
+is not waited for: it is dead, or hangs and finds the orders when it goes on. Maps name the node until a copy of each of
+its vbuckets is promoted, because clients end the streams of a vbucket that is nowhere. For each of its vbuckets the replica that
 has most is promoted: the one with the highest prepared seqno, then with the highest seqno. It begins a new branch of
 history; what the failed node had beyond that is lost, and clients that received it are rolled back. Every acknowledged
 durable write is there, because a majority of the chain has it: as a document, or prepared, and then it is committed
@@ -77,7 +79,7 @@ def fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport
 def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport]:
     for node in nodes:
         o.members[node].is_given_up = True
-    yield [o.tasks.start(o.fence(bucket, node)).quietly() for bucket in o.buckets.values() for node in nodes]
+    yield [o.tasks.start(o.fence(node)) for node in nodes]
     nodes = [node for node in nodes if node in o.members]  # a rebalance may have removed one in its last moment
     for node in nodes:
         o.members[node].is_failed = True

@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from dcpstream.cluster.machine.layout import plan_chains
 from dcpstream.cluster.machine.link import Link, RequestFields
@@ -40,6 +41,9 @@ ORDER_TIMEOUT_S = 30.0
 failover ends the wait at once."""
 RETRY_S = 0.1
 """Pause before streams that ended are added again."""
+FENCE_SILENT_S = 1.0
+"""Longest silence of a node that is given up, after which nothing waits for it: it is dead or hangs. A node that runs
+answers within milliseconds."""
 FENCE_ATTEMPTS = 3
 FENCE_PAUSE_S = 0.05
 """Attempts to reach a node that is failed over, and the pause between them: a dead one delays its failover by that."""
@@ -91,6 +95,8 @@ class Orchestrator:
         self._replicators: dict[tuple[str, str, str], Replicator] = {}
         self._of_link: dict[Link, Replicator] = {}
         self._mending: set[tuple[str, str, str]] = set()
+        self._cutting: set[Link] = set()
+        self._heard: dict[str, float] = {}
         self._told: dict[str, Outcome[None]] = {}
         self._kept: Outcome[None] | None = None
 
@@ -98,6 +104,7 @@ class Orchestrator:
 
     def received(self, link: Link, data: bytes | bytearray | memoryview) -> None:
         """Bytes came on a link."""
+        self._heard[link.node] = self.tasks.now
         link.receive_data(data)
         if link.is_closed:  # it gave up
             self._after_loss(link, ConnectionLost(f"node {link.node} broke the protocol"))
@@ -144,6 +151,20 @@ class Orchestrator:
             link = self._orders[node, bucket] = self._link(node, bucket)
         return link
 
+    def while_heard(self, node: str, outcome: Outcome[Any]) -> Procedure[None]:
+        """Wait for what a node that is given up shall do, as long as it gives signs of life."""
+        began = self.tasks.now
+        while not outcome.is_done:
+            left = max(began, self._heard.get(node, began)) + FENCE_SILENT_S - self.tasks.now
+            if left <= 0:
+                return
+            yield self.tasks.within(outcome, left, f"node {node}").quietly()
+
+    def _check_kept(self, node: str) -> None:
+        """Raises: ConnectionLost: the node is given up, and nothing waits for it."""
+        if self.members[node].is_given_up:
+            raise ConnectionLost(f"node {node} is given up")
+
     def order(
         self, node: str, bucket: str, opcode: int, *, vbid: int = 0, extras: bytes = b"", value: bytes = b""
     ) -> Outcome[Frame]:
@@ -169,7 +190,8 @@ class Orchestrator:
         return self.order(node, bucket.name, Opcode.DEL_VBUCKET, vbid=vbid)
 
     def state_of(self, bucket: BucketState, vbid: int, node: str) -> Procedure[VbucketState | None]:
-        """The role of a node's copy; None if it has none. Errors: the node does not answer."""
+        """The role of a node's copy; None if it has none. Errors: the node does not answer, or is given up."""
+        self._check_kept(node)
         answer = yield self.tasks.within(
             self.orders(node, bucket.name).request(Opcode.GET_VBUCKET, vbid=vbid), REPLY_TIMEOUT_S, f"node {node}"
         )
@@ -179,7 +201,11 @@ class Orchestrator:
         return VbucketState(state)
 
     def seqno_of(self, bucket: BucketState, vbid: int, node: str, vbuuid: int) -> Procedure[tuple[int, int]]:
-        """(high seqno, persisted seqno) of a copy that knows the branch; (-1, -1) if it does not."""
+        """(high seqno, persisted seqno) of a copy that knows the branch; (-1, -1) if it does not.
+
+        Errors: the node does not answer, or is given up.
+        """
+        self._check_kept(node)
         asked = self.orders(node, bucket.name).request(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid.to_bytes(8, "big"))
         answer = yield self.tasks.within(asked, ORDER_TIMEOUT_S, f"node {node}")
         if answer.status:
@@ -204,6 +230,8 @@ class Orchestrator:
             self._orders.pop(key).lost(error)
         for replicator in [each for pair, each in self._replicators.items() if node in pair[1:]]:
             replicator.lost(error)
+        for link in [link for link in self._cutting if link.node == node]:
+            link.lost(error)
 
     def forget(self, node: str) -> None:
         """Have a node leave: it holds no copy that anybody counts on."""
@@ -240,7 +268,12 @@ class Orchestrator:
     def feed(
         self, bucket: BucketState, vbid: int, source: str, destination: str, flags: int = 0
     ) -> Procedure[Replicator]:
-        """Have a copy follow another one: ADD_STREAM; through when the source accepted."""
+        """Have a copy follow another one: ADD_STREAM; through when the source accepted.
+
+        Errors: ConnectionLost, also if one of the nodes is given up. StatusError: one of them refused.
+        """
+        self._check_kept(source)
+        self._check_kept(destination)
         bucket.fed[vbid, destination] = source
         replicator = self.replicator(bucket.name, source, destination)
         yield [replicator.producer.opened, replicator.consumer.opened]
@@ -278,23 +311,34 @@ class Orchestrator:
         for node, opening in ((source, of_source), (destination, of_destination)):
             if node in self.members and not self.members[node].is_failed:
                 link = self._link(node, bucket.name, opening)
+                self._cutting.add(link)
                 yield self.tasks.within(link.opened, REPLY_TIMEOUT_S, f"node {node}").quietly()
+                self._cutting.discard(link)
                 link.lost(ConnectionLost("it has done its work"))
 
-    def fence(self, bucket: BucketState, node: str) -> Procedure[None]:
-        """Make sure that a node that is given up serves no copy any more, if it answers.
+    def fence(self, node: str) -> Procedure[None]:
+        """Make sure that a node that is given up serves no copy any more, as long as it gives signs of life."""
 
-        Nothing passes to it any more. When it has carried out what had passed, no copy of it can become active, and
-        those that are are made dead.
+        def fence_all() -> Procedure[None]:
+            yield [self.tasks.start(self._fence(bucket, node)).quietly() for bucket in self.buckets.values()]
+
+        yield from self.while_heard(node, self.tasks.start(fence_all()))
+
+    def _fence(self, bucket: BucketState, node: str) -> Procedure[None]:
+        """Make the copies of one bucket dead, at once: a node that hangs finds the orders when it goes on.
+
+        Nothing passes to the node any more. When it has carried out what had passed, no copy of it can become active,
+        and those that may have become active meanwhile are made dead, too.
         """
+        moving = {*bucket.moving, *bucket.unsettled}
+        dead = [self.tasks.start(self._make_dead(bucket, vbid, node)) for vbid in bucket.vbuckets_of(node)]
         barriers = []
         for (name, _, destination), replicator in self._replicators.items():
             if name == bucket.name and destination == node:
                 replicator.pause(is_on=True)
                 barriers.append(replicator.barrier())
         yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in barriers]
-        touched = {*bucket.vbuckets_of(node), *bucket.moving, *bucket.unsettled}
-        yield [self.tasks.start(self._make_dead(bucket, vbid, node)) for vbid in sorted(touched)]
+        yield [*dead, *(self.tasks.start(self._make_dead(bucket, vbid, node)) for vbid in sorted(moving))]
 
     def _make_dead(self, bucket: BucketState, vbid: int, node: str) -> Procedure[None]:
         """Make a copy of a node that is given up dead, if the node answers.
@@ -302,6 +346,8 @@ class Orchestrator:
         A connection that was lost says little about the node, so others are tried.
         """
         for _ in range(FENCE_ATTEMPTS):
+            if node not in self.members or self.members[node].is_failed:
+                return  # nothing waits for it any more
             order = self.orders(node, bucket.name).order(
                 Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])
             )
@@ -406,7 +452,8 @@ class Orchestrator:
 
     def _inform(self, bucket: BucketState, group: Iterable[Member], members: list[Member]) -> Procedure[None]:
         """Tell some nodes the map, and note which ones have it."""
-        present = [member for member in group if member.name in self.members]  # one may have left meanwhile
+        # One may have left meanwhile, or was given up.
+        present = [member for member in group if member.name in self.members and not member.is_given_up]
         answers = yield [
             self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
             for member in present
@@ -440,7 +487,7 @@ class Orchestrator:
 
     def dismiss(self, node: str) -> Procedure[None]:
         """As `tell_failed`, and close the connections."""
-        yield from self.tell_failed(node)
+        yield from self.while_heard(node, self.tasks.start(self.tell_failed(node)))
         self.forget_links(node)
 
     def tell_failed(self, node: str) -> Procedure[None]:
