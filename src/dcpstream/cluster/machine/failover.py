@@ -3,11 +3,11 @@
 Hard failover gives the node up at once. If it still answers, it is fenced first: nothing can make a copy of it active
 any more, and its active copies are made dead, so no two copies are active. A node that is silent for `FENCE_SILENT_S`
 is not waited for: it is dead, or hangs and finds the orders when it goes on. Maps name the node until a copy of each of
-its vbuckets is promoted, because clients end the streams of a vbucket that is nowhere. For each of its vbuckets the replica that
-has most is promoted: the one with the highest prepared seqno, then with the highest seqno. It begins a new branch of
-history; what the failed node had beyond that is lost, and clients that received it are rolled back. Every acknowledged
-durable write is there, because a majority of the chain has it: as a document, or prepared, and then it is committed
-when there is a majority again.
+its vbuckets is promoted, because clients end the streams of a vbucket that is nowhere. For each of its vbuckets the
+replica that has most is promoted: the one with the highest prepared seqno, then with the highest seqno. It begins a new
+branch of history; what the failed node had beyond that is lost, and clients that received it are rolled back. Every
+acknowledged durable write is there, because a majority of the chain has it: as a document, or prepared, and then it is
+committed when there is a majority again.
 
 Another node may hang meanwhile, without being given up. Vbuckets of which it has no copy do not wait for it: those with
 the same copies are promoted together, each group for itself, and clients are told after `PROMPT_S` what is served by
