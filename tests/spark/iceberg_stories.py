@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dcpstream.pipelines import FoldReport, Pipeline, compare
 from dcpstream.spark import build_session
+from tests.kit.spark import Bucket
 from tests.kit.tables import assert_exact
 from tests.spark.test_engines import STORIES, Play, told_together
 from tests.spark.test_spark_engine import SparkBench
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(path: Path) -> None:
@@ -32,7 +38,36 @@ def main(path: Path) -> None:
         bench.engine().maintain(0)
         assert_exact(bench, play.pipeline, play.expected, is_folded=True)
         print("exact", fold_rows_min, play.deaths, flush=True)
+    assert_now(spark, path)
+    print("exact now", flush=True)
     spark.stop()
+
+
+def assert_now(spark: SparkSession, path: Path) -> None:
+    """Folds tell what they did, and a comparison sees it, although the session remembers older versions."""
+    bucket = Bucket(path / "node")
+    (path / "now").mkdir()
+    spark.sql("CREATE NAMESPACE iceberg.now")
+    names = {table: f"iceberg.now.{table}" for table in ("changes", "current")}
+    folds: list[FoldReport] = []
+    pipeline = Pipeline(spark, path / "now", bucket.options, **names, on_fold=folds.append, folds_beside=False)
+    bucket.set_many("a", 100, "1")
+    pipeline.run()
+    spark.sql(f"CREATE VIEW over_current AS SELECT * FROM {names['current']}")
+    for turn in "23":
+        for name in (names["current"], "over_current"):
+            assert compare(spark, name, bucket.options).is_equal
+        before = spark.table(names["current"]).count()
+        bucket.set_many("a", 30, turn)
+        bucket.set_many(f"n{turn}", 50, "1")
+        bucket.delete(*(f"a{n}" for n in range(20 * int(turn), 20 * int(turn) + 7)))
+        pipeline.run()
+        assert (folds[-1].documents, folds[-1].removed) == (80, 7)
+        assert folds[-1].current_rows == before + 43
+        for name in ("over_current", names["current"]):
+            report = compare(spark, name, bucket.options, also=("seqno",))
+            assert (report.is_equal, report.equal) == (True, before + 43), report
+    bucket.node.stop()
 
 
 if __name__ == "__main__":

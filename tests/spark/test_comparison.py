@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from dcpstream.client.kv.client import KvClient
@@ -67,3 +68,25 @@ def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path
         compare(spark, plain, bucket.options, columns=TableColumns(key="k", value="nothing"))
     with pytest.raises(ConfigError, match=r"has no columns scope and collection\. Leave it out"):
         compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, columns=columns)
+
+
+def test_a_named_table_is_compared_as_it_is_now(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    """The session has read the table before, and remembers its files. Another program adds one."""
+    bucket.set_many("doc", 20, "1")
+    path = tmp_path / "table"
+    changes = spark.read.format("dcp").options(**bucket.options).load().where("op = 'mutation'").drop("xattrs")
+    rows = changes.toArrow()
+    path.mkdir()
+    pq.write_table(rows.slice(0, 5), path / "first.parquet")
+    try:
+        spark.sql(f"CREATE TABLE remembered USING parquet LOCATION '{path}'")
+        spark.sql("CREATE VIEW over_remembered AS SELECT * FROM remembered")
+        for name in ("remembered", "over_remembered"):
+            assert spark.table(name).count() == 5
+        pq.write_table(rows.slice(5), path / "second.parquet")
+        assert spark.table("remembered").count() == 5, "the session remembers"
+        assert compare(spark, "over_remembered", bucket.options).equal == 20
+        assert compare(spark, "remembered", bucket.options).is_equal
+    finally:
+        spark.sql("DROP VIEW IF EXISTS over_remembered")
+        spark.sql("DROP TABLE IF EXISTS remembered")

@@ -17,4 +17,4 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_the_tables_are_exact_after_every_batch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.spark.iceberg_stories", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.count("exact") == 2, done.stderr[-4000:]
+    assert done.stdout.count("exact") == 3, done.stderr[-4000:]

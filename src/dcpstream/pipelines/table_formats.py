@@ -354,9 +354,7 @@ class IcebergFormat:
         ).collect()
         if not made:
             raise OffsetError(f"{table.sql}: the commit of batch {batch_id} does not carry its number")
-        summary = made[-1]["summary"]
-        added, removed = (int(summary.get(name, 0)) for name in ("added-records", "added-position-deletes"))
-        return MergeCounts(added, max(0, removed - added))
+        return merge_counts_of(made[-1]["summary"])
 
     def replace(self, session: SparkSession, table: Table, rows: DataFrame) -> None:
         """Replace columns and rows in one commit; the table keeps its history and properties."""
@@ -398,6 +396,20 @@ class IcebergFormat:
     def catalog_settings(self, table: Table) -> Mapping[str, str]:
         """No cache of tables in the session's catalog."""
         return {f"spark.sql.catalog.{table.sql.partition('.')[0]}.cache-enabled": "false"}
+
+
+def merge_counts_of(summary: Mapping[str, str]) -> MergeCounts:
+    """What a MERGE did, from the summary of its snapshot.
+
+    Iceberg for Spark 4.1 tells how many rows were deleted. Without that number, `removed` is what is certain: a new
+    file of deletes also lists the rows of the file that it replaces, and inserted rows are among the added ones.
+    """
+    written = int(summary.get("added-records", 0))
+    told = int(summary.get("spark.merge-into.num-target-rows-deleted", -1))
+    if told >= 0:
+        return MergeCounts(written, told)
+    marked = int(summary.get("added-position-deletes", 0)) - int(summary.get("removed-position-deletes", 0))
+    return MergeCounts(written, max(0, marked - written))
 
 
 FORMATS: Mapping[str, Callable[[], TableFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
