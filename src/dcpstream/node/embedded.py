@@ -636,9 +636,7 @@ class Node:
         """Let something go wrong, for tests of what talks to the node; the page "Inject faults" has an example of each.
 
         Args:
-            kind: close, stall, delay, split, corrupt or lose a frame that the node sends; refuse a request; config_only,
-                forget_manifest, stale_map, full_disk or slow_disk; or at once drop, move_clock, purge or
-                stale_failover.
+            kind: what goes wrong: one of `dcpstream.node.faults.KINDS`, which describes each.
             fields: when and how; see `dcpstream.node.faults.Fault`.
 
         Returns: the number of the fault for `lift`; 0 if it is over with that.
