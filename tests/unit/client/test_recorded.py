@@ -33,8 +33,7 @@ def test_a_recorded_stream(name: str, arrow: bool) -> None:
     # The recorder numbered its requests so.
     session._next_opaque = FIRST_OPAQUE
     for vbid in range(VBUCKETS):
-        stream = session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
-        stream.may_end_early = True  # the recorder asked for streams to the latest seqno
+        session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
     streams = session.streams
     data = stream_bytes(name)
     chance = random.Random(name)
@@ -46,6 +45,7 @@ def test_a_recorded_stream(name: str, arrow: bool) -> None:
         events += connection.events()
         at += size
     assert sum(isinstance(event, StreamOpened) for event in events) == VBUCKETS
+    # The recorder asked for streams to the latest seqno.
     assert [event.reason for event in events if isinstance(event, StreamStopped)] == [0] * VBUCKETS
     assert all(stream.tracker.is_complete for stream in streams)
     assert all(stream.log is not None and stream.tracker.vbuuid == stream.log.newest.vbuuid for stream in streams)

@@ -16,6 +16,7 @@ import pytest
 from dcpstream.client.machine.connection.events import (
     RowsReceived,
     Stream,
+    StreamBroken,
     StreamDone,
     StreamOpened,
     StreamRefused,
@@ -129,14 +130,11 @@ class Replay:
         if magic != 0x80:
             return
         if opcode == STREAM_REQ:
-            flags, _, start, end, vbuuid, first, last = REQUEST.unpack_from(frame, 24)
+            _, _, start, end, vbuuid, first, last = REQUEST.unpack_from(frame, 24)
             self.session._next_opaque = opaque
             offset = StreamOffset(vbuuid, start, first, last)
             self.streams[opaque] = self.session.open_stream(vbid, offset, end, 0.0)
-            is_cut_short = bool(flags & (StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY))
-            is_filtered = len(frame) > 24 + extras_size + key_size
-            # The recorder also asked for streams that end where the server is, whatever end they name.
-            self.streams[opaque].may_end_early = is_cut_short or is_filtered
+            self.streams[opaque].is_filtered = len(frame) > 24 + extras_size + key_size
             sent = self.session.data_to_send()
             if start and end >= start and len(frame) == 24 + extras_size + key_size:
                 # But for the flags (the recorder tried all kinds of them) it is the recorder's request.
@@ -160,6 +158,7 @@ class Replay:
         assert end == len(frame)
         self.session.receive_rows(rows, 0.0)
         for event in self.session.events():
+            assert not isinstance(event, StreamBroken)
             self.events.append(event)
             if isinstance(event, RowsReceived):
                 for first, stop in event.keep:
