@@ -152,7 +152,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent a message that is not legal now; the connection should be closed."""
+    """The peer sent a message that is not legal now; the stream or the connection should be closed."""
 
 
 class StatusError(DcpstreamError):
@@ -335,7 +335,7 @@ class ConnectTimeout(ConnectionLost):
 
 
 class DeadConnection(ConnectionLost):
-    """The peer has sent nothing for longer than the idle time-out."""
+    """The peer has sent nothing for longer than the idle time-out, or stopped in the middle of a message."""
 
 
 class TlsError(ConnectionLost):
