@@ -65,6 +65,24 @@ def test_the_nodes_own_page_may(node: Node) -> None:
     assert "made" in ask(node, "GET", path).body.decode()
 
 
+@pytest.mark.parametrize("site", [{}, {"Sec-Fetch-Site": "same-origin"}])
+def test_a_page_whose_name_points_to_the_node_changes_nothing(node: Node, site: dict[str, str]) -> None:
+    """DNS rebinding: the browser takes the node for the page's own site. Other clients may use any name."""
+    path = "/pools/default/buckets/default/scopes"
+    host = f"evil.example:{node.mgmt_port}"
+    assert send(node, "POST", path, Host=host, Origin=f"http://{host}", **site) == 403
+    assert "made" not in ask(node, "GET", path).body.decode()
+    assert send(node, "POST", path, Host=host) == 200
+
+
+def test_a_node_is_reached_by_the_names_that_it_was_given() -> None:
+    path = "/pools/default/buckets/default/scopes"
+    with Node(vbuckets=1, alternate_addresses={"external": {"hostname": "db.example"}}) as node:
+        host = f"db.example:{node.mgmt_port}"
+        assert send(node, "POST", path, Host=host, Origin=f"http://{host}") == 200
+        assert send(node, "POST", path, Host=f"localhost:{node.mgmt_port}", Origin=f"http://{host}") == 403
+
+
 def test_guessing_is_slow_on_pages_that_are_open_to_all(node: Node) -> None:
     assert ask(node, "GET", "/health", user="").status == 200
     for _ in range(FREE_FAILURES):

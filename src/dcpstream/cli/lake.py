@@ -42,9 +42,23 @@ if TYPE_CHECKING:
     show_default=True,
     help="Address for it. It asks for no password.",
 )
+@click.option(
+    "--monitor-name",
+    "monitor_names",
+    metavar="NAME",
+    multiple=True,
+    help="A name at which it is reached, besides localhost and the machine's; others are refused. May be repeated.",
+)
 @json_option("Print each event as a line of JSON, failures too.")
 def lake_command(
-    file: Path, check: bool, once: bool, quiet: bool, monitor_port: int | None, monitor_host: str, as_json: bool
+    file: Path,
+    check: bool,
+    once: bool,
+    quiet: bool,
+    monitor_port: int | None,
+    monitor_host: str,
+    monitor_names: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Keep the tables of several buckets up to date, until SIGTERM or Ctrl-C.
 
@@ -65,7 +79,7 @@ def lake_command(
     from dcpstream.pipelines.monitor import Monitor
     from dcpstream.spark import build_session
 
-    monitor = None if monitor_port is None else Monitor(host=monitor_host, port=monitor_port)
+    monitor = None if monitor_port is None else Monitor(host=monitor_host, port=monitor_port, names=monitor_names)
     if monitor is not None and not quiet:
         click.echo(f"status page http://{monitor_host}:{monitor.port}/", err=True)
     more: dict[str, Any] = {}

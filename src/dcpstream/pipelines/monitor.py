@@ -17,6 +17,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import socket
 import sys
 import threading
 from collections import deque
@@ -31,6 +32,7 @@ from prometheus_client.registry import Collector
 
 from dcpstream.errors import ConfigError
 from dcpstream.pages.frame import HEADERS, Link, static_file
+from dcpstream.pages.hosts import is_own_host
 from dcpstream.pages.markup import empty, path
 from dcpstream.pages.markup import text as escaped
 from dcpstream.pipelines.engine import FoldReport
@@ -157,6 +159,8 @@ class Monitor:
         host: address to listen on. The page has names of pipelines and error messages, so it is for this machine only
             unless you say otherwise.
         port: 0 for any free one.
+        names: at which browsers and other programs reach the monitor, besides addresses, localhost, `host` and the
+            name of the machine. Requests with another name in their header Host are refused.
         stall_s: see `STALL_S`.
         on_stall: called once for each stall, with the pipeline's name.
         clock: for the watchdog.
@@ -171,6 +175,7 @@ class Monitor:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        names: Sequence[str] = (),
         stall_s: float = STALL_S,
         on_stall: Callable[[str], None] | None = None,
         clock: Clock | None = None,
@@ -178,6 +183,7 @@ class Monitor:
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
         self._on_stall = on_stall
+        self.names = frozenset((host, socket.gethostname(), *names))
         self._lock = threading.Lock()
         self._entries: list[_Entry] = []
         self._is_over = threading.Event()
@@ -452,7 +458,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _serve(self) -> None:
         wanted, _, query = self.path.partition("?")
         monitor = self.watching
-        if wanted == HOME:
+        if not is_own_host(self.headers.get("Host", ""), monitor.names):
+            # A page of another site may have had its name point here, to read what it could not read otherwise.
+            self._answer(421, "text/plain", b"This is not the name of the monitor. Names are given as `names`.\n")
+        elif wanted == HOME:
             self._show(None, query)
         elif wanted.startswith(f"/{PIPELINES}/"):
             self._show(unquote(wanted.removeprefix(f"/{PIPELINES}/")), query)

@@ -43,9 +43,10 @@ def monitor(pipeline: PretendedPipeline, clock: VirtualClock, stalls: list[str])
         yield monitor
 
 
-def get(monitor: Monitor, path: str) -> tuple[int, str]:
+def get(monitor: Monitor, path: str, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{monitor.port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{monitor.port}{path}", timeout=patient(30)) as answer:
+        with urllib.request.urlopen(request, timeout=patient(30)) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -268,6 +269,21 @@ def test_other_paths_say_which_there_are(monitor: Monitor) -> None:
     status, text = get(monitor, "/nothing")
     assert status == 404
     assert "/metrics" in text
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/progress", "/health"])
+def test_a_page_whose_name_points_here_reads_nothing(monitor: Monitor, pipeline: PretendedPipeline, path: str) -> None:
+    """DNS rebinding: the browser takes the monitor for the page's own site; the header Host has the page's name."""
+    status, text = get(monitor, path, Host=f"evil.example:{monitor.port}")
+    assert status == 421
+    assert pipeline.name not in text
+    assert get(monitor, path, Host=f"localhost:{monitor.port}")[0] == 200
+
+
+def test_a_monitor_is_reached_by_the_names_that_it_was_given() -> None:
+    with Monitor(names=["pipelines.example"]) as monitor:
+        assert get(monitor, "/metrics", Host="Pipelines.example:80")[0] == 200
+        assert get(monitor, "/metrics", Host="other.example")[0] == 421
 
 
 def test_a_taken_port_is_named(monitor: Monitor) -> None:

@@ -42,6 +42,7 @@ from dcpstream.node.http.site import (
 )
 from dcpstream.node.http.ui import UiPages, error_page, is_page
 from dcpstream.node.shell.limits import Limits
+from dcpstream.pages.hosts import is_own_host
 
 if TYPE_CHECKING:
     from dcpstream.node.bucket_host import RunningBuckets
@@ -139,7 +140,7 @@ class Management:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse forged requests, log in the user, and answer within the time limits."""
         check_head(request)
-        if _is_forged(request):
+        if self._is_forged(request):
             text = f"{request.remote}: refused a change that a page of another site sent"
             self._engine.log.say("requests of other sites", text, asyncio.get_running_loop().time())
             return fault(403, "A page of another site must not change anything here.")
@@ -152,6 +153,28 @@ class Management:
             request[USER] = user
         page = self._page_for_people if is_page(request.path) else self._page
         return await self._guard.answer(request, partial(page, handler))
+
+    def _is_forged(self, request: web.Request) -> bool:
+        """Whether a browser sent a change on behalf of a page from elsewhere, with a password that it remembers.
+
+        Browsers name the page's origin, or how it is related to this one, or both. Neither comes from other clients.
+        A page that had its own name point to this node is of the same origin; without TLS only the name shows that.
+        """
+        if request.method in SAFE_METHODS:
+            return False
+        headers = request.headers
+        sites, origins = headers.getall("Sec-Fetch-Site", ()), headers.getall("Origin", ())
+        if not OWN_SITES.issuperset(site.strip().lower() for site in sites):
+            return True
+        if any(origin.partition("://")[2].lower() != request.host.lower() for origin in origins):
+            return True
+        return bool(sites or origins) and not request.secure and not is_own_host(request.host, self._names())
+
+    def _names(self) -> set[str]:
+        """The names of this node: of the machine, in the cluster, and in other networks."""
+        config = self._engine.config
+        alternates = {each.hostname for each in config.alternates.values()}
+        return {socket.gethostname()} | {node.host for node in config.nodes} | alternates
 
     async def _login(self, request: web.Request) -> User | None:
         """The user of the request's header, or of the connection's certificate. Refusals are delayed."""
@@ -202,16 +225,3 @@ class Management:
             route = request.match_info.route.resource
             logger.error("%s %s: %s", request.method, route.canonical if route is not None else "", error)
             return fault(500, "The change could not be made durable. The node's log says why.")
-
-
-def _is_forged(request: web.Request) -> bool:
-    """Whether a browser sent a change on behalf of a page from elsewhere, with a password that it remembers.
-
-    Browsers name the page's origin, or how it is related to this one, or both. Neither comes from other clients.
-    """
-    if request.method in SAFE_METHODS:
-        return False
-    headers = request.headers
-    if not OWN_SITES.issuperset(site.strip().lower() for site in headers.getall("Sec-Fetch-Site", ())):
-        return True
-    return any(origin.partition("://")[2].lower() != request.host.lower() for origin in headers.getall("Origin", ()))

@@ -1,0 +1,35 @@
+"""Which headers Host name the server itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream.pages.hosts import is_own_host
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "127.0.0.1",
+        "127.0.0.1:9464",
+        "10.1.2.3:80",
+        "[::1]:9464",
+        "[fd00::1]",
+        "localhost:8091",
+        "LOCALHOST.",
+        "app.localhost:1",
+        "db.example:8091",
+        "DB.example",
+    ],
+)
+def test_addresses_and_names_of_its_own(header: str) -> None:
+    assert is_own_host(header, ["Db.Example"])
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "localhost.evil.example", "evil.db.example", "1.2"],
+)
+def test_foreign_names(header: str) -> None:
+    assert not is_own_host(header, ["db.example"])
