@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
-from dcpstream.errors import OffsetError
+from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import CollectionName, StreamOffset
 from dcpstream.model.position import collections_of_json
 
@@ -199,10 +199,16 @@ class FileOffsetStore:
 
     Args:
         path: the file; its directory must exist.
+
+    Raises:
+        ConfigError: `path` is a directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        if self.path.is_dir():
+            message = f"{self.path} is a directory: give the name of a file in it, such as {self.path / 'offsets'}"
+            raise ConfigError("path", str(self.path), "a file, not a directory", message=message)
         self._records: dict[int, SavedOffset] | None = None
         self._lines = _Lines()
 

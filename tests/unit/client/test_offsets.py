@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
-from dcpstream.errors import OffsetError
+from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
 from tests.kit.rules import rule
 
@@ -57,6 +57,11 @@ def test_other_vbuckets_stay(make: Make, tmp_path: Path) -> None:
 
 def test_they_are_stores(make: Make, tmp_path: Path) -> None:
     assert isinstance(make(tmp_path), OffsetStore)
+
+
+def test_a_directory_is_no_file_of_offsets(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory: give the name of a file in it"):
+        FileOffsetStore(tmp_path)
 
 
 def test_numbers_are_text(tmp_path: Path) -> None:
