@@ -167,6 +167,8 @@ def _progress(what: str) -> Iterator[OnProgress | None]:
 def _as_object(report: StoreReport) -> dict[str, Any]:
     content = asdict(report)
     content["is_sound"] = report.is_sound
+    content["last_commit"] = report.last_commit
+    content["last_seqnos"] = {str(vbid): str(seqno) for vbid, seqno in report.last_seqnos.items()}
     for segment, of_segment in zip(report.segments, content["segments"], strict=True):
         of_segment["superseded_bytes"] = segment.superseded_bytes
     return content
@@ -186,6 +188,13 @@ def _told(report: StoreReport) -> Iterator[str]:
         if segment.torn_bytes:
             why = "is being written" if report.is_in_use else "a commit that did not end; opening cuts it off"
             yield f"  {Path(segment.file).name} ends in {segment.torn_bytes} bytes: {why}"
+    end = None if report.was_closed or report.is_in_use else report.last_commit
+    if end is not None:
+        yield (
+            f"  the last commit ends at byte {end[1]:,} of {Path(end[0]).name}, with {len(report.last_seqnos)} vbuckets"
+            f" whose last seqnos sum up to {sum(report.last_seqnos.values()):,}. Of a store that was not closed cleanly "
+            "it is not known whether there was more (--json has the seqnos, to compare with another copy)"
+        )
     for name in report.others:
         yield f"  {name} does not count: what an unfinished step left; opening removes it"
     for problem in report.problems:
@@ -196,7 +205,7 @@ def _told(report: StoreReport) -> Iterator[str]:
     if len(damage) > SHOWN_DAMAGE:
         yield f"  … and {len(damage) - SHOWN_DAMAGE} more (--json has all)"
     if report.is_sound:
-        yield "  sound"
+        yield "  sound" if end is None else "  sound up to there"
     else:
         command = f"dcpstream store repair {report.directory}"
         # Problems of a store as a whole cannot always be repaired.

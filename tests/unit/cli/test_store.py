@@ -37,6 +37,20 @@ def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "sound, nothing to do" in capsys.readouterr().out
 
 
+def test_a_store_that_was_killed_is_sound_up_to_its_last_commit(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    DiskBucketStore(data / "travel", 2).close(clean=False)
+    assert run(["store", "check", str(data)]) == 0
+    out = capsys.readouterr().out
+    size = (data / "travel" / "segment-0000000001.log").stat().st_size
+    assert f"the last commit ends at byte {size:,} of segment-0000000001.log" in out
+    assert "last seqnos sum up to 3." in out
+    assert out.endswith("  sound up to there\n")
+    assert run(["store", "check", str(data), "--json"]) == 0
+    (store,) = json.loads(capsys.readouterr().out)["stores"]
+    assert store["last_commit"] == [str(data / "travel" / "segment-0000000001.log"), size]
+    assert store["last_seqnos"] == {"1": "3"}
+
+
 def test_a_damaged_store_is_told_and_mended(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(data)
     assert run(["store", "check", str(data)]) == 1

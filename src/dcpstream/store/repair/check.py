@@ -93,6 +93,8 @@ class StoreReport:
         is_metadata_damaged: whether the metadata is missing or damaged.
         problems: descriptions of problems outside the segments.
         is_unfinished: whether this is the rest of a store creation that was cut short. It holds no data.
+        last_seqnos: vbucket → the last seqno of its whole blocks. The metadata does not record each commit, so of a
+            store that was not closed cleanly a file that was cut between two commits is sound.
     """
 
     directory: str
@@ -106,11 +108,20 @@ class StoreReport:
     is_metadata_damaged: bool = False
     problems: list[str] = field(default_factory=list)
     is_unfinished: bool = False
+    last_seqnos: dict[int, int] = field(default_factory=dict)
 
     @property
     def damage(self) -> list[Damage]:
         """The damage of all segments."""
         return [damage for segment in self.segments for damage in segment.damage]
+
+    @property
+    def last_commit(self) -> tuple[str, int] | None:
+        """The last segment file with a whole block, and the byte at which its last one ends; None without any."""
+        for segment in reversed(self.segments):
+            if segment.blocks:
+                return segment.file, segment.size - segment.torn_bytes
+        return None
 
     @property
     def is_sound(self) -> bool:
@@ -333,6 +344,7 @@ class _Walk:
             done += sizes[number]
             if on_progress is not None:
                 on_progress(done, total)
+        self._report.last_seqnos = dict(sorted(self._last.items()))
         cutoffs: dict[int, int] = {}
         seen: dict[int, set[bytes]] = {}
         for segment, salt in reversed(readable):

@@ -106,6 +106,21 @@ def test_a_torn_end_is_no_damage_but_a_cut_one_is(store: Path) -> None:
     assert (report.is_sound, report.was_closed, report.segments[0].torn_bytes) == (True, False, 50)
 
 
+def test_a_store_that_was_killed_tells_where_its_last_commit_ends(store: Path) -> None:
+    """A file that was cut between two commits cannot be told from one to which nothing more was written."""
+    DiskBucketStore(store, 3).close(clean=False)
+    whole = (store / FIRST).read_bytes()
+    report = check_store(store)
+    assert report.last_commit == (str(store / FIRST), len(whole))
+    assert report.last_seqnos == {0: 8, 1: 8}
+    second_commit = whole.index(blocks.BLOCK_MAGIC, whole.index(blocks.BLOCK_MAGIC, 200) + 4)
+    (store / FIRST).write_bytes(whole[: second_commit + 20])
+    report = check_store(store)
+    assert report.is_sound
+    assert report.last_commit == (str(store / FIRST), second_commit)
+    assert report.last_seqnos == {0: 2, 1: 2}
+
+
 def test_files_that_are_missing_or_unknown(store: Path) -> None:
     opened = DiskBucketStore(store, 3, segment_bytes=100)
     put(opened.vbuckets[0], key_of("a"), b"")
