@@ -99,7 +99,7 @@ class FakeNode:
         elif opcode == Opcode.GET_COLLECTIONS_MANIFEST and self.has_manifest:
             value = json.dumps(
                 {
-                    "uid": "0",
+                    "uid": "5",
                     "scopes": [
                         {
                             "name": "_default",

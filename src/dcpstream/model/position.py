@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dcpstream.model.collections import CollectionName
+from dcpstream.model.collections import DEFAULT_COLLECTION_ID, CollectionName
 
 MAX_SEQNO = 2**64 - 1
 """The largest seqno on the wire: as an end seqno it means "never ends", as a snapshot end "not known"."""
@@ -43,17 +43,17 @@ class StreamOffset:
         snapshot_start: u64, start of the snapshot that covers `seqno`.
         snapshot_end: u64 end of that snapshot, or None while it is not known: such an offset was planned before it
             was read, and its end must be completed (or taken as 2^64-1) before it is sent.
-        manifest_uid: u64, uid of the collections manifest last seen.
+        manifest_uid: u64, uid of the newest collections manifest that the reader has seen.
         collections: those whose rows up to `seqno` the reader has, by ascending id; None if unknown. A resuming reader
             compares them with the manifest: it reports dropped collections, and reads new ones from their beginning.
-            They do not count when positions are compared.
+            Neither they nor the uid count when positions are compared.
     """
 
     vbuuid: int
     seqno: int
     snapshot_start: int
     snapshot_end: int | None
-    manifest_uid: int = 0
+    manifest_uid: int = field(default=0, compare=False)
     collections: tuple[CollectionName, ...] | None = field(default=None, compare=False)
 
     ZERO: ClassVar[StreamOffset]
@@ -68,6 +68,16 @@ class StreamOffset:
         """Pickle the fields alone: short, and fast for the thousands of positions in Spark's tasks."""
         fields = (self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections)
         return StreamOffset, fields
+
+    @property
+    def least_manifest_uid(self) -> int:
+        """The version of the manifest that the position knows: an older one says nothing about its collections."""
+        had = self.collections
+        # Each change of the collections makes a new version, and version 0 has the default collection alone.
+        has_others = (
+            had is not None and len(had) > 0 and (len(had) > 1 or had[0].collection_id != DEFAULT_COLLECTION_ID)
+        )
+        return max(self.manifest_uid, int(has_others)) if self.seqno else 0
 
     @property
     def is_planned(self) -> bool:
@@ -92,10 +102,11 @@ class StreamOffset:
         """
         return self.seqno, self.snapshot_start, MAX_SEQNO if self.snapshot_end is None else self.snapshot_end
 
-    def with_collections(self, collections: Iterable[CollectionName] | None) -> StreamOffset:
-        """The same position of a reader that has these collections."""
+    def with_collections(self, collections: Iterable[CollectionName] | None, manifest_uid: int = 0) -> StreamOffset:
+        """The same position of a reader that has these collections, by a manifest of this version."""
         known = None if collections is None else tuple(sorted(collections))
-        return StreamOffset(self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, known)
+        uid = max(self.manifest_uid, manifest_uid)
+        return StreamOffset(self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, uid, known)
 
     def to_json(self) -> dict[str, Any]:
         """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""

@@ -29,7 +29,7 @@ _FIXED: tuple[tuple[_Format, int], ...] = (
     ("H", 2),  # stream id
 )
 """Format and width of the columns of numbers, in the order of the kernel."""
-VBUCKET, SEQNO, OPAQUE = 2, 4, 8
+VBUCKET, SEQNO, OPAQUE, COLLECTION = 2, 4, 8, 9
 """Places of some of them."""
 _ALIGNMENT = 64
 """Bytes at multiples of which columns begin, as Arrow recommends."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from dcpstream.client.machine.connection.rows import FrameDecoder, Rows
+from dcpstream.client.machine.connection.rows import FrameDecoder, Rows, Slice
 from dcpstream.wire import Frame
-from dcpstream.wire.columns import OPAQUE, SEQNO, VBUCKET, Columns, fill, scan_natively
+from dcpstream.wire.columns import COLLECTION, OPAQUE, SEQNO, VBUCKET, Columns, fill, scan_natively
 from dcpstream.wire.frames import cut_frame
 
 
@@ -71,6 +71,15 @@ class NativeRows:
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
         return bisect_right(self._seqnos, seqno, first, stop)
+
+    def collections(self, keep: Iterable[Slice], *, has_collections: bool) -> set[int]:
+        """The ids of the collections of these rows."""
+        found: set[int] = set()
+        for first, stop in keep if has_collections else ():
+            ids = self.columns.numbers[COLLECTION][first:stop]
+            raw = ids.tobytes()
+            found.update(ids[:1] if raw == raw[: ids.itemsize] * len(ids) else ids)  # most slices are of one collection
+        return found
 
 
 class NativeDecoder:

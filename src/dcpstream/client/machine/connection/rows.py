@@ -19,6 +19,7 @@ from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
 from dcpstream.wire.columns import OPAQUE, SEQNO, VBUCKET
 from dcpstream.wire.frames import HEADER_BYTES, cut_frame, frame_length
+from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import DATA_EXTRAS_BYTES
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ COLUMNS_MIN_BYTES = 64 * 1024
 
 COLUMNS_AFTER_BYTES = 16 * 1024 * 1024
 """Bytes of large receives before pyarrow is imported for single changes: what the import costs is saved by then."""
+
+SMALL_IDS = 1 << 16
+"""Ids of collections below this are counted instead of sorted, which takes a twentieth of the time."""
 
 NEVER = 1 << 63
 
@@ -92,6 +96,15 @@ class Rows(Protocol):
 
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row in first..stop with a larger seqno, or `stop`; the seqnos there rise."""
+        ...
+
+    def collections(self, keep: Iterable[Slice], *, has_collections: bool) -> set[int]:
+        """The ids of the collections of these rows.
+
+        Args:
+            keep: the rows.
+            has_collections: whether keys carry a collection id.
+        """
         ...
 
 
@@ -161,6 +174,12 @@ class FrameRows:
     def first_above(self, first: int, stop: int, seqno: int) -> int:
         """The first row with a larger seqno."""
         return bisect_right(range(stop), seqno, first, stop, key=self.seqno)
+
+    def collections(self, keep: Iterable[Slice], *, has_collections: bool) -> set[int]:
+        """The ids of the collections of these rows."""
+        if not has_collections:
+            return {0}
+        return {leb128_decode(frame.key)[0] for first, stop in keep for frame in self.frames[first:stop]}
 
 
 class FrameDecoder:
@@ -273,6 +292,22 @@ class ArrowRows:
         """The first row with a larger seqno."""
         seqnos = self.chunk.seqno
         return first + int(seqnos[first:stop].searchsorted(seqnos.dtype.type(seqno), side="right"))
+
+    def collections(self, keep: Iterable[Slice], *, has_collections: bool) -> set[int]:
+        """The ids of the collections of these rows."""
+        import numpy as np
+
+        found: set[int] = set()
+        for first, stop in keep if has_collections else ():
+            ids = self.chunk.collection_ids[first:stop]
+            least, largest = int(ids.min()), int(ids.max())
+            if least == largest:
+                found.add(least)
+            elif largest < SMALL_IDS:
+                found.update(np.bincount(ids).nonzero()[0].tolist())
+            else:
+                found.update(np.unique(ids).tolist())
+        return found
 
 
 class ArrowDecoder:

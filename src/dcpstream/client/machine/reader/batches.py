@@ -35,6 +35,8 @@ class ArrowConverter:
         ConfigError: numpy or pyarrow is missing.
     """
 
+    uses_names = True
+
     def __init__(
         self,
         value_format: ValueFormat,

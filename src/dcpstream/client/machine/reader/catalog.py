@@ -3,17 +3,26 @@
 For each stream request, the reader compares the newest manifest with the collections that its position covers
 (`coverage`). It so reports a drop that happened while it was away, even if the history no longer holds the event, and
 it reads a collection that is new to it from that collection's beginning.
+
+A node may know an older manifest than the reader does: it has not been told of the newest one yet, or it has restarted
+and waits for the cluster's manager (a server then tells of the default collection alone, in version 0, and serves all
+data). Such an answer does not count: what it lacks was not dropped. The reader waits for another answer.
+
+Rows may come before their collection has a name here. They wait for a manifest that names it, or for the event of its
+end. The rows of a collection that is known to be gone, and whose name nobody knows, get its id as their name, the same
+that the event of its end has.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dcpstream.client.machine.reader.selection import EVERYTHING, FixedSelection, Selection, Wanted, unknown_names
 from dcpstream.model import CollectionName, Manifest, StreamOffset
+from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
 
@@ -80,6 +89,9 @@ class Catalog:
     Attributes:
         is_known: whether `wanted` is up to date.
         wanted: what to read.
+        least_uid: an older manifest than this says nothing; see `require`.
+        older: the last answer that did not count: (who gave it, its version); None if there was none.
+        unnamed: collections of rows that wait for their names.
         names: collection id → (scope name, collection name).
     """
 
@@ -88,12 +100,17 @@ class Catalog:
     ) -> None:
         self.is_known = False
         self.wanted: Wanted = EVERYTHING
+        self.least_uid = 0
+        self.older: tuple[str, int] | None = None
+        self.unnamed: frozenset[int] = frozenset()
         self.names: LentMapping[tuple[str, str]] = LentMapping()
         self._selection = Selection.of(collections)
         self._is_strict = not is_resumed and isinstance(self._selection, Selection)
         self._manifest = Manifest(0, ())
         self._living: dict[int, CollectionName] = {}
         self._scopes: dict[int, str] = {}
+        self._has_warned = False
+        self.names.put(DEFAULT_COLLECTION_ID, (DEFAULT_NAME, DEFAULT_NAME))
 
     @property
     def manifest_uid(self) -> int:
@@ -102,8 +119,8 @@ class Catalog:
 
     @property
     def needs_polling(self) -> bool:
-        """Whether a collection may become wanted without an event in any stream."""
-        return bool(self.wanted.missing) or (
+        """Whether something is missing that may come without an event in any stream: a collection, or a name."""
+        return bool(self.wanted.missing or self.unnamed) or (
             isinstance(self._selection, Selection) and self.wanted.scope_id is None and self._selection.has_scopes
         )
 
@@ -112,15 +129,30 @@ class Catalog:
         """Whether a plan resolved the names. No row above a recorded position was then delivered."""
         return isinstance(self._selection, FixedSelection)
 
-    def take_manifest(self, manifest: Manifest) -> None:
-        """Take an answer about the bucket's collections; one older than the known manifest changes nothing.
+    def require(self, uid: int) -> None:
+        """The positions to read on from know this version of the manifest: an older one does not count."""
+        self.least_uid = uid
+        if self._manifest.uid < uid:
+            self.is_known = False
+
+    def learn(self, collections: Iterable[CollectionName]) -> None:
+        """Take the names in a position."""
+        for item in collections:
+            self.names.put(item.collection_id, (item.scope, item.collection))
+
+    def take_manifest(self, manifest: Manifest, node: str = "the node") -> None:
+        """Take a node's answer about the bucket's collections; one that is older than what is known changes nothing.
 
         Raises:
             ConfigError: a wanted collection does not exist, or a name means two things.
         """
-        self.is_known = True
-        if manifest.uid < self._manifest.uid:
+        if manifest.uid < max(self._manifest.uid, self.least_uid):
+            self.older = node, manifest.uid
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("%s. Waiting for it", self.complaint())
             return
+        self.is_known, self.older = True, None
         wanted = self._selection.resolve(manifest)
         if wanted.missing and self._is_strict:
             raise unknown_names(wanted.missing, manifest)
@@ -133,6 +165,32 @@ class Catalog:
         self.wanted = wanted
         self.names.update(manifest.collection_names())
         self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
+
+    def complaint(self) -> str:
+        """What is wrong with the last answer, and what to do; empty if it counts."""
+        if self.older is None:
+            return ""
+        node, uid = self.older
+        known = max(self._manifest.uid, self.least_uid)
+        return (
+            f"{node} tells version {uid} of the bucket's collections, but this read, or the one that left its "
+            f"positions, has seen version {known}. The node was probably restarted, and the cluster's manager has not "
+            "told it the collections again: see that it does, or push them with SET_COLLECTIONS"
+        )
+
+    def names_of(self, ids: Iterable[int]) -> Mapping[int, tuple[str, str]] | None:
+        """The names, if all these collections have one; else None, and they are `unnamed` until they do."""
+        names = self.names.lend()
+        missing = [number for number in ids if number not in names]
+        if missing and self._living:
+            newest = max(self._living)
+            for number in missing:
+                if number < newest:  # ids rise, so a newer collection is there, and this one is not: it was dropped
+                    self.names.put(number, ("", f"0x{number:x}"))
+            names = self.names.lend()
+            missing = [number for number in missing if number not in names]
+        self.unnamed = frozenset(missing)
+        return None if missing else names
 
     def outdate(self) -> None:
         """The manifest has changed: it must be asked for again."""
@@ -185,6 +243,8 @@ class Catalog:
             if self.names.get(event.collection_id) is None:
                 self.names.update({event.collection_id: (self.scope_of(event), event.name)})
         elif event.event == SystemEventId.DROP_COLLECTION:
+            if self.names.get(event.collection_id) is None:
+                self.names.put(event.collection_id, (self.scope_of(event), f"0x{event.collection_id:x}"))
             if self.wanted.collections is not None and event.collection_id in self.wanted.collections:
                 self.is_known = False
         elif event.event == SystemEventId.DROP_SCOPE and event.scope_id == self.wanted.scope_id:

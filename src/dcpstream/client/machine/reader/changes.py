@@ -202,6 +202,8 @@ def change_of(frame: Frame, has_collections: bool, names: Names, vbuuid: int, ru
 class ChangeConverter:
     """Makes tuples of `Change`, one for each receive."""
 
+    uses_names = True
+
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:

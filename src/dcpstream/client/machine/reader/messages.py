@@ -31,6 +31,8 @@ class MessageRun:
 class MessageConverter:
     """Makes tuples of `MessageRun`, one for each receive."""
 
+    uses_names = False
+
     def convert(
         self, event: RowsReceived, has_collections: bool, _names: Names, _vbuuids: Branches
     ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
-from dcpstream.client.machine.reader.vbucket import CatchUp, Event, Vbucket
-from dcpstream.model import CollectionName, NodeAddress, Op
+from dcpstream.client.machine.reader.vbucket import CatchUp, Event, State, Vbucket
+from dcpstream.model import CollectionName, NodeAddress, Op, StreamOffset
 from dcpstream.runtime import Random
 
 
@@ -85,6 +85,7 @@ class OpenQueue:
             for vbid in self.vbids:
                 self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
             return
+        self._catalog.require(self._least_manifest_uid())
         blocked: dict[str, float] = {}
         address: NodeAddress | None = None
         usable: NodeConnection | None = None
@@ -105,15 +106,13 @@ class OpenQueue:
                 vbucket.due = blocked[name]  # it waits already, as the one before it for which the node was tried
                 continue
             if usable is None:
-                connection = self._nodes.ready(address, now)
+                connection = self._ready(address, now)
                 if connection is None:
-                    # A map that is out of date names nodes that are gone: ask the others while this one is tried.
-                    if self._nodes.any_ready() is not None:
-                        self._nodes.find_map(now, refresh=True)
                     blocked[name] = max(now + LOOK_AGAIN_S, self._nodes.retry_at(address))
                 elif not self._side_requests.knows_names(connection, now):
-                    vbucket.trouble = "the node does not tell its collections"
-                    blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at)
+                    if self._wait_for_names(vbucket, connection, now):
+                        continue
+                    blocked[name] = max(now + LOOK_AGAIN_S, self._side_requests.names_at(connection))
                 else:
                     usable = connection
             if usable is not None:
@@ -124,6 +123,38 @@ class OpenQueue:
                 blocked[name] = float("inf")
             self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
 
+    def _ready(self, address: NodeAddress, now: float) -> NodeConnection | None:
+        """The connection to a node, if it can be used now."""
+        connection = self._nodes.ready(address, now)
+        if connection is None and self._nodes.any_ready() is not None:
+            # A map that is out of date names nodes that are gone: ask the others while this one is tried.
+            self._nodes.find_map(now, refresh=True)
+        return connection
+
+    def _least_manifest_uid(self) -> int:
+        """The newest version of the manifest that a position knows; one that is being probed counts until then."""
+        return max(
+            (one.offset.least_manifest_uid for one in self._vbuckets.values() if one.state is not State.DONE), default=0
+        )
+
+    def _wait_for_names(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
+        """Wait while the collections are not known; False if the node owes the answer, as all its vbuckets then wait.
+
+        A node that knows an older manifest than the position is asked about the position meanwhile, once. If the bucket
+        was made anew, or its history was rolled back, the position goes back, and what it knows of the collections with
+        it.
+        """
+        vbucket.trouble = self._catalog.complaint() or "the node does not tell its collections"
+        if self._catalog.older is None:
+            return False
+        is_accepted = vbucket.catch_up is not None and vbucket.catch_up.is_allowed
+        if vbucket.offset.least_manifest_uid and not is_accepted:
+            vbucket.catch_up = CatchUp(())
+            self._request(vbucket, connection, now, vbucket.offset.seqno, None, None)
+        else:
+            self.add(vbucket, Event.POSTPONED, now, max(LOOK_AGAIN_S, self._side_requests.names_at(connection) - now))
+        return True
+
     def _follow_collections(
         self,
         vbucket: Vbucket,
@@ -132,7 +163,10 @@ class OpenQueue:
         report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
     ) -> bool:
         """Report collections that ended and find new ones; False while the node is asked for their bounds."""
-        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
+        coverage, uid = (
+            self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge),
+            self._catalog.manifest_uid,
+        )
         bounds: Mapping[int, int] | None = {}
         if coverage.dropped and not self._catalog.is_plan:
             bounds = self._side_requests.upper_bounds(connection, now)
@@ -146,10 +180,11 @@ class OpenQueue:
             ]
             while unreported:
                 op, ended = unreported.pop(0)
-                vbucket.offset = vbucket.offset.with_collections((*coverage.kept, *(item for _, item in unreported)))
+                left = (*coverage.kept, *(item for _, item in unreported))
+                vbucket.offset = vbucket.offset.with_collections(left, uid)
                 report_ended(vbucket, op, ended, seqno)
         if coverage.kept is not vbucket.offset.collections:
-            vbucket.offset = vbucket.offset.with_collections(coverage.kept)
+            vbucket.offset = vbucket.offset.with_collections(coverage.kept, uid)
         if not coverage.fresh:
             vbucket.catch_up = None
         elif vbucket.catch_up is None or vbucket.catch_up.collections != coverage.fresh:
@@ -158,7 +193,6 @@ class OpenQueue:
 
     def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
         """Request the vbucket's stream; False if nothing is left to read."""
-        assert connection.session is not None
         wanted, catch_up, at, held = self._catalog.wanted, vbucket.catch_up, vbucket.offset, None
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
         if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
@@ -170,12 +204,28 @@ class OpenQueue:
             if catch_up.is_allowed:
                 ids, scope_id = [item.collection_id for item in catch_up.collections], None
                 at, held = catch_up.offset, at
+        self._request(vbucket, connection, now, end_seqno, ids, scope_id, at=at, held=held)
+        return True
+
+    def _request(
+        self,
+        vbucket: Vbucket,
+        connection: NodeConnection,
+        now: float,
+        end_seqno: int,
+        ids: Sequence[int] | None,
+        scope_id: int | None,
+        *,
+        at: StreamOffset | None = None,
+        held: StreamOffset | None = None,
+    ) -> None:
+        assert connection.session is not None
         self.vbids.discard(vbucket.range.vbid)
         vbucket.happen(Event.REQUESTED)
         vbucket.connection = connection
         vbucket.stream = connection.session.open_stream(
             vbucket.range.vbid,
-            at,
+            at or vbucket.offset,
             end_seqno,
             now,
             collection_ids=ids,
@@ -184,4 +234,3 @@ class OpenQueue:
             held=held,
             names=self._catalog,
         )
-        return True

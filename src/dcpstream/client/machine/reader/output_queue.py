@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import EventGroup, RowsReceived
+from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.values import RollbackEvent
 from dcpstream.model import StreamOffset
 
@@ -20,7 +21,13 @@ Branches = Mapping[int, int]
 
 
 class Converter(Protocol):
-    """Makes one or more items for the user of the rows of one receive."""
+    """Makes one or more items for the user of the rows of one receive.
+
+    Attributes:
+        uses_names: whether the items have the names of collections in them, so that rows wait for these.
+    """
+
+    uses_names: bool
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
@@ -57,10 +64,12 @@ class OutputQueue:
 
     Args:
         converter: makes the user's items of rows.
+        catalog: the names of collections.
     """
 
-    def __init__(self, converter: Converter) -> None:
+    def __init__(self, converter: Converter, catalog: Catalog) -> None:
         self._converter = converter
+        self._catalog = catalog
         self._queue: deque[Received | RollbackEvent | EventGroup] = deque()
         self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup] | None = None
         self._unacknowledged: tuple[NodeConnection, int] | None = None
@@ -83,7 +92,7 @@ class OutputQueue:
         self._ready = self._unacknowledged = None
 
     def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
-        """The next item, or None; acknowledges the bytes of the receive before."""
+        """The next item; acknowledges the bytes of the receive before. None if there is none, or it waits for names."""
         while True:
             if self._ready is not None:
                 item = next(self._ready, None)
@@ -97,17 +106,30 @@ class OutputQueue:
                     connection.session.consumed(flow_bytes)
             if not self._queue:
                 return None
-            entry = self._queue.popleft()
+            entry = self._queue[0]
             if isinstance(entry, RollbackEvent | EventGroup):
-                return entry
+                return self._queue.popleft()  # type: ignore[return-value]
+            names = self._names_for(entry)
+            if names is None:
+                return None
+            self._queue.popleft()
             self._unacknowledged = (entry.connection, entry.event.flow_bytes)
-            self._ready = self._items(entry)
+            self._ready = self._items(entry, names)
 
-    def _items(self, entry: Received) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
+    def _names_for(self, entry: Received) -> Names | None:
+        """The names of the rows' collections; None while one has no name."""
+        if not self._converter.uses_names:
+            return entry.names
+        session, event = entry.connection.session, entry.event
+        assert session is not None
+        ids = event.rows.collections(event.keep, has_collections=session.has_collections)
+        return entry.names if all(number in entry.names for number in ids) else self._catalog.names_of(ids)
+
+    def _items(self, entry: Received, names: Names) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
         session = entry.connection.session
         assert session is not None
         for part in entry.event.parts():
             if isinstance(part, EventGroup):
                 yield part
             else:
-                yield from self._converter.convert(part, session.has_collections, entry.names, entry.vbuuids)
+                yield from self._converter.convert(part, session.has_collections, names, entry.vbuuids)

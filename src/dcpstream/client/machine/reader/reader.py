@@ -151,7 +151,9 @@ class StreamReader:
         self._side_requests = SideRequests(self._catalog)
         self._gate = StableGate(nodes) if is_stable else None
         self._moved = _MovedStreams(nodes.map)
-        self._output = OutputQueue(converter)
+        for named in {id(part.start.collections): part.start.collections for part in ranges}.values():
+            self._catalog.learn(named or ())
+        self._output = OutputQueue(converter, self._catalog)
         self._vbuckets: dict[int, Vbucket] = {}
         self._open_queue = OpenQueue(self._vbuckets, nodes, random, self._catalog, self._side_requests)
         self._left = 0
@@ -248,7 +250,7 @@ class StreamReader:
             return
         try:
             self._open_queue.open_due(now, self._report_ended, self._nothing_wanted)
-            self._side_requests.refresh_names(self._nodes.any_ready(), now)
+            self._side_requests.refresh_names(self._nodes.connections, now)
             if self._settling:
                 self._settle(now)
         except DcpstreamError as error:
@@ -304,7 +306,8 @@ class StreamReader:
                 self._recover_from(connection, now)
             for vbucket in self._moved.overdue(self._nodes.map, self._vbuckets, now):
                 self._leave(vbucket, now)
-            complaint = self._complaint(now) if self._open_queue.vbids or self._gate is not None else None
+            waits = self._open_queue.vbids or self._gate is not None or self._catalog.unnamed
+            complaint = self._complaint(now) if waits else None
             if complaint is not None:
                 raise complaint
         except DcpstreamError as error:
@@ -325,15 +328,20 @@ class StreamReader:
         needed = {str(node) for node in {id(node): node for node in active}.values() if node is not None}
         if self._gate is not None:
             needed |= self._gate.needed_nodes
-        return self._nodes.complaint(now, self._patience_s, needed) or self._stuck_error(now)
+        patience_s = self._patience_s
+        return (
+            self._nodes.complaint(now, patience_s, needed)
+            or self._stuck_error(now)
+            or self._side_requests.complaint(now, patience_s)
+        )
 
     def _stuck_error(self, now: float) -> ConnectTimeout | None:
         for vbid in self._open_queue.vbids:
             vbucket = self._vbuckets[vbid]
             if vbucket.trouble and vbucket.stuck_since is not None and now - vbucket.stuck_since >= self._patience_s:
+                times = f", {vbucket.failures} times in a row" if vbucket.failures else ""
                 return ConnectTimeout(
-                    f"vbucket {vbid} could not be read for {self._patience_s:g} s: {vbucket.trouble}, "
-                    f"{max(vbucket.failures, 1)} times in a row"
+                    f"vbucket {vbid} could not be read for {self._patience_s:g} s: {vbucket.trouble}{times}"
                 )
         return None
 
@@ -690,7 +698,8 @@ class StreamReader:
             # superseded comes only from 0.
             end = None if at.snapshot_end is None else max(at.snapshot_end, reached.request_bounds()[2])
             at = replace(at, snapshot_start=0, snapshot_end=end)
-            vbucket.offset = at.with_collections((*(at.collections or ()), *catch_up.collections))
+            known = (*(at.collections or ()), *catch_up.collections)
+            vbucket.offset = at.with_collections(known, self._catalog.manifest_uid)
             vbucket.catch_up = None
             vbucket.released = vbucket.offset
             self._output.put(EventGroup((), {vbucket.range.vbid: vbucket.offset}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer
@@ -11,7 +11,7 @@ from dcpstream.client.machine.nodes.questions import ACTIVE_SEQNOS, branch_seqno
 from dcpstream.client.machine.nodes.retry import RETRY_STATUSES
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.vbucket import Vbucket
-from dcpstream.errors import DcpstreamError
+from dcpstream.errors import ConnectTimeout, DcpstreamError
 from dcpstream.model import Manifest
 from dcpstream.wire import Status
 from dcpstream.wire.messages.kv import GetCollectionsManifest, ObserveSeqno
@@ -19,10 +19,12 @@ from dcpstream.wire.status import status_error
 from dcpstream.wire.values import decode_vbucket_seqnos
 
 MANIFEST_POLL_S = 2.0
-"""Seconds between two requests for the manifest, while a collection may become wanted without an event in a stream."""
+"""Seconds between two requests for the manifest, while a collection may become wanted, or get its name, without an
+event in a stream."""
 
 NAMES_PAUSE_S = 0.1
-"""Least seconds between two requests for the manifest, for a node that answers "later" each time."""
+"""Least seconds between two requests for the manifest to one node, for one that answers "later" each time, or knows
+only an older manifest."""
 
 _ELSEWHERE = frozenset((Status.NOT_MY_VBUCKET, Status.KEY_ENOENT))
 """Answers of OBSERVE_SEQNO for a vbucket that has moved, or has another branch by now."""
@@ -36,9 +38,6 @@ class SideRequests:
 
     Args:
         catalog: where the names go.
-
-    Attributes:
-        names_at: the earliest time of the next request for the names.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -48,7 +47,12 @@ class SideRequests:
         self._bound_requests: dict[Key, int] = {}
         self._bounds: dict[NodeConnection, tuple[int, Mapping[int, int]]] = {}
         self._next_poll_at = 0.0
-        self.names_at = 0.0
+        self._names_at: dict[NodeConnection, float] = {}
+        self._unnamed_since: float | None = None
+
+    def names_at(self, connection: NodeConnection) -> float:
+        """The earliest time of the next request for the names to this node."""
+        return self._names_at.get(connection, 0.0)
 
     def knows_names(self, connection: NodeConnection, now: float) -> bool:
         """Whether collection names are known; asks for them if not."""
@@ -57,17 +61,40 @@ class SideRequests:
         session = connection.session
         assert session is not None
         if not session.has_collections:
-            self._catalog.take_manifest(Manifest.DEFAULT)
-            return True
+            self._catalog.take_manifest(Manifest.DEFAULT, str(connection.address))
+            return self._catalog.is_known
         self._ask_for_names(connection, now)
         return False
 
-    def refresh_names(self, connection: NodeConnection | None, now: float) -> None:
-        """Ask for the names if they are out of date, or periodically if no stream reports new ones."""
-        if connection is None or connection.session is None or not connection.session.has_collections:
+    def refresh_names(self, connections: Iterable[NodeConnection], now: float) -> None:
+        """Ask for the names if they are out of date, or periodically if no stream reports new ones.
+
+        Asks one node, and every node while the answers of some do not count.
+        """
+        catalog = self._catalog
+        if not catalog.unnamed:
+            self._unnamed_since = None
+        elif self._unnamed_since is None:
+            self._unnamed_since = now
+        if catalog.is_known and not (catalog.needs_polling and now >= self._next_poll_at):
             return
-        if not self._catalog.is_known or (self._catalog.needs_polling and now >= self._next_poll_at):
-            self._ask_for_names(connection, now)
+        for connection in connections:
+            if connection.is_ready and connection.session is not None and connection.session.has_collections:
+                self._ask_for_names(connection, now)
+                if catalog.older is None and not catalog.unnamed:
+                    return
+
+    def complaint(self, now: float, patience_s: float) -> ConnectTimeout | None:
+        """The error to raise if rows have waited for the names of their collections for too long, else None."""
+        if self._unnamed_since is None or now - self._unnamed_since < patience_s:
+            return None
+        ids = ", ".join(f"0x{number:x}" for number in sorted(self._catalog.unnamed))
+        why = self._catalog.complaint() or (
+            f"version {self._catalog.manifest_uid} of the bucket's collections, the newest that a node tells, does not "
+            "have it. See that the cluster's manager has told the nodes their collections, or push them with "
+            "SET_COLLECTIONS"
+        )
+        return ConnectTimeout(f"rows of collection {ids} had no name for {patience_s:g} s: {why}")
 
     def next_timeout(self) -> float:
         """The next time to call `refresh_names`; infinity if never."""
@@ -75,9 +102,9 @@ class SideRequests:
 
     def _ask_for_names(self, connection: NodeConnection, now: float) -> None:
         self._next_poll_at = now + MANIFEST_POLL_S
-        if now < self.names_at:
+        if now < self.names_at(connection):
             return
-        self.names_at = now + NAMES_PAUSE_S
+        self._names_at[connection] = now + NAMES_PAUSE_S
         if not any(asked is connection for asked, _ in self._manifest_requests):
             assert connection.session is not None
             self._manifest_requests.add((connection, connection.session.request(GetCollectionsManifest(), now)))
@@ -125,9 +152,9 @@ class SideRequests:
         self._manifest_requests.remove((connection, event.opaque))
         frame = event.frame
         if frame.status == Status.SUCCESS:
-            self._catalog.take_manifest(manifest_of(frame.value))
+            self._catalog.take_manifest(manifest_of(frame.value), str(connection.address))
         elif frame.status in {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED}:
-            self._catalog.take_manifest(Manifest.DEFAULT)
+            self._catalog.take_manifest(Manifest.DEFAULT, str(connection.address))
         elif frame.status not in RETRY_STATUSES:
             raise _refused(event, "asking for the collections")
         return True
@@ -154,6 +181,7 @@ class SideRequests:
     def forget(self, connection: NodeConnection) -> None:
         """A connection is gone: its answers will not come."""
         self._bounds.pop(connection, None)
+        self._names_at.pop(connection, None)
         self._manifest_requests = {key for key in self._manifest_requests if key[0] is not connection}
         self._high_requests = {key: of for key, of in self._high_requests.items() if key[0] is not connection}
         self._bound_requests = {key: of for key, of in self._bound_requests.items() if key[0] is not connection}

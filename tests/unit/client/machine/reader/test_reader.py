@@ -444,7 +444,7 @@ def test_a_filter_is_sent_as_ids() -> None:
         [VbucketRange(0, StreamOffset.ZERO, 1)], lambda frame, _: history(frame, 1), collections=["_default.flights"]
     )
     world.run()
-    assert world.values == [b'{"collections": ["8"]}']
+    assert world.values == [b'{"collections": ["8"], "uid": "5"}']
 
 
 def test_an_unknown_collection_is_told() -> None:

@@ -25,7 +25,7 @@ def manifest(uid: int, **collections: int) -> Manifest:
     return Manifest(uid, (Scope(0, "_default", (Collection(0, "_default"), *found)),))
 
 
-def event(opaque: int, seqno: int, event_id: int, collection_id: int, name: str = "", *, uid: int = 5) -> bytes:
+def event(opaque: int, seqno: int, event_id: int, collection_id: int, name: str = "", *, uid: int = 1) -> bytes:
     return encode_request(
         Opcode.DCP_SYSTEM_EVENT,
         opaque=opaque,
