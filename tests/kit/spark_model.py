@@ -150,7 +150,7 @@ class FakeCluster:
             answers[vbid] = accepted if refused is None else RollbackTo(refused)
         return answers
 
-    def manifest(self) -> Manifest:
+    def manifest(self, least_uid: int = 0) -> Manifest:
         return Manifest.DEFAULT
 
     def read_ranges(self, ranges: Any, **_: Any) -> Iterator[ReadBatch]:

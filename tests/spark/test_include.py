@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import dcpstream
-from dcpstream.errors import ConfigError
+from dcpstream.client import KvClient
+from dcpstream.errors import ConfigError, ConnectTimeout
 from dcpstream.spark.options import SourceOptions
+from tests.kit.access import LOGIN
 from tests.kit.spark import Stream, access, kv_of
 
 pytestmark = pytest.mark.usefixtures("closes_connections")
@@ -98,3 +100,32 @@ def test_deletions_come_where_values_are_not_asked_for(tmp_path: Path) -> None:
         "collection_created": 2,
     }
     assert all(row["cas"] for row in rows if row["key"])
+
+
+def test_a_batch_waits_for_the_manifest_that_its_start_knows(node: dcpstream.Node) -> None:
+    changed(node)
+    with KvClient(node.connection_string, **LOGIN, collection="shop.a") as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(6))
+        stream = Stream(node, collections="shop.a")
+        stream.step()
+        kv.set_many((f"k{number}", b"2") for number in range(6))
+        number = node.inject("forget_manifest", bucket="default")
+        assert stream.plan() == stream.at, "no batch without the manifest"
+        node.lift(number)
+        end = stream.plan()
+        # A task that meets a node without it does not read nothing instead.
+        node.inject("forget_manifest", bucket="default", for_s=0.3)
+        rows = stream.read(end)
+    assert [row["op"] for row in rows] == ["mutation"] * 6
+    assert {row["value"] for row in rows} == {b"2"}
+
+
+def test_a_first_batch_does_not_lose_what_was_planned(node: dcpstream.Node) -> None:
+    changed(node)
+    with KvClient(node.connection_string, **LOGIN, collection="shop.a") as kv:
+        kv.set_many((f"k{number}", b"1") for number in range(6))
+    stream = Stream(node, collections="shop.a", idleTimeout="1")
+    end = stream.plan()
+    node.inject("forget_manifest", bucket="default")
+    with pytest.raises(ConnectTimeout, match="tells version 0"):
+        stream.read(end)

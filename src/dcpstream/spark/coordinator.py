@@ -91,8 +91,8 @@ class BucketView(Protocol):
         """The nodes' answers to positions."""
         ...
 
-    def manifest(self) -> Manifest:
-        """The bucket's scopes and collections."""
+    def manifest(self, least_uid: int = 0) -> Manifest:
+        """The bucket's scopes and collections, in this version or a newer one."""
         ...
 
     def read_ranges(
@@ -323,7 +323,8 @@ class Coordinator:
     def _narrow(self, row_filter: RowFilter, start: SourceOffset, target: dict[int, int]) -> dict[int, int]:
         """Read only the collections that the filter names; returns the ends that it needs."""
         # Requested after the high seqnos, so that it has all collections that begin before the ends.
-        manifest = self._patiently(self._cluster.manifest)
+        positions = [entry.at for entry in start.vbuckets.values()]
+        manifest = self._patiently(lambda: self._manifest(positions))
         named = manifest.named_collections()
         wanted = self._selection.resolve(manifest).collections
         known = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
@@ -450,6 +451,7 @@ class Coordinator:
         limit: int | None,
     ) -> SourceOffset:
         """The end of the next batch; the limit cuts no vbucket where the node would refuse to begin the batch after."""
+        collections, manifest_uid = self._collections_after(start, begin)
         plan = partial(
             planner.plan_end_offset,
             start,
@@ -458,7 +460,8 @@ class Coordinator:
             limit=limit,
             target=self._target,
             tasks=self.tasks,
-            collections=self._collections_after(start),
+            collections=collections,
+            manifest_uid=manifest_uid,
             is_filtered=self._options.collections is not None,
         )
         end = plan(uncut=self._uncut)
@@ -542,7 +545,7 @@ class Coordinator:
         Raises:
             ConfigError: the option names a collection that the bucket does not have, and that was not named before.
         """
-        manifest = self._cluster.manifest()
+        manifest = self._manifest(entry.at for entry in start.vbuckets.values())
         wanted = self._selection.resolve(manifest)
         known = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
         had = {*(start.collections or ()), *(name for item in known for name in (item.path, item.collection))}
@@ -566,8 +569,18 @@ class Coordinator:
                 pending.add(vbid)
         return replace(start, collections=self._options.collections, vbuckets=vbuckets, pending=frozenset(pending))
 
-    def _collections_after(self, start: SourceOffset) -> tuple[CollectionName, ...]:
-        """The collections that a batch from here reads, by the current manifest.
+    def _manifest(self, positions: Iterable[StreamOffset]) -> Manifest:
+        """The bucket's collections now.
+
+        Raises:
+            ConnectTimeout: the nodes only tell a version that is older than what the positions know.
+        """
+        return self._cluster.manifest(max((at.least_manifest_uid for at in positions), default=0))
+
+    def _collections_after(
+        self, start: SourceOffset, begin: Mapping[int, StreamOffset]
+    ) -> tuple[tuple[CollectionName, ...], int]:
+        """The collections that a batch from here reads, by the current manifest, and the version of that.
 
         Requested after the high seqnos, so that it has all collections that begin before the planned end. A batch of
         all collections keeps the names of dropped ones, because the history has their ends without names.
@@ -575,18 +588,18 @@ class Coordinator:
         Raises:
             ConfigError: a name of the option is not, and was not, the name of a scope or collection.
         """
-        manifest = self._cluster.manifest()
+        manifest = self._manifest(begin.values())
         wanted = self._selection.resolve(manifest)
         is_begun = any(entry.at.seqno for entry in start.vbuckets.values())
         if wanted.missing and not is_begun:
             raise unknown_names(wanted.missing, manifest)
         if self._narrowed is not None:
-            return self._narrowed
+            return self._narrowed, manifest.uid
         if wanted.collections is not None:
-            return tuple(sorted(wanted.collections.values()))
+            return tuple(sorted(wanted.collections.values())), manifest.uid
         found = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
         found.update(manifest.named_collections())
-        return tuple(sorted(found)[-MAX_NAMES:])
+        return tuple(sorted(found)[-MAX_NAMES:]), manifest.uid
 
     def _wanted(self, by_vbucket: dict[int, T]) -> dict[int, T]:
         """Those of the vbuckets that can have rows which the option `where` lets through; the others do not move."""
@@ -708,7 +721,7 @@ class Coordinator:
         now = self._clock.monotonic()
         if self._away_since is None:
             self._away_since = now
-            _log.warning("the cluster does not answer, asking again: %s", error)
+            _log.warning("the cluster is asked again until it answers: %s", error)
         if now - self._away_since >= self._options.idle_timeout_s:
             raise error
 

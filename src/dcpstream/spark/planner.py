@@ -52,6 +52,7 @@ class PlannedRange:
         new_vbuuid: the branch that is read then.
         collections: the planned collections; None if unknown.
         is_refill: whether collections that the start does not cover are read from their beginning.
+        manifest_uid: of the manifest that the plan was made by.
     """
 
     range: VbucketRange
@@ -59,6 +60,7 @@ class PlannedRange:
     new_vbuuid: int = 0
     collections: tuple[CollectionName, ...] | None = None
     is_refill: bool = False
+    manifest_uid: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields alone, as positions do."""
@@ -112,6 +114,7 @@ def plan_end_offset(
     target: Mapping[int, int] | None = None,
     tasks: int = 1,
     collections: Sequence[CollectionName] | None = None,
+    manifest_uid: int = 0,
     is_filtered: bool = False,
     uncut: Collection[int] = (),
 ) -> SourceOffset:
@@ -132,6 +135,7 @@ def plan_end_offset(
         target: vbucket → upper limit of its seqno; None = no limit. A vbucket that is missing does not move.
         tasks: number of tasks of the batch.
         collections: those that the batch reads, and that vbuckets that move cover then. None if unknown.
+        manifest_uid: of the manifest that they are from.
         is_filtered: whether others exist that are not read. A collection that a position does not cover is then read
             from its beginning; without a filter, its rows all come after the position.
         uncut: vbuckets that move to the end of their backlog, or not at all.
@@ -178,7 +182,8 @@ def plan_end_offset(
             planned = VbucketOffset(replace(begin[vbid], vbuuid=observed[vbid].vbuuid).with_collections(collections))
         if vbid in refills or (take and is_filtered and _grows(begin[vbid], collections)):
             planned = _refilled(planned, begin[vbid])
-        vbuckets[vbid] = planned
+        known = max(planned.at.manifest_uid, manifest_uid)
+        vbuckets[vbid] = replace(planned, at=replace(planned.at, manifest_uid=known))
     # A rollback that leaves nothing for this batch to read leaves the refill to a later one.
     rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)
     pending = start.pending.difference(refills, rolled_back)
@@ -330,7 +335,8 @@ def planned_ranges(
         planned = VbucketRange(
             vbid, begin, entry.at.seqno, end_vbuuid=entry.at.vbuuid, given_vbuuid=given, keeps_start=keeps_start
         )
-        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, entry.at.collections, is_refill))
+        at, uid = entry.at, entry.at.manifest_uid
+        ranges.append(PlannedRange(planned, rolled_back_from, new_vbuuid, at.collections, is_refill, uid))
     return ranges
 
 
@@ -345,7 +351,9 @@ def _ranges_of_another_bucket(start: SourceOffset, end: SourceOffset, *, is_repl
         if not before.seqno and not at.seqno:
             continue
         planned = VbucketRange(vbid, StreamOffset.ZERO, at.seqno, (), at.vbuuid, at.vbuuid if is_replayed else 0)
-        ranges.append(PlannedRange(planned, before if before.seqno else None, at.vbuuid, at.collections))
+        ranges.append(
+            PlannedRange(planned, before if before.seqno else None, at.vbuuid, at.collections, False, at.manifest_uid)
+        )
     return ranges
 
 

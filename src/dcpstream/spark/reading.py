@@ -227,7 +227,8 @@ def fixed_selection(
         return Selection(options.collections)
     if options.collections is None and not is_narrowed and not any(planned.is_refill for planned in members):
         return FixedSelection(None)
-    return FixedSelection(tuple(sorted({name for planned in members for name in planned.collections or ()})))
+    names = tuple(sorted({name for planned in members for name in planned.collections or ()}))
+    return FixedSelection(names, max((planned.manifest_uid for planned in members), default=0))
 
 
 def _explained(

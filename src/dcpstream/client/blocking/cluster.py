@@ -27,6 +27,7 @@ from dcpstream.client.machine.nodes.questions import (
     map_question,
 )
 from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat
+from dcpstream.client.machine.reader.catalog import older_manifest
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.resume import BranchState
@@ -52,7 +53,7 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import connect_span
-from dcpstream.errors import ConfigError, DcpstreamError, NotSupported, UnknownCommand
+from dcpstream.errors import ConfigError, ConnectTimeout, DcpstreamError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetClusterConfig, GetCollectionsManifest
@@ -126,8 +127,15 @@ class Cluster:
         assert self._control.map is not None
         return self._control.map
 
-    def manifest(self) -> Manifest:
-        """The bucket's scopes and collections, asked now; the default ones if the node knows no others."""
+    def manifest(self, least_uid: int = 0) -> Manifest:
+        """The bucket's scopes and collections, asked now; the default ones if the node knows no others.
+
+        Args:
+            least_uid: the version that is known already: if one node tells an older one, all are asked.
+
+        Raises:
+            ConnectTimeout: no node answers in time, or all tell an older version.
+        """
         question = Question(GetCollectionsManifest())
         try:
             machine = self._ask([question])
@@ -135,7 +143,16 @@ class Cluster:
             return Manifest.DEFAULT
         if question.answer is None:
             raise machine.no_answer("the list of collections")
-        return manifest_of(question.answer)
+        found = manifest_of(question.answer)
+        if found.uid < least_uid:
+            questions = [Question(GetCollectionsManifest(), node=node) for node in self.map.vbuckets_by_node()]
+            self._ask(questions)
+            told = [manifest_of(one.answer) for one in questions if one.answer is not None]
+            found = max((found, *told), key=lambda one: one.uid)
+        if found.uid < least_uid:
+            nodes = ", ".join(str(node) for node in self.map.vbuckets_by_node())
+            raise ConnectTimeout(older_manifest(nodes, found.uid, least_uid))
+        return found
 
     def high_seqnos(self) -> dict[int, int]:
         """Vbucket → high seqno on its active node. A vbucket that no reachable node has active is missing."""

@@ -130,9 +130,13 @@ class Catalog:
         return isinstance(self._selection, FixedSelection)
 
     def require(self, uid: int) -> None:
-        """The positions to read on from know this version of the manifest: an older one does not count."""
-        self.least_uid = uid
-        if self._manifest.uid < uid:
+        """The positions to read on from know this version of the manifest: an older one does not count.
+
+        Nor does one that is older than that of a plan, which read what the plan names as if it had been dropped.
+        """
+        planned = self._selection.manifest_uid if isinstance(self._selection, FixedSelection) else 0
+        self.least_uid = max(uid, planned)
+        if self._manifest.uid < self.least_uid:
             self.is_known = False
 
     def learn(self, collections: Iterable[CollectionName]) -> None:
@@ -170,13 +174,7 @@ class Catalog:
         """What is wrong with the last answer, and what to do; empty if it counts."""
         if self.older is None:
             return ""
-        node, uid = self.older
-        known = max(self._manifest.uid, self.least_uid)
-        return (
-            f"{node} tells version {uid} of the bucket's collections, but this read, or the one that left its "
-            f"positions, has seen version {known}. The node was probably restarted, and the cluster's manager has not "
-            "told it the collections again: see that it does, or push them with SET_COLLECTIONS"
-        )
+        return older_manifest(*self.older, max(self._manifest.uid, self.least_uid))
 
     def names_of(self, ids: Iterable[int]) -> Mapping[int, tuple[str, str]] | None:
         """The names, if all these collections have one; else None, and they are `unnamed` until they do."""
@@ -249,3 +247,12 @@ class Catalog:
                 self.is_known = False
         elif event.event == SystemEventId.DROP_SCOPE and event.scope_id == self.wanted.scope_id:
             self.is_known = False
+
+
+def older_manifest(nodes: str, uid: int, least_uid: int) -> str:
+    """The message for nodes whose newest manifest is older than the one that is known, and what to do."""
+    return (
+        f"{nodes} tells version {uid} of the bucket's collections, but this read, or the one that left its positions, "
+        f"has seen version {least_uid}. The node was probably restarted, and the cluster's manager has not told it the "
+        "collections again: see that it does, or push them with SET_COLLECTIONS"
+    )

@@ -135,9 +135,11 @@ class FixedSelection:
 
     Args:
         collections: of the plan; None for everything.
+        manifest_uid: the version of the manifest that the plan was made by: an older one says nothing about them.
     """
 
     collections: tuple[CollectionName, ...] | None
+    manifest_uid: int = 0
 
     def resolve(self, manifest: Manifest) -> Wanted:
         """The collections that still exist."""
