@@ -192,8 +192,8 @@ def _told(report: StoreReport) -> Iterator[str]:
     if end is not None:
         yield (
             f"  the last commit ends at byte {end[1]:,} of {Path(end[0]).name}, with {len(report.last_seqnos)} vbuckets"
-            f" whose last seqnos sum up to {sum(report.last_seqnos.values()):,}. Of a store that was not closed cleanly "
-            "it is not known whether there was more (--json has the seqnos, to compare with another copy)"
+            f" whose last seqnos sum up to {sum(report.last_seqnos.values()):,}. Of a store that was not closed "
+            "cleanly it is not known whether there was more (--json has the seqnos, to compare with another copy)"
         )
     for name in report.others:
         yield f"  {name} does not count: what an unfinished step left; opening removes it"
