@@ -10,10 +10,11 @@ module sets it at the moment when an error that is raised on purpose leaves the 
 queries, because a worker ends after an error. All other errors keep their traceback, because they are faults of the
 program. The traceback that is left out goes to the log, with level INFO.
 
-Reads that end early, as `show()` and `limit` do. Spark closes the socket while the worker writes to it, and the worker,
-which ends now in any case, prints a traceback about a broken pipe. A handler of SIGPIPE, the signal that comes with
-that error, ends the worker one step earlier, in the same way. It does nothing anywhere else, so every other broken pipe
-in the process is the usual error.
+Reads that end early, as `show()` and `limit` do, and the end of the session. Spark closes the socket while a worker
+writes to it. A worker without work answers the closing itself with an error: one that looked for formats, one that made
+the source, and one that planned are left when a session stops. The worker, which ends now in any case, prints a
+traceback about a broken pipe. A handler of SIGPIPE, the signal that comes with that error, ends the worker one step
+earlier, in the same way. It does nothing anywhere else, so every other broken pipe in the process is the usual error.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any, TypeVar
 
 from dcpstream.errors import DcpstreamError
 
-__all__ = ["called_by_spark", "given_to_spark", "leave_if_spark_is_gone"]
+__all__ = ["called_by_spark", "end_quietly_when_spark_leaves", "given_to_spark", "leave_if_spark_is_gone"]
 
 Item = TypeVar("Item")
 
@@ -45,10 +46,11 @@ _is_frozen = False
 def called_by_spark() -> Iterator[None]:
     """A context, or a decorator, for everything that Spark calls in a worker.
 
-    An error of ours that leaves it reaches the user without a traceback, and the worker's modules are not searched for
-    garbage. In a process that Spark did not start, it does nothing.
+    An error of ours that leaves it reaches the user without a traceback, the worker's modules are not searched for
+    garbage, and the worker ends without a traceback when Spark leaves. In a process that Spark did not start, it does nothing.
     """
     _freeze_garbage_collector()
+    end_quietly_when_spark_leaves()
     try:
         yield
     except DcpstreamError as error:
@@ -62,7 +64,7 @@ def called_by_spark() -> Iterator[None]:
 def given_to_spark(items: Generator[Item, Any, Any]) -> Generator[Item, None, None]:
     """The items, with plain errors and without a word when Spark wants no more of them."""
     # Before the first item is asked for, because Spark may leave earlier than that.
-    _end_quietly_when_spark_leaves()
+    end_quietly_when_spark_leaves()
     return _passed_on(items)
 
 
@@ -90,7 +92,11 @@ def _freeze_garbage_collector() -> None:
         gc.freeze()
 
 
-def _end_quietly_when_spark_leaves() -> None:
+def end_quietly_when_spark_leaves() -> None:
+    """From now on, end the process without a traceback when it writes to a socket that Spark has closed.
+
+    In a process that Spark did not start, it does nothing.
+    """
     if (
         _is_spark_worker()
         and threading.current_thread() is threading.main_thread()

@@ -123,6 +123,29 @@ def test_a_read_that_spark_ends_early_ends_the_worker_without_a_word(tmp_path: P
     assert (done.returncode, done.stderr) == (1, "")
 
 
+# What Spark's own daemon does with a worker that has done its work, when the session stops.
+STOPPED = """
+import socket, sys
+import pyspark.daemon
+__spec__.name = "pyspark.daemon"
+{work}
+sys.argv = ["daemon", "pyspark.sql.worker.lookup_data_sources"]
+ours, sparks = socket.socketpair()
+sparks.close()
+pyspark.daemon.worker(ours, True)
+"""
+
+
+@pytest.mark.parametrize("work", ["import pyspark_dcpstream", "with called_by_spark(): pass", None])
+def test_a_worker_without_work_ends_without_a_word_when_the_session_stops(tmp_path: Path, work: str | None) -> None:
+    """Spark looks for formats, makes the source and plans in such workers, and keeps them for the next time."""
+    done = worker(tmp_path, STOPPED.format(work=work), package="spark_itself")
+    if work is None:
+        assert "BrokenPipeError" in done.stderr, "without ours, Spark's worker prints a traceback"
+    else:
+        assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_in_a_program_of_the_user_the_broken_pipe_is_reported(tmp_path: Path) -> None:
     done = worker(tmp_path, DAEMON + "worker()\n", package="of_a_user", module="daemon")
     assert (done.returncode, done.stderr) == (3, "the report\n")
