@@ -83,6 +83,11 @@ class BucketStore(ABC):
         self._garbage_left = 0
 
     @property
+    def needs_commit(self) -> bool:
+        """Whether there are rows or metadata that a commit would make durable."""
+        return bool(self.dirty)
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be written. If not, `why_full` is the reason, and writers should try again later."""
         return self.pending_bytes < self._pending_limit
@@ -311,6 +316,10 @@ class BucketStore(ABC):
     @abstractmethod
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Make the vbucket's state, failover log and purge seqno durable."""
+
+    @abstractmethod
+    def metadata_owed(self, vbucket: VBucketLog) -> None:
+        """Make them durable with the next commit, before its rows."""
 
     @abstractmethod
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:

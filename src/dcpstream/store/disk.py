@@ -168,6 +168,7 @@ class DiskBucketStore(BucketStore):
         self._batched: dict[int, VBucketLog] | None = None
         self._owed_values: dict[str, str] = {}
         self._owed_vbuckets: dict[int, VBucketLog] = {}
+        self._has_adopted = False
         self._horizons: dict[int, int] = {}
         try:
             make_durable_directory(self._file_system, self.path)
@@ -277,6 +278,18 @@ class DiskBucketStore(BucketStore):
         with self._lines_lock:
             self._metadata.put(self._owed_values, map(self._line, self._owed_vbuckets.values()))
             self._owed_values, self._owed_vbuckets = {}, {}
+            self._has_adopted = False
+
+    def metadata_owed(self, vbucket: VBucketLog) -> None:
+        """See `BucketStore.metadata_owed`: the lines of many vbuckets share one transaction."""
+        with self._lines_lock:
+            self._owed_vbuckets[vbucket.vbid] = vbucket
+            self._has_adopted = True
+
+    @property
+    def needs_commit(self) -> bool:
+        """See `BucketStore.needs_commit`. What an opening on a full disk owes waits for the first rows."""
+        return self._has_adopted or bool(self.dirty)
 
     # ------------------------------------------------------------------------------------------------------- commit
 
@@ -284,6 +297,8 @@ class DiskBucketStore(BucketStore):
         """See `BucketStore.commit`."""
         persisted: list[tuple[int, int]] = []
         with self._commit_lock:
+            if self._has_adopted:
+                self._pay()
             with self.lock:
                 # Vbuckets that become dirty from now on are for the next commit, or this one might never end.
                 waiting, self.dirty = self.dirty, {}

@@ -62,6 +62,9 @@ class MemoryBucketStore(BucketStore):
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Nothing to do."""
 
+    def metadata_owed(self, vbucket: VBucketLog) -> None:
+        """Nothing to do."""
+
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
         """Truncate the vbucket."""
         with self._rollback_lock:

@@ -101,6 +101,10 @@ class VBucketHost(Protocol):
         """Make the vbucket's state, failover log and purge seqno durable."""
         ...
 
+    def metadata_owed(self, vbucket: VBucketLog) -> None:
+        """Make them durable with the next commit, before its rows."""
+        ...
+
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
         """Make the rollback durable and call `VBucketLog.truncate`."""
         ...
@@ -223,6 +227,14 @@ class VBucketLog:
     def failover_log(self, log: FailoverLog) -> None:
         self._failover_log = log
         self._host.metadata_changed(self)
+
+    def adopt_failover_log(self, log: FailoverLog) -> None:
+        """Set the failover log of a source of rows: durable with the next commit, before any of its rows.
+
+        After a crash before that, the copy has its own log and its own rows, as before it asked the source.
+        """
+        self._failover_log = log
+        self._host.metadata_owed(self)
 
     @property
     def purge_seqno(self) -> int:

@@ -158,7 +158,7 @@ class Replicas:
     def adopt_failover_log(self, view: VBucketView, log: FailoverLog) -> None:
         """Take the source's log over."""
         vbucket = _own(view)
-        vbucket.log.failover_log = log
+        vbucket.log.adopt_failover_log(log)
         vbucket.vbuuid = log.newest.vbuuid
 
     def roll_back(self, view: VBucketView, seqno: int) -> int:
@@ -175,7 +175,8 @@ class Replicas:
         vbucket.close_checkpoint()
         if vbucket.durability is not None:
             vbucket.durability.reload()
-        self.adopt_failover_log(vbucket, log)
+        vbucket.log.failover_log = log
+        vbucket.vbuuid = log.newest.vbuuid
         self._bucket.tell_rolled_back(vbucket.vbid, self._engine.now)
         return reached
 

@@ -117,7 +117,7 @@ class Flusher:
     def _is_due(self, *, is_time: bool) -> bool:
         """Whether to commit now: data waits, persistence is not stopped, and a client or the timer asks for it."""
         bucket, store = self._bucket, self._bucket.store
-        if not (store.dirty or bucket.holding) or not bucket.is_persisting:
+        if not (store.needs_commit or bucket.holding) or not bucket.is_persisting:
             return False
         if store.is_failing:  # clients that wait do not make a full disk empty
             return is_time

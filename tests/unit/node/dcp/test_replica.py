@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +14,9 @@ from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.node.dcp.replica import Replicas, Takeovers
 from dcpstream.protocol.bucket import Change
 from dcpstream.store import DiskBucketStore
+from dcpstream.store.metadata import Metadata
 from dcpstream.testing.simulation import SimulatedNode
+from dcpstream.wire import Opcode, StreamFlag, encode_request
 from dcpstream.wire.stored.block import BlockKind, encode_stored_mutation
 from dcpstream.wire.stored.durable import encode_stored_prepare
 from tests.kit.streams import ACTIVE, DEAD, REPLICA
@@ -63,12 +68,82 @@ def test_a_cas_that_is_no_time_does_not_raise_it(node: SimulatedNode) -> None:
     assert view.max_cas < 1 << 63
 
 
-def test_a_failover_log_is_adopted_durably(node: SimulatedNode) -> None:
-    log = FailoverLog.of((0x22, 7), (0x11, 0))
+def test_a_failover_log_is_adopted_with_the_next_commit_before_its_rows(
+    node: SimulatedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, before = FailoverLog.of((0x22, 7), (0x11, 0)), node.vbucket(1).failover_log
     replicas_of(node).adopt_failover_log(node.vbucket(1), log)
     assert node.vbucket(1).vbuuid == 0x22
+    replicas_of(node).store(node.vbucket(1), row(8))
+    with monkeypatch.context() as patch:
+        patch.setattr(Metadata, "put", Mock(side_effect=StoreError("the disk is full")))
+        with pytest.raises(StoreError, match="full"):
+            node.store.commit()
     node.restart(clean=False)
-    assert node.vbucket(1).failover_log == log
+    # The copy is what it was: its own rows, and the log that belongs to them.
+    assert (node.vbucket(1).failover_log, node.vbucket(1).high_seqno) == (before, 0)
+
+    for vbid in (2, 3):
+        node.set_vbucket(vbid, REPLICA)
+    puts = count_puts(monkeypatch)
+    for vbid in (1, 2, 3):
+        replicas_of(node).adopt_failover_log(node.vbucket(vbid), log)
+    assert not puts
+    assert node.store.needs_commit
+    node.flush()
+    assert len(puts) == 1
+    assert not node.store.needs_commit
+    node.restart(clean=False)
+    assert [node.vbucket(vbid).failover_log for vbid in (1, 2, 3)] == [log] * 3
+
+
+def count_puts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that gets an item with each transaction of metadata from now on."""
+    puts: list[object] = []
+    put = Metadata.put
+
+    def count(self: Metadata, *arguments: Any) -> None:
+        puts.append(arguments)
+        put(self, *arguments)
+
+    monkeypatch.setattr(Metadata, "put", count)
+    return puts
+
+
+def test_roles_that_a_source_hands_over_together_become_durable_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SimulatedNode(path=tmp_path)
+    for vbid in range(4):
+        node.set_vbucket(vbid, REPLICA)
+    source = node.consumer()
+    opaques: dict[int, int] = {}
+    requests = [
+        frame
+        for vbid in range(4)
+        for frame in source.send(Opcode.DCP_ADD_STREAM, vbid=vbid, extras=struct.pack(">I", StreamFlag.TAKEOVER))
+    ]
+    while requests:
+        request = requests.pop(0)
+        if request.is_response:
+            continue
+        is_stream = request.opcode == Opcode.DCP_STREAM_REQ
+        if is_stream:
+            opaques[request.vbid] = request.opaque
+        requests += source.answer(request, value=struct.pack(">QQ", 0x22, 0) if is_stream else b"")
+    assert len(opaques) == 4
+    node.flush()
+    puts = count_puts(monkeypatch)
+    for count, state in enumerate((VbucketState.PENDING, VbucketState.ACTIVE), start=1):
+        frames = [
+            encode_request(Opcode.DCP_SET_VBUCKET_STATE, vbid=vbid, opaque=opaque, extras=bytes([state]))
+            for vbid, opaque in opaques.items()
+        ]
+        answers = source.send_bytes(b"".join(frames))
+        assert [answer.status for answer in answers if answer.is_response] == [0] * 4
+        assert len(puts) == count
+    node.restart(clean=False)
+    assert [node.vbucket(vbid).state for vbid in range(4)] == [VbucketState.ACTIVE] * 4
 
 
 @pytest.mark.parametrize(("seqno", "entries"), [(3, 2), (2, 1)])

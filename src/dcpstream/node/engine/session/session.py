@@ -82,7 +82,13 @@ TOGETHER_MAX = 256
 """Frames whose changes of vbuckets become durable together: each takes 0.2 ms, and a sync of its own takes several."""
 
 _REQUEST = int(Magic.REQUEST)
-_TOGETHER = frozenset((bytes((Magic.REQUEST, Opcode.SET_VBUCKET)), bytes((Magic.RESPONSE, Opcode.DCP_STREAM_REQ))))
+_TOGETHER = frozenset(
+    (
+        bytes((Magic.REQUEST, Opcode.SET_VBUCKET)),
+        bytes((Magic.REQUEST, Opcode.DCP_SET_VBUCKET_STATE)),
+        bytes((Magic.RESPONSE, Opcode.DCP_STREAM_REQ)),
+    )
+)
 """First two bytes of frames that come one for each vbucket, and change its metadata: its role, its failover log."""
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
