@@ -656,6 +656,8 @@ static int set_document(Batch *batch, const Request *request, PyObject *vbucket,
     uint32_t expiration = u32_at(request->extras + 4);
     if (expiration && expiration <= RELATIVE_EXPIRY_MAX_S)
         expiration += (uint32_t)(batch->unix_ns / SECOND_NS);
+    else if (expiration && expiration <= batch->unix_ns / SECOND_NS)
+        return LEFT; /* it may be before the start of the node */
 
     /* From here on the request is carried out. The first step is the one that can fail for want of memory. */
     PyObject *number = PyLong_FromUnsignedLongLong(seqno), *vbid = PyLong_FromLong(request->vbid);

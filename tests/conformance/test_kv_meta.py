@@ -277,3 +277,12 @@ def test_return_meta(node: SimulatedNode, peer: Peer) -> None:
     assert returning(peer, 3)[0] == Status.KEY_ENOENT
     wrong = peer.call(Opcode.RETURN_META, vbid=99, key=KEY, extras=struct.pack(">III", 4, 0, 0))
     assert json.loads(wrong.value)["error"]["context"] == "Invalid mode"
+
+
+@rule("KV-META-16")
+def test_get_meta_reads_a_pending_vbucket(node: SimulatedNode) -> None:
+    node.set_doc(1, "k", b"v")
+    node.set_vbucket(1, PENDING)
+    peer = node.connect()
+    assert not Told(peer).is_deleted
+    assert peer.send(Opcode.GET, vbid=1, key=KEY) == [], "it waits"

@@ -108,6 +108,9 @@ def test_locked_documents(node: SimulatedNode, peer: Peer) -> None:
         (GET, {"extras": b"\0\5\0"}),
         (GET, {"extras": b"\0\1\0", "value": b"pv"}),
         (GET, {"extras": b"\0\1\1"}),
+        (GET, {"extras": b"\0\1\x80"}),
+        (UPSERT, {"extras": b"\0\1\x08", "value": b"p1"}),
+        (Opcode.SUBDOC_MULTI_LOOKUP, {"value": b"\xc5\x40\0\1p"}),
         (GET, {"extras": b"\0\1\0\1"}),
         (GET, {"extras": b"\0\0\0", "value": b""}),
         (UPSERT, {"extras": b"\0\1\0"}),
@@ -342,7 +345,7 @@ def test_sizes(node: SimulatedNode, peer: Peer) -> None:
 
 @rule("KV-SUBDOC-13")
 def test_counters(peer: Peer) -> None:
-    for delta in (b"0", b"x", b"1.5", b"", b"+1", b"9223372036854775808", b"01", b'"1"'):
+    for delta in (b"0", b"x", b"1.5", b"", b"+1", b"18446744073709551616", b"-18446744073709551616", b"01", b'"1"'):
         answer = one(peer, COUNTER, b"a", delta)
         assert answer.status == (Status.SUBDOC_DELTA_EINVAL if delta else Status.EINVAL), delta
     assert one(peer, COUNTER, b"n", b"1").status == Status.SUBDOC_VALUE_CANTINSERT
@@ -351,6 +354,16 @@ def test_counters(peer: Peer) -> None:
     made = one(peer, COUNTER, b"new", b"-9223372036854775808")
     assert (made.status, made.value) == (0, b"-9223372036854775808")
     assert one(peer, COUNTER, b"new", b"-1").status == Status.SUBDOC_VALUE_CANTINSERT
+    assert one(peer, COUNTER, b"n", b"9223372036854775808").value == b"-2"
+    assert one(peer, COUNTER, b"n", b"-9223372036854775809").value == b"9223372036854775805"
+    assert one(peer, COUNTER, b"n", b"18446744073709551615").value == b"9223372036854775804"
+
+
+@rule("KV-SUBDOC-13")
+def test_a_wide_delta_is_none_in_7_6() -> None:
+    node = SimulatedNode(compat_version="7.6")
+    node.set_doc(1, "k", b'{"n":1}')
+    assert one(node.connect(), COUNTER, b"n", b"9223372036854775808").status == Status.SUBDOC_DELTA_EINVAL
 
 
 @rule("KV-SUBDOC-14")
@@ -359,3 +372,40 @@ def test_a_cas_of_what_is_not_there(peer: Peer) -> None:
     assert one(peer, UPSERT, b"a", b"1", cas=5, vbid=3).status == Status.KEY_ENOENT
     assert reason(one(peer, UPSERT, b"a", b"1", doc=ADD, cas=5, vbid=3)) == (Status.EINVAL, True)
     assert one(peer, UPSERT, b"a", b"1", doc=MKDOC, cas=5, vbid=2).status == Status.KEY_EEXISTS
+
+
+@rule("KV-SUBDOC-21")
+def test_an_attribute_with_a_short_name_stays_in_7_2(node: SimulatedNode, peer: Peer) -> None:
+    for name in (b"u", b"long"):
+        assert one(peer, UPSERT, name, b"1", flags=XATTR).status == 0
+    before = node.vbucket(1).high_seqno
+    assert one(peer, REMOVE, b"u", flags=XATTR).status == Status.ENOMEM
+    several = spec(REMOVE, b"u", flags=XATTR) + spec(UPSERT, b"new", b"1")
+    answer = peer.call(Opcode.SUBDOC_MULTI_MUTATION, vbid=1, key=KEY, value=several)
+    assert (answer.status, answer.value) == (Status.ENOMEM, b"")
+    assert node.vbucket(1).high_seqno == before
+    assert one(peer, REMOVE, b"long", flags=XATTR).status == 0
+
+
+@rule("KV-SUBDOC-21")
+def test_an_attribute_with_a_short_name_goes_in_7_6() -> None:
+    node = SimulatedNode(compat_version="7.6")
+    node.set_doc(1, "k", b"{}")
+    peer = node.connect()
+    assert one(peer, UPSERT, b"u", b"1", flags=XATTR).status == 0
+    assert one(peer, REMOVE, b"u", flags=XATTR).status == 0
+
+
+@rule("KV-SUBDOC-22")
+def test_the_first_revision_is_1(node: SimulatedNode, peer: Peer) -> None:
+    for _ in range(2):
+        node.set_doc(2, "other", b"{}")
+    assert peer.call(Opcode.DELETE, vbid=2, key=b"\0other").status == 0
+    assert one(peer, UPSERT, b"a", b"1", doc=MKDOC, vbid=2).status == 0
+    made = node.vbucket(2).log.get(KEY)
+    assert made is not None
+    assert made.rev_seqno == 1
+    node.set_doc(2, "third", b"{}")
+    third = node.vbucket(2).log.get(b"\0third")
+    assert third is not None
+    assert third.rev_seqno == 4

@@ -244,6 +244,16 @@ def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
     assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == Status.NOT_MY_VBUCKET
 
 
+@rule("KV-VB-14")
+@pytest.mark.parametrize("vbid", [4, 0xFFFF])
+def test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2(vbid: int) -> None:
+    peer = SimulatedNode().connect()
+    assert peer.send(Opcode.DEL_VBUCKET, vbid=vbid) == []
+    assert peer.closed
+    newer = SimulatedNode(compat_version="7.6").connect()
+    assert newer.call(Opcode.DEL_VBUCKET, vbid=vbid).status == Status.NOT_MY_VBUCKET
+
+
 @rule("KV-VB-15")
 @pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
 def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:

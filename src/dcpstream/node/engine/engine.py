@@ -167,6 +167,11 @@ class Engine(Generic[S]):
 
     def set_time(self, now: float, unix_ns: int) -> None:
         """Set the time, which holds until the next call."""
+    @property
+    def started_s(self) -> int:
+        """When the node started, in seconds since 1970, by the clock as it is now."""
+        return self.unix_s - int(self.now - self.started)
+
         self.now = now
         self.unix_ns = unix_ns
 

@@ -61,13 +61,17 @@ class Written(NamedTuple):
     seqno: int
 
 
-def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0) -> int:
+def absolute_expiration(expiration: int, unix_s: int, max_ttl: int = 0, *, started_s: int) -> int:
     """The expiration of a document in seconds since 1970; 0 for never.
 
     Args:
         max_ttl: the limit of its collection in seconds; 0 for none.
+        started_s: when the node started, in seconds since 1970. Like the server, a node keeps no expiration from before
+            its start: such a document expires one second after the start, so it has expired already.
     """
-    if 0 < expiration <= RELATIVE_EXPIRY_MAX_S:
+    if expiration > RELATIVE_EXPIRY_MAX_S:
+        expiration = max(expiration, started_s + 1)
+    elif expiration:
         expiration += unix_s
     return limited_expiration(expiration, unix_s, max_ttl)
 
@@ -257,6 +261,8 @@ def delete(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int, *, keeps_
 def expire(vbucket: VBucket, key: bytes, meta: ItemMeta, unix_ns: int) -> Written:
     """Turn a document past its time into an expiration."""
     vbucket.expired_count += 1
+    # Like the server: the next new document gets the revision after the next, where a deletion leaves no gap.
+    vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, meta.rev_seqno + 2)
     value, datatype = remains(vbucket, key, meta)
     return _bury(vbucket, key, meta, value, datatype, unix_ns, flags=meta.flags, is_expiration=True)
 

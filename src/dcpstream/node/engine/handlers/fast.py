@@ -122,7 +122,8 @@ def fast_set(
             return False
     flags, expiration = _unpack_set(data, at + HEADER_BYTES)
     if expiration:
-        expiration = documents.absolute_expiration(expiration, unix_ns // 1_000_000_000)
+        engine = session.engine
+        expiration = documents.absolute_expiration(expiration, engine.unix_s, started_s=engine.started_s)
     is_json = size and data[value_at] in _JSON_STARTS and _is_json(data[value_at:stop])
     # The same as `documents.store`, with one copy of key and value in place of three.
     seqno = log.high_seqno + 1

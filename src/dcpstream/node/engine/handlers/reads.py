@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Plain integers: arithmetic with enum members costs more than all the rest of a GET.
 _XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
+_ACTIVE_OR_PENDING = frozenset((VbucketState.ACTIVE, VbucketState.PENDING))
 _FOUND = {
     response.layout.opcode: response
     for response in (
@@ -166,6 +167,11 @@ def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
     return Fault(Status.EINVAL, "Request extras invalid") if version and version > _WITH_DATATYPE else None
 
 
+def _place_of_metadata(session: Session, frame: Frame) -> Place | None:
+    """Like `readable_place`, also in a pending vbucket: the server answers GET_META from it and delays only GET."""
+    return readable_place(session, frame, states=_ACTIVE_OR_PENDING)
+
+
 def get_meta(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET_META, GETQ_META: metadata of a document or tombstone."""
     meta = vbucket.log.meta(key)
@@ -239,4 +245,6 @@ def register(table: CommandTable[Session]) -> None:
     table.add((Opcode.GAT, Opcode.GATQ), touching, "Read Upsert")
     table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked), "Read")
     table.add(Opcode.UNLOCK, at_place(_decided_place, unlock), "Read")
-    table.add((Opcode.GET_META, Opcode.GETQ_META), at_place(readable_place, get_meta), "Read", check=_check_get_meta)
+    table.add(
+        (Opcode.GET_META, Opcode.GETQ_META), at_place(_place_of_metadata, get_meta), "Read", check=_check_get_meta
+    )

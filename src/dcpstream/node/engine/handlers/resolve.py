@@ -57,7 +57,8 @@ def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -
 
 def expiration_of(session: Session, key: bytes, expiration: int) -> int:
     """The expiration of a document that is written now, limited by its collection or bucket."""
-    return absolute_expiration(expiration, session.engine.unix_s, max_ttl_of(session, key))
+    engine = session.engine
+    return absolute_expiration(expiration, engine.unix_s, max_ttl_of(session, key), started_s=engine.started_s)
 
 
 def max_ttl_of(session: Session, key: bytes) -> int:
@@ -105,9 +106,9 @@ def active_place(session: Session, frame: Frame, *, states: frozenset[VbucketSta
     return None if vbucket is None or key is None else (vbucket, key)
 
 
-def readable_place(session: Session, frame: Frame) -> Place | None:
+def readable_place(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> Place | None:
     """Like `active_place`; also refuses to read a document whose durable write is being committed again."""
-    place = active_place(session, frame)
+    place = active_place(session, frame, states=states)
     if place is None:
         return None
     vbucket, key = place

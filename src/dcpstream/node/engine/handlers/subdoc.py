@@ -253,6 +253,9 @@ def mutate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
     outcome = execute(request, document, origin, may_use_system=refusal is None)
     if _refused_by_access(session, frame, request, outcome, refusal):
         return
+    if not session.engine.release.is_76 and _drops_short_name(request, outcome):
+        session.refuse(frame, Status.ENOMEM)
+        return
     failure = outcome.failure
     if failure is not None:
         if request.is_multi:
@@ -261,6 +264,17 @@ def mutate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
             session.refuse(frame, failure[1])
         return
     _store(session, frame, request, vbucket, key, item, outcome, is_tombstone=is_tombstone)
+
+
+def _drops_short_name(request: Request, outcome: Outcome) -> bool:
+    """Whether a request takes away an attribute whose name is one character long.
+
+    Release 7.2 cannot do that: it takes the empty rest for the attribute's new value, and fails to copy it.
+    """
+    return any(
+        not status and spec.opcode == Opcode.SUBDOC_DELETE and spec.is_xattr and len(spec.path) == 1
+        for spec, (status, _) in zip(request.specs, outcome.results, strict=False)
+    )
 
 
 def _conflict(request: Request, cas: int, item: StoredItem | None, *, is_tombstone: bool) -> int:
@@ -320,6 +334,9 @@ def _store(
     flags = 0 if item is None else item.flags
     if request.user_flags is not None:
         flags = request.user_flags
+    # Like the server: a document that sub-document commands create begins at 1, also where a SET would begin above the
+    # revisions of tombstones, because they look for a tombstone first and remember that there is none.
+    present = vbucket.log.meta(key)
     put(
         session,
         frame,
@@ -329,7 +346,7 @@ def _store(
         datatype=document.datatype,
         flags=flags,
         expiration=engine.unix_s if is_deleted else _expiration(session, request, key, item),
-        rev_seqno=documents.next_rev(vbucket, vbucket.log.meta(key)),
+        rev_seqno=1 if present is None else present.rev_seqno + 1,
         answer=answer if request.is_multi else outcome.results[0][1],
         answer_datatype=Datatype.JSON if session.is_json and has_json else 0,
         status=Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS,

@@ -170,6 +170,9 @@ def get_vbucket(session: Session, frame: Frame) -> None:
 
 def del_vbucket(session: Session, frame: Frame) -> None:
     """DEL_VBUCKET: delete a vbucket at once, whether the request is asynchronous or not."""
+    if frame.vbid >= len(session.selected.vbuckets) and not session.engine.release.is_76:
+        session.close("DEL_VBUCKET of a vbucket number that the bucket cannot have")
+        return
     if holds_token(session, frame) and _vbucket(session, frame) is not None:
         session.selected.delete_vbucket(frame.vbid, session.engine.now)
         session.engine.topology_changed(session.selected)

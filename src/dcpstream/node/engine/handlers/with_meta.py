@@ -142,7 +142,9 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         vbucket.note_deletion(key, result.seqno, meta.time, unix_ns)
     session.changed(vbucket)
     if frame.opcode not in QUIET_FORMS:
-        session.respond(frame, cas=result.cas, extras=token_of(session, vbucket, result))
+        # Release 7.2 returns the CAS of the request even if the document got another one.
+        cas = result.cas if is_deletion or session.engine.release.is_76 else meta.cas
+        session.respond(frame, cas=cas, extras=token_of(session, vbucket, result))
 
 
 def _is_sound_extension(data: bytes) -> bool:

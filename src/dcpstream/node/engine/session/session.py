@@ -385,7 +385,8 @@ class Session:
         """Act for a user whose login succeeded."""
         self.identity.user = user
         self._max_frame_bytes = MAX_FRAME_BYTES
-        if self.bucket is not None and not user.may_use(self.bucket.name):
+        # Release 7.2 forgets the bucket at each login, newer ones only if the new user has no right to it.
+        if self.bucket is not None and not (self.engine.release.is_76 and user.may_use(self.bucket.name)):
             self.select(None)
         self.update_rights()
 

@@ -11,6 +11,7 @@ Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
@@ -30,6 +31,8 @@ _SINGLE: Final = subdoc.SubdocDictAdd.layout
 """The layout of requests with one path. Those of lookups are parsed as if they were changes: the server refuses their
 longer extras only at the end."""
 _BAD_EXTRAS: Final = "Request extras invalid"
+_WIDE_DELTA: Final = re.compile(rb"-?[1-9][0-9]{18,19}")
+"""The deltas of a counter that may need more than 63 bits."""
 _DOC_FLAGS_KNOWN: Final = 0x1F
 _DOC_FLAGS_KNOWN_76: Final = 0x3F
 
@@ -217,6 +220,7 @@ def read_request(
     if path_bytes > len(value):
         raise RefusedError(Status.EINVAL, "Path length can't exceed value")
     spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
+    spec = spec if is_76 else _as_72_reads(spec)
     _check_value(spec)
     _check_flags(spec, flags, is_76=is_76)
     if flags & DocFlag.CREATE_AS_DELETED:
@@ -248,9 +252,10 @@ def _read_flags(user_flags: int | None, doc_flags: int | None, context: str, *, 
 
 
 def _check_flags(spec: Spec, flags: DocFlag, *, is_76: bool) -> None:
-    if spec.flags & ~spec.kind.path_flags or (spec.has_bytes and not is_76):
+    # Plain integers: the complement of an enum's flags has no unknown bits.
+    if int(spec.flags) & ~int(spec.kind.path_flags) or (spec.has_bytes and not is_76):
         raise RefusedError(Status.EINVAL, "Request flags invalid")
-    if spec.kind.needed & ~spec.flags:
+    if spec.kind.needed & ~int(spec.flags):
         raise RefusedError(Status.EINVAL, "Request missing mandatory flags")
     if flags & ~spec.kind.doc_flags:
         raise RefusedError(Status.EINVAL, "Request document flags invalid")
@@ -294,6 +299,17 @@ def _check_xattr(spec: Spec, *, has_xattrs: bool, is_one_of_several: bool = Fals
         raise RefusedError(Status.SUBDOC_XATTR_UNKNOWN_MACRO)
 
 
+def _as_72_reads(spec: Spec) -> Spec:
+    """The operation as release 7.2 carries it out: a delta of 64 bits without a sign counts as a negative one."""
+    if spec.opcode != Opcode.SUBDOC_COUNTER or not _WIDE_DELTA.fullmatch(spec.value):
+        return spec
+    delta = int(spec.value)
+    if not 1 << 63 <= abs(delta) < 1 << 64:
+        return spec
+    signed = (delta + (1 << 63)) % (1 << 64) - (1 << 63)
+    return spec._replace(value=b"%d" % signed)
+
+
 def _check_path(spec: Spec) -> None:
     if not spec.path and not spec.kind.allows_root:
         raise RefusedError(Status.EINVAL, "Request must include path")
@@ -324,6 +340,7 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
         if is_over:
             raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request contains an invalid combination of commands")
         spec, at = _read_spec(is_mutation, value, at)
+        spec = spec if is_76 else _as_72_reads(spec)
         _check_flags(spec, flags, is_76=is_76)
         if spec.path and spec.kind.scope is Scope.WHOLE:
             raise RefusedError(Status.EINVAL, "Request must not include path for wholedoc operations")

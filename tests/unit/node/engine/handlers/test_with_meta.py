@@ -127,9 +127,13 @@ def test_an_expiration(client):
     assert block.data[1] == Opcode.DCP_EXPIRATION
 
 
-def test_a_cas_of_ones_own(client):
+@rule("KV-META-17")
+@pytest.mark.parametrize(("version", "is_told"), [("7.2", False), ("7.6", True)])
+def test_a_cas_of_ones_own(version, is_told):
+    client = Talker(engine_of(compat_version=version))
     answer = write(client, extras=meta(options=SKIP | REGENERATE))
-    assert answer.cas == item(client).cas != 0x1234
+    assert item(client).cas != 0x1234
+    assert answer.cas == (item(client).cas if is_told else 0x1234)
 
 
 @pytest.mark.parametrize("cas", [0, 2**64 - 1])

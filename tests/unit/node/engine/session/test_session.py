@@ -14,6 +14,7 @@ from dcpstream.store import DiskBucketStore
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
 from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 NOOP = encode_request(Opcode.NOOP, opaque=5)
 
@@ -102,11 +103,15 @@ def test_a_wrong_login_is_refused_without_telling_why(mechanism, user, password,
     assert client.call(Opcode.NOOP).status == Status.EACCESS
 
 
-def test_a_new_login_ends_the_old_one():
-    client = Talker(engine_of())
+@rule("KV-LOGIN-06")
+@pytest.mark.parametrize(("version", "keeps_bucket"), [("7.2", False), ("7.6", True)])
+def test_a_new_login_ends_the_old_one(version, keeps_bucket):
+    client = Talker(engine_of(compat_version=version))
     assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong").status == Status.AUTH_ERROR
     assert client.get("k").status == Status.EACCESS
     assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0reader\0secret").status == 0
+    assert client.get("k").status == (Status.KEY_ENOENT if keeps_bucket else Status.NO_BUCKET)
+    assert client.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
     assert client.get("k").status == Status.KEY_ENOENT
     assert client.set("k", b"v").status == Status.EACCESS
 
