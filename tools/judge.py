@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import dcpstream
+from tests.kit import recorded
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
@@ -38,6 +39,10 @@ def main() -> int:
     parser.add_argument("--timeout", type=int, default=SCENARIO_TIMEOUT_S, help="seconds a scenario may take")
     parser.add_argument("--memory", action="store_true", help="a node that keeps nothing on disk")
     arguments = parser.parse_args()
+    prefixes = tuple(arguments.scenarios)
+    chosen = [name for name in recorded.scenario_names() if name.startswith(prefixes or "s")]
+    if not chosen:
+        parser.error(f"no scenario begins with {' or '.join(prefixes)}")
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
 
@@ -46,7 +51,12 @@ def main() -> int:
         with dcpstream.Node(vbuckets=1024, path=path, username="@admin", password="password", users=USERS) as node:
             print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
             address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
-            ran = run("run.py", *address, *arguments.scenarios)
+            ran = 0
+            for has_map in (False, True):
+                names = [name for name in chosen if recorded.had_map(name) is has_map]
+                number = 0 if has_map else node.inject("no_map")
+                ran |= run("run.py", *address, *names) if names else 0
+                node.lift(number)
 
     status = ran
     for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):

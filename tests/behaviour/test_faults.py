@@ -410,6 +410,18 @@ def test_a_forgotten_manifest():
         assert json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value) == known
 
 
+def test_a_node_has_no_map():
+    with Node(vbuckets=1) as node, peer(node) as client:
+        number = node.inject("no_map")
+        client.send(Opcode.GET, key=b"\0k", vbid=1)
+        refused = client.next()
+        assert (refused.status, refused.value) == (Status.NOT_MY_VBUCKET, b"")
+        client.send(Opcode.GET_CLUSTER_CONFIG)
+        assert client.next().status == Status.KEY_ENOENT
+        node.lift(number)
+        assert client.succeed(Opcode.GET_CLUSTER_CONFIG).value
+
+
 def test_a_full_and_a_slow_disk(tmp_path: Path):
     with Node(vbuckets=1, path=tmp_path) as node, peer(node) as writer, peer(node) as waiting:
         number = node.inject("full_disk")

@@ -83,6 +83,10 @@ class FaultHost:
             if bucket is not None:
                 bucket.has_forgotten_manifest = is_on
             return
+        if fault.kind == "no_map":
+            self._engine.hide_maps(is_on=is_on)
+            self._server.schedule_turn()
+            return
         assert self._disk is not None, "it was looked for"
         if fault.kind == "full_disk":
             self._disk.is_full = is_on

@@ -9,7 +9,7 @@ Source: kv_engine daemon/mcbp_validators.cc, checked against recordings of malfo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "refuse",
     "stream_id_of",
     "unknown_place",
+    "without_map",
 ]
 
 _STREAM_FLAGS = int(
@@ -142,8 +143,13 @@ def answer(frame: Frame, status: Status = Status.SUCCESS, *, value: bytes = b"")
     return encode_response(frame.opcode, status=status, opaque=frame.opaque, value=value)
 
 
-def refuse(frame: Frame, refusal: Refusal) -> bytes:
-    """The answer that refuses a request."""
-    body = _error_body(refusal)
+def without_map() -> bytes:
+    """The cluster map of a node that has none."""
+    return b""
+
+
+def refuse(frame: Frame, refusal: Refusal, cluster_map: Callable[[], bytes] = without_map) -> bytes:
+    """The answer that refuses a request; NOT_MY_VBUCKET has the cluster map, if there is one."""
+    body = cluster_map() if refusal.status is Status.NOT_MY_VBUCKET else _error_body(refusal)
     datatype = Datatype.JSON if body else Datatype.RAW
     return encode_response(frame.opcode, status=refusal.status, opaque=frame.opaque, datatype=datatype, value=body)

@@ -145,6 +145,7 @@ def _machine(
             access=partial(_may_stream, session, bucket),
             buffers=session.engine.buffers,
             limits=bucket.parameters.producer,
+            cluster_map=session.config_to_send,
         )
         producer.is_internal = session.identity.user is not None and session.identity.user.name == CLUSTER_MANAGER
         return producer
@@ -156,6 +157,7 @@ def _machine(
         features=session.features,
         consumer_name=request.consumer_name,
         idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
+        cluster_map=session.config_to_send,
     )
 
 

@@ -112,6 +112,7 @@ class Engine(Generic[S]):
         output_limit: bytes of answers that wait beyond which a session reads no further request; the shell lowers it
             when memory is short.
         max_connections: sessions at a time.
+        has_maps: whether there are cluster configurations; see `hide_maps`.
         control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
         is_stepwise: whether `end_turn` is called again while `is_behind`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
@@ -153,6 +154,7 @@ class Engine(Generic[S]):
         self.config_listeners: set[Callable[[], None]] = set()
         self.stopwatch: Callable[[], float] = lambda: self.now
         self._config_cache: dict[str, tuple[tuple[int, int], bytes]] = {}
+        self.has_maps = True
         self._frozen: dict[str, tuple[tuple[int, int], bytes]] | None = None
 
     @property
@@ -165,13 +167,13 @@ class Engine(Generic[S]):
         """Seconds since 1970."""
         return self.unix_ns // 1_000_000_000
 
-    def set_time(self, now: float, unix_ns: int) -> None:
-        """Set the time, which holds until the next call."""
     @property
     def started_s(self) -> int:
         """When the node started, in seconds since 1970, by the clock as it is now."""
         return self.unix_s - int(self.now - self.started)
 
+    def set_time(self, now: float, unix_ns: int) -> None:
+        """Set the time, which holds until the next call."""
         self.now = now
         self.unix_ns = unix_ns
 
@@ -398,6 +400,13 @@ class Engine(Generic[S]):
         for session in self.sessions:
             session.push_config()
         self._tell_listeners()
+
+    def hide_maps(self, *, is_on: bool) -> None:
+        """Have no configuration, like a server that was given none yet, until this is called with False."""
+        self.has_maps = not is_on
+        if self.has_maps:
+            for session in self.sessions:
+                session.push_config()
 
     def _version(self, bucket: Bucket | None) -> tuple[int, int]:
         return self.config.epoch, self.config.node_rev if bucket is None else bucket.config_rev

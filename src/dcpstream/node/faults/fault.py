@@ -39,6 +39,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             ("bucket", *_TIMED),
             "tell clients of no collections, as a server does after a restart until a manifest is pushed to it",
         ),
+        "no_map": (_TIMED, "have no cluster map for clients, like a server that was given none yet"),
         "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
         "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
         "drop": (("bucket", "connection"), "close connections now"),

@@ -40,12 +40,12 @@ from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, opaque_of
 from dcpstream.protocol.refusals import (
     ALREADY_OPEN,
     Refusal,
-    answer,
     check_shape,
     check_stream_flags,
     refuse,
     stream_id_of,
     unknown_place,
+    without_map,
 )
 from dcpstream.protocol.stats import Pause
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
@@ -84,6 +84,7 @@ class ConsumerConnection:
         consumer_name: of DCP_OPEN's JSON, or "".
         idle_timeout_s: seconds without a request, after which a producer that was asked for NOOPs is given up. Answers
             to our requests do not count.
+        cluster_map: the map that NOT_MY_VBUCKET gives to the peer, JSON; empty for none.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -104,8 +105,10 @@ class ConsumerConnection:
         features: frozenset[int] = frozenset(),
         consumer_name: str = "",
         idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
+        cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
         self.name = name
+        self._cluster_map = cluster_map
         self.replicas = replicas
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
@@ -416,10 +419,10 @@ class ConsumerConnection:
             self.streams.clear()
 
     def _answer(self, frame: Frame, status: Status) -> None:
-        self._out.append(answer(frame, status))
+        self._refuse(frame, Refusal(status))
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
-        self._out.append(refuse(frame, refusal))
+        self._out.append(refuse(frame, refusal, self._cluster_map))
 
     # ------------------------------------------------------------------------------------------------------- stats
 

@@ -32,7 +32,15 @@ from dcpstream.protocol.producer.responses import is_tolerated
 from dcpstream.protocol.producer.rollback import Rollback
 from dcpstream.protocol.producer.stream import ProducerStream, enough_of
 from dcpstream.protocol.producer.takeover import TakeoverHost, Takeovers
-from dcpstream.protocol.refusals import ALREADY_OPEN, Refusal, answer, check_shape, refuse, stream_id_of
+from dcpstream.protocol.refusals import (
+    ALREADY_OPEN,
+    Refusal,
+    answer,
+    check_shape,
+    refuse,
+    stream_id_of,
+    without_map,
+)
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
@@ -43,6 +51,7 @@ __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 
 
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
+_NOT_MY_VBUCKET = Refusal(Status.NOT_MY_VBUCKET)
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
 
 
@@ -91,6 +100,7 @@ class ProducerConnection:
         takeovers: carries out takeovers in the bucket; without it they are refused.
         access: what the user may stream; everything by default.
         buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
+        cluster_map: the map that NOT_MY_VBUCKET gives to this client, JSON; empty for none.
 
     Attributes:
         close_reason: why the connection must be closed now, or None.
@@ -116,8 +126,10 @@ class ProducerConnection:
         takeovers: TakeoverHost | None = None,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
+        cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
         self.name = name
+        self._cluster_map = cluster_map
         self.open_flags = open_flags
         self.source = source
         self.limits = limits
@@ -204,7 +216,7 @@ class ProducerConnection:
     def _handle_failover_log(self, frame: Frame) -> None:
         view = self.source.vbucket(frame.vbid)
         if view is None:
-            self._answer(frame, Status.NOT_MY_VBUCKET)
+            self._refuse(frame, _NOT_MY_VBUCKET)
         else:
             self._answer(frame, value=encode_failover_log(view.failover_log))
 
@@ -213,7 +225,7 @@ class ProducerConnection:
         if not self.settings.is_sync_replication:
             self._answer(frame, Status.EINVAL)
         elif view is None:
-            self._answer(frame, Status.NOT_MY_VBUCKET)
+            self._refuse(frame, _NOT_MY_VBUCKET)
         elif frame.vbid not in self._streamed:
             self._drop(f"an acknowledgement for vb {frame.vbid}, which was never streamed here")
         else:
@@ -459,7 +471,7 @@ class ProducerConnection:
         if refusal.status in _NEEDS_XERROR and not self._has_xerror:
             self._drop(f"{refusal.status.name}, which a client without extended errors cannot be told")
             return
-        self._answers.append(refuse(frame, refusal))
+        self._answers.append(refuse(frame, refusal, self._cluster_map))
 
     def _drop(self, reason: str) -> None:
         if self.close_reason is None:

@@ -178,14 +178,26 @@ def test_what_was_sent_is_not_pushed_again():
 def test_not_my_vbucket_brings_the_map():
     engine = engine_of(compat_version="7.6")
     plain, dedupe = Talker(engine), Talker(engine, features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
-    assert plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value == b"", "who never spoke of maps gets none"
-    plain.call(Opcode.GET_CLUSTER_CONFIG)
     for _ in range(2):
         assert json.loads(plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value)["name"] == "default"
     assert json.loads(dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value)["name"] == "default"
     assert dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value == b""
     Talker(engine).call(Opcode.SET_VBUCKET, vbid=1, extras=b"\4")
     assert dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value
+
+
+def test_a_node_without_a_map():
+    engine = engine_of(compat_version="7.6")
+    client, told = Talker(engine), Talker(engine, features=FULL)
+    engine.hide_maps(is_on=True)
+    answer = client.call(Opcode.GET, vbid=9, key=client.key("k"))
+    assert (answer.status, answer.datatype, answer.value) == (Status.NOT_MY_VBUCKET, 0, b"")
+    assert client.call(Opcode.GET_CLUSTER_CONFIG).status == Status.KEY_ENOENT
+    told.session.push_config()
+    assert told.collect() == []
+    engine.hide_maps(is_on=False)
+    assert len(told.collect()) == 1, "the map is pushed"
+    assert client.call(Opcode.GET, vbid=9, key=client.key("k")).value
 
 
 def test_replicas_that_are_wanted_decide_what_a_durable_write_needs():

@@ -24,7 +24,6 @@ MAX_AGENT_CHARACTERS = 200
 """Characters of a client's name that are kept for logs and stats."""
 
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
-_ABOUT_MAPS = _PUSHES | {Feature.CLUSTER_CONFIG_KNOWN_VERSION, Feature.DEDUPE_NOT_MY_VBUCKET}
 _NEED_XATTR = frozenset((Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS))
 
 
@@ -37,7 +36,6 @@ def hello(session: Session, frame: Frame) -> None:
     if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
-    session.uses_maps = session.uses_maps or bool(asked & _ABOUT_MAPS)
     asked &= session.engine.release.features
     if asked & _PUSHES and Feature.DUPLEX not in asked:
         session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
@@ -176,8 +174,11 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
     if len(frame.extras) not in session.engine.release.config_extras:
         session.refuse(frame, Status.EINVAL, "Request must not include extras")
         return
+    if not session.engine.has_maps:
+        session.respond(frame, Status.KEY_ENOENT)
+        return
     version = session.engine.config_version(session.bucket)
-    session.config_sent, session.uses_maps = version, True
+    session.config_sent = version
     if frame.extras and kv.GetClusterConfigNewer.unpack(frame) >= version:
         session.respond(frame)
         return

@@ -150,7 +150,6 @@ class Session:
             compression, and the result of its command's check.
         began: when the request that is being answered came, seconds of the engine's stopwatch.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
-        uses_maps: whether the client asked for a cluster configuration, or in HELLO for something about them.
         fast: the short paths that the session may take, by opcode.
     """
 
@@ -191,7 +190,6 @@ class Session:
         self.parsed: object = None
         self.began = 0.0
         self.config_sent = (0, 0)
-        self.uses_maps = False
         self.fast: dict[int, FastHandler] = {}
         self.dispatch = dispatch
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
@@ -449,11 +447,8 @@ class Session:
     # ------------------------------------------------------------------------------------------ cluster configuration
 
     def config_to_send(self) -> bytes:
-        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if the client has it and said so.
-
-        A client that never showed that it knows configurations gets none, as from a server without a cluster.
-        """
-        if not self.uses_maps:
+        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if there is none, or the client was told it."""
+        if not self.engine.has_maps:
             return b""
         version = self.engine.config_version(self.bucket)
         if Feature.DEDUPE_NOT_MY_VBUCKET in self.features and self.config_sent == version:
@@ -470,6 +465,7 @@ class Session:
         is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
         if (
             self.is_closing
+            or not self.engine.has_maps
             or self.identity.user is None
             or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features)
         ):

@@ -220,7 +220,6 @@ def test_a_vbucket_that_goes_in_the_middle(client):
     scan_id = create(client).value
     client.session.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     Talker(client.engine).call(Opcode.SET_VBUCKET, extras=b"\4")
-    client.session.uses_maps = True
     while client.session.is_waiting:
         last = client.collect()[-1]
     assert last.status == Status.NOT_MY_VBUCKET
