@@ -26,7 +26,7 @@ USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
 }
-SCENARIO_TIMEOUT_S = 120
+SCENARIO_TIMEOUT_S = 240
 RUN_TIMEOUT_S = 30 * 60
 
 
