@@ -23,7 +23,7 @@ from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.messages import dcp
 from dcpstream.wire.values import encode_xattrs
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, REPLICA, of, opcodes
+from tests.kit.streams import ACTIVE, FIRST, REPLICA, of, opcodes
 
 PREPARE = struct.Struct(">QQIIIBBB")
 PAIR = struct.Struct(">QQ")
@@ -354,14 +354,16 @@ def test_malformed_decisions(opcode: int, fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
 def test_the_second_seqno_must_lie_in_the_snapshot(opcode: int) -> None:
     node, source = copy()
-    source.marker_v2(1, 2)
-    assert prepare(source, 1) == []
-    assert [frame.opcode for frame in decide(source, opcode, 1, 2)] == [Opcode.DCP_SEQNO_ACKNOWLEDGED]
+    source.marker_v2(1, 1)
+    assert [frame.opcode for frame in prepare(source, 1)] == [Opcode.DCP_SEQNO_ACKNOWLEDGED]
+    source.marker_v2(2, 2, FIRST)
+    assert decide(source, opcode, 1, 2) == []
     assert node.vbucket(1).high_seqno == 2
     assert [frame.status for frame in decide(source, opcode, 1, 2)] == [Status.ERANGE]
     node, source = copy()
-    source.marker_v2(1, 2)
-    assert prepare(source, 1) == []
+    source.marker_v2(1, 1)
+    assert [frame.opcode for frame in prepare(source, 1)] == [Opcode.DCP_SEQNO_ACKNOWLEDGED]
+    source.marker_v2(2, 2, FIRST)
     assert decide(source, opcode, 1, 3) == []
     assert source.closed
     assert node.vbucket(1).high_seqno == 1

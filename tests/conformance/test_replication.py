@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import PretendWire, SimulatedNode
-from dcpstream.wire import Opcode, Status, StreamFlag
+from dcpstream.node.engine.bucket.vbucket import CHECKPOINTS_REMEMBERED
+from dcpstream.testing.simulation import USUAL_FEATURES, PretendWire, ScriptedProducer, SimulatedNode
+from dcpstream.wire import MarkerFlag, Opcode, Status, StreamFlag
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, REPLICA, of
+from tests.kit.streams import ACTIVE, DEAD, FIRST, LATER, REPLICA, of
 
 FRUIT = b"\x08"
 MANIFEST = (
@@ -185,3 +187,163 @@ def test_the_end_of_the_source_ends_the_stream_and_keeps_the_copy(old: Simulated
     assert new.vbucket(1).high_seqno == 3
     assert of(link.consumer.received, Opcode.DCP_STREAM_END) == []
     assert not new.bucket.is_streamed_into(1)
+
+
+def documents(node: SimulatedNode) -> list[object]:
+    """The documents and tombstones."""
+    return [node.vbucket(1).log.get(key) for key in (b"\0d", b"\0other", b"\0first")]
+
+
+DURABLE: dict[str, Any] = {"framing": b"\x11\x01"}
+WRITES: dict[str, tuple[int, dict[str, Any]]] = {
+    "set": (Opcode.SET, {"value": b"plain", "extras": bytes(8)}),
+    "delete": (Opcode.DELETE, {}),
+    "touch": (Opcode.GAT, {"extras": (77).to_bytes(4, "big")}),
+    "counter": (Opcode.INCREMENT, {"extras": struct.pack(">QQI", 1, 5, 0)}),
+    "subdoc": (Opcode.SUBDOC_DICT_UPSERT, {"extras": b"\0\1\0", "value": b'a{"b":1}'}),
+    "meta": (Opcode.SET_WITH_META, {"value": b"m", "extras": struct.pack(">IIQQ", 0, 0, 99, 1 << 60)}),
+    "durable set": (Opcode.SET, {"value": b"{}", "extras": bytes(8), **DURABLE}),
+    "durable delete": (Opcode.DELETE, DURABLE),
+}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("durable set", "set"),
+        ("durable set", "delete"),
+        ("durable set", "touch"),
+        ("durable set", "subdoc"),
+        ("durable set", "meta"),
+        ("durable delete", "counter"),
+        ("set", "durable set"),
+        ("set", "durable delete"),
+        ("durable set", "durable set"),
+        ("durable delete", "durable set"),
+    ],
+)
+def test_a_checkpoint_begins_between_a_durable_and_another_write(
+    old: SimulatedNode, new: SimulatedNode, first: str, second: str, at_once: bool
+) -> None:
+    old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
+    old.set_doc(1, "d", b"{}")
+    old.set_doc(1, "other")
+    link = joined(old, new, consumer_name="node-b")
+    writer = old.connect()
+    for name in ("durable set", first, second):
+        opcode, fields = WRITES[name]
+        writer.send(opcode, vbid=1, key=b"\0d", **fields)
+        if "durable" in name or not at_once:
+            link.run()
+    link.run()
+    assert not link.producer.closed
+    assert not link.consumer.closed, link.consumer.close_reason
+    assert documents(new) == documents(old)
+    assert new.vbucket(1).high_seqno == old.vbucket(1).high_seqno
+
+
+@pytest.mark.parametrize(
+    ("messages", "is_closed"),
+    [
+        (("prepare", "commit", "checkpoint", "set"), False),
+        (("prepare", "commit", "set"), True),
+        (("set", "prepare", "commit"), True),
+        (("set", "prepare", "checkpoint", "commit"), False),
+        (("prepare", "commit", "snapshot", "set"), True),
+        (("prepare", "commit", "checkpoint", "prepare", "commit"), False),
+        (("prepare", "commit", "prepare"), True),
+        (("prepare", "abort"), True),
+        (("prepare", "checkpoint", "abort", "set"), False),
+        (("set", "set", "snapshot", "set"), False),
+    ],
+)
+def test_a_copy_refuses_a_checkpoint_with_a_durable_and_another_version(
+    new: SimulatedNode, messages: tuple[str, ...], is_closed: bool
+) -> None:
+    source = ScriptedProducer(new, features=USUAL_FEATURES, value=b'{"consumer_name":"node-b"}', datatype=1)
+    source.accept()
+    source.marker_v2(0, 9, FIRST)
+    seqno = prepared = 0
+    for message in messages:
+        if message in ("checkpoint", "snapshot"):
+            source.marker_v2(seqno + 1, 20, FIRST if message == "checkpoint" else LATER)
+            continue
+        assert not source.closed
+        seqno += 1
+        if message == "set":
+            source.mutation(b"k", seqno)
+        elif message == "prepare":
+            prepared = seqno
+            extras = struct.pack(">QQIIIBBB", seqno, 1, 0, 0, 0, 0, 0, 1)
+            source.send(Opcode.DCP_PREPARE, key=b"\0k", value=b"v", extras=extras, cas=0x77)
+        else:
+            opcode = Opcode.DCP_COMMIT if message == "commit" else Opcode.DCP_ABORT
+            source.send(opcode, key=b"\0k", extras=struct.pack(">QQ", prepared, seqno))
+    assert source.closed is is_closed
+
+
+def test_a_stream_far_behind_goes_on_from_disk(old: SimulatedNode, new: SimulatedNode) -> None:
+    old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a"]]}')
+    old.set_doc(1, "first")
+    link = joined(old, new, consumer_name="node-b")
+    link.producer.is_reading = False
+    writer = old.connect()
+    for _ in range(CHECKPOINTS_REMEMBERED):
+        for name in ("durable set", "set"):
+            opcode, fields = WRITES[name]
+            assert writer.call(opcode, vbid=1, key=b"\0d", **fields).status == 0
+    link.producer.is_reading = True
+    old.pump()
+    link.run()
+    assert not link.consumer.closed, link.consumer.close_reason
+    assert documents(new) == documents(old)
+
+
+def test_a_copy_without_a_name_follows_durable_writes(old: SimulatedNode, new: SimulatedNode) -> None:
+    old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a"]]}')
+    old.set_doc(1, "plain")
+    link = joined(old, new)
+    writer = old.connect()
+    for key in (b"\0d", b"\0e"):
+        opcode, fields = WRITES["durable set"]
+        assert writer.call(opcode, vbid=1, key=key, **fields).status == 0
+        link.run()
+    old.set_vbucket(1, ACTIVE, b'{"topology":[["node-a","node-b"]]}')
+    opcode, fields = WRITES["durable set"]
+    assert writer.send(opcode, vbid=1, key=b"\0waits", **fields) == []
+    link.run()
+    link.cut()
+    again = joined(old, new, name=b"again")
+    assert again.sent("old", Opcode.DCP_SEQNO_ADVANCED)
+    assert again.sent("new", Opcode.DCP_SEQNO_ADVANCED) == []
+    assert not again.producer.closed
+    assert not again.consumer.closed
+    assert new.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0e").status == 0
+
+
+@pytest.mark.parametrize("seqno", [2, 3, 9])
+def test_an_advance_has_no_answer(new: SimulatedNode, seqno: int) -> None:
+    source = ScriptedProducer(new, features=USUAL_FEATURES)
+    source.accept()
+    source.marker(1, 3, FIRST | MarkerFlag.ACK)
+    source.mutation(b"k", 1)
+    answers = source.send(Opcode.DCP_SEQNO_ADVANCED, extras=seqno.to_bytes(8, "big"))
+    assert [frame.opcode for frame in answers] == ([Opcode.DCP_SNAPSHOT_MARKER] if seqno == 3 else [])
+    assert source.send(Opcode.DCP_SEQNO_ADVANCED, extras=bytes(8), opaque=0x999) == []
+    source.marker(4, 5)
+    assert source.mutation(b"l", 5) == []
+    assert new.vbucket(1).high_seqno == 5
+    assert not source.closed
+
+
+def test_a_copy_that_advanced_begins_its_branch_where_it_has_rows(new: SimulatedNode) -> None:
+    source = ScriptedProducer(new, features=USUAL_FEATURES)
+    source.accept()
+    source.marker(1, 3, FIRST)
+    source.mutation(b"k", 1)
+    source.send(Opcode.DCP_SEQNO_ADVANCED, extras=(3).to_bytes(8, "big"))
+    source.marker(4, 6)
+    source.mutation(b"l", 5)
+    new.set_vbucket(1, ACTIVE)
+    assert new.failover_log(1).newest.seqno == 1

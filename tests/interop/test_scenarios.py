@@ -34,7 +34,7 @@ QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 KNOWN_DIFFERENCES = {"s34": 1, "s41": 2, "s44": 7, "s51": 6, "s54": 1, "s55": 3}
 DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 TIMEOUT_S = patient(240)
-"""The longest recording took 100 seconds; a slow disk doubles the time of `s55`, which makes 46 vbuckets and streams."""
+"""The longest recording took 100 seconds; a slow disk doubles the time of `s55` with its 46 vbuckets and streams."""
 
 AT_A_TIME = 4
 """Scenarios that play at the same time. With many more, answers would come too late on a small machine."""

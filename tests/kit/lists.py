@@ -172,6 +172,12 @@ class ListReplicas(ListSource):
         found = [frame for _, row_key, frame in view.rows if row_key == key]
         return read_prepare(found[-1]) if found and found[-1][1] == Opcode.DCP_PREPARE else None
 
+    def version_seqno(self, view, key):
+        hidden = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
+        return max(
+            (seqno for seqno, row_key, frame in view.rows if row_key == key and frame[1] not in hidden), default=0
+        )
+
     def last_undecided_seqno(self, view):
         keys = {key for _, key, _ in view.rows}
         return max((found.seqno for key in keys if (found := self.prepare_of(view, key)) is not None), default=0)

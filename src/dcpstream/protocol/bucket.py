@@ -9,7 +9,8 @@ of a server show where the line lies:
 - a new vbucket: at 1, so its items go out in snapshots from memory, also after they were persisted;
 - CREATE_CHECKPOINT, and every change of the vbucket's state: at high_seqno + 1;
 - a restart: at high_seqno + 1;
-- a write to a checkpoint that is five seconds old, a second prepare of a document, an abort: at that write's seqno.
+- a write to a checkpoint that is five seconds old, a second prepare of a document, an abort, a commit after another
+  version of the document, a version after a commit: at that write's seqno.
 A stream whose next seqno is below the line begins with one snapshot from disk, up to the high seqno. A stream at or
 above the line gets snapshots from memory. A stream that already reads from memory stays there when the line moves past
 it; its first snapshot behind the line carries the checkpoint flag.
@@ -241,6 +242,9 @@ class ReplicaBucket(Protocol):
 
     def prepare_of(self, view: VBucketView, key: bytes) -> StoredPrepare | None:
         """The undecided prepare of a document; None if there is none."""
+
+    def version_seqno(self, view: VBucketView, key: bytes) -> int:
+        """The seqno of a document's present version, tombstones included; 0 if there is none."""
 
     def last_undecided_seqno(self, view: VBucketView) -> int:
         """The seqno of the last undecided prepare; 0 if there is none."""

@@ -123,6 +123,11 @@ class Replicas:
         waiting = None if durability is None else durability.undecided.get(key)
         return None if waiting is None else waiting.prepare
 
+    def version_seqno(self, view: VBucketView, key: bytes) -> int:
+        """The seqno of a document's present version."""
+        meta = _own(view).log.meta(key)
+        return 0 if meta is None else meta.seqno
+
     def last_undecided_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare that is not decided."""
         durability = _own(view).durability

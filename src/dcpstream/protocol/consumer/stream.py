@@ -20,6 +20,7 @@ from enum import Enum
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.protocol.bucket import Change, ReplicaBucket, VBucketView
+from dcpstream.protocol.consumer.checkpoint import ReceivedCheckpoint
 from dcpstream.protocol.consumer.messages import (
     PERSIST_TO_MAJORITY,
     Decision,
@@ -122,6 +123,7 @@ class ConsumerStream:
         self.asked_value = ""
         self._replicas = replicas
         self._from_disk = False
+        self._checkpoint = ReceivedCheckpoint(self.vbid, self.last_seqno + 1)
         self._first_seqno = 0
         self._replaceable_seqno = 0
         self._ack: bool = False
@@ -236,7 +238,9 @@ class ConsumerStream:
             self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
         start = self._first_seqno = marker.start_seqno
         previous = self.announced
-        if previous is not None and not (from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT):
+        if previous is None or from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT:
+            self._checkpoint = ReceivedCheckpoint(self.vbid, self.last_seqno + 1)
+        else:
             start = min(start, previous.start_seqno)  # the same checkpoint of the source: its snapshot goes on
         self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
         if from_disk and marker.purge_seqno is not None:
@@ -259,7 +263,7 @@ class ConsumerStream:
     def _begin(self, announced: SnapshotRange, *, from_disk: bool) -> None:
         before = self.announced or self._replicas.received_snapshot(self.view)
         if self.last_seqno >= before.end_seqno:
-            self._consistent_seqno = self.last_seqno
+            self._consistent_seqno = min(self.last_seqno, self.view.high_seqno)  # a position may be beyond the last row
         elif self.announced is None:
             self._consistent_seqno = min(self.view.snapshot.start_seqno, self.last_seqno)
         self.announced, self._from_disk = announced, from_disk
@@ -267,11 +271,17 @@ class ConsumerStream:
         self._replicas.begin_snapshot(self.view, announced, self._consistent_seqno, is_initial_from_disk=is_initial)
 
     def change(self, change: Change) -> Status:
-        """Store a row. SUCCESS if it was stored, or if the stream is dead."""
+        """Store a row. SUCCESS if it was stored, or if the stream is dead.
+
+        Raises:
+            RemoteProtocolError: the row may not be in its checkpoint.
+        """
         status = self.fits(change)
         if status is Status.SUCCESS and self.is_living:
-            if not self._from_disk and self._replicas.prepare_of(self.view, change.key) is not None:
-                return Status.SYNC_WRITE_IN_PROGRESS  # a document decides its prepare in snapshots from disk only
+            if not self._from_disk:
+                if self._replicas.prepare_of(self.view, change.key) is not None:
+                    return Status.SYNC_WRITE_IN_PROGRESS  # a document decides its prepare in snapshots from disk only
+                self._checkpoint.plain_write(change.key, change.seqno)
             self._store(change)
         return status
 
@@ -320,7 +330,7 @@ class ConsumerStream:
         A snapshot from disk leaves out decided prepares, so its prepare may replace an older one of the document.
 
         Raises:
-            RemoteProtocolError: a snapshot from disk has two prepares of one document.
+            RemoteProtocolError: a snapshot from disk, or a checkpoint, has two prepares of one document.
         """
         status = self.fits(prepare.change)
         if status is not Status.SUCCESS or not self.is_living:
@@ -330,6 +340,8 @@ class ConsumerStream:
             if self._from_disk:
                 raise RemoteProtocolError(f"vb {self.vbid}: a snapshot from disk has two prepares of a document")
             return Status.SYNC_WRITE_IN_PROGRESS
+        if not self._from_disk:
+            self._checkpoint.prepare_or_abort(prepare.change.key, prepare.change.seqno)
         self._prepared.append((prepare.change.seqno, prepare.level))
         self._store(prepare.change)
         return status
@@ -338,7 +350,7 @@ class ConsumerStream:
         """Commit or abort a prepare.
 
         Raises:
-            RemoteProtocolError: the decision lies outside its snapshot.
+            RemoteProtocolError: the decision lies outside its snapshot, or may not be in its checkpoint.
         """
         status = self._follows(decision.seqno)
         if status is not Status.SUCCESS or not self.is_living:
@@ -352,10 +364,25 @@ class ConsumerStream:
         if self.announced is None or decision.seqno not in self.announced:
             raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside its snapshot")
         if decision.is_abort:
+            if not self._from_disk:
+                self._checkpoint.prepare_or_abort(decision.key, decision.seqno)
             self._store(abort_of(decision, self.vbid))
         elif prepare is not None:
+            if not self._from_disk:
+                present = self._replicas.version_seqno(self.view, decision.key)
+                self._checkpoint.commit(decision.key, decision.seqno, present)
             self._store(commit_of(decision, prepare, self.vbid))
         return status
+
+    def advance(self, seqno: int) -> None:
+        """The source has nothing more for this copy up to `seqno`, because it keeps its durable writes back.
+
+        The position in the snapshot moves; the copy's history keeps the seqno of its last row, so that a stream that
+        begins again asks from there.
+        """
+        self.go(StreamEvent.MESSAGE)
+        if self.is_living and self.announced is not None and self.last_seqno < seqno <= self.announced.end_seqno:
+            self.last_seqno = seqno
 
     def acknowledged_prepare(self) -> int:
         """The seqno up to which prepares must be acknowledged now, returned once; 0 if there is none.

@@ -103,8 +103,9 @@ def test_a_committed_deletion():
 
 def test_an_abort_takes_the_place_of_its_prepare():
     source = durable_source()
-    v2(source, 1, 2)
+    v2(source, 1, 1)
     prepare(source, b"a", 1)
+    v2(source, 2, 2, int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT))
     abort(source, b"a", 1, 2)
     stored = rows(source)[-1]
     assert (stored.opcode, struct.unpack(">QQ", stored.extras)) == (Opcode.DCP_ABORT, (2, 1))

@@ -200,6 +200,8 @@ def store(
         rev_seqno: one more than the revision of the replaced document or tombstone.
     """
     log = vbucket.log
+    if vbucket.durability is not None:
+        vbucket.durability.before_plain_write(key)
     seqno = log.high_seqno + 1
     cas = vbucket.next_cas(unix_ns)
     body = STORED_EXTRAS + len(key) + len(value)
@@ -229,6 +231,8 @@ def store_version(
     Args:
         time: the expiration, or the time of the deletion.
     """
+    if vbucket.durability is not None:
+        vbucket.durability.before_plain_write(key)
     seqno = vbucket.log.high_seqno + 1
     fields: dict[str, Any] = {"vbid": vbucket.vbid, "key": key, "value": value, "by_seqno": seqno, "cas": cas}
     fields |= {"rev_seqno": rev_seqno, "datatype": datatype}

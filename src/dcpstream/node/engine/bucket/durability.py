@@ -10,7 +10,8 @@ outcome. When the vbucket leaves the active role its prepares stay, and their cl
 
 A document with an undecided prepare refuses other writes; reads return its previous version.
 
-A checkpoint holds one prepare of a document: another one, or an abort, begins the next.
+A checkpoint never holds both a commit and another version of a document, nor two of its prepares and aborts. The later
+one begins the next checkpoint, because a replica refuses a checkpoint with both and drops the connection.
 
 Source: kv_engine engines/ep/src/durability/active_durability_monitor.cc, checkpoint_manager.cc; checked against a
 recording of durable writes.
@@ -55,7 +56,7 @@ class PreparedVBucket(Protocol):
 
     log: VBucketLog
     max_deleted_rev: int
-    memory_start_seqno: int
+    checkpoint_start_seqno: int
     topology: str
     vbuuid: int
 
@@ -125,7 +126,7 @@ class Durability:
         self._commits: dict[int, int] = {}
         self._acknowledged: dict[str, int] = {}
         self._in_checkpoint: set[bytes] = set()
-        self._checkpoint_seqno = vbucket.memory_start_seqno
+        self._checkpoint_seqno = vbucket.checkpoint_start_seqno
         self.reload()
 
     def reload(self) -> None:
@@ -242,6 +243,12 @@ class Durability:
         if waiting is not None and not self._is_durable_here(waiting.prepare):
             self._hurry()
 
+    def before_plain_write(self, key: bytes) -> None:
+        """Begin a checkpoint if the open one has a commit of the document that is written next."""
+        meta = self.vbucket.log.meta(key)
+        if meta is not None and self._is_in_checkpoint(meta.seqno) and meta.seqno in self._commits:
+            self._close_checkpoint()
+
     def decide(self) -> None:
         """Commit, in order, the prepares that a majority has."""
         if not self.vbucket.is_active or not self.undecided:
@@ -253,6 +260,9 @@ class Durability:
             if not all(self._has_majority(chain, waiting.prepare) for chain in chains):
                 return
             del self.undecided[key]
+            before = self.vbucket.log.meta(key)
+            if before is not None and self._is_in_checkpoint(before.seqno):
+                self._close_checkpoint()
             seqno = self.vbucket.log.high_seqno + 1
             self._commit(waiting.prepare, seqno)
             if waiting.client is not None:
@@ -348,7 +358,10 @@ class Durability:
         self.committed_count += 1
         self._commits[seqno] = prepared_seqno
         if len(self._commits) > COMMITS_REMEMBERED:
-            del self._commits[next(iter(self._commits))]
+            oldest = next(iter(self._commits))
+            del self._commits[oldest]
+            if self.vbucket.is_active and self._is_in_checkpoint(oldest):
+                self._close_checkpoint()  # it could not be kept apart from a later version any more
         self._completed(key, prepared_seqno)
 
     def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
@@ -371,10 +384,14 @@ class Durability:
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
+    def _is_in_checkpoint(self, seqno: int) -> bool:
+        """Whether the open checkpoint holds this seqno."""
+        return seqno >= self.vbucket.checkpoint_start_seqno
+
     def _prepared_in_checkpoint(self) -> set[bytes]:
-        """Keys with a prepare in the present checkpoint, which may have begun without this object."""
-        if self._checkpoint_seqno != self.vbucket.memory_start_seqno:
-            self._checkpoint_seqno = self.vbucket.memory_start_seqno
+        """Keys with a prepare or abort in the open checkpoint, which may have begun without this object."""
+        if self._checkpoint_seqno != self.vbucket.checkpoint_start_seqno:
+            self._checkpoint_seqno = self.vbucket.checkpoint_start_seqno
             self._in_checkpoint.clear()
         return self._in_checkpoint
 

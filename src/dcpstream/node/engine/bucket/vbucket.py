@@ -43,8 +43,9 @@ The server's limit is in bytes of checkpoints; the number is about what its defa
 CHECKPOINT_AGE_MAX_S = 5.0
 """Age of a checkpoint at which the next write begins a new one: the server's chk_period."""
 
-CHECKPOINTS_REMEMBERED = 32
-"""Beginnings of checkpoints that are remembered: a stream that is further back gets several of them in one snapshot."""
+CHECKPOINTS_REMEMBERED = 256
+"""Beginnings of checkpoints that are remembered. Each is sent in snapshots of its own, so older ones count as having
+left memory, and a stream that is further back goes on from disk."""
 
 
 class Fetcher(Protocol):
@@ -66,6 +67,7 @@ class VBucket:
         vbid: u16.
         log: its history in the store.
         memory_start_seqno: first seqno that counts as being in memory.
+        checkpoint_start_seqno: first seqno of the open checkpoint, to which the next write belongs.
         fetcher: reads history from disk for streams; None if reads may block instead.
         evicted_seqno: items up to here have left memory, although streams may not have read them yet.
         manifest: the collections according to the history; None until it is read.
@@ -88,6 +90,7 @@ class VBucket:
         "_aging_start",
         "_checkpoints",
         "_told_seqno",
+        "checkpoint_start_seqno",
         "durability",
         "evicted_seqno",
         "expired_count",
@@ -114,7 +117,7 @@ class VBucket:
         self.log = log
         self.max_cas = 0
         self.max_deleted_rev = log.max_deleted_rev
-        self.memory_start_seqno = log.high_seqno + 1
+        self.memory_start_seqno = self.checkpoint_start_seqno = log.high_seqno + 1
         self.evicted_seqno = log.high_seqno
         self.expired_count = 0
         self.fetcher: Fetcher | None = None
@@ -288,9 +291,11 @@ class VBucket:
         self._begin_checkpoint(self.log.high_seqno + 1)
 
     def _begin_checkpoint(self, start: int) -> None:
-        self.memory_start_seqno = start
+        self.memory_start_seqno = self.checkpoint_start_seqno = start
         if not self._checkpoints or self._checkpoints[-1] < start:
             self._checkpoints.append(start)
+            if len(self._checkpoints) == CHECKPOINTS_REMEMBERED:
+                self.evicted_seqno = max(self.evicted_seqno, self._checkpoints[0] - 1)
 
     def append_events(self, events: Iterable[CollectionEvent], seqnos: dict[int, int]) -> None:
         """Write system events into the history of an active copy.
