@@ -51,7 +51,7 @@ from dcpstream.protocol.stats import Pause
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages import FLOW_CONTROLLED
-from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SnapshotMarkerResponse
+from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SeqnoAdvanced, SnapshotMarkerResponse
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
@@ -157,7 +157,7 @@ class ConsumerConnection:
         if frame.opcode in FLOW_CONTROLLED:
             self.window.freed(frame.size)
         refusal = check_shape(frame, has_collections=self._has_collections)
-        if refusal is not None:
+        if refusal is not None and not self._is_advance(frame):
             self._refuse(frame, refusal)
             return
         self._last_received = now
@@ -168,6 +168,23 @@ class ConsumerConnection:
             self._refuse(frame, Refusal(Status.EINVAL))
         else:
             handler(self, frame)
+
+    def _is_advance(self, frame: Frame) -> bool:
+        """Whether this is a SEQNO_ADVANCED that a producer may send here.
+
+        A server knows the message at its clients only and answers UNKNOWN_COMMAND, although its own producer sends it
+        to a copy without sync writes, in the place of durable writes, and drops the connection on that answer.
+        """
+        is_one = frame.opcode == Opcode.DCP_SEQNO_ADVANCED and SeqnoAdvanced.layout.mismatch(frame) is None
+        return is_one and not self.is_sync_replication
+
+    def _handle_advance(self, frame: Frame) -> None:
+        """SEQNO_ADVANCED has no answer, not even if it does not fit."""
+        stream = self.streams.get(frame.vbid)
+        if stream is not None and stream.opaque == frame.opaque:
+            (seqno,) = SeqnoAdvanced.unpack(frame)
+            stream.advance(seqno)
+            self._after_row(stream)
 
     def _handle_open(self, frame: Frame) -> None:
         self._refuse(frame, ALREADY_OPEN)
@@ -452,6 +469,7 @@ _HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingPr
         Opcode.DCP_PREPARE: ConsumerConnection._handle_prepare,
         Opcode.DCP_COMMIT: ConsumerConnection._handle_decision,
         Opcode.DCP_ABORT: ConsumerConnection._handle_decision,
+        Opcode.DCP_SEQNO_ADVANCED: ConsumerConnection._handle_advance,
     }
 )
 """The requests that a consumer handles; any other well-formed DCP request ends the connection."""
