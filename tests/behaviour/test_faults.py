@@ -391,18 +391,18 @@ def test_clients_get_a_stale_map():
 
 
 def test_a_forgotten_manifest():
-    document = {"key": b"\x08k", "vbid": 0}
+    key = b"\x08k"  # of the first collection that is made
     with Node(vbuckets=1) as node, peer(node) as client:
         node.set_collections("default", {"shop": ["orders"]})
         known = json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
-        client.succeed(Opcode.SET, value=b"1", extras=bytes(8), **document)
+        client.succeed(Opcode.SET, key=key, value=b"1", extras=bytes(8))
         with pytest.raises(ConfigError, match="a bucket of this node"):
             node.inject("forget_manifest", bucket="other")
         number = node.inject("forget_manifest", bucket="default")
         told = json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
         assert (told["uid"], len(told["scopes"])) == ("0", 1)
         assert client.call(Opcode.GET_COLLECTION_ID, value=b"shop.orders").status == Status.UNKNOWN_SCOPE
-        assert client.succeed(Opcode.GET, **document).value == b"1"
+        assert client.succeed(Opcode.GET, key=key).value == b"1"
         node.lift(number)
         assert json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value) == known
         node.inject("forget_manifest", bucket="default")
