@@ -92,7 +92,7 @@ class Client:
         connect_timeout_s: limit for connecting to a cluster that does not answer. A bucket that does not exist is an
             error at once, because the usual cause is a wrong name.
         patience_s: how long a node may stay away while a stream runs, or listen without having its bucket, refuse a
-            vbucket, or end its stream at once.
+            vbucket, end its stream at once, or tell an older version of the bucket's collections than is known.
         buffer_bytes: flow-control window of each connection: the bound of memory.
         name: what the connections are called in the node's statistics.
 
