@@ -25,6 +25,7 @@ from dcpstream.client.machine.connection.rows import (
 )
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import kernel
+from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
 from tests.kit.messages import deletion, marker, mutation
 
@@ -108,6 +109,21 @@ def test_what_does_not_go_with_the_row_before(make: Callable[[], Decoder], rows:
     runs = frames.runs()
     ends = [(rows[first][1], rows[first][2], rows[stop - 1][2]) for first, stop, _ in runs]
     assert list(frames.edges(runs)) == list(columns.edges(runs)) == ends
+
+
+@pytest.mark.parametrize("make", [FrameDecoder, native_decoder, arrow_decoder, plain_decoder])
+@given(ids=st.lists(st.sampled_from([0, 1, 8, 9, 0xFFFF, 0x10000, 0xFFFFFFFF]), min_size=1, max_size=20))
+def test_collections_of_rows(make: Callable[[], Decoder], ids: list[int]) -> None:
+    frames = (
+        raw_frames.mutation(leb128_encode(number) + b"k", seqno=seqno, opaque=1) for seqno, number in enumerate(ids, 1)
+    )
+    data = bytearray(b"".join(frames))
+    rows, _ = make().decode(data, 0, len(data))
+    middle = len(ids) // 2
+    for keep in ([(0, len(ids))], [(0, middle + 1)], [(0, 1), (middle, len(ids))]):
+        expected = {ids[row] for first, stop in keep for row in range(first, stop)}
+        assert rows.collections(keep, has_collections=True) == expected
+        assert rows.collections(keep, has_collections=False) <= {0}
 
 
 def test_runs_are_cut_at_controls_and_between_streams() -> None:
