@@ -47,7 +47,8 @@ def called_by_spark() -> Iterator[None]:
     """A context, or a decorator, for everything that Spark calls in a worker.
 
     An error of ours that leaves it reaches the user without a traceback, the worker's modules are not searched for
-    garbage, and the worker ends without a traceback when Spark leaves. In a process that Spark did not start, it does nothing.
+    garbage, and the worker ends without a traceback when Spark leaves. In a process that Spark did not start, it does
+    nothing.
     """
     _freeze_garbage_collector()
     end_quietly_when_spark_leaves()
