@@ -262,7 +262,9 @@ class Handshake:
         self._refused.append(self._mechanism)
         following = self._next_mechanism()
         if following is None:
-            hint = "" if self._login.allow_plain else "; a user of LDAP can only log in over TLS (couchbases://)"
+            hint = (
+                "" if self._login.allow_plain else "; users of LDAP need TLS with a checked certificate (couchbases://)"
+            )
             raise AuthenticationFailed(
                 f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
                 f"{' and '.join(self._refused)}): check username and password{hint}"
