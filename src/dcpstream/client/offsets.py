@@ -32,6 +32,12 @@ CollectionsText: TypeAlias = Callable[[Collections], str]
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 
+CHECKSUM_AT = ', "crc32": "'
+"""What stands before the checksum of a record in a database."""
+_RECORD_NAMES = frozenset(
+    {"vbuuid", "seqno", "snapshot_start", "snapshot_end", "manifest_uid", "collections", "rolling_back", "earlier"}
+    | {"crc32"}
+)
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors when damaged records are read. A number like 1e999 overflows; many brackets end the stack."""
 
@@ -283,6 +289,10 @@ class FileOffsetStore:
 class SqliteOffsetStore:
     """Positions in an SQLite database, one row a vbucket.
 
+    SQLite does not notice a flipped bit in a value. So each record carries a checksum of the reader's name, the vbucket
+    and the record. A load also has SQLite compare its table with its index, because a flipped bit can hide a row. A
+    record without a checksum was written by an older version and is taken as it is.
+
     Args:
         path: the database; made if it is missing.
         name: of the reader, if several share the database.
@@ -302,8 +312,11 @@ class SqliteOffsetStore:
             return {}
         try:
             with contextlib.closing(self._connect()) as connection:
+                (fault,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+                if fault != "ok":
+                    raise ValueError(str(fault))
                 rows = connection.execute("SELECT vbucket, record FROM offsets WHERE name = ?", (self.name,)).fetchall()
-            return {int(vbid): SavedOffset.from_json(json.loads(record)) for vbid, record in rows}
+            return {int(vbid): SavedOffset.from_json(self._checked(int(vbid), record)) for vbid, record in rows}
         except (sqlite3.DatabaseError, *_UNREADABLE) as error:
             raise _damaged(str(self.path), error) from error
 
@@ -314,7 +327,7 @@ class SqliteOffsetStore:
             OffsetError: the database is damaged.
         """
         rows = [
-            (self.name, vbid, record.to_text(_position_text, _collections_text))
+            (self.name, vbid, self._with_checksum(vbid, record.to_text(_position_text, _collections_text)))
             for vbid, record in sorted(offsets.items())
         ]
         try:
@@ -322,6 +335,24 @@ class SqliteOffsetStore:
                 connection.executemany("INSERT OR REPLACE INTO offsets (name, vbucket, record) VALUES (?, ?, ?)", rows)
         except sqlite3.DatabaseError as error:
             raise _damaged(str(self.path), error) from error
+
+    def _checksum(self, vbid: int, text: str) -> str:
+        return f"{crc32(f'{self.name} {vbid} {text}'.encode('utf-8', 'surrogatepass')):08x}"
+
+    def _with_checksum(self, vbid: int, text: str) -> str:
+        """A record's JSON with its checksum as the last value."""
+        return f'{text[:-1]}{CHECKSUM_AT}{self._checksum(vbid, text)}"}}'
+
+    def _checked(self, vbid: int, record: str) -> dict[str, Any]:
+        """The values of a record. Raises ValueError: its checksum is wrong."""
+        text, mark, checksum = record.rpartition(CHECKSUM_AT)
+        if mark and checksum != f'{self._checksum(vbid, f"{text}}}")}"}}':
+            raise ValueError(f"the checksum of vbucket {vbid} is wrong: its record was changed")
+        data = json.loads(record)
+        if not isinstance(data, dict) or not data.keys() <= _RECORD_NAMES:
+            # An unknown name may be that of the checksum with a flipped bit.
+            raise ValueError(f"the record of vbucket {vbid} has other values than {', '.join(sorted(_RECORD_NAMES))}")
+        return data
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path)

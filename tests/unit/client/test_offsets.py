@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sqlite3
@@ -155,6 +156,34 @@ def test_a_damaged_record_in_a_database_is_told(tmp_path: Path, record: str, wha
     connection.close()
     with pytest.raises(OffsetError, match=what):
         SqliteOffsetStore(path).load()
+
+
+def test_a_flipped_bit_of_a_record_in_a_database_is_told(tmp_path: Path) -> None:
+    """SQLite has no checksums: a digit of a seqno would change silently."""
+    path, records = tmp_path / "offsets", {5: RECORD, 6: RECORD}
+    SqliteOffsetStore(path).save(records)
+    content = path.read_bytes()
+    first = content.index(b'{"manifest_uid"')
+    told = 0
+    for at in range(first - 12, first + len(json.dumps(RECORD.to_json()))):
+        changed = bytearray(content)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        try:
+            assert SqliteOffsetStore(path).load() == records, f"bit of byte {at}"
+        except OffsetError:
+            told += 1
+    assert told > len(RECORD.to_json())
+    path.write_bytes(content)
+    assert SqliteOffsetStore(path).load() == records
+
+
+def test_a_record_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    SqliteOffsetStore(path).save({5: RECORD})
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE offsets SET record = ?", (json.dumps(RECORD.to_json()),))
+    assert SqliteOffsetStore(path).load() == {5: RECORD}
 
 
 def test_several_readers_share_a_database(tmp_path: Path) -> None:
