@@ -151,7 +151,8 @@ class DataDirectory:
         make_durable_directory(self._file_system, path)
         self._lock = self._file_system.lock_directory(path, LOCK_FILE, always_makes_file=False)
         file = path / FILE_NAME
-        if file.exists():
+        is_known = file.exists()
+        if is_known:
             self._take(file)
         self._clean(path)
         for name in buckets_in(path, self.known):
@@ -161,6 +162,14 @@ class DataDirectory:
             if bucket.settings is None and not (path / name).is_dir():
                 logger.warning("bucket %s was in %s and is not there any more", name, path)
                 del self.known[name]
+        if self.known and not is_known:
+            logger.warning(
+                "%s is missing, and %s holds buckets: clients take them for other buckets, because they get new "
+                "identities, and ephemeral buckets are gone. If the file was lost, stop the node and restore it from a "
+                "copy",
+                file,
+                path,
+            )
         keep_to_owner(path)
 
     def _clean(self, path: Path) -> None:

@@ -81,6 +81,15 @@ def test_a_store_is_found_and_one_that_is_gone_is_not(tmp_path: Path, caplog: py
     assert "is not there any more" in caplog.text
 
 
+def test_a_lost_file_of_identities_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    DataDirectory(tmp_path, random.Random(1)).close()
+    assert not caplog.text
+    DiskBucketStore(tmp_path / "shop", 2).close()
+    DataDirectory(tmp_path, random.Random(1)).close()
+    assert f"{tmp_path / '.node.json'} is missing" in caplog.text
+    assert "restore it from a copy" in caplog.text
+
+
 def test_a_file_that_cannot_be_written_costs_no_bucket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = opened(tmp_path)
     (tmp_path / f"{FILE_NAME}.new").mkdir()

@@ -25,11 +25,13 @@ class Lock(NamedTuple):
         cas: what its owner was given.
         until_ns: when it ends, nanoseconds since 1970.
         seqno: of the version that was locked; a later one is not.
+        since_ns: when it began, likewise.
     """
 
     cas: int
     until_ns: int
     seqno: int
+    since_ns: int = 0
 
 
 class Locks(dict[bytes, Lock]):
@@ -38,10 +40,16 @@ class Locks(dict[bytes, Lock]):
     __slots__ = ()
 
     def find(self, key: bytes, seqno: int, unix_ns: int) -> Lock | None:
-        """The lock on this version of a document; None if it has none, or none any more."""
+        """The lock on this version of a document; None if it has none, or none any more.
+
+        A lock whose beginning lies in the future begins again: the clock was set back, and the lock would otherwise
+        last longer by as much.
+        """
         lock = self.get(key)
         if lock is None:
             return None
+        if unix_ns < lock.since_ns:
+            lock = self[key] = lock._replace(since_ns=unix_ns, until_ns=unix_ns + lock.until_ns - lock.since_ns)
         if lock.seqno != seqno or lock.until_ns <= unix_ns:
             del self[key]
             return None

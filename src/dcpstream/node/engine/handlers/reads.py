@@ -212,7 +212,7 @@ def get_locked(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> 
     parameters = session.selected.parameters
     if not seconds or seconds > parameters.lock_max_s:
         seconds = parameters.lock_default_s  # also for a time that is too long, like the server
-    lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno)
+    lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno, unix_ns)
     if vbucket.locks.take(key, lock, unix_ns):
         _found(session, frame, item, lock.cas)
     else:

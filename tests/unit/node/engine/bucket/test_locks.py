@@ -157,3 +157,28 @@ def test_locks_are_bounded():
     assert locks.take(b"more", Lock(1, 100, 1), 50)  # one of them is over by now
     assert locks.find(b"more", 1, 99)
     assert not locks.find(b"more", 2, 99)  # another version
+
+
+HOUR_NS = 3600 * 10**9
+
+
+def test_a_clock_that_is_set_back_makes_no_lock_longer_and_no_cas_smaller():
+    engine = engine_of()
+    owner, other = Talker(engine), Talker(engine)
+    cas = owner.set("k", b"1").cas
+    assert owner.call(Opcode.GET_LOCKED, key=owner.key("k"), extras=struct.pack(">I", 15)).status == 0
+    engine.set_time(engine.now, engine.unix_ns - HOUR_NS)
+    assert other.set("k", b"2").status == Status.LOCKED
+    pass_time(engine, 16)
+    answer = other.set("k", b"2")
+    assert answer.status == 0
+    assert answer.cas > cas
+
+
+def test_a_clock_that_jumps_forward_ends_a_lock():
+    engine = engine_of()
+    owner, other = Talker(engine), Talker(engine)
+    cas = owner.set("k", b"1").cas
+    assert owner.call(Opcode.GET_LOCKED, key=owner.key("k"), extras=struct.pack(">I", 15)).status == 0
+    engine.set_time(engine.now, engine.unix_ns + HOUR_NS)
+    assert other.set("k", b"2").cas > cas
