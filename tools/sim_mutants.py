@@ -390,10 +390,6 @@ def main() -> int:
 
 
 MISSED: dict[str, str] = {
-    "a failover does not expect that a rebalance removes its node in the last moment": (
-        "The moment is a few exchanges long. A seed found the bug once; since then a test of its own makes the moment, "
-        "`test_a_node_that_leaves_in_this_moment_can_be_failed_over`."
-    ),
     "a replica that was rolled back counts a snapshot as whole that it gets again": (
         "A copy must be promoted within a snapshot, and the one that is rolled back must get prepares in pieces. A "
         "seed found the bug once; since then a test of its own does, "

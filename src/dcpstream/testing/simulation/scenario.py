@@ -559,9 +559,27 @@ class Scenario:
         self._try(Rebalance(self.cluster.orchestrator).run())
 
     def _rebalance_out(self) -> None:
+        """A node leaves; perhaps it is failed over when all its vbuckets have moved, while it is removed."""
         if len(self._active()) < 3:
             self._join()
-        self._try(Rebalance(self.cluster.orchestrator, [self._chance.choice(self._active())]).run())
+        gone = self._chance.choice(self._active())
+        rebalance = Rebalance(self.cluster.orchestrator, [gone])
+        outcome = self.cluster.orchestrator.tasks.start(rebalance.run())
+        if self._chance.random() < 0.3:
+            self.cluster.until(lambda: outcome.is_done or 0 < rebalance.moves == rebalance.moved)
+            self._fail_over_slowly(gone)
+        self._await(outcome)
+
+    def _fail_over_slowly(self, node: str) -> None:
+        """Fail a node over that carries out late what was passed to its copies, so that the failover takes a moment."""
+        cluster, o = self.cluster, self.cluster.orchestrator
+        if node in self._active():
+            self.trace.note(f"{node} is failed over while it leaves")
+            orders = [cluster.line_of(o.orders(node, bucket)) for bucket in (*o.buckets, "")]
+            for line in cluster.lines.of_node(node):
+                if line.name == "orchestrator" and line not in orders:
+                    cluster.stall(line, self._chance.randrange(100, 400), 1.0)
+            self._try(fail_over(o, [node]))
 
     def _swap(self) -> None:
         gone = self._chance.choice(self._active())
