@@ -30,6 +30,7 @@ from tests.spark.test_engines import (
     told_together,
 )
 from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
+from tools.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -312,3 +313,33 @@ def test_typed_tables_and_rejects_in_a_catalog(spark: SparkSession, tmp_path: Pa
 @pytest.mark.parametrize("writes", [1, 2])
 def test_rejects_and_another_schema_are_exact_while_a_rollback_waits(bench: SparkBench, writes: int) -> None:
     play_interrupted(bench, writes)
+
+
+@pytest.mark.parametrize("option", ["live", "rejects"])
+def test_a_catalog_without_views_is_refused_at_the_start(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, option: str
+) -> None:
+    """The fold was the first to make the view: hours later, after all batches so far."""
+    spark.conf.set("spark.sql.catalog.plain", "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
+    spark.conf.set("spark.sql.catalog.plain.url", "jdbc:derby:memory:plain;create=true")
+    spark.conf.set("spark.sql.catalog.plain.driver", "org.apache.derby.iapi.jdbc.AutoloadedDriver")
+    pipeline = Pipeline(spark, tmp_path, bucket.options, schema="n INT", **{option: "plain.APP.view"})
+    with pytest.raises(ConfigError, match=rf"{option} cannot be 'plain.APP.view'.*call Pipeline\.{option}\(\)"):
+        pipeline.start()
+    assert not pipeline.is_running
+
+
+@pytest.mark.slow
+def test_a_view_is_there_before_the_first_fold(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_many("k", 30, "{}")
+    is_written = threading.Event()
+    pipeline = Pipeline(spark, tmp_path, bucket.options, live="early_live", on_batch=lambda _: is_written.set())
+    try:
+        with pipeline:
+            pipeline.start()
+            assert spark.table("early_live").columns[0] == "key"
+            assert is_written.wait(patient(60))
+            assert spark.table("early_live").count() == 30
+            assert spark.read.format("delta").load(str(tmp_path / "current")).count() == 0
+    finally:
+        spark.sql("DROP VIEW IF EXISTS early_live")

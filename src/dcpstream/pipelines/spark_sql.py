@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dcpstream.columnar import CHANGE_SCHEMA, ValueFormat
+from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream.pipelines.document_sql import IS_UNFIT
 from dcpstream.pipelines.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
@@ -163,7 +164,7 @@ class SparkSqlEngine:
             (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
         ):
             self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
-        self._publish_rejects()
+        self._create_views()
 
     def last_batch(self, app: str) -> int | None:
         """The newest batch of this writer in `changes`, or None."""
@@ -326,19 +327,46 @@ class SparkSqlEngine:
             query = self._unfolded(self.folded(app), self.changes, self.current)
             self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {query.live()}")
 
+    def _create_views(self) -> None:
+        """Make the views that do not exist, so that a catalog without views is refused before any batch.
+
+        Raises:
+            ConfigError: a view cannot be made.
+        """
+        from pyspark.errors import AnalysisException, UnsupportedOperationException
+
+        option, name = "live", self._live
+        try:
+            query = self._whole_query()
+            # `retype` makes the view of a table that gets other columns first.
+            has_columns = self._session.table(self.current.sql).columns == list(query.columns)
+            if name is not None and has_columns and not _is_there(self._session, name):
+                # It reads all of `changes` until the next fold.
+                with self._publishing:
+                    self._session.sql(f"CREATE OR REPLACE VIEW {name} AS {query.live()}")
+            option, name = "rejects", self._rejects
+            self._publish_rejects()
+        except (AnalysisException, UnsupportedOperationException) as error:
+            reason = str(error).strip().partition("\n")[0]
+            message = (
+                f"{option} cannot be {name!r}: the view cannot be made ({reason}). Name a view in a catalog that has "
+                f"views, such as spark_catalog.default.{option}, or leave {option} out and call Pipeline.{option}()"
+            )
+            raise ConfigError(option, name, "a view in a catalog that has views", message=message) from None
+
     def rejects(self) -> DataFrame:
         """The documents as of the newest batch that do not fit the types, in the user's session."""
         self._format.refresh(self._user_session, self.changes)
-        return self._user_session.sql(self._rejects_query().rejects())
+        return self._user_session.sql(self._whole_query().rejects())
 
     def _publish_rejects(self) -> None:
         """Make the view of rejects, if it has a name. It is right until the next rollback."""
         if self._rejects is None or self._types is None:
             return
         with self._publishing:
-            self._session.sql(f"CREATE OR REPLACE VIEW {self._rejects} AS {self._rejects_query().rejects()}")
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._rejects} AS {self._whole_query().rejects()}")
 
-    def _rejects_query(self) -> FoldQuery:
+    def _whole_query(self) -> FoldQuery:
         """The query for all batches. Void rows of the newest rollback are left out, be they deleted yet or not."""
         query = self._unfolded(None, self.changes, self.current)
         return query if query.upto is None else replace(query, is_open=True)
@@ -364,6 +392,17 @@ class SparkSqlEngine:
 
     def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
         return FoldQuery(self.changes.sql, self.current.sql, self._types, _or_none(after), upto, bounds)
+
+
+def _is_there(session: SparkSession, name: str) -> bool:
+    """Whether a name is that of a view or a table, in any catalog."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        session.table(name)
+    except AnalysisException:
+        return False
+    return True
 
 
 def _count(session: SparkSession, source: str) -> int:
