@@ -18,6 +18,7 @@ DcpstreamError
 ├─ OffsetError                         a recorded offset cannot be used: damaged, or of another bucket
 │  └─ BucketReset                      the bucket was flushed, or created again, since it was recorded
 ├─ FoldFailed                          the tables of a pipeline could not be folded or maintained
+├─ LeaseRefused                        another process keeps the tables of a pipeline
 ├─ RowsRefused                         a bucket refuses rows that were to be written
 ├─ ConnectionLost (cause)
 │  ├─ ConnectTimeout                   no answer in time, or no listener
@@ -58,6 +59,7 @@ __all__ = [
     "InvalidArguments",
     "KeyExists",
     "KeyNotFound",
+    "LeaseRefused",
     "LocalProtocolError",
     "Locked",
     "NoBucket",
@@ -312,6 +314,10 @@ class OffsetError(DcpstreamError):
 
 class FoldFailed(DcpstreamError):
     """A fold or the maintenance of a pipeline's tables failed beside the batches; the cause is the reason."""
+
+
+class LeaseRefused(DcpstreamError):
+    """Another pipeline keeps the tables of this path, or has taken them over; the message says which."""
 
 
 class RowsRefused(DcpstreamError):

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyarrow import fs
 
+from dcpstream.errors import LeaseRefused
 from dcpstream.model import Op
 from dcpstream.pipelines.document_types import REASON, DocumentTypes, as_bytes, effect_with_types, rejects_schema
 from dcpstream.pipelines.effect import IS_FORCED, IS_REMOVED, effect, later_than, merged
@@ -155,6 +157,13 @@ class _Version:
         return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
 
 
+def _refused(reason: str) -> LeaseRefused:
+    return LeaseRefused(
+        f"a batch was not appended ({reason}): another process keeps the tables of this pipeline, too. Stop one of "
+        "them; no row is lost, and none is there twice."
+    )
+
+
 class DeltaRsEngine:
     """The tables `changes` and `current` in a local directory; see `dcpstream.pipelines.engine.TableEngine`.
 
@@ -283,13 +292,21 @@ class DeltaRsEngine:
     def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
         """Append a batch to `changes`."""
         rows = with_batch_id(frame.toArrow(), batch_id, self.changes.schema)
-        write_deltalake(
-            str(self.changes.path),
-            rows,
-            mode="append",
-            writer_properties=_WRITER,
-            commit_properties=_Table.transaction(app, batch_id),
-        )
+        # A commit fails if another one with this writer's name was made since this version.
+        table = self.changes.open()
+        held = table.transaction_version(app)
+        if held is not None and held >= batch_id:
+            raise _refused(f"the table changes holds batch {held} already")
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                writer_properties=_WRITER,
+                commit_properties=_Table.transaction(app, batch_id),
+            )
+        except CommitFailedError as error:
+            raise _refused(str(error)) from error
         return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
 
     def summary(self, batch_id: int) -> BatchSummary:

@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from dcpstream.errors import DcpstreamError, FoldFailed
+from dcpstream.errors import DcpstreamError, FoldFailed, LeaseRefused
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
 from dcpstream.pipelines.progress import RollbackReport
 from dcpstream.runtime import Clock
@@ -81,6 +81,7 @@ class Folder:
         rows_min: rows of the tail that are not folded yet, however small `current` is.
         is_beside: whether jobs run in a thread of the folder's own.
         on_fold: called after each fold, in the thread that folded.
+        verify: called before each job; raises if the tables are another process's now.
         clock: for the times in reports.
     """
 
@@ -92,6 +93,7 @@ class Folder:
         rows_min: int,
         is_beside: bool,
         on_fold: Callable[[FoldReport], None],
+        verify: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._engine = engine
@@ -99,6 +101,7 @@ class Folder:
         self._rows_min = rows_min
         self._is_beside = is_beside
         self._on_fold = on_fold
+        self._verify = verify
         self._clock = clock
         # Guards the fields of `_held`, and `_failure`. Nobody waits while holding it.
         self._lock = threading.Lock()
@@ -119,6 +122,11 @@ class Folder:
         """Rows of `changes` that `current` does not hold; None if it is not known."""
         held = self._held
         return None if held is None else held.tail_rows
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits."""
+        return _runs(self._fold) or _runs(self._maintenance)
 
     def held(self, app: str) -> Held:
         """What the tables hold; asked of them at the start and after an error.
@@ -181,13 +189,17 @@ class Folder:
             FoldFailed: a job that this one had to wait for has failed.
         """
         if self._maintenance is None or not _runs(self._maintenance):
-            job = functools.partial(self._engine.maintain, retain_hours)
+            job = functools.partial(self._maintain, retain_hours)
             if retain_hours < RETAIN_HOURS_BESIDE:
                 self.settle()
                 self._maintenance = _at_once(job)
             else:
                 self._maintenance = self._given(job, "the maintenance of the tables")
         return self._maintenance
+
+    def _maintain(self, retain_hours: float) -> None:
+        self._verify()
+        self._engine.maintain(retain_hours)
 
     def result(self, job: Future[_T]) -> _T:
         """What came of a job, once it has ended.
@@ -233,9 +245,15 @@ class Folder:
     def _folded(self, held: Held, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Fold, then delete what the newest batch made void: in this order both can be repeated."""
         begin = self._clock.monotonic()
+        self._verify()
         with self._lock:
             after, upto, rows = held.folded, held.last, held.tail_rows
         assert upto is not None
+        if self._engine.folded(held.app) != after:
+            raise LeaseRefused(
+                "the table current holds other batches than those that this process has folded: another process keeps "
+                "the tables of this pipeline, too. Stop one of them. Nothing was folded."
+            )
         report = self._engine.fold(held.app, after, upto, rollbacks)
         if rollbacks:
             self._engine.take_back(rollbacks, upto)

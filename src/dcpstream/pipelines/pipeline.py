@@ -17,6 +17,8 @@ A rollback of a vbucket to seqno P makes older rows of `changes` above P void. T
 position P (`rewindTo=recorded`), and the server continues from there. `changes` still holds every row up to P, so the
 fold restores the documents that void rows had touched from it. Only then are the void rows deleted. All three steps
 can be repeated, and Spark replays the batch until all are done.
+
+One process at a time keeps the tables of a path: a pipeline that runs, folds or maintains holds its `lease`.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
+from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.pipelines.document_types import Mode
 from dcpstream.pipelines.engine import FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream.pipelines.folding import FOLD_SHARE, Folder, Held
+from dcpstream.pipelines.lease import DIRECTORY, Lease
 from dcpstream.pipelines.location import child, exists, local_directory
 from dcpstream.pipelines.progress import BatchReport, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
+from dcpstream.pipelines.small_files import small_files
 from dcpstream.pipelines.whole_run import is_whole, wanted_seqnos
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.runtime.tracing import Value, span
@@ -169,14 +173,18 @@ class Pipeline:
         self._retain_hours = retain_hours
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
+        self._lease = Lease(lambda: small_files(spark, child(self.checkpoint, DIRECTORY)), self.path, self._clock)
         self._folder = Folder(
             engine,
             share=fold_share,
             rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
             is_beside=folds_beside,
             on_fold=self._tell_fold,
+            verify=self._lease.verify,
             clock=self._clock,
         )
+        # One entry for each call that needs the lease while no query runs.
+        self._calls: list[None] = []
         self._query: StreamingQuery | None = None
         # Of the present run: what `start`, the last fold or the end of the query raised.
         self._failure: Exception | None = None
@@ -232,6 +240,7 @@ class Pipeline:
 
         Raises:
             ConfigError: an unknown `until`.
+            LeaseRefused: another pipeline keeps the tables of this path.
             LocalProtocolError: it is running already.
             OffsetError: tables and checkpoint do not belong together.
         """
@@ -240,8 +249,13 @@ class Pipeline:
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._query = self._failure = None
-        with self._kept_failure():
-            self._start(until, trigger)
+        with self._kept_failure(), self._at_work():
+            self._hold()
+            try:
+                self._start(until, trigger)
+            except BaseException:
+                self._lease.release()
+                raise
 
     def _start(self, until: Until, trigger: str | None) -> None:
         self._require_whole()
@@ -289,17 +303,25 @@ class Pipeline:
         """
         if self._query is None:
             return True
-        while True:
-            if timeout_s is None:
-                self._query.awaitTermination()
-            elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
-                return False
-            if self._is_whole(self._query):
-                break
-            assert self._writer is not None
-            self._query = self._writer.start()
-        with self._kept_failure():
-            self.fold()
+        try:
+            while True:
+                if timeout_s is None:
+                    self._query.awaitTermination()
+                elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
+                    return False
+                if isinstance(self._failure, LeaseRefused):
+                    raise self._failure
+                if self._is_whole(self._query):
+                    break
+                assert self._writer is not None
+                self._hold()
+                self._query = self._writer.start()
+            with self._kept_failure():
+                self.fold()
+        finally:
+            if not self.is_running:
+                self._folder.wait()
+                self._lease.release()
         return True
 
     def _is_whole(self, query: StreamingQuery) -> bool:
@@ -326,12 +348,13 @@ class Pipeline:
                 self._writing.release()
             query.stop()
         try:
-            if query is not None and query.exception() is None:
+            if query is not None and query.exception() is None and not isinstance(self._failure, LeaseRefused):
                 with self._kept_failure():
                     self.fold()
         finally:
             with self._writing:
                 self._folder.close()
+            self._lease.release()
 
     @property
     def failure(self) -> Exception | None:
@@ -382,10 +405,15 @@ class Pipeline:
 
         Raises:
             FoldFailed: this fold, or one that ran before, has failed.
+            LeaseRefused: another pipeline keeps the tables of this path.
         """
         app = self._app()
         if app is None:
             return None
+        with self._leased():
+            return self._fold(app)
+
+    def _fold(self, app: str) -> FoldReport | None:
         with self._writing, self._exact():
             self._typing.prepare(self.engine, self._app)
             held = self._folder.held(app)
@@ -435,11 +463,12 @@ class Pipeline:
         """
         if self.is_running:
             raise LocalProtocolError("the pipeline is running", state="running", event="rebuild")
-        with self._writing, self._exact():
-            self._folder.settle()
-            self._typing.rebuild(self.engine, self._app)
-            self._folder.forget()
-        return self.fold()
+        with self._leased():
+            with self._writing, self._exact():
+                self._folder.settle()
+                self._typing.rebuild(self.engine, self._app)
+                self._folder.forget()
+            return self.fold()
 
     def maintain(self) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use.
@@ -449,9 +478,10 @@ class Pipeline:
         Raises:
             FoldFailed: it has failed, or a fold that ran before.
         """
-        with self._writing:
-            job = self._folder.maintain(self._retain_hours)
-        self._folder.result(job)
+        with self._leased():
+            with self._writing:
+                job = self._folder.maintain(self._retain_hours)
+            self._folder.result(job)
 
     def _apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
@@ -486,6 +516,7 @@ class Pipeline:
             "dcpstream.batch": batch_id,
         }
         with self._writing, self._exact(), span(f"process {self.name}", about, kind="consumer") as one:
+            self._lease.verify()
             self._typing.prepare(self.engine, lambda: app)
             report = self._applied(app, batch_id, frame)
             if report is not None:
@@ -533,6 +564,40 @@ class Pipeline:
             wait_s=self._clock.monotonic() - appended,
             is_recovered=is_recovered,
         )
+
+    def _hold(self) -> None:
+        """Take the lease, or keep it."""
+        if not self._lease.is_held:
+            self._lease.acquire(lambda: self.is_running or self._folder.is_busy or bool(self._calls))
+            self._lease.keep(self._lose)
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Keep the lease meanwhile, although no query runs yet."""
+        self._calls.append(None)
+        try:
+            yield
+        finally:
+            self._calls.pop()
+
+    @contextlib.contextmanager
+    def _leased(self) -> Iterator[None]:
+        """Hold the lease, and release it if it was not held before."""
+        was_held = self._lease.is_held
+        with self._at_work():
+            self._hold()
+            try:
+                yield
+            finally:
+                if not was_held:
+                    self._lease.release()
+
+    def _lose(self, error: LeaseRefused) -> None:
+        """Stop, because another process keeps the tables now."""
+        _log.error("%s", error)
+        self._failure = error
+        if self._query is not None:
+            self._query.stop()
 
     @contextlib.contextmanager
     def _kept_failure(self) -> Iterator[None]:

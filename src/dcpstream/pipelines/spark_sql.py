@@ -185,7 +185,7 @@ class SparkSqlEngine:
         observation = Observation()
         numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
         rows = numbered.observe(observation, *_facts_of_batch())
-        self._format.append(self.changes, rows, app, batch_id)
+        self._format.append(self._session, self.changes, rows, app, batch_id)
         # Spark plans and reads the next batch meanwhile.
         threading.Thread(target=self._look_ahead, args=[frame.sparkSession], name="dcp-look-ahead", daemon=True).start()
         found = _observed(observation)
@@ -243,15 +243,15 @@ class SparkSqlEngine:
         newest = self._fold_session.sql(query.newest())
         rows = newest.where(f"NOT {IS_REMOVED}").select(*query.columns)
         if query.types is None:
-            self._format.append(self.current, rows, app, query.upto)
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
             return 0
         if query.types.mode == "PERMISSIVE":
-            self._format.append(self.current, rows, app, query.upto)
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
             return _count(self._fold_session, f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
         newest.persist()
         try:
             rejected = self._rejected(newest)
-            self._format.append(self.current, rows, app, query.upto)
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
         finally:
             newest.unpersist()
         return rejected

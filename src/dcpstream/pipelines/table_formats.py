@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dcpstream.errors import OffsetError
+from dcpstream.errors import LeaseRefused, OffsetError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,8 +114,17 @@ class TableFormat(Protocol):
         """
         ...
 
-    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
-        """Append rows in one commit that carries the identifier."""
+    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier.
+
+        If another process appends at the same time, at most one commit of a batch succeeds.
+
+        Args:
+            session: sees what others have written; `rows` may be of another one.
+            table: the table.
+            rows: of the batch.
+            app, batch_id: the identifier.
+        """
         ...
 
     def look_ahead(self, session: SparkSession, table: Table) -> None:
@@ -209,8 +218,8 @@ class DeltaFormat:
         batch = int(found.get()) if found is not None and found.isDefined() else None
         return Table(f"{table.sql} VERSION AS OF {snapshot.version()}"), batch
 
-    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
-        """Append rows in one commit that carries the identifier."""
+    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier. Delta leaves out a batch that the table holds."""
         writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
         if table.path is None:
             writer.saveAsTable(table.sql)
@@ -333,12 +342,33 @@ class IcebergFormat:
         name = f"{table.sql} VERSION AS OF {snapshots[-1]['snapshot_id']}" if snapshots else table.sql
         return Table(name), max(found, default=None)
 
-    def append(self, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
-        """Append rows in one commit that carries the identifier."""
-        writer = rows.writeTo(table.sql)
+    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+        """Append rows in one commit that carries the identifier.
+
+        Iceberg itself never refuses to append. So the commit is an overwrite of no rows, which is checked: it fails if
+        files were added after the snapshot in which the batch was not there. Iceberg records it as an append.
+        """
+        from pyspark.sql.functions import lit
+
+        jvm: Any = session._jvm
+        found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, table.sql)
+        newest = found.currentSnapshot()
+        summary = {} if newest is None else newest.summary()
+        is_previous = summary.get(_APP) == app and summary.get(_BATCH) == str(batch_id - 1)
+        held = None if is_previous else self.batch(session, table, app)
+        if held is not None and held >= batch_id:
+            raise _refused(table, batch_id)
+        writer = rows.writeTo(table.sql).option("isolation-level", "serializable")
+        if newest is not None:
+            writer = writer.option("validate-from-snapshot-id", str(newest.snapshotId()))
         for name, value in {_APP: app, _BATCH: str(batch_id)}.items():
             writer = writer.option(f"snapshot-property.{name}", value)
-        writer.append()
+        try:
+            writer.overwrite(lit(False))
+        except Exception as error:
+            if "org.apache.iceberg.exceptions.ValidationException" in str(error):
+                raise _refused(table, batch_id) from error
+            raise
 
     def look_ahead(self, session: SparkSession, table: Table) -> None:
         """Nothing to do: the metadata is one file."""
@@ -396,6 +426,13 @@ class IcebergFormat:
     def catalog_settings(self, table: Table) -> Mapping[str, str]:
         """No cache of tables in the session's catalog."""
         return {f"spark.sql.catalog.{table.sql.partition('.')[0]}.cache-enabled": "false"}
+
+
+def _refused(table: Table, batch_id: int) -> LeaseRefused:
+    return LeaseRefused(
+        f"{table.sql}: batch {batch_id} was not appended, because another process has written to the table since. Two "
+        "pipelines must not keep the same tables. Stop one of them; no row is lost, and none is there twice."
+    )
 
 
 def merge_counts_of(summary: Mapping[str, str]) -> MergeCounts:
