@@ -39,17 +39,37 @@ def failure_of(error: BaseException, options: Mapping[str, str]) -> Failure:
         error: raised by it, or the one that ended its query.
         options: of its source.
     """
-    kind: type[BaseException] | None = type(error)
-    message = str(error)
-    if not isinstance(error, DcpstreamError):
-        found = _OURS.findall(message)
-        kind = None
-        if found:
-            name, message = found[-1]
-            kind = getattr(errors, name, None)
-    if kind is None or not issubclass(kind, DcpstreamError):
+    kind, message = _ours(error)
+    if kind is None:
         # After its reason Spark describes the query, in many lines.
         return Failure(message.partition("\n=== Streaming Query ===")[0].strip(), is_final=False)
-    rewinds = {name.lower(): value.lower() for name, value in options.items()}.get("onrollback") != "fail"
-    is_final = issubclass(kind, _FINAL) or (issubclass(kind, RollbackRequired) and not rewinds)
+    is_final = issubclass(kind, _FINAL) or (issubclass(kind, RollbackRequired) and not _rewinds(options))
     return Failure(message.strip(), is_final)
+
+
+def must_repeat(error: BaseException, options: Mapping[str, str]) -> bool:
+    """Whether a job failed only because a node lost changes that it had read, so that it goes back when it runs again.
+
+    Args:
+        error: of the job.
+        options: of its source.
+    """
+    kind, _ = _ours(error)
+    return kind is not None and issubclass(kind, RollbackRequired) and _rewinds(options)
+
+
+def _rewinds(options: Mapping[str, str]) -> bool:
+    return {name.lower(): value.lower() for name, value in options.items()}.get("onrollback") != "fail"
+
+
+def _ours(error: BaseException) -> tuple[type[DcpstreamError] | None, str]:
+    """The class of an error of ours, None for another error; and its message."""
+    if isinstance(error, DcpstreamError):
+        return type(error), str(error)
+    found = _OURS.findall(str(error))
+    if not found:
+        return None, str(error)
+    name, message = found[-1]
+    kind = getattr(errors, name, None)
+    is_ours = isinstance(kind, type) and issubclass(kind, DcpstreamError)
+    return (kind, message) if is_ours else (None, message)

@@ -33,9 +33,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.pipelines.document_types import Mode
-from dcpstream.pipelines.engine import FoldReport, TableEngine
+from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
+from dcpstream.pipelines.failures import must_repeat
 from dcpstream.pipelines.folding import FOLD_SHARE, Folder, Held
 from dcpstream.pipelines.lease import DIRECTORY, Lease
 from dcpstream.pipelines.location import child, exists, local_directory
@@ -63,6 +64,10 @@ MAINTENANCE_BATCHES = 50
 
 RETAIN_HOURS = 24.0
 """Time that files of older versions are kept, for readers that still use them."""
+
+REPEATS_MAX = 3
+"""Times that a batch is read again after a rollback in the middle of it. Spark repeats a failed task as often on a
+cluster, but never with the master `local[N]`."""
 
 STOP_TIMEOUT_S = 60.0
 """Time that `stop` waits for a batch that is being written."""
@@ -540,7 +545,7 @@ class Pipeline:
             summary = self.engine.summary(batch_id)
         else:
             self._require_next(held, batch_id)
-            summary = self.engine.append(app, batch_id, frame)
+            summary = self._appended(app, batch_id, frame)
         appended = self._clock.monotonic()
         if summary.rollbacks:
             # No fold may take these rows for rows without a rollback, and void rows are deleted while nobody uses them.
@@ -607,6 +612,18 @@ class Pipeline:
         except Exception as error:
             self._failure = error
             raise
+
+    def _appended(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        """Append a batch; again if a node lost changes while its tasks read them. Nothing is committed then."""
+        for _ in range(REPEATS_MAX):
+            try:
+                return self.engine.append(app, batch_id, frame)
+            except Exception as error:
+                if not must_repeat(error, self._options):
+                    raise
+                _log.warning("batch %d is read again, because a node lost changes that it had sent", batch_id)
+            self._lease.verify()
+        return self.engine.append(app, batch_id, frame)
 
     @contextlib.contextmanager
     def _exact(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -103,6 +104,12 @@ def cluster_partitions(spark: SparkSession) -> int | None:
 def local_master(cores: int) -> str:
     """The master of a session on one machine that runs failed tasks again."""
     return f"local[{cores},{TASK_FAILURES}]"
+
+
+def _repeating(master: str) -> str:
+    """The master; with `TASK_FAILURES` if it is a local one that says nothing about failures."""
+    cores = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return master if cores is None else f"local[{cores[1] or 1},{TASK_FAILURES}]"
 
 
 def session_settings(
@@ -216,7 +223,8 @@ def build_session(
 
     Args:
         name: of the application.
-        master: Spark's master, default `local_master` of this machine.
+        master: Spark's master, default `local_master` of this machine. `local[N]` becomes `local[N,4]`, because Spark
+            runs no failed task again without that number, and a task must run again after a rollback in its batch.
         settings: further settings, which win over ours.
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
@@ -238,7 +246,7 @@ def build_session(
     }
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).master(master or local_master(cores))
+    builder = SparkSession.builder.appName(name).master(_repeating(master or local_master(cores)))
     for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

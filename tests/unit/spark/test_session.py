@@ -189,7 +189,8 @@ def test_executors_of_other_machines_reach_the_driver(
         def appName(self, _: str) -> Builder:  # noqa: N802 - Spark's name
             return self
 
-        def master(self, _: str) -> Builder:
+        def master(self, name: str) -> Builder:
+            given["master"] = name
             return self
 
         def getOrCreate(self) -> Any:  # noqa: N802 - Spark's name
@@ -197,6 +198,8 @@ def test_executors_of_other_machines_reach_the_driver(
 
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
     build_session(master=master, tables=None)
+    assert given["master"] in {master, "local[2,4]", local_master(os.cpu_count() or 1)}
+    assert master != "local[2]" or given["master"] == "local[2,4]", "failed tasks are run again"
     assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == host
 
 
