@@ -198,6 +198,7 @@ class Pipeline:
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
         self._rejects = rejects
+        self._is_warned = False
         self._rows = 0
         self._rollbacks = 0
         self._batches_since_maintenance = 0
@@ -270,7 +271,7 @@ class Pipeline:
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}
         if any(name.lower() == "numpartitions" for name in self._options):
             partitions = {}
-        hint = {"checkpointLocation": self.checkpoint} if can_open(self.checkpoint) else {}
+        hint = self._checkpoint_hint()
         stream = self._spark.readStream.format("dcp").options(**hint, **partitions, **self._options).load()
         writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
@@ -284,6 +285,22 @@ class Pipeline:
         self._wanted = wanted_seqnos(SourceOptions.parse(self._options)) if is_repeated else None
         self._writer = writer.queryName(self.name)
         self._query = self._writer.start()
+
+    def _checkpoint_hint(self) -> dict[str, str]:
+        """The option that names the checkpoint to the source, if its tasks can write there."""
+        if can_open(self.checkpoint):
+            return {"checkpointLocation": self.checkpoint}
+        if not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "%s: tasks leave no notes in this checkpoint, because Arrow cannot open its file system (it opens "
+                "local directories, and URLs such as s3:// and gs:// where its own libraries and logins are set up). "
+                "If a node purges deletions between the plan of a batch and its read, and a failover follows before "
+                "the next batches, documents that were deleted may stay in the table. Keep the metadata purge interval "
+                "of the bucket longer than any stop of this pipeline, and run dcpstream compare after a failover.",
+                self.checkpoint,
+            )
+        return {}
 
     def run(
         self,

@@ -247,3 +247,16 @@ def test_before_it_is_started(bench: DeltaRsBench) -> None:
     assert pipeline.progress() == PipelineProgress()
     assert pipeline.engine.fold_rows_min == FOLD_ROWS_MIN
     pipeline.stop()
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/tables", "dbfs:/tables", "hdfsx://host/tables"])
+def test_a_checkpoint_without_notes_is_told_once(bench: DeltaRsBench, path: str, caplog: Any) -> None:
+    """Tasks write there through Arrow, which does not open every file system that Spark opens."""
+    pipeline = Pipeline(None, path, NEEDED, engine=bench.engine())  # type: ignore[arg-type]
+    assert pipeline._checkpoint_hint() == pipeline._checkpoint_hint() == {}
+    (record,) = caplog.records
+    assert f"{path}/checkpoint: tasks leave no notes" in record.getMessage()
+    assert "documents that were deleted may stay" in record.getMessage()
+    local = pipeline_of(bench)
+    assert local._checkpoint_hint() == {"checkpointLocation": local.checkpoint}
+    assert len(caplog.records) == 1
