@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcpstream.pipelines import FoldReport, Pipeline, compare
 from dcpstream.spark import build_session
@@ -48,7 +48,7 @@ def assert_now(spark: SparkSession, path: Path) -> None:
     bucket = Bucket(path / "node")
     (path / "now").mkdir()
     spark.sql("CREATE NAMESPACE iceberg.now")
-    names = {table: f"iceberg.now.{table}" for table in ("changes", "current")}
+    names: dict[str, Any] = {table: f"iceberg.now.{table}" for table in ("changes", "current")}
     folds: list[FoldReport] = []
     pipeline = Pipeline(spark, path / "now", bucket.options, **names, on_fold=folds.append, folds_beside=False)
     bucket.set_many("a", 100, "1")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcpstream.client.kv.client import KvClient
-from dcpstream.errors import ConfigError, LocalProtocolError, OffsetError
+from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.pipelines import BatchReport, Pipeline
 from dcpstream.pipelines.delta_rs import DeltaRsEngine
 from tests.kit.spark import Bucket, changes_of, current_of, table_rows
@@ -259,3 +263,52 @@ def test_options_that_a_pipeline_does_not_take(spark: SparkSession, tmp_path: Pa
     with pytest.raises(ConfigError) as raised:
         Pipeline(spark, tmp_path, {**needed, option: "key"})
     assert raised.value.option == option
+
+
+ALONE = """
+import json, sys
+from dcpstream.pipelines import Pipeline
+from dcpstream.spark import build_session
+spark = build_session("other", master="local[1,4]", driver_memory="512m", tables=None)
+pipeline = Pipeline(spark, sys.argv[1], json.loads(sys.argv[2]), engine="delta-rs")
+pipeline.start(trigger=None)
+print("started", flush=True)
+pipeline.await_end()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_processes_on_one_path(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While both live, the second is refused. While the first is suspended it takes over, and the first gives up."""
+    bucket.set_many("k", 50, "1")
+    path = tmp_path / "tables"
+    command = [sys.executable, "-c", ALONE, str(path), json.dumps(bucket.options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "started\n"
+            with pytest.raises(LeaseRefused, match=f"its tables are kept by process {first.pid} on "):
+                make(spark, bucket, tmp_path).start()
+            first.send_signal(signal.SIGSTOP)
+            # The lease has ended, without the minute.
+            monkeypatch.setattr("dcpstream.pipelines.lease.LEASE_S", -1.0)
+            bucket.set_many("k", 30, "2")
+            pipeline = make(spark, bucket, tmp_path)
+            pipeline.start(trigger=None)
+            query = pipeline._query
+            assert query is not None
+            query.processAllAvailable()
+            first.send_signal(signal.SIGCONT)
+            bucket.set_many("k", 20, "3")
+            _, errors = first.communicate(timeout=patient(120))
+            assert first.returncode == 1
+            assert "LeaseRefused" in errors or "CONCURRENT_STREAM_LOG_UPDATE" in errors, errors[-2000:]
+            query.processAllAvailable()
+            pipeline.stop()
+        finally:
+            first.kill()
+    assert current_of(pipeline) == bucket.documents(f"k{n}" for n in range(50))
+    changes_of(pipeline)

@@ -323,7 +323,8 @@ def test_a_catalog_without_views_is_refused_at_the_start(
     spark.conf.set("spark.sql.catalog.plain", "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
     spark.conf.set("spark.sql.catalog.plain.url", "jdbc:derby:memory:plain;create=true")
     spark.conf.set("spark.sql.catalog.plain.driver", "org.apache.derby.iapi.jdbc.AutoloadedDriver")
-    pipeline = Pipeline(spark, tmp_path, bucket.options, schema="n INT", **{option: "plain.APP.view"})
+    view: dict[str, Any] = {option: "plain.APP.view"}
+    pipeline = Pipeline(spark, tmp_path, bucket.options, schema="n INT", **view)
     with pytest.raises(ConfigError, match=rf"{option} cannot be 'plain.APP.view'.*call Pipeline\.{option}\(\)"):
         pipeline.start()
     assert not pipeline.is_running
