@@ -46,17 +46,10 @@ def main() -> int:
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
 
-    with tempfile.TemporaryDirectory(prefix="dcpstream-judge-") as directory:
-        path = None if arguments.memory else directory
-        with dcpstream.Node(vbuckets=1024, path=path, username="@admin", password="password", users=USERS) as node:
-            print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
-            address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
-            ran = 0
-            for has_map in (False, True):
-                names = [name for name in chosen if recorded.had_map(name) is has_map]
-                number = 0 if has_map else node.inject("no_map")
-                ran |= run("run.py", *address, *names) if names else 0
-                node.lift(number)
+    ran = 0
+    for has_map in (False, True):  # each set was recorded from a fresh server
+        names = [name for name in chosen if recorded.had_map(name) is has_map]
+        ran |= play(names, arguments, has_map=has_map) if names else 0
 
     status = ran
     for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):
@@ -65,6 +58,18 @@ def main() -> int:
         )
     print("no difference" if status == 0 else "there are differences, or a scenario that did not run to its end")
     return status
+
+
+def play(names: list[str], arguments: argparse.Namespace, *, has_map: bool) -> int:
+    """Play scenarios against a fresh node; 0 if all of them ran."""
+    with tempfile.TemporaryDirectory(prefix="dcpstream-judge-") as directory:
+        path = None if arguments.memory else directory
+        with dcpstream.Node(vbuckets=1024, path=path, username="@admin", password="password", users=USERS) as node:
+            if not has_map:
+                node.inject("no_map")
+            print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
+            address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
+            return run("run.py", *address, *names)
 
 
 def run(script: str, *arguments: str) -> int:
