@@ -330,7 +330,8 @@ def test_an_advance_has_no_answer(new: SimulatedNode, seqno: int) -> None:
     source.mutation(b"k", 1)
     answers = source.send(Opcode.DCP_SEQNO_ADVANCED, extras=seqno.to_bytes(8, "big"))
     assert [frame.opcode for frame in answers] == ([Opcode.DCP_SNAPSHOT_MARKER] if seqno == 3 else [])
-    assert source.send(Opcode.DCP_SEQNO_ADVANCED, extras=bytes(8), opaque=0x999) == []
+    (refused,) = source.send(Opcode.DCP_SEQNO_ADVANCED, extras=bytes(8), opaque=0x999)
+    assert refused.status == Status.UNKNOWN_COMMAND
     source.marker(4, 5)
     assert source.mutation(b"l", 5) == []
     assert new.vbucket(1).high_seqno == 5

@@ -170,21 +170,23 @@ class ConsumerConnection:
             handler(self, frame)
 
     def _is_advance(self, frame: Frame) -> bool:
-        """Whether this is a SEQNO_ADVANCED that a producer may send here.
+        """Whether this is the SEQNO_ADVANCED of a stream that has no sync writes.
 
         A server knows the message at its clients only and answers UNKNOWN_COMMAND, although its own producer sends it
         to a copy without sync writes, in the place of durable writes, and drops the connection on that answer.
         """
-        is_one = frame.opcode == Opcode.DCP_SEQNO_ADVANCED and SeqnoAdvanced.layout.mismatch(frame) is None
-        return is_one and not self.is_sync_replication
+        if frame.opcode != Opcode.DCP_SEQNO_ADVANCED or self.is_sync_replication:
+            return False
+        stream = self.streams.get(frame.vbid)
+        is_of_stream = stream is not None and stream.opaque == frame.opaque
+        return is_of_stream and SeqnoAdvanced.layout.mismatch(frame) is None
 
     def _handle_advance(self, frame: Frame) -> None:
-        """SEQNO_ADVANCED has no answer, not even if it does not fit."""
-        stream = self.streams.get(frame.vbid)
-        if stream is not None and stream.opaque == frame.opaque:
-            (seqno,) = SeqnoAdvanced.unpack(frame)
-            stream.advance(seqno)
-            self._after_row(stream)
+        """SEQNO_ADVANCED has no answer, not even if it lies outside the snapshot."""
+        stream = self.streams[frame.vbid]
+        (seqno,) = SeqnoAdvanced.unpack(frame)
+        stream.advance(seqno)
+        self._after_row(stream)
 
     def _handle_open(self, frame: Frame) -> None:
         self._refuse(frame, ALREADY_OPEN)
