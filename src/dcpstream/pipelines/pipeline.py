@@ -256,6 +256,8 @@ class Pipeline:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._query = self._failure = None
         with self._kept_failure(), self._at_work():
+            # Before the lease, whose file would stand where a checkpoint is to be restored.
+            self._require_whole()
             self._hold()
             try:
                 self._start(until, trigger)
