@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
+from chaos.tables import read_delta
 from tests.kit.spark import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -21,12 +21,12 @@ import sys
 from dcpstream.pipelines import Pipeline
 from dcpstream.spark.session import build_session
 
-connection_string, path, until = sys.argv[1:]
+connection_string, path, engine, until = sys.argv[1:]
 access = {"connectionString": connection_string, "username": "Administrator", "password": "password"}
 options = {**access, "bucket": "default", "maxOffsetsPerTrigger": "3000"}
 spark = build_session("killed", driver_memory="1g")
 pipeline = Pipeline(
-    spark, path, options, engine="delta-rs", on_batch=lambda report: print(report.batch_id, flush=True)
+    spark, path, options, engine=engine, on_batch=lambda report: print(report.batch_id, flush=True)
 )
 pipeline.start(until=until, trigger=None)
 pipeline.await_end()
@@ -36,9 +36,9 @@ spark.stop()
 KEYS = [f"k{n}" for n in range(3000)]
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, seed: int) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("engine", "seed", "kills"), [("delta-rs", 1, 4), ("delta-rs", 2, 4), ("delta", 3, 20)])
+def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, engine: str, seed: int, kills: int) -> None:
     dice = random.Random(seed)
     tables = tmp_path / "tables"
     bucket.flush_every(1.0)
@@ -48,12 +48,12 @@ def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, seed: int)
         bucket.delete(*{dice.choice(KEYS) for _ in range(count // 10)})
 
     def start(until: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", _CHILD, bucket.node.connection_string, str(tables), until]
+        command = [sys.executable, "-c", _CHILD, bucket.node.connection_string, str(tables), engine, until]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
 
-    for _ in range(4):
+    for _ in range(kills):
         write(2000)
         child = start("stopped")
         assert child.stdout is not None
@@ -75,11 +75,10 @@ def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, seed: int)
     assert child.returncode == 0, out
 
     expected = bucket.documents(KEYS)
-    rows = DeltaTable(str(tables / "current")).to_pyarrow_table(columns=["key", "value"]).to_pylist()
+    rows = read_delta(tables / "current").select(["key", "value"]).to_pylist()
     assert len(rows) == len(expected)
     assert {row["key"]: row["value"].decode() for row in rows} == expected
-    changes = DeltaTable(str(tables / "changes")).to_pyarrow_table().to_pylist()
-    changes = [row for row in changes if row["op"] != "rollback"]
+    changes = [row for row in read_delta(tables / "changes").to_pylist() if row["op"] != "rollback"]
     assert len({(row["vbucket"], row["seqno"]) for row in changes}) == len(changes)
     newest = {row["key"]: row["value"] for row in sorted(changes, key=lambda row: row["seqno"])}
     assert {key: value.decode() for key, value in newest.items() if value is not None} == expected
