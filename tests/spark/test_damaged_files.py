@@ -32,6 +32,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
     "flipped": _flipped,
 }
 
+
 def ends_of(folder: Path) -> list[Path]:
     """The oldest and the newest file of each kind in each folder, by their relative paths."""
     groups: dict[tuple[Path, str], list[Path]] = {}
@@ -55,7 +56,7 @@ def test_a_damaged_file_is_told_or_changes_nothing(
 ) -> None:
     whole = tmp_path / "whole"
     for turn in range(2):
-        bucket.set(**{name: f"{turn}" for name in NAMES})
+        bucket.set(**dict.fromkeys(NAMES, f"{turn}"))
         pipeline_of(spark, bucket, whole, engine).run(until="available")
     bucket.set(k1="new", more="new")
     bucket.delete("k2")
