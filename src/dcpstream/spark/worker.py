@@ -77,10 +77,10 @@ def _passed_on(items: Generator[Item, Any, Any]) -> Generator[Item, None, None]:
 def leave_if_spark_is_gone() -> None:
     """End the process of a stream's reader if it is closing because Spark has closed its socket.
 
-    Spark calls a reader's `stop` while the EOFError of that socket is on its way, and then prints it with a second one
-    about its own answer.
+    Spark calls a reader's `stop` while the error of that socket is on its way, and then prints it with a second one
+    about its own answer. The error is an EOFError where the reader waits for a call, and another where it answers one.
     """
-    if isinstance(sys.exc_info()[1], EOFError) and _is_spark_worker():
+    if isinstance(sys.exc_info()[1], EOFError | BrokenPipeError | ConnectionResetError) and _is_spark_worker():
         os._exit(0)
 
 

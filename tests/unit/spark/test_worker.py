@@ -166,11 +166,13 @@ def test_every_other_broken_pipe_is_an_error_as_usual(tmp_path: Path) -> None:
     assert worker(tmp_path, code, module="daemon").stdout == "an error\n"
 
 
-def test_a_stream_reader_leaves_when_spark_has_closed_its_socket(tmp_path: Path) -> None:
-    code = "try:\n    raise {}\nfinally:\n    leave_if_spark_is_gone()\n"
-    assert worker(tmp_path, code.format("EOFError")).stderr == ""
-    (tmp_path / "again").mkdir()
-    assert "KeyError" in worker(tmp_path / "again", code.format("KeyError")).stderr
+@pytest.mark.parametrize("error", ["EOFError", "BrokenPipeError", "ConnectionResetError"])
+def test_a_stream_reader_leaves_when_spark_has_closed_its_socket(tmp_path: Path, error: str) -> None:
+    assert worker(tmp_path, f"try:\n    raise {error}\nfinally:\n    leave_if_spark_is_gone()\n").stderr == ""
+
+
+def test_a_stream_reader_that_fails_otherwise_reports_it(tmp_path: Path) -> None:
+    assert "KeyError" in worker(tmp_path, "try:\n    raise KeyError\nfinally:\n    leave_if_spark_is_gone()\n").stderr
 
 
 def test_the_rows_are_closed_when_nobody_wants_more() -> None:
