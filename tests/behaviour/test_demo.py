@@ -133,6 +133,7 @@ def flights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_kills_in_the_middle_and_still_exact(demos: list[Demo], tmp_path: Path, flights: Path) -> None:
     directory = tmp_path / "out"
     demo = Demo(directory, "--flights", str(flights), "--flush-interval", "8", "--rate", "0", "--keep")
@@ -160,6 +161,7 @@ def test_kills_in_the_middle_and_still_exact(demos: list[Demo], tmp_path: Path, 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process(demos: list[Demo], tmp_path: Path, flights: Path, number: signal.Signals) -> None:
     demo = Demo(tmp_path / "out", "--flights", str(flights), "--no-kills")
     demos.append(demo)

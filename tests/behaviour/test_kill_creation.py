@@ -8,7 +8,7 @@ import pytest
 
 from tools.kill_creation import CreationLoop, Fault, run
 
-FAST_RUNS = 3
+FAST_RUNS = 1
 SLOW_RUNS = 60
 
 

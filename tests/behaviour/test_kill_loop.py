@@ -8,7 +8,7 @@ import pytest
 
 from tools.kill_loop import KillLoop, Loss, run
 
-FAST_RUNS = 12
+FAST_RUNS = 5
 SLOW_RUNS = 300
 
 

@@ -26,7 +26,7 @@ USERS = {
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
 }
 SLOW = [
-    *("s02", "s09", "s11", "s13", "s18", "s19", "s20", "s23", "s25", "s31"),
+    *("s02", "s09", "s11", "s13", "s14", "s18", "s19", "s20", "s23", "s25", "s31"),
     *("s41", "s42", "s52", "s53", "s54", "s55"),
 ]
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]

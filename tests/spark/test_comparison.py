@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COUNT = 300
 
 
+@pytest.mark.slow
 def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.node.set_collections("default", {"shop": ["orders"]})
     values = {f"doc{n}": bytes((n % 256, 255, 0)) for n in range(COUNT)}

@@ -103,6 +103,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, Decimal | date) else repr(value)
 
 
+@pytest.mark.slow
 def test_the_engines_judge_hard_documents_alike(spark: SparkSession) -> None:
     types = DocumentTypes(fields_of(DDL))
     documents = [*ALIKE, *OTHER]

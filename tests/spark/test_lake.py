@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spark
 COUNT = 60
 
 
+@pytest.mark.slow
 def test_a_mistake_ends_one_pipeline_and_the_other_goes_on(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """The mistake appears only in the running query, as an exception of Spark."""
     bucket.set_many("k", COUNT, '{"n": 1}')

@@ -145,7 +145,7 @@ def test_a_death_between_the_two_tables(
     assert len(changes_of(pipeline)) == 101
 
 
-@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("is_running", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path: Path, is_running: bool) -> None:
     reports: list[BatchReport] = []
     pipeline = make(spark, bucket, tmp_path, on_batch=reports.append)

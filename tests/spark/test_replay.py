@@ -70,6 +70,7 @@ def test_the_spool_needs_a_directory(node: dcpstream.Node) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_query_that_fails_in_its_sink_gets_the_same_rows_again(
     spark: SparkSession, node: dcpstream.Node, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_the_tables_are_exact_after_every_batch(
 @pytest.mark.parametrize(
     "batches", [1, pytest.param(len(told_together(SOME)), marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
+@pytest.mark.slow
 def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: SparkBench, batches: int) -> None:
     assert play_beside_folds(bench, told_together(SOME)[:batches]) > 0
 
@@ -178,6 +179,7 @@ def test_tables_and_a_view_in_a_catalog(spark: SparkSession, tmp_path: Path) -> 
         spark.sql("DROP SCHEMA lake CASCADE")
 
 
+@pytest.mark.slow
 def test_a_pipeline_whose_rows_do_not_pass_through_the_driver(
     spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COUNT = 300
 
 
+@pytest.mark.slow
 def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("doc", COUNT, "1")
     bucket.delete("doc3")
