@@ -120,6 +120,7 @@ CHECKS = [
         ("dcp", "-auth", "SCRAM-SHA256", "-history", "-kept"),
         on_disk=True,
         options=HISTORY,
+        is_slow=True,
     ),
     Check(
         "gocbcore",

@@ -88,7 +88,7 @@ SOME = (
 @pytest.mark.parametrize(
     ("stories", "fold_rows_min", "writes"),
     [
-        pytest.param(SOME, 1000, 1, id="some, lazy, dying"),
+        pytest.param(SOME, 1000, 1, id="some, lazy, dying", marks=pytest.mark.slow),
         *(
             pytest.param(
                 tuple(STORIES),

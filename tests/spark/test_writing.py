@@ -45,6 +45,7 @@ def test_a_data_frame(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> No
         write(some, bucket, operation="insert", valueColumn="v", flags="9")
 
 
+@pytest.mark.slow
 def test_changes_into_another_bucket(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """A change set with deletions arrives, and arrives again without harm when the last batch is replayed."""
     bucket.node.create_bucket("copy", vbuckets=8)
