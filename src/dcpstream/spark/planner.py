@@ -182,8 +182,9 @@ def plan_end_offset(
             planned = VbucketOffset(replace(begin[vbid], vbuuid=observed[vbid].vbuuid).with_collections(collections))
         if vbid in refills or (take and is_filtered and _grows(begin[vbid], collections)):
             planned = _refilled(planned, begin[vbid])
-        known = max(planned.at.manifest_uid, manifest_uid)
-        vbuckets[vbid] = replace(planned, at=replace(planned.at, manifest_uid=known))
+        if planned.at.manifest_uid < manifest_uid:
+            planned = replace(planned, at=replace(planned.at, manifest_uid=manifest_uid))
+        vbuckets[vbid] = planned
     # A rollback that leaves nothing for this batch to read leaves the refill to a later one.
     rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)
     pending = start.pending.difference(refills, rolled_back)
