@@ -130,7 +130,12 @@ class HadoopFiles:
         """Make a file."""
         if self._system.exists(self._path(name)):
             return False
-        self._write(name, content, overwrites=False)
+        try:
+            self._write(name, content, overwrites=False)
+        except Exception:
+            if self._system.exists(self._path(name)):
+                return False  # another process made it meanwhile
+            raise
         return True
 
     def replace(self, name: str, content: bytes) -> None:
