@@ -266,7 +266,6 @@ class Pipeline:
                 raise
 
     def _start(self, until: Until, trigger: str | None) -> None:
-        self._require_whole()
         self._folder.reset()
         self._typing.prepare(self.engine, self._app)
         tasks = cluster_partitions(self._spark)
