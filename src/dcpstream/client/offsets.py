@@ -33,7 +33,7 @@ CollectionsText: TypeAlias = Callable[[Collections], str]
 _encode = json.JSONEncoder(sort_keys=True).encode
 
 CHECKSUM_AT = ', "crc32": "'
-"""What stands before the checksum of a record in a database."""
+"""The text before the checksum in a record of a database."""
 _RECORD_NAMES = frozenset(
     {"vbuuid", "seqno", "snapshot_start", "snapshot_end", "manifest_uid", "collections", "rolling_back", "earlier"}
     | {"crc32"}

@@ -265,9 +265,9 @@ class ClientLogin:
             raise RemoteProtocolError(f"not a SCRAM challenge, or one of more than {MAX_ITERATIONS} rounds")
         if int(rounds) < MIN_ITERATIONS:
             raise RemoteProtocolError(
-                f"it asks for {int(rounds)} rounds of hashing, fewer than {MIN_ITERATIONS}: a proof made with so few "
-                "shows too much of the password. Raise scramShaIterations in the server's security settings and set "
-                "the password again"
+                f"the server asks for {int(rounds)} rounds of hashing, fewer than {MIN_ITERATIONS}: a proof made with "
+                "so few shows too much of the password. Raise scramShaIterations in the server's security settings and "
+                "set the password again"
             )
         without_proof = _CHANNEL_BINDING + b",r=" + nonce
         auth_message = b",".join((self._first_bare, server_data, without_proof))

@@ -15,8 +15,8 @@ from dcpstream.errors import RemoteProtocolError
 __all__ = ["ReceivedCheckpoint"]
 
 KEYS_MAX = 100_000
-"""Keys that are remembered of one checkpoint. The source keeps a checkpoint for seconds, so only a faulty one has more;
-a checkpoint that has is no longer looked at."""
+"""Keys that are remembered of one checkpoint. The source keeps a checkpoint for seconds, so only a faulty one has more.
+The copy then forgets them and begins to collect keys anew."""
 
 
 class ReceivedCheckpoint:

@@ -137,7 +137,7 @@ def refused_by_all(refusals: Sequence[StatusError]) -> StatusError:
 
 
 def is_config_only(error: BaseException) -> bool:
-    """Whether the node let us in and has only the cluster map of the bucket: other nodes serve it."""
+    """Whether the node answered CONFIG_ONLY: it has the map of the bucket, and other nodes serve the bucket."""
     return isinstance(error, StatusError) and error.status == Status.CONFIG_ONLY
 
 
@@ -147,7 +147,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 def has_progressed(before: StreamOffset, at: StreamOffset) -> bool:
-    """Whether a vbucket's reader has come so far that a fault at the earlier position is forgiven."""
+    """Whether a reader made enough progress between two positions of a vbucket to reset the count of faults."""
     is_past_snapshot = at.seqno == at.snapshot_end or at.snapshot_start > before.seqno
     return at.seqno > before.seqno and (is_past_snapshot or at.seqno - before.seqno >= PROGRESS_ROWS)
 

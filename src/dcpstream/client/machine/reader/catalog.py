@@ -119,7 +119,7 @@ class Catalog:
 
     @property
     def needs_polling(self) -> bool:
-        """Whether something is missing that may come without an event in any stream: a collection, or a name."""
+        """Whether the reader must ask for the manifest at intervals: a wanted collection or a name is missing."""
         return bool(self.wanted.missing or self.unnamed) or (
             isinstance(self._selection, Selection) and self.wanted.scope_id is None and self._selection.has_scopes
         )
@@ -171,7 +171,7 @@ class Catalog:
         self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
 
     def complaint(self) -> str:
-        """What is wrong with the last answer, and what to do; empty if it counts."""
+        """The message for an answer that is too old, with what to do; empty if the last answer is current."""
         if self.older is None:
             return ""
         return older_manifest(*self.older, max(self._manifest.uid, self.least_uid))

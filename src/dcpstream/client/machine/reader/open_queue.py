@@ -163,10 +163,8 @@ class OpenQueue:
         report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
     ) -> bool:
         """Report collections that ended and find new ones; False while the node is asked for their bounds."""
-        coverage, uid = (
-            self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge),
-            self._catalog.manifest_uid,
-        )
+        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
+        uid = self._catalog.manifest_uid
         bounds: Mapping[int, int] | None = {}
         if coverage.dropped and not self._catalog.is_plan:
             bounds = self._side_requests.upper_bounds(connection, now)

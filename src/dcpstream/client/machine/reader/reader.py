@@ -618,7 +618,7 @@ class StreamReader:
 
     @staticmethod
     def _has_everything(vbucket: Vbucket, stream: Stream) -> bool:
-        """Whether a stream that the node ended with OK has brought all that there is for it up to its end."""
+        """Whether the stream received everything that the node has for it. The node has ended it with OK."""
         tracker = stream.tracker
         if tracker.pending_end is not None:
             return False
