@@ -27,7 +27,7 @@ class Racing:
 def files_of(system: Racing) -> HadoopFiles:
     files = HadoopFiles.__new__(HadoopFiles)
     files._system = system
-    files._path = lambda name: name  # type: ignore[method-assign]
+    files._path = lambda name: name
     return files
 
 
