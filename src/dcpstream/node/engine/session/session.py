@@ -83,13 +83,9 @@ TOGETHER_MAX = 256
 
 _REQUEST = int(Magic.REQUEST)
 _TOGETHER = frozenset(
-    (
-        bytes((Magic.REQUEST, Opcode.SET_VBUCKET)),
-        bytes((Magic.REQUEST, Opcode.DCP_SET_VBUCKET_STATE)),
-        bytes((Magic.RESPONSE, Opcode.DCP_STREAM_REQ)),
-    )
+    (bytes((Magic.REQUEST, Opcode.DCP_SET_VBUCKET_STATE)), bytes((Magic.RESPONSE, Opcode.DCP_STREAM_REQ)))
 )
-"""First two bytes of frames that come one for each vbucket, and change its metadata: its role, its failover log."""
+"""First two bytes of frames that come one for each vbucket, and change its role or cut its history durably."""
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)

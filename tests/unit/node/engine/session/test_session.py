@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from dcpstream.model import BucketSettings, Persist
 from dcpstream.node.engine import MAX_OUTPUT_BYTES
 from dcpstream.node.engine.session.responses import encode_duration
 from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
@@ -347,35 +348,51 @@ def answered(client: Talker, data: bytes) -> list[int]:
     return [frame.status for frame in frames]
 
 
-def test_roles_that_come_together_become_durable_in_one_step(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_new_roles_are_durable_with_the_next_commit(tmp_path, monkeypatch, is_pipelined):
     store = DiskBucketStore(tmp_path, 8)
     client = Talker(engine_of(store))
     steps = counted_steps(store, monkeypatch)
-    roles = [
-        encode_request(Opcode.SET_VBUCKET, vbid=vbid % 9, opaque=vbid, extras=b"\x02" if vbid < 4 else b"\x04")
-        for vbid in range(9)
-    ]
-    between = encode_request(Opcode.NOOP, opaque=9)
-    last = encode_request(Opcode.SET_VBUCKET, vbid=0, opaque=10, extras=b"\x04")
-    assert answered(client, b"".join(roles) + between + last) == [0] * 8 + [Status.ERANGE, 0, 0]
-    assert steps == [8, 1], "the refused one changed nothing, and the last one is alone"
+    roles = [encode_request(Opcode.SET_VBUCKET, vbid=vbid % 9, opaque=vbid, extras=b"\x02") for vbid in range(9)]
+    expected = [0] * 8 + [Status.ERANGE]
+    if is_pipelined:
+        assert answered(client, b"".join(roles)) == expected
+    else:
+        assert [client.send(role)[0].status for role in roles] == expected
+    assert (steps, store.needs_commit) == ([], True)
+    store.commit()
+    assert (steps, store.needs_commit) == ([8], False)
+    client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\x01")
     store.close(clean=False)
     kept = DiskBucketStore(tmp_path, 8)
-    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [4, 2, 2, 2, 4, 4, 4, 4]
+    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [2] * 8, "the last change was lost as a whole"
     kept.close()
 
 
-def test_roles_are_durable_when_the_answers_are_there(tmp_path, monkeypatch):
-    store = DiskBucketStore(tmp_path, 8)
+def test_a_promotion_is_on_disk_before_the_first_row_of_its_branch(tmp_path):
+    store = DiskBucketStore(tmp_path, 1)
     client = Talker(engine_of(store))
-    steps = counted_steps(store, monkeypatch)
-    roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(8))
-    half = len(roles) // 2 + 5
-    used = client.session.receive(roles[:half])
-    assert used == len(roles) // 2
-    assert (len(client.collect()), steps) == (4, [4])
-    assert client.session.receive(roles[used:]) == len(roles) - used
-    assert (len(client.collect()), steps) == (4, [4, 4])
+    client.call(Opcode.SET_VBUCKET, extras=b"\x02")
+    client.call(Opcode.SET_VBUCKET, extras=b"\x01")
+    log = client.engine.buckets["default"].active(0).failover_log
+    client.call(Opcode.SET, key=b"\0k", value=b"v", extras=bytes(8))
+    store.commit()
+    store.close(clean=False)
+    kept = DiskBucketStore(tmp_path, 1)
+    vbucket = kept.vbuckets[0]
+    assert (vbucket.state, vbucket.failover_log, vbucket.high_seqno) == (1, log, 1)
+    kept.close()
+
+
+def test_with_persist_every_the_answer_to_a_new_role_waits_for_the_commit(tmp_path):
+    store = DiskBucketStore(tmp_path, 1, BucketSettings(persist=Persist.EVERY))
+    client = Talker(engine_of(store))
+    bucket = client.engine.buckets["default"]
+    assert client.send(encode_request(Opcode.SET_VBUCKET, extras=b"\x02")) == []
+    number = bucket.begin_commit()
+    store.commit()
+    bucket.end_commit(number)
+    assert [frame.status for frame in client.collect()] == [0]
     store.close()
 
 
@@ -383,9 +400,6 @@ def test_a_broken_frame_behind_roles_closes_the_connection_after_their_answers()
     client = Talker(engine_of())
     roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(3))
     broken = roles[:2] + b"\0\xff" + roles[4:24]  # a key longer than the body
-    used = client.session.receive(roles + broken)
-    assert used == len(roles)
-    assert len(client.collect()) == 3
-    assert not client.session.is_closing
-    client.session.receive(broken)
+    assert client.session.receive(roles + broken) == len(roles)
     assert client.session.is_closing
+    assert len(client.collect()) == 3
