@@ -10,9 +10,7 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,10 +23,8 @@ import dcpstream
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.cli.output import json_option
-from dcpstream.errors import AccessDenied, ConfigError, DcpstreamError
+from dcpstream.errors import AccessDenied, DcpstreamError
 
-WORKER_TIMEOUT_S = 60.0
-"""Limit for a Python process that imports what Spark's workers need; on a busy machine it takes seconds."""
 NODE_PORTS = {11210: "--port", 8091: "--mgmt-port"}
 """The ports that `dcpstream node` opens by default, with the options that choose others."""
 PROBE_KEY = "dcpstream-doctor"
@@ -97,9 +93,9 @@ def machine_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _arrow()
     yield _spark()
     if importlib.util.find_spec("pyspark") is not None:
-        yield _java(environ)
-        yield workers(environ)
-        yield _tables()
+        from dcpstream.cli.spark_findings import spark_findings
+
+        yield from spark_findings(environ)
     for port, option in NODE_PORTS.items():
         yield port_finding(port, option)
 
@@ -127,69 +123,6 @@ def _spark() -> Finding:
         text = f"pyspark {version} is too old: the source needs Spark 4.0 or newer"
         return Finding("Spark", "problem", text, "pip install --upgrade 'dcpstream[spark]'")
     return Finding("Spark", "ok", f"pyspark {version}")
-
-
-def _java(environ: Mapping[str, str]) -> Finding:
-    from dcpstream.spark.java import ensure_java, java_program, java_version
-
-    own = dict(environ)
-    try:
-        source = ensure_java(own)
-    except ConfigError as error:
-        return Finding(
-            "Java", "problem", f"Spark finds no Java that it can use: {error}", "pip install 'dcpstream[java]'"
-        )
-    program = java_program(own)
-    return Finding("Java", "ok", f"{java_version(program)} at {program}, from {source.value}")
-
-
-def workers(environ: Mapping[str, str]) -> Finding:
-    """The interpreter that Spark starts for its Python workers, and whether it has what they need.
-
-    `session_settings` and `build_session` choose this interpreter if PYSPARK_PYTHON is not set. A session of the user's
-    own takes the python3 of PATH then, so another python3 there is a problem for some users only.
-    """
-    bad: Verdict = "problem" if environ.get("PYSPARK_PYTHON") else "note"
-    given = environ.get("PYSPARK_PYTHON", "")
-    program = given or shutil.which("python3", path=environ.get("PATH")) or "python3"
-    why = "from PYSPARK_PYTHON" if given else "the python3 of PATH, because PYSPARK_PYTHON is not set"
-    fix = f"export PYSPARK_PYTHON={sys.executable}"
-    code = "import sys, pyspark_dcpstream as p; print('%d.%d' % sys.version_info[:2], hasattr(p, 'DefaultSource'))"
-    try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that Spark would start
-            [program, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=WORKER_TIMEOUT_S,
-            check=False,
-            env=dict(environ),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("Workers", bad, f"{program} ({why}) cannot be started: {error}", fix)
-    version, _, has_source = done.stdout.strip().partition(" ")
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if done.returncode or has_source != "True":
-        return Finding("Workers", bad, f"{program} ({why}) has no dcpstream with the Spark source", fix)
-    if version != own:
-        text = f"{program} ({why}) is Python {version}, and this one is {own}: Spark wants the same in both"
-        return Finding("Workers", bad, text, fix)
-    return Finding("Workers", "ok", f"{program}, {why}")
-
-
-def _tables() -> Finding:
-    from dcpstream.spark import jars
-
-    version = importlib.metadata.version("pyspark")
-    try:
-        names = [jar.file_name for jar in jars.connector("delta", version)]
-    except ConfigError as error:
-        return Finding("Tables", "note", str(error))
-    directory = jars.jars_directory()
-    missing = [name for name in names if not (directory / name).exists()]
-    if missing:
-        text = f"Delta's connector is not fetched yet: {directory} lacks {', '.join(missing)}"
-        return Finding("Tables", "note", text, "dcpstream jars delta")
-    return Finding("Tables", "ok", f"Delta's connector for Spark {version} is in {directory}")
 
 
 def port_finding(port: int, option: str) -> Finding:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import socket
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -65,36 +62,14 @@ def test_a_refused_login(one_node: dcpstream.Node, commands: Commands, words: tu
 
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The real checks, but for those that start processes."""
-    monkeypatch.setattr(doctor, "_java", lambda environ: doctor.Finding("Java", "problem", "none", "get one"))
-    monkeypatch.setattr(doctor, "workers", lambda environ: doctor.Finding("Workers", "note", "none"))
+    if importlib.util.find_spec("pyspark") is not None:
+        java = doctor.Finding("Java", "problem", "none", "get one")
+        monkeypatch.setattr("dcpstream.cli.spark_findings.spark_findings", lambda environ: iter([java]))
     assert run(["doctor"]) == (0 if importlib.util.find_spec("pyspark") is None else 1)
     text = capsys.readouterr().out
     assert f"dcpstream {dcpstream.__version__}" in text
     assert "Arrow: " in text
     assert text.endswith("name one with --cluster couchbase://HOST:PORT.\n")
-
-
-def test_the_interpreter_of_the_workers(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="the workers are Spark's")
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    assert doctor.workers(environ) == doctor.Finding("Workers", "ok", f"{sys.executable}, from PYSPARK_PYTHON")
-    other = tmp_path / "python3"
-    other.write_text("#!/bin/sh\necho 3.9 True\n", encoding="utf-8")
-    other.chmod(0o755)
-    found = doctor.workers({"PATH": str(tmp_path)})
-    assert (found.verdict, found.fix) == ("note", f"export PYSPARK_PYTHON={sys.executable}")
-    assert "is Python 3.9" in found.text
-    other.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    assert "has no dcpstream with the Spark source" in doctor.workers({"PATH": str(tmp_path)}).text
-    wrong = doctor.workers({"PYSPARK_PYTHON": "/no/python"})
-    assert "cannot be started" in wrong.text
-    assert wrong.verdict == "problem", "every session takes PYSPARK_PYTHON"
-
-
-def test_java_that_is_missing(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="Java is Spark's")
-    found = doctor._java({"JAVA_HOME": str(tmp_path)})
-    assert (found.verdict, found.fix) == ("problem", "pip install 'dcpstream[java]'")
 
 
 def test_a_port_that_is_taken() -> None:
@@ -109,11 +84,3 @@ def test_findings_are_json() -> None:
     finding = doctor.Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
     assert "mend it: pip install" in doctor.shown(finding)
     assert json.loads(json.dumps(dataclasses.asdict(finding)))["fix"] == finding.fix
-
-
-def test_a_spark_without_a_connector_is_told_with_the_ones_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark", reason="without pyspark doctor does not look for tables")
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "4.9.0")
-    finding = doctor._tables()
-    assert finding.verdict == "note"
-    assert "no connector of delta is published for Spark 4.9, only for Spark 4.0" in finding.text
