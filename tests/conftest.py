@@ -7,6 +7,7 @@ import pytest
 from tools.patience import patient
 
 pytest_plugins = [
+    "tests.fixtures.commands",
     "tests.fixtures.decoders",
     "tests.fixtures.hypothesis_profiles",
     "tests.fixtures.skips",

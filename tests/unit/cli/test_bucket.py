@@ -8,7 +8,7 @@ import pytest
 
 import dcpstream
 from dcpstream.client import KvClient
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 def test_a_bucket_is_made_emptied_and_dropped(one_node: dcpstream.Node, commands: Commands) -> None:

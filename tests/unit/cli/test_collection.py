@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dcpstream
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 def test_scopes_and_collections_come_and_go(one_node: dcpstream.Node, commands: Commands) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.cli import completion
 from dcpstream.cli.app import cli
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

@@ -14,7 +14,7 @@ from dcpstream.recording.capture import FramesToPcap
 from dcpstream.recording.pcap import PcapWriter
 from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 END = StreamEnd(vbid=5, opaque=0xFEEDCAFE, reason=2)
 MUTATION = Mutation(

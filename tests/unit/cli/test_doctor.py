@@ -12,7 +12,7 @@ import pytest
 import dcpstream
 from dcpstream.cli import doctor
 from dcpstream.cli.app import run
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import dcpstream
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 def test_a_document_is_written_read_and_deleted(one_node: dcpstream.Node, commands: Commands) -> None:

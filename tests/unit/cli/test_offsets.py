@@ -10,7 +10,7 @@ import pytest
 import dcpstream
 from dcpstream.client import FileOffsetStore, KvClient, SavedOffset
 from dcpstream.model import StreamOffset
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 @pytest.fixture

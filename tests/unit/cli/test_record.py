@@ -10,8 +10,8 @@ from pathlib import Path
 import dcpstream
 from dcpstream.client import KvClient
 from dcpstream.recording.player import header_of
+from tests.kit.commands import Commands
 from tests.kit.waiting import wait_until
-from tests.unit.cli.conftest import Commands
 
 
 def write(node: dcpstream.Node, *keys: str) -> None:

@@ -14,8 +14,8 @@ import dcpstream
 from dcpstream.client import KvClient
 from dcpstream.model import Manifest
 from dcpstream.recording.file import Header
+from tests.kit.commands import Commands
 from tests.kit.waiting import wait_until
-from tests.unit.cli.conftest import Commands
 
 
 @pytest.fixture(scope="module")

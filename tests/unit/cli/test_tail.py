@@ -11,7 +11,7 @@ import pytest
 import dcpstream
 from dcpstream.cli import tail
 from dcpstream.client import Change, KvClient
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dcpstream
 from dcpstream.client import KvClient
-from tests.unit.cli.conftest import Commands
+from tests.kit.commands import Commands
 
 
 def test_a_user_is_made_logs_in_and_is_dropped(one_node: dcpstream.Node, commands: Commands) -> None:

@@ -28,7 +28,7 @@ from dcpstream.wire.messages.dcp import (
     StreamResponse,
 )
 from dcpstream.wire.values import encode_failover_log
-from tests.unit.recording.conftest import state_of_replay
+from tests.kit.recordings import state_of_replay
 
 CLIENT, SERVER = Endpoint("10.0.0.1", 40000), Endpoint("10.0.0.2", 11210)
 LOG, NEXT_LOG = FailoverLog.of((5, 0)), FailoverLog.of((6, 2), (5, 0))

@@ -14,7 +14,7 @@ from dcpstream.model import Manifest
 from dcpstream.recording import history
 from dcpstream.recording.file import Header, RecordingReader, RecordingWriter
 from dcpstream.recording.player import Played, header_of, play
-from tests.unit.recording.conftest import client, documents, drain
+from tests.kit.recordings import client, documents, drain
 
 
 @pytest.fixture(scope="module")

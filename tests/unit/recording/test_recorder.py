@@ -14,7 +14,7 @@ from dcpstream.model import FailoverEntry, FailoverLog, StreamOffset
 from dcpstream.recording.file import RecordingReader
 from dcpstream.recording.history import Histories, VbucketHistory
 from dcpstream.recording.recorder import branch_log
-from tests.unit.recording.conftest import client, documents, drain, state, state_of_replay
+from tests.kit.recordings import client, documents, drain, state, state_of_replay
 
 
 @pytest.fixture

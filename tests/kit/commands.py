@@ -1,22 +1,13 @@
-"""What the tests of commands share."""
+"""Commands of `dcpstream`, run in the process of a test."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import dcpstream
 from dcpstream.cli.app import run
-
-
-@pytest.fixture(scope="module")
-def one_node() -> Iterator[dcpstream.Node]:
-    """A node for all tests of a module; each uses its own keys or buckets."""
-    with dcpstream.Node(vbuckets=4) as node:
-        yield node
 
 
 class Commands:
@@ -42,8 +33,3 @@ class Commands:
         assert self(*words, expect=expect) == ""
         assert self.error.count("\n") == 1, self.error
         return self.error
-
-
-@pytest.fixture
-def commands(capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(capsys)
