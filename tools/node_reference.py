@@ -68,7 +68,13 @@ def row(opcode: int, command: Command) -> str:
     """One line of the table."""
     summary = (command.handler.__doc__ or "").strip().splitlines()[0].partition(": ")
     extras = "" if command.shape.extras == (0,) else " or ".join(map(str, command.shape.extras))
-    star = " *" if command.before_login else " (7.6)" if opcode in RELEASES["7.2"].unknown_opcodes else ""
+    star = (
+        " *"
+        if command.before_login
+        else f" ({since})"
+        if not RELEASES["7.2"].knows(since := command.shape.since)
+        else ""
+    )
     cells = (
         f"0x{opcode:02x}",
         f"{Opcode(opcode).name}{star}",

@@ -31,6 +31,8 @@ from dcpstream.wire.status import Status
 
 __all__ = [
     "LAYOUTS",
+    "Answers",
+    "Group",
     "Kind",
     "Layout",
     "Message",
@@ -90,6 +92,57 @@ class Phase(IntEnum):
     """After DCP_OPEN."""
 
 
+class Group(Flag):
+    """Kinds of messages that some part of the project treats alike."""
+
+    NONE = 0
+    READ = 1
+    """Counted as a read of a document in the statistics."""
+    STORE = 2
+    """Counted as a write of a document in the statistics."""
+    WHOLE_BUCKET = 4
+    """Looks at all vbuckets, whichever its header names."""
+    MAP_ONLY = 8
+    """Answered in a bucket of which the node has only the map."""
+    VBUCKET_METADATA = 16
+    """Comes once for each vbucket, and changes its role or cuts its history durably."""
+    PLAIN_MISS = 32
+    """A missing document is answered KEY_ENOENT even while the bucket is being loaded."""
+    PLAIN_PLACE = 64
+    """A vbucket elsewhere is answered NOT_MY_VBUCKET even while the bucket takes no traffic."""
+
+
+class Answers(NamedTuple):
+    """The answers to a request of DCP with which its sender goes on; every other one ends the connection.
+
+    Attributes:
+        tolerated: statuses of an answer that is not needed.
+        before_v7: further ones of a peer that did not negotiate status codes of their own for "no such stream" and
+            "wrong opaque".
+        are_awaited: a takeover waits for the answer, whatever its status.
+    """
+
+    tolerated: frozenset[int] = frozenset()
+    before_v7: frozenset[int] = frozenset()
+    are_awaited: bool = False
+
+
+ANY_MINOR = 99
+"""The minor version of a release that is named with an x, as "8.x": none of that number has a real minor version."""
+
+
+def release_number(name: str) -> tuple[int, int]:
+    """(major, minor) version of a release, as `Layout.since` names it; "" is before all others.
+
+    Raises:
+        ValueError: the name is not that of a release.
+    """
+    if not name:
+        return 0, 0
+    major, _, minor = name.partition(".")
+    return int(major), ANY_MINOR if minor == "x" else int(minor)
+
+
 _MAGICS = {
     Kind.REQUEST: (int(Magic.REQUEST), int(Magic.FLEX_REQUEST)),
     Kind.RESPONSE: (int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE)),
@@ -134,14 +187,22 @@ class Layout:
         durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
         sent_by: the sender of the request; a response goes the other way.
         phase: when a request may be sent.
+        privilege: the privileges that the user of a request needs, separated by blanks; alternatives are separated by
+            bars. Empty: none is needed. None: not declared, and a node refuses the request.
+        anywhere: whether a privilege in any one collection is enough.
         flow_controlled: whether it counts against the consumer's buffer.
+        needs_answer: whether the sender of a request waits for its answer.
+        answers: the answers that a producer tolerates; None: every answer ends the connection.
+        seqno: the field with the seqno to which the message moves its stream; empty if it does not move it.
+        groups: see `Group`.
         statuses: for a response, the statuses this layout belongs to; empty = any.
         any_extras: a node accepts extras of every length; a frame with extras that are not declared decodes raw.
         refused: what a node answers to the request, whatever its shape; None: it looks at it.
         quiet_of: the opcode whose quiet form this is: the same request with fewer answers; None for others.
         rest_needs: the feature that a connection needs for bytes after the value's fields, or None.
         without: the feature that a connection must not have for this layout, or None.
-        since: server version that brought it, or "".
+        since: the release that brought it, as "7.6", or "" for one before all that matter. A node of an older release
+            does not know the message.
         source: where it is documented.
         summary: the first line of the class's docstring.
     """
@@ -163,7 +224,13 @@ class Layout:
     keeps_ttl: bool = False
     sent_by: Side = Side.CLIENT
     phase: Phase = Phase.BUCKET
+    privilege: str | None = None
+    anywhere: bool = False
     flow_controlled: bool = False
+    needs_answer: bool = True
+    answers: Answers | None = None
+    seqno: str = ""
+    groups: Group = Group.NONE
     statuses: tuple[int, ...] = ()
     any_extras: bool = False
     refused: Status | None = None
@@ -211,6 +278,8 @@ class Layout:
         }
         for name, content in derived.items():
             object.__setattr__(self, name, content)
+        if self.seqno and self.seqno not in self.names:
+            raise TypeError(f"{self.name} has no field {self.seqno!r}, which its option `seqno` names")
 
     def offset(self, name: str) -> int:
         """The offset of a field of the header or the extras in a classic frame."""
@@ -338,6 +407,11 @@ LAYOUTS: list[Layout] = []
 """Every layout that is known, in order of declaration; whole once `dcpstream.wire.messages` is imported."""
 _CLASSES: dict[tuple[int, Kind], list[type[Message]]] = {}
 _M = TypeVar("_M", bound="Message")
+
+
+def classes_of(opcode: int, kind: Kind) -> tuple[type[Message], ...]:
+    """The message classes of an opcode, in order of declaration."""
+    return tuple(_CLASSES.get((opcode, kind), ()))
 
 
 def _picker(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
@@ -646,7 +720,13 @@ class MessageOptions(TypedDict, total=False):
     keeps_ttl: bool
     sent_by: Side
     phase: Phase
+    privilege: str | None
+    anywhere: bool
     flow_controlled: bool
+    needs_answer: bool
+    answers: Answers | None
+    seqno: str
+    groups: Group
     statuses: tuple[int, ...]
     any_extras: bool
     refused: Status | None
@@ -662,8 +742,9 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
     """Make a message class of a class body and enter it into the layout table.
 
     A class that extends another message (the quiet form of a command, say) has its fields, and its options where they
-    are not given. If nothing else is given, a producer sends the flow-controlled messages, DCP_OPEN comes before what
-    a producer or a consumer sends, whose CAS is ignored, and a document's key must not be empty.
+    are not given. If nothing else is given, a producer sends the flow-controlled messages, which need no answer,
+    DCP_OPEN comes before what a producer or a consumer sends, whose CAS is ignored, and a document's key must not be
+    empty.
     """
 
     def decorate(cls: type[_M]) -> type[_M]:
@@ -675,7 +756,7 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
             if options.get("document_key"):
                 assumed["key"] = Part.REQUIRED
             if options.get("flow_controlled"):
-                assumed["sent_by"] = Side.PRODUCER
+                assumed |= {"sent_by": Side.PRODUCER, "needs_answer": False}
             if options.get("sent_by", assumed.get("sent_by")) not in (None, Side.CLIENT):
                 assumed |= {"phase": Phase.DCP, "cas": Part.OPTIONAL}
         made = _made(cls)

@@ -18,7 +18,7 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Datatype, Feature, FrameInfoId
 from dcpstream.wire.frames import Frame
 from dcpstream.wire.keys import MAX_KEY_BYTES, MAX_PREFIXED_KEY_BYTES, decode_frame_infos
-from dcpstream.wire.layout import Kind, Part, Phase, Side
+from dcpstream.wire.layout import Kind, Part, Phase, Side, release_number
 from dcpstream.wire.messages import LAYOUTS
 from dcpstream.wire.status import Status
 
@@ -50,7 +50,8 @@ class Shape:
         datatypes: bits of the datatype that may be set.
         document_key: the key is a document's, with a collection prefix where negotiated.
         durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
-        sent_by, phase: see `Layout`.
+        sent_by, phase, privilege, anywhere: see `Layout`.
+        since: the release that brought the first of its layouts.
         refused: the status that refuses the request whatever its shape, or None.
     """
 
@@ -64,6 +65,9 @@ class Shape:
     keeps_ttl: bool
     sent_by: Side
     phase: Phase
+    privilege: str | None
+    anywhere: bool
+    since: str
     refused: Status | None
 
     def fault(  # noqa: PLR0911 - one line per rule
@@ -147,6 +151,9 @@ def shape_of(opcode: int, *, has_collections: bool = False) -> Shape | None:
         any(layout.keeps_ttl for layout in layouts),
         layouts[0].sent_by,
         layouts[0].phase,
+        layouts[0].privilege,
+        layouts[0].anywhere,
+        min((layout.since for layout in layouts), key=release_number),
         refused,
     )
 

@@ -14,12 +14,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.node.dcp.replica import Replicas, Takeovers
+from dcpstream.node.engine.release import RELEASES
 from dcpstream.protocol.consumer.connection import ConsumerConnection, check_add_stream
 from dcpstream.protocol.opening import OpenRequest, read_open
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.producer.privilege import Access
 from dcpstream.protocol.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket
@@ -34,30 +36,19 @@ _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connec
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
-_OF_PRODUCERS = (
-    Opcode.DCP_ADD_STREAM,
-    Opcode.DCP_CLOSE_STREAM,
-    Opcode.DCP_STREAM_REQ,
-    Opcode.DCP_GET_FAILOVER_LOG,
-    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+_UNKNOWN = Refusal(Status.UNKNOWN_COMMAND)
+_UNDECLARED = Refusal(Status.EACCESS, "Authorization failure: no privilege is declared for this request")
+_PRIVILEGES: Mapping[str, Mapping[int, str | None]] = MappingProxyType(
+    {
+        name: {
+            layout.opcode: layout.privilege
+            for layout in REQUESTS
+            if layout.opcode in DCP_OPCODES and release.knows(layout.since)
+        }
+        for name, release in RELEASES.items()
+    }
 )
-_OF_CONSUMERS = (
-    Opcode.DCP_STREAM_END,
-    Opcode.DCP_SNAPSHOT_MARKER,
-    Opcode.DCP_MUTATION,
-    Opcode.DCP_DELETION,
-    Opcode.DCP_EXPIRATION,
-    Opcode.DCP_SET_VBUCKET_STATE,
-    Opcode.DCP_SYSTEM_EVENT,
-    Opcode.DCP_PREPARE,
-    Opcode.DCP_COMMIT,
-    Opcode.DCP_ABORT,
-)
-_PRIVILEGES: Mapping[int, str] = MappingProxyType(
-    dict.fromkeys(map(int, _OF_PRODUCERS), "DcpProducer") | dict.fromkeys(map(int, _OF_CONSUMERS), "DcpConsumer")
-)
-"""Opcode → the privilege that the user needs at either end: ADD_STREAM to a consumer needs a producer's privilege."""
-
+"""Release → the opcode of each request that it knows → the privilege that the user needs at either end."""
 
 _MACHINES = (ProducerConnection, ConsumerConnection)
 """The machines of an open DCP connection: a session's `dcp` is one of them after DCP_OPEN, and None before."""
@@ -66,6 +57,9 @@ _MACHINES = (ProducerConnection, ConsumerConnection)
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp = session.dcp
+    if frame.is_request and frame.opcode not in _PRIVILEGES[session.engine.release.name]:
+        session.output.add(refuse(frame, _UNKNOWN))
+        return
     if frame.is_request and frame.datatype & ~session.datatypes:
         session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
         return
@@ -80,7 +74,10 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
 
 def _is_kept_from(session: Session, frame: Frame) -> bool:
     """Whether a request on an open connection is refused before its machine sees it."""
-    privilege = _PRIVILEGES.get(frame.opcode, "")
+    privilege = _PRIVILEGES[session.engine.release.name][frame.opcode]
+    if privilege is None:
+        session.output.add(refuse(frame, _UNDECLARED))
+        return True
     if not session.identity.may(privilege) and check_shape(frame) is None:
         session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
         return True

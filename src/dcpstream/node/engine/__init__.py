@@ -76,7 +76,7 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
-    dispatch = Dispatch(COMMANDS.without(config.release.unknown_opcodes), fast_handlers, answer_plain, dcp_handler)
+    dispatch = Dispatch(COMMANDS.known_to(config.release), fast_handlers, answer_plain, dcp_handler)
     return Engine(
         users,
         config,

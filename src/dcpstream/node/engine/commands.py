@@ -1,6 +1,7 @@
-"""The table of commands: for each opcode the handler, the privilege it needs, and a check of its own.
+"""The table of commands: for each opcode the handler, and a check of its own.
 
-The message table (`dcpstream.wire.messages`) declares the shape of an opcode's requests. `fault` refuses a request with
+The message table (`dcpstream.wire.messages`) declares the shape of an opcode's requests and the privilege that they
+need. `fault` refuses a request with
 the texts of the real server and in its order: first the shape, then the content of a compressed value and of extended
 attributes, then the framing extras, then the document's key, then the command's own check. Handlers see only
 well-formed requests.
@@ -10,16 +11,19 @@ Source: kv_engine daemon/mcbp_validators.cc, mcbp_privileges.cc, xattr/utils.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
 from dcpstream.errors import FieldError
 from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
+from dcpstream.node.engine.release import Release
 from dcpstream.node.engine.subdocument import has_valid_xattrs
 from dcpstream.wire import Datatype, Frame, Status
 from dcpstream.wire.keys import key_fault
 from dcpstream.wire.layout import Phase
+from dcpstream.wire.messages import quiet_forms_of
 from dcpstream.wire.shape import Fault, Shape, read_frame_infos, shape_of
 from dcpstream.wire.values import snappy_uncompress
 
@@ -63,11 +67,11 @@ class Command(Generic[S]):
     Attributes:
         handler: answers a well-formed request.
         shape: the shape of the opcode's requests, from the message table.
-        privilege: the privileges that the user needs, separated by blanks; alternatives are separated by bars. For a
-            request about a document, a privilege in the document's collection is enough.
-        is_anywhere: whether a privilege in any one collection is enough.
         check: the command's own check of a request, after the shape.
         own_extras: whether `check` or the handler, not the shape, refuses wrong lengths of the extras.
+        privilege: the privileges that the user needs, see `Layout`. For a request about a document, a privilege in the
+            document's collection is enough.
+        is_anywhere: whether a privilege in any one collection is enough.
         is_document: whether the key is a document's, with a collection prefix where negotiated.
         needs_bucket: whether SELECT_BUCKET must come first.
         before_login: whether a client that has not logged in may send it.
@@ -75,16 +79,19 @@ class Command(Generic[S]):
 
     handler: Handler[S]
     shape: Shape
-    privilege: str
-    is_anywhere: bool
     check: Check[S] | None
     own_extras: bool
+    privilege: str = field(init=False)
+    is_anywhere: bool = field(init=False)
     is_document: bool = field(init=False)
     needs_bucket: bool = field(init=False)
     before_login: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Take from the shape what is looked up for every request."""
+        assert self.shape.privilege is not None, "a command whose privilege is not declared is refused"
+        object.__setattr__(self, "privilege", self.shape.privilege)
+        object.__setattr__(self, "is_anywhere", self.shape.anywhere)
         object.__setattr__(self, "is_document", self.shape.document_key)
         object.__setattr__(self, "needs_bucket", self.shape.phase is Phase.BUCKET)
         object.__setattr__(self, "before_login", self.shape.phase is Phase.CONNECTED)
@@ -100,27 +107,27 @@ class CommandTable(Generic[S]):
         self,
         opcodes: int | Iterable[int],
         handler: Handler[S],
-        privilege: str = "",
         *,
-        is_anywhere: bool = False,
         check: Check[S] | None = None,
         own_extras: bool = False,
     ) -> None:
-        """Register the command of one or several opcodes; arguments as for `Command`."""
-        for opcode in (opcodes,) if isinstance(opcodes, int) else opcodes:
+        """Register the command of one or several opcodes and of their quiet forms; arguments as for `Command`."""
+        for opcode in chain.from_iterable(map(quiet_forms_of, (opcodes,) if isinstance(opcodes, int) else opcodes)):
             shape = shape_of(opcode)
             assert shape is not None, f"no message is declared for 0x{opcode:02x}"
             assert opcode not in self._commands, f"0x{opcode:02x} has two handlers"
-            self._commands[opcode] = Command(handler, shape, privilege, is_anywhere, check, own_extras)
+            self._commands[opcode] = Command(handler, shape, check, own_extras)
 
     def get(self, opcode: int) -> Command[S] | None:
         """The command of that opcode, or None."""
         return self._commands.get(opcode)
 
-    def without(self, opcodes: Collection[int]) -> CommandTable[S]:
-        """The same table without some opcodes."""
+    def known_to(self, release: Release) -> CommandTable[S]:
+        """The commands that a release has."""
         found: CommandTable[S] = CommandTable()
-        found._commands = {opcode: command for opcode, command in self._commands.items() if opcode not in opcodes}
+        found._commands = {
+            opcode: command for opcode, command in self._commands.items() if release.knows(command.shape.since)
+        }
         return found
 
     def opcodes(self) -> list[int]:

@@ -1,9 +1,10 @@
 """The server release that a node follows: all differences between 7.2 and 7.6.
 
 A node follows 7.2 unless `compat_version` says otherwise, because the recordings of a real server that check this
-project are of that release. Everything that shows the release to a client reads it here: VERSION, HELLO, the known
-opcodes, GET_CLUSTER_CONFIG and the fields and capabilities of its answer, the error map, and the management port. A
-7.2 node refuses a feature of 7.6 as the real one does.
+project are of that release. Everything that shows the release to a client reads it here: VERSION, HELLO, the fields
+and capabilities of the answer to GET_CLUSTER_CONFIG, the error map, and the management port. A request that was
+declared for a later release (`since`) is answered UNKNOWN_COMMAND. A 7.2 node refuses a feature of 7.6 as the real one
+does.
 
 Source: kv_engine 7.2.7 and 7.6.4: include/mcbp/protocol/feature.h, opcode.h, status.h, etc/couchbase/kv/error_maps,
 daemon/protocol/mcbp/hello_packet_executor.cc, cluster_config_executor.cc, daemon/cookie.cc (sendNotMyVBucket).
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dcpstream.errors import ConfigError
-from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire import Feature, Status
+from dcpstream.wire.layout import release_number
 from dcpstream.wire.values import snappy_available
 
 DEFAULT_VERSION = "7.2"
@@ -111,13 +113,11 @@ class Release:
             after it came to mean nothing.
         capabilities: what clients may use on a bucket that is kept on disk. `couchapi` only keeps JVM clients from
             taking it for an ephemeral one.
-        unknown_opcodes: requests that came later and are answered UNKNOWN_COMMAND.
         unknown_statuses: statuses that came later, which are in no error map.
         error_map_revision: counts changes of the error map's content.
         is_76: whether it is 7.6 or newer, for rules that hold in one place only.
         names_cluster: whether cluster maps have `clusterName` and `clusterUUID`.
         names_server_groups: whether the nodes of a cluster map have `serverGroup`.
-        config_extras: lengths that the extras of GET_CLUSTER_CONFIG may have; 16 bytes are the version that is known.
     """
 
     name: str
@@ -125,13 +125,15 @@ class Release:
     compatibility: int
     features: frozenset[Feature]
     capabilities: tuple[str, ...]
-    unknown_opcodes: frozenset[int]
     unknown_statuses: frozenset[int]
     error_map_revision: int
     is_76: bool
     names_cluster: bool
     names_server_groups: bool
-    config_extras: tuple[int, ...]
+
+    def knows(self, since: str) -> bool:
+        """Whether it has a message or a control that came with some release; see `Layout.since`."""
+        return release_number(since) <= release_number(self.name)
 
     def bucket_capabilities(self, *, is_ephemeral: bool, is_magma: bool) -> list[str]:
         """The capabilities of a bucket of that kind."""
@@ -149,13 +151,11 @@ RELEASES: Mapping[str, Release] = MappingProxyType(
             compatibility=7 * 65536 + 2,
             features=_FEATURES_72,
             capabilities=_CAPABILITIES_72,
-            unknown_opcodes=frozenset((Opcode.RANGE_SCAN_CREATE, Opcode.RANGE_SCAN_CONTINUE, Opcode.RANGE_SCAN_CANCEL)),
             unknown_statuses=_STATUSES_76,
             error_map_revision=1,
             is_76=False,
             names_cluster=False,
             names_server_groups=False,
-            config_extras=(0,),
         ),
         "7.6": Release(
             name="7.6",
@@ -163,13 +163,11 @@ RELEASES: Mapping[str, Release] = MappingProxyType(
             compatibility=7 * 65536 + 6,
             features=_FEATURES_76,
             capabilities=_CAPABILITIES_76,
-            unknown_opcodes=frozenset(),
             unknown_statuses=frozenset(),
             error_map_revision=5,
             is_76=True,
             names_cluster=True,
             names_server_groups=True,
-            config_extras=(0, 16),
         ),
     }
 )

@@ -12,35 +12,17 @@ from typing import Any
 from dcpstream.errors import ConfigError
 from dcpstream.node.faults.fault import OF_REQUESTS, OF_SENT, Fault
 from dcpstream.wire import Opcode
+from dcpstream.wire.layout import Group, Side
+from dcpstream.wire.messages import FLOW_CONTROLLED, REQUESTS, opcodes_of
 
 MAX_FAULTS = 100
 """Faults of a node at a time: each costs a comparison for every frame."""
 MANAGER = "dcpstream cluster"
 """How the connections of a cluster's manager call themselves in HELLO."""
 
-_NAMES = frozenset(
-    (
-        *("GET", "GETK", "SET", "ADD", "REPLACE", "DELETE", "INCREMENT", "DECREMENT", "APPEND", "PREPEND", "TOUCH"),
-        *("GAT", "GET_REPLICA", "GET_LOCKED", "UNLOCK", "GET_META", "SET_WITH_META", "ADD_WITH_META"),
-        "DELETE_WITH_META",
-    )
-)
-_OF_DOCUMENTS = frozenset(
-    int(opcode)
-    for opcode in Opcode
-    if opcode.name.replace("Q_", "_").removesuffix("Q") in _NAMES or opcode.name.startswith("SUBDOC_")
-)
+_OF_DOCUMENTS = frozenset(layout.opcode for layout in REQUESTS if layout.document_key and Side.CLIENT in layout.sent_by)
 """Requests about one document."""
-_OF_STREAMS = frozenset(
-    (
-        *(Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION),
-        *(Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT),
-        *(Opcode.DCP_SEQNO_ADVANCED, Opcode.DCP_OSO_SNAPSHOT, Opcode.DCP_STREAM_END),
-    )
-)
-"""Messages that count for flow control."""
-_OF_MAPS = frozenset((Opcode.HELLO, Opcode.GET_ERROR_MAP, Opcode.GET_CLUSTER_CONFIG, Opcode.SELECT_BUCKET))
-"""Requests that a server answers in a bucket of which it has only the map."""
+_OF_MAPS = opcodes_of(Group.MAP_ONLY)
 
 
 @dataclass(slots=True)
@@ -182,7 +164,7 @@ def _matches(fault: Fault, opcode: int, vbid: int | None, bucket: str, connectio
     elif fault.kind == "refuse":
         is_such = opcode in _OF_DOCUMENTS
     else:
-        is_such = fault.kind != "small_buffer" or (vbid is not None and opcode in _OF_STREAMS)
+        is_such = fault.kind != "small_buffer" or (vbid is not None and opcode in FLOW_CONTROLLED)
     if not is_such:
         return False
     if fault.vbid is not None and fault.vbid != vbid:

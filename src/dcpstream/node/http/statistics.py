@@ -10,10 +10,10 @@ from dcpstream.node.http.site import Route, Site, answer
 from dcpstream.node.prometheus import CONTENT_TYPE, Metrics
 from dcpstream.node.summary import summarize_bucket
 from dcpstream.node.tasks.compactor import CompactionStatus
-from dcpstream.wire import Opcode
+from dcpstream.wire.layout import Group
+from dcpstream.wire.messages import opcodes_of
 
-_GETS = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GAT, Opcode.GATQ)
-_SETS = (Opcode.SET, Opcode.SETQ, Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ)
+_GETS, _SETS = opcodes_of(Group.READ), opcodes_of(Group.STORE)
 
 
 class StatsPages:

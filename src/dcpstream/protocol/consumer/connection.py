@@ -50,14 +50,15 @@ from dcpstream.protocol.refusals import (
 from dcpstream.protocol.stats import Pause
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.messages import FLOW_CONTROLLED
+from dcpstream.wire.layout import Side
+from dcpstream.wire.messages import FLOW_CONTROLLED, sent_by
 from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SeqnoAdvanced, SnapshotMarkerResponse
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
 Row = TypeVar("Row")
 
-_SWALLOWED = frozenset((int(Opcode.DCP_BUFFER_ACK), int(Opcode.DCP_SEQNO_ACKNOWLEDGED)))
+_SWALLOWED = frozenset(layout.opcode for layout in sent_by(Side.CONSUMER) if not layout.needs_answer)
 """Our requests that need no answer; an answer to them is ignored."""
 
 

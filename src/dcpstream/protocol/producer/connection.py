@@ -44,6 +44,7 @@ from dcpstream.protocol.refusals import (
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
+from dcpstream.wire.messages import ANSWERS
 from dcpstream.wire.messages.dcp import BufferAck, DcpNoop, RollbackResponse, SeqnoAcknowledged
 from dcpstream.wire.values import encode_failover_log
 
@@ -279,7 +280,8 @@ class ProducerConnection:
         """Take an answer of the client. A takeover waits for some; the others are tolerated or end the connection."""
         if frame.opcode == Opcode.DCP_NOOP and self.noop.answered(frame.opaque):
             return
-        if frame.opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE):
+        answers = ANSWERS.get(frame.opcode)
+        if answers is not None and answers.are_awaited:
             stream = self._takeovers.answered(frame)
             if stream is not None:
                 self._queue(stream)

@@ -11,9 +11,8 @@ from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag,
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.layout import Request
+from dcpstream.wire.messages import REQUESTS
 from dcpstream.wire.messages.dcp import (
-    Abort,
-    Commit,
     OsoSnapshot,
     SnapshotMarker,
     SnapshotMarkerV2,
@@ -29,7 +28,9 @@ _ACK = int(MarkerFlag.ACK)
 _NEW_CHECKPOINT = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
 
 _OSO_START, _OSO_END = 1, 2
-_SEQNO_SECOND = frozenset((Commit.layout.opcode, Abort.layout.opcode))
+_SEQNO_SECOND = frozenset(
+    layout.opcode for layout in REQUESTS if layout.seqno and layout.extras_fields[0].name != layout.seqno
+)
 """Opcodes of messages that have the prepare's seqno first."""
 _SEQNO_BYTES = 8
 

@@ -19,6 +19,7 @@ _OPCODES = "kv_engine include/mcbp/protocol/opcode.h"
 
 @message(
     Opcode.CREATE_BUCKET,
+    privilege="NodeSupervisor",
     key=Part.REQUIRED,
     rest=Part.REQUIRED,
     cas=Part.OPTIONAL,
@@ -34,7 +35,7 @@ class DeleteBucket(CreateBucket):
     """Delete the bucket that the key names; the value may hold settings."""
 
 
-@message(Opcode.FLUSH, source=_BINARY)
+@message(Opcode.FLUSH, privilege="NodeSupervisor", source=_BINARY)
 class Flush(Request):
     """Delete every document of the bucket.
 
@@ -50,7 +51,14 @@ class FlushQ(Flush):
     """`Flush`, answered only if it fails."""
 
 
-@message(Opcode.SET_PARAM, key=Part.REQUIRED, rest=Part.REQUIRED, cas=Part.OPTIONAL, source=_BINARY)
+@message(
+    Opcode.SET_PARAM,
+    privilege="NodeSupervisor",
+    key=Part.REQUIRED,
+    rest=Part.REQUIRED,
+    cas=Part.OPTIONAL,
+    source=_BINARY,
+)
 class SetParam(Request):
     """Set a parameter of the bucket: its name in the key, the text of its value in the value.
 
@@ -61,22 +69,22 @@ class SetParam(Request):
     group: int = u32()
 
 
-@message(Opcode.STOP_PERSISTENCE, source=_BINARY)
+@message(Opcode.STOP_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
 class StopPersistence(Request):
     """Write nothing more to disk."""
 
 
-@message(Opcode.START_PERSISTENCE, source=_BINARY)
+@message(Opcode.START_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
 class StartPersistence(Request):
     """Write to disk again."""
 
 
-@message(Opcode.ENABLE_TRAFFIC, source=_BINARY)
+@message(Opcode.ENABLE_TRAFFIC, privilege="NodeSupervisor", source=_BINARY)
 class EnableTraffic(Request):
     """Answer requests for documents."""
 
 
-@message(Opcode.DISABLE_TRAFFIC, source=_BINARY)
+@message(Opcode.DISABLE_TRAFFIC, privilege="NodeSupervisor", source=_BINARY)
 class DisableTraffic(Request):
     """Answer requests for documents TMPFAIL."""
 
@@ -84,7 +92,14 @@ class DisableTraffic(Request):
 # ---------------------------------------------------------------------------------------------------------- vbuckets
 
 
-@message(Opcode.SET_VBUCKET, rest=Part.OPTIONAL, cas=Part.OPTIONAL, datatypes=Datatype.JSON, source=_BINARY)
+@message(
+    Opcode.SET_VBUCKET,
+    privilege="NodeSupervisor",
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON,
+    source=_BINARY,
+)
 class SetVbucket(Request):
     """Create a vbucket or change its state; the value may be JSON with the replication topology.
 
@@ -95,7 +110,7 @@ class SetVbucket(Request):
     state: int = u8()
 
 
-@message(Opcode.SET_VBUCKET, cas=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.SET_VBUCKET, privilege="NodeSupervisor", cas=Part.OPTIONAL, source=_BINARY)
 class SetVbucketWide(Request):
     """An older form of `SetVbucket`.
 
@@ -106,7 +121,7 @@ class SetVbucketWide(Request):
     state: int = u32()
 
 
-@message(Opcode.SET_VBUCKET, cas=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.SET_VBUCKET, privilege="NodeSupervisor", cas=Part.OPTIONAL, source=_BINARY)
 class SetVbucketByValue(Request):
     """The oldest form of `SetVbucket`.
 
@@ -117,7 +132,7 @@ class SetVbucketByValue(Request):
     state: int = u32(value=True)
 
 
-@message(Opcode.GET_VBUCKET, key=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.GET_VBUCKET, privilege="", key=Part.OPTIONAL, source=_BINARY)
 class GetVbucket(Request):
     """Ask for a vbucket's state."""
 
@@ -133,22 +148,22 @@ class GetVbucketResponse(Response):
     state: int = u32(value=True)
 
 
-@message(Opcode.DEL_VBUCKET, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
+@message(Opcode.DEL_VBUCKET, privilege="NodeSupervisor", rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
 class DelVbucket(Request):
     """Delete a vbucket; the value may be `async=0` to be answered once it is gone."""
 
 
-@message(Opcode.CREATE_CHECKPOINT, source=_BINARY)
+@message(Opcode.CREATE_CHECKPOINT, privilege="NodeSupervisor", source=_BINARY)
 class CreateCheckpoint(Request):
     """Close a vbucket's open checkpoint."""
 
 
-@message(Opcode.LAST_CLOSED_CHECKPOINT, source=_BINARY)
+@message(Opcode.LAST_CLOSED_CHECKPOINT, privilege="Read", source=_BINARY)
 class LastClosedCheckpoint(Request):
     """Ask for the last closed checkpoint of a vbucket."""
 
 
-@message(Opcode.COMPACT_DB, source=_BINARY)
+@message(Opcode.COMPACT_DB, privilege="NodeSupervisor", source=_BINARY)
 class CompactDb(Request):
     """Compact a vbucket's files and purge tombstones.
 
@@ -169,7 +184,7 @@ class CompactDb(Request):
     more_padding: int = u32(default=0)
 
 
-@message(Opcode.EVICT_KEY, document_key=True, source=_BINARY)
+@message(Opcode.EVICT_KEY, privilege="Administrator", document_key=True, source=_BINARY)
 class EvictKey(Request):
     """Drop a document's value from memory."""
 
@@ -182,7 +197,7 @@ class EvictKeyResponse(Response):
 # ------------------------------------------------------------------------------------------------------------ server
 
 
-@message(Opcode.SET_CTRL_TOKEN, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.SET_CTRL_TOKEN, privilege="Administrator", cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
 class SetCtrlToken(Request):
     """Replace the control token; the CAS is the present one, or 0 for any.
 
@@ -193,13 +208,14 @@ class SetCtrlToken(Request):
     token: int = u64()
 
 
-@message(Opcode.GET_CTRL_TOKEN, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.GET_CTRL_TOKEN, privilege="Administrator", phase=Phase.LOGGED_IN, source=_BINARY)
 class GetCtrlToken(Request):
     """Ask for the control token, which the response has as its CAS."""
 
 
 @message(
     Opcode.SET_CLUSTER_CONFIG,
+    privilege="Administrator",
     key=Part.OPTIONAL,
     rest=Part.REQUIRED,
     cas=Part.OPTIONAL,
@@ -218,7 +234,7 @@ class SetClusterConfig(Request):
     revision: int = i64()
 
 
-@message(Opcode.IOCTL_GET, key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.IOCTL_GET, privilege="Administrator", key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
 class IoctlGet(Request):
     """Ask for a property of the server, named by the key."""
 
@@ -230,6 +246,7 @@ class IoctlSet(IoctlGet):
 
 @message(
     Opcode.IFCONFIG,
+    privilege="Administrator",
     key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     datatypes=Datatype.JSON,
@@ -240,17 +257,17 @@ class Ifconfig(Request):
     """Define, delete or list the server's interfaces, or set up TLS: the key says which."""
 
 
-@message(Opcode.CONFIG_VALIDATE, rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.CONFIG_VALIDATE, privilege="Administrator", rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
 class ConfigValidate(Request):
     """Check the text of a configuration file."""
 
 
-@message(Opcode.CONFIG_RELOAD, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.CONFIG_RELOAD, privilege="Administrator", phase=Phase.LOGGED_IN, source=_BINARY)
 class ConfigReload(Request):
     """Read the configuration file again."""
 
 
-@message(Opcode.AUDIT_PUT, rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.AUDIT_PUT, privilege="Administrator", rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
 class AuditPut(Request):
     """Write an event, JSON, to the audit trail.
 
@@ -266,7 +283,7 @@ class AuditConfigReload(ConfigReload):
     """Read the configuration of the audit trail again."""
 
 
-@message(Opcode.SHUTDOWN, cas=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.SHUTDOWN, privilege="Administrator", cas=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
 class Shutdown(Request):
     """Stop the server; the CAS is the control token."""
 
@@ -301,7 +318,7 @@ class UpdateExternalUserPermissions(ConfigValidate):
     """Tell the privileges of users that an authentication provider knows, JSON."""
 
 
-@message(Opcode.GET_CMD_TIMER, key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.GET_CMD_TIMER, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
 class GetCmdTimer(Request):
     """Ask how long the commands of an opcode took; the key may name a bucket.
 
@@ -312,12 +329,12 @@ class GetCmdTimer(Request):
     timed_opcode: int = u8()
 
 
-@message(Opcode.DROP_PRIVILEGE, key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.DROP_PRIVILEGE, privilege="", key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
 class DropPrivilege(Request):
     """Give up the privilege that the key names, for this connection."""
 
 
-@message(Opcode.ADJUST_TIMEOFDAY, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.ADJUST_TIMEOFDAY, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
 class AdjustTimeofday(Request):
     """Shift the server's clock; for tests of servers.
 
@@ -330,7 +347,7 @@ class AdjustTimeofday(Request):
     mode: int = u8()
 
 
-@message(Opcode.EWOULDBLOCK_CTL, key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.EWOULDBLOCK_CTL, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
 class EwouldblockCtl(Request):
     """Have the server's test engine return errors; for tests of servers.
 
@@ -367,7 +384,14 @@ def _declare_obsolete(opcode: Opcode) -> None:
     doc = f"{opcode.name} of former servers: NOT_SUPPORTED."
     any_part = Part.OPTIONAL
     declare = message(
-        opcode, any_extras=True, key=any_part, rest=any_part, cas=any_part, phase=Phase.LOGGED_IN, source=_OPCODES
+        opcode,
+        privilege="",
+        any_extras=True,
+        key=any_part,
+        rest=any_part,
+        cas=any_part,
+        phase=Phase.LOGGED_IN,
+        source=_OPCODES,
     )
     declare(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dcpstream.model import FailoverLog
 from dcpstream.wire.codes import Datatype, Feature, Opcode
 from dcpstream.wire.fields import u8, u16, u32, u64
-from dcpstream.wire.layout import Part, Request, Response, Side, message
+from dcpstream.wire.layout import Answers, Group, Part, Request, Response, Side, message
 from dcpstream.wire.status import Status
 from dcpstream.wire.values import decode_failover_log
 
@@ -17,9 +17,16 @@ _DOCS = "kv_engine docs/dcp/documentation/commands/"
 _ANY = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
 _BOTH = Side.PRODUCER | Side.CONSUMER
 
+_GONE = frozenset((Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH))
+_TOLERATED = Answers(_GONE, before_v7=frozenset((Status.KEY_ENOENT, Status.KEY_EEXISTS)))
+"""The answer says that the stream is gone, and not that the message was refused."""
+_AWAITED = Answers(are_awaited=True)
+
 
 @message(
     Opcode.DCP_OPEN,
+    privilege="",
+    answers=_TOLERATED,
     key=Part.REQUIRED,
     rest=Part.OPTIONAL,
     datatypes=_ANY,
@@ -41,7 +48,14 @@ class Open(Request):
     flags: int = u32()
 
 
-@message(Opcode.DCP_ADD_STREAM, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "add-stream.md")
+@message(
+    Opcode.DCP_ADD_STREAM,
+    privilege="DcpProducer",
+    answers=_TOLERATED,
+    sent_by=Side.PRODUCER,
+    since="3.0",
+    source=_DOCS + "add-stream.md",
+)
 class AddStream(Request):
     """Tell a consumer to request a vbucket's stream from its producer. Answered once the stream exists, or refused.
 
@@ -63,7 +77,14 @@ class AddStreamResponse(Response):
     stream_opaque: int = u32()
 
 
-@message(Opcode.DCP_CLOSE_STREAM, sent_by=_BOTH, since="3.0", source=_DOCS + "close-stream.md")
+@message(
+    Opcode.DCP_CLOSE_STREAM,
+    privilege="DcpProducer",
+    answers=_TOLERATED,
+    sent_by=_BOTH,
+    since="3.0",
+    source=_DOCS + "close-stream.md",
+)
 class CloseStream(Request):
     """Close a vbucket's stream, on a producer or on a consumer. Always answered.
 
@@ -73,6 +94,8 @@ class CloseStream(Request):
 
 @message(
     Opcode.DCP_STREAM_REQ,
+    privilege="DcpProducer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     sent_by=Side.CONSUMER,
     rest_needs=Feature.COLLECTIONS,
@@ -103,6 +126,7 @@ class StreamRequest(Request):
 
 @message(
     Opcode.DCP_STREAM_REQ,
+    groups=Group.VBUCKET_METADATA,
     statuses=(Status.SUCCESS,),
     rest=Part.OPTIONAL,
     since="3.0",
@@ -128,7 +152,14 @@ class RollbackResponse(Response):
     rollback_seqno: int = u64(value=True)
 
 
-@message(Opcode.DCP_GET_FAILOVER_LOG, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "failover-log.md")
+@message(
+    Opcode.DCP_GET_FAILOVER_LOG,
+    privilege="DcpProducer",
+    answers=_TOLERATED,
+    sent_by=Side.CONSUMER,
+    since="3.0",
+    source=_DOCS + "failover-log.md",
+)
 class GetFailoverLog(Request):
     """Request a vbucket's failover log. Always answered."""
 
@@ -149,7 +180,14 @@ class FailoverLogResponse(Response):
         return decode_failover_log(self.value)
 
 
-@message(Opcode.DCP_STREAM_END, flow_controlled=True, since="3.0", source=_DOCS + "stream-end.md")
+@message(
+    Opcode.DCP_STREAM_END,
+    answers=_TOLERATED._replace(tolerated=_GONE | {Status.KEY_ENOENT}),
+    privilege="DcpConsumer",
+    flow_controlled=True,
+    since="3.0",
+    source=_DOCS + "stream-end.md",
+)
 class StreamEnd(Request):
     """End a stream. Never answered.
 
@@ -160,7 +198,14 @@ class StreamEnd(Request):
     reason: int = u32()
 
 
-@message(Opcode.DCP_SNAPSHOT_MARKER, flow_controlled=True, since="3.0", source=_DOCS + "snapshot-marker.md")
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    answers=_AWAITED,
+    privilege="DcpConsumer",
+    flow_controlled=True,
+    since="3.0",
+    source=_DOCS + "snapshot-marker.md",
+)
 class SnapshotMarker(Request):
     """Announce a snapshot, version 1: the messages that follow are consistent once `end_seqno` is reached.
 
@@ -174,7 +219,14 @@ class SnapshotMarker(Request):
     flags: int = u32()
 
 
-@message(Opcode.DCP_SNAPSHOT_MARKER, flow_controlled=True, since="6.5", source=_DOCS + "snapshot-marker.md")
+@message(
+    Opcode.DCP_SNAPSHOT_MARKER,
+    answers=_AWAITED,
+    privilege="DcpConsumer",
+    flow_controlled=True,
+    since="6.5",
+    source=_DOCS + "snapshot-marker.md",
+)
 class SnapshotMarkerV2(Request):
     """Announce a snapshot, version 2.0: bounds in the value, with the seqnos that sync replication needs.
 
@@ -227,19 +279,37 @@ class SnapshotMarkerResponse(Response):
     """The whole snapshot was received; sent if the marker has `MarkerFlag.ACK`."""
 
 
-@message(Opcode.DCP_FLUSH, sent_by=_BOTH, refused=Status.NOT_SUPPORTED, since="3.0", source=_DOCS + "flush.md")
+@message(
+    Opcode.DCP_FLUSH, privilege="", sent_by=_BOTH, refused=Status.NOT_SUPPORTED, since="3.0", source=_DOCS + "flush.md"
+)
 class DcpFlush(Request):
     """Reserved; servers answer NOT_SUPPORTED."""
 
 
-@message(Opcode.DCP_SET_VBUCKET_STATE, flow_controlled=True, since="3.0", source=_DOCS + "set-vbucket-state.md")
+@message(
+    Opcode.DCP_SET_VBUCKET_STATE,
+    needs_answer=True,
+    answers=_AWAITED,
+    privilege="DcpConsumer",
+    groups=Group.VBUCKET_METADATA,
+    flow_controlled=True,
+    since="3.0",
+    source=_DOCS + "set-vbucket-state.md",
+)
 class SetVbucketState(Request):
     """Takeover: set the consumer's vbucket to `state` (u8). Always answered."""
 
     state: int = u8()
 
 
-@message(Opcode.DCP_NOOP, sent_by=Side.PRODUCER, since="3.0", source=_DOCS + "no-op.md")
+@message(
+    Opcode.DCP_NOOP,
+    answers=_TOLERATED._replace(tolerated=_GONE - {Status.SUCCESS}),
+    privilege="",
+    sent_by=Side.PRODUCER,
+    since="3.0",
+    source=_DOCS + "no-op.md",
+)
 class DcpNoop(Request):
     """Check that the peer is alive. Always answered with the same opaque."""
 
@@ -249,7 +319,15 @@ class DcpNoopResponse(Response):
     """The peer is alive."""
 
 
-@message(Opcode.DCP_BUFFER_ACK, sent_by=Side.CONSUMER, since="3.0", source=_DOCS + "buffer-ack.md")
+@message(
+    Opcode.DCP_BUFFER_ACK,
+    needs_answer=False,
+    privilege="",
+    answers=_TOLERATED,
+    sent_by=Side.CONSUMER,
+    since="3.0",
+    source=_DOCS + "buffer-ack.md",
+)
 class BufferAck(Request):
     """Return `freed_bytes` (u32) of flow-control credit. Not answered unless refused."""
 
@@ -258,6 +336,8 @@ class BufferAck(Request):
 
 @message(
     Opcode.DCP_CONTROL,
+    privilege="",
+    answers=_TOLERATED,
     key=Part.REQUIRED,
     rest=Part.REQUIRED,
     sent_by=Side.CONSUMER,
@@ -270,6 +350,8 @@ class Control(Request):
 
 @message(
     Opcode.DCP_SEQNO_ADVANCED,
+    seqno="by_seqno",
+    privilege="",
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
     since="7.0",
@@ -283,6 +365,7 @@ class SeqnoAdvanced(Request):
 
 @message(
     Opcode.DCP_OSO_SNAPSHOT,
+    privilege="",
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
     since="7.0",
@@ -296,6 +379,8 @@ class OsoSnapshot(Request):
 
 @message(
     Opcode.DCP_CACHE_TRANSFER,
+    answers=_TOLERATED._replace(tolerated=_GONE | {Status.ENOMEM}),
+    privilege="",
     rest=Part.REQUIRED,
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
@@ -308,6 +393,8 @@ class CacheTransfer(Request):
 
 @message(
     Opcode.DCP_CACHE_TRANSFER_END,
+    privilege="",
+    answers=_TOLERATED,
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
     since="8.x",
@@ -319,6 +406,9 @@ class CacheTransferEnd(Request):
 
 @message(
     Opcode.DCP_MUTATION,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
     datatypes=_ANY,
@@ -352,6 +442,9 @@ class Mutation(Request):
 
 @message(
     Opcode.DCP_DELETION,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
     without=Feature.COLLECTIONS,
@@ -370,6 +463,9 @@ class Deletion(Request):
 
 @message(
     Opcode.DCP_DELETION,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
     datatypes=_ANY,
@@ -388,6 +484,9 @@ class DeletionV2(Request):
 
 @message(
     Opcode.DCP_EXPIRATION,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
     datatypes=_ANY,
@@ -405,6 +504,9 @@ class Expiration(Request):
 
 @message(
     Opcode.DCP_SYSTEM_EVENT,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     key=Part.OPTIONAL,
     rest=Part.OPTIONAL,
     flow_controlled=True,
@@ -429,6 +531,9 @@ class SystemEvent(Request):
 
 @message(
     Opcode.DCP_PREPARE,
+    seqno="by_seqno",
+    privilege="DcpConsumer",
+    answers=_TOLERATED,
     rest=Part.OPTIONAL,
     flow_controlled=True,
     datatypes=_ANY,
@@ -454,14 +559,30 @@ class Prepare(Request):
     level: int = u8()
 
 
-@message(Opcode.DCP_SEQNO_ACKNOWLEDGED, sent_by=Side.CONSUMER, since="6.5", source=_DOCS + "seqno-acknowledged.md")
+@message(
+    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    needs_answer=False,
+    privilege="DcpProducer",
+    sent_by=Side.CONSUMER,
+    since="6.5",
+    source=_DOCS + "seqno-acknowledged.md",
+)
 class SeqnoAcknowledged(Request):
     """The replica has prepared everything up to `prepared_seqno` (u64)."""
 
     prepared_seqno: int = u64()
 
 
-@message(Opcode.DCP_COMMIT, flow_controlled=True, document_key=True, since="6.5", source=_DOCS + "commit.md")
+@message(
+    Opcode.DCP_COMMIT,
+    answers=_TOLERATED._replace(before_v7=frozenset((Status.KEY_EEXISTS,))),
+    seqno="commit_seqno",
+    privilege="DcpConsumer",
+    flow_controlled=True,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "commit.md",
+)
 class Commit(Request):
     """The prepare at `prepared_seqno` (u64) is committed; `commit_seqno` (u64) is the change's own seqno."""
 
@@ -469,7 +590,16 @@ class Commit(Request):
     commit_seqno: int = u64()
 
 
-@message(Opcode.DCP_ABORT, flow_controlled=True, document_key=True, since="6.5", source=_DOCS + "abort.md")
+@message(
+    Opcode.DCP_ABORT,
+    answers=_TOLERATED._replace(before_v7=frozenset((Status.KEY_EEXISTS,))),
+    seqno="abort_seqno",
+    privilege="DcpConsumer",
+    flow_controlled=True,
+    document_key=True,
+    since="6.5",
+    source=_DOCS + "abort.md",
+)
 class Abort(Request):
     """The prepare at `prepared_seqno` (u64) is aborted; `abort_seqno` (u64) is the change's own seqno."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import Record, i64, raw, record, u8, u16, u32, u64
-from dcpstream.wire.layout import Part, Phase, Request, Response, message
+from dcpstream.wire.layout import Group, Part, Phase, Request, Response, message
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"
@@ -22,7 +22,15 @@ _RANGE_SCANS = "kv_engine docs/range_scans/"
 # ---------------------------------------------------------------------------------------------------------- session
 
 
-@message(Opcode.HELLO, key=Part.OPTIONAL, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_BINARY)
+@message(
+    Opcode.HELLO,
+    privilege="",
+    groups=Group.MAP_ONLY,
+    key=Part.OPTIONAL,
+    rest=Part.OPTIONAL,
+    phase=Phase.CONNECTED,
+    source=_BINARY,
+)
 class Hello(Request):
     """Name the client and ask for features.
 
@@ -53,7 +61,7 @@ def encode_features(codes: Iterable[int]) -> bytes:
     return b"".join(FeatureCode(code).pack() for code in codes)
 
 
-@message(Opcode.SASL_LIST_MECHS, phase=Phase.CONNECTED, source=_SASL)
+@message(Opcode.SASL_LIST_MECHS, privilege="", phase=Phase.CONNECTED, source=_SASL)
 class SaslListMechs(Request):
     """Ask for the login mechanisms."""
 
@@ -63,7 +71,7 @@ class SaslListMechsResponse(Response):
     """The names of the mechanisms, separated by blanks, strongest first."""
 
 
-@message(Opcode.SASL_AUTH, key=Part.REQUIRED, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_SASL)
+@message(Opcode.SASL_AUTH, privilege="", key=Part.REQUIRED, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_SASL)
 class SaslAuth(Request):
     """Begin a login: the mechanism in the key, the first message of the client in the value."""
 
@@ -83,12 +91,20 @@ class SaslStepResponse(SaslAuthResponse):
     """The node's message in the value."""
 
 
-@message(Opcode.SELECT_BUCKET, key=Part.OPTIONAL, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(
+    Opcode.SELECT_BUCKET,
+    privilege="",
+    groups=Group.MAP_ONLY,
+    key=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
 class SelectBucket(Request):
     """Use the bucket that the key names; `@no bucket@` leaves the present one."""
 
 
-@message(Opcode.LIST_BUCKETS, cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_OPCODES)
+@message(Opcode.LIST_BUCKETS, privilege="", cas=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_OPCODES)
 class ListBuckets(Request):
     """Ask for the buckets that the user may select. No longer documented, but servers answer it."""
 
@@ -98,7 +114,7 @@ class ListBucketsResponse(Response):
     """The buckets' names, separated by blanks."""
 
 
-@message(Opcode.GET_CLUSTER_CONFIG, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.GET_CLUSTER_CONFIG, privilege="", groups=Group.MAP_ONLY, phase=Phase.LOGGED_IN, source=_BINARY)
 class GetClusterConfig(Request):
     """Ask for the cluster map: the selected bucket's, or the node's."""
 
@@ -133,7 +149,13 @@ class ClustermapVersion(Record):
     revision: int = i64()
 
 
-@message(Opcode.GET_ERROR_MAP, phase=Phase.CONNECTED, source="kv_engine docs/ErrorMap.md")
+@message(
+    Opcode.GET_ERROR_MAP,
+    privilege="",
+    groups=Group.MAP_ONLY,
+    phase=Phase.CONNECTED,
+    source="kv_engine docs/ErrorMap.md",
+)
 class GetErrorMap(Request):
     """Ask for the error map.
 
@@ -149,12 +171,12 @@ class GetErrorMapResponse(Response):
     """The error map, JSON."""
 
 
-@message(Opcode.NOOP, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.NOOP, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
 class Noop(Request):
     """Do nothing: shows that the node answers."""
 
 
-@message(Opcode.VERSION, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.VERSION, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
 class Version(Request):
     """Ask for the server's release."""
 
@@ -164,7 +186,7 @@ class VersionResponse(Response):
     """The release, text."""
 
 
-@message(Opcode.VERBOSITY, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.VERBOSITY, privilege="Administrator", phase=Phase.LOGGED_IN, source=_BINARY)
 class Verbosity(Request):
     """Set how much the server logs.
 
@@ -175,7 +197,7 @@ class Verbosity(Request):
     level: int = u32()
 
 
-@message(Opcode.QUIT, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.QUIT, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
 class Quit(Request):
     """Close the connection after the answer."""
 
@@ -185,7 +207,15 @@ class QuitQ(Quit):
     """Close the connection without an answer."""
 
 
-@message(Opcode.STAT, key=Part.OPTIONAL, rest=Part.OPTIONAL, datatypes=Datatype.JSON, source=_BINARY)
+@message(
+    Opcode.STAT,
+    privilege="",
+    groups=Group.WHOLE_BUCKET,
+    key=Part.OPTIONAL,
+    rest=Part.OPTIONAL,
+    datatypes=Datatype.JSON,
+    source=_BINARY,
+)
 class Stat(Request):
     """Ask for a group of statistics, named in the key; some groups take options as JSON in the value."""
 
@@ -198,7 +228,7 @@ class StatResponse(Response):
 # -------------------------------------------------------------------------------------------------- reading documents
 
 
-@message(Opcode.GET, document_key=True, source=_BINARY)
+@message(Opcode.GET, privilege="Read", groups=Group.READ, document_key=True, source=_BINARY)
 class Get(Request):
     """Read a document."""
 
@@ -230,7 +260,7 @@ class GetK(Get):
     """`Get` whose answer repeats the key."""
 
 
-@message(Opcode.GETK)
+@message(Opcode.GETK, key=Part.REQUIRED)
 class GetKResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
@@ -240,22 +270,22 @@ class GetKQ(Get):
     """`GetK` without an answer for a document that does not exist."""
 
 
-@message(Opcode.GETKQ)
+@message(Opcode.GETKQ, key=Part.REQUIRED)
 class GetKQResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GET_REPLICA)
+@message(Opcode.GET_REPLICA, groups=Group.PLAIN_MISS)
 class GetReplica(Get):
     """Read a document from a replica vbucket."""
 
 
-@message(Opcode.GET_REPLICA)
+@message(Opcode.GET_REPLICA, key=Part.REQUIRED)
 class GetReplicaResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.TOUCH, durable=True)
+@message(Opcode.TOUCH, privilege="Upsert", groups=Group.NONE, durable=True)
 class Touch(Get):
     """Give a document a new expiration.
 
@@ -266,7 +296,7 @@ class Touch(Get):
     expiration: int = u32()
 
 
-@message(Opcode.GAT)
+@message(Opcode.GAT, privilege="Read Upsert", groups=Group.READ)
 class Gat(Touch):
     """Give a document a new expiration and read it; see `Touch`."""
 
@@ -286,7 +316,7 @@ class GatQResponse(GetResponse):
     """A document; see `GetResponse`."""
 
 
-@message(Opcode.GET_LOCKED)
+@message(Opcode.GET_LOCKED, groups=Group.READ | Group.PLAIN_MISS | Group.PLAIN_PLACE)
 class GetLocked(Get):
     """Read a document and lock it: until the lock ends, only writes with the lock's CAS succeed.
 
@@ -302,12 +332,12 @@ class GetLockedResponse(GetResponse):
     """A document, with the lock's CAS; see `GetResponse`."""
 
 
-@message(Opcode.UNLOCK, cas=Part.REQUIRED)
+@message(Opcode.UNLOCK, groups=Group.PLAIN_MISS | Group.PLAIN_PLACE, cas=Part.REQUIRED)
 class Unlock(Get):
     """Give back a lock, named by its CAS."""
 
 
-@message(Opcode.GET_META)
+@message(Opcode.GET_META, groups=Group.NONE)
 class GetMeta(Get):
     """Read a document's metadata, or that of its tombstone.
 
@@ -347,7 +377,7 @@ class GetMetaQResponse(GetMetaResponse):
     """A document's metadata; see `GetMetaResponse`."""
 
 
-@message(Opcode.GET_RANDOM_KEY, source=_BINARY)
+@message(Opcode.GET_RANDOM_KEY, privilege="Read", anywhere=True, groups=Group.WHOLE_BUCKET, source=_BINARY)
 class GetRandomKey(Request):
     """Read some document; only on connections without collections."""
 
@@ -379,7 +409,7 @@ class GetRandomKeyResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GET_KEYS, document_key=True, source=_BINARY)
+@message(Opcode.GET_KEYS, privilege="Read", groups=Group.PLAIN_PLACE, document_key=True, source=_BINARY)
 class GetKeys(Request):
     """Ask for the keys of a vbucket in the collection of the given key, ascending, from that key on.
 
@@ -407,6 +437,8 @@ class KeyLength(Record):
 
 @message(
     Opcode.SET,
+    privilege="Upsert",
+    groups=Group.STORE,
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -445,7 +477,7 @@ class SetQ(Set):
     """`Set`, answered only if it fails."""
 
 
-@message(Opcode.ADD, cas=Part.NONE, keeps_ttl=False)
+@message(Opcode.ADD, privilege="Insert|Upsert", cas=Part.NONE, keeps_ttl=False)
 class Add(Set):
     """Write a document that must not exist; see `Set`."""
 
@@ -475,7 +507,7 @@ class ReplaceQ(Replace):
     """`Replace`, answered only if it fails."""
 
 
-@message(Opcode.DELETE, document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
+@message(Opcode.DELETE, privilege="Delete", document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
 class Delete(Request):
     """Delete a document; with a CAS only the version that has it."""
 
@@ -492,6 +524,7 @@ class DeleteQ(Delete):
 
 @message(
     Opcode.APPEND,
+    privilege="Upsert",
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -539,7 +572,7 @@ class PrependQResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.INCREMENT, document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
+@message(Opcode.INCREMENT, privilege="Read Upsert", document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
 class Increment(Request):
     """Add to a document that is a number in decimal text; numbers wrap at 2**64.
 
@@ -606,6 +639,7 @@ class DecrementQ(Decrement):
 
 @message(
     Opcode.SET_WITH_META,
+    privilege="MetaWrite",
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -680,7 +714,9 @@ class DeleteWithMetaQ(DeleteWithMeta):
     """`DeleteWithMeta`, answered only if it fails."""
 
 
-@message(Opcode.RETURN_META, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
+@message(
+    Opcode.RETURN_META, privilege="MetaWrite", document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY
+)
 class ReturnMeta(Request):
     """Write or delete a document and ask for its new metadata.
 
@@ -713,7 +749,7 @@ class ReturnMetaResponse(Response):
 # ---------------------------------------------------------------------------------------------------------- vbuckets
 
 
-@message(Opcode.GET_ALL_VB_SEQNOS, source=_BINARY)
+@message(Opcode.GET_ALL_VB_SEQNOS, privilege="", groups=Group.WHOLE_BUCKET, source=_BINARY)
 class GetAllVbSeqnos(Request):
     """Ask for the high seqnos of the node's vbuckets.
 
@@ -731,7 +767,7 @@ class GetAllVbSeqnosResponse(Response):
     """One `VbucketSeqno` for each vbucket."""
 
 
-@message(Opcode.OBSERVE_SEQNO, cas=Part.OPTIONAL, source=_OBSERVE_SEQNO)
+@message(Opcode.OBSERVE_SEQNO, privilege="Read", anywhere=True, cas=Part.OPTIONAL, source=_OBSERVE_SEQNO)
 class ObserveSeqno(Request):
     """Ask how much of a branch is in memory and on disk.
 
@@ -776,7 +812,7 @@ class ObserveSeqnoFailoverResponse(ObserveSeqnoResponse):
     last_seqno: int = u64(value=True)
 
 
-@message(Opcode.OBSERVE, rest=Part.REQUIRED, source=_BINARY)
+@message(Opcode.OBSERVE, privilege="", rest=Part.REQUIRED, source=_BINARY)
 class Observe(Request):
     """Ask whether documents exist and are persisted: an `ObservedKey` and the key for each."""
 
@@ -802,7 +838,7 @@ class ObservedState(Record):
     cas: int = u64()
 
 
-@message(Opcode.GET_FAILOVER_LOG, cas=Part.OPTIONAL, source=_OPCODES)
+@message(Opcode.GET_FAILOVER_LOG, privilege="Read", cas=Part.OPTIONAL, source=_OPCODES)
 class GetFailoverLogPlain(Request):
     """Ask for the branches of a vbucket on a connection that is not a DCP connection."""
 
@@ -812,7 +848,7 @@ class GetFailoverLogPlainResponse(Response):
     """The branches of a vbucket, newest first: a vbuuid (u64) and a seqno (u64) each."""
 
 
-@message(Opcode.SEQNO_PERSISTENCE, source=_BINARY)
+@message(Opcode.SEQNO_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
 class SeqnoPersistence(Request):
     """Ask for an answer once a seqno is on disk.
 
@@ -826,7 +862,7 @@ class SeqnoPersistence(Request):
 # -------------------------------------------------------------------------------------------------------- collections
 
 
-@message(Opcode.GET_COLLECTIONS_MANIFEST, source=_COLLECTIONS)
+@message(Opcode.GET_COLLECTIONS_MANIFEST, privilege="", source=_COLLECTIONS)
 class GetCollectionsManifest(Request):
     """Ask for the scopes and collections."""
 
@@ -836,12 +872,12 @@ class GetCollectionsManifestResponse(Response):
     """The manifest, JSON."""
 
 
-@message(Opcode.SET_COLLECTIONS, rest=Part.REQUIRED, source=_COLLECTIONS)
+@message(Opcode.SET_COLLECTIONS, privilege="NodeSupervisor", rest=Part.REQUIRED, source=_COLLECTIONS)
 class SetCollections(Request):
     """Replace the manifest of scopes and collections; the value is JSON."""
 
 
-@message(Opcode.GET_COLLECTION_ID, key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_COLLECTIONS)
+@message(Opcode.GET_COLLECTION_ID, privilege="", key=Part.OPTIONAL, rest=Part.OPTIONAL, source=_COLLECTIONS)
 class GetCollectionId(Request):
     """Ask for the id of `scope.collection`, which is in the key or in the value."""
 
@@ -880,7 +916,15 @@ class GetScopeIdResponse(Response):
 # -------------------------------------------------------------------------------------------------------- range scans
 
 
-@message(Opcode.RANGE_SCAN_CREATE, rest=Part.REQUIRED, datatypes=Datatype.JSON, since="7.6", source=_RANGE_SCANS)
+@message(
+    Opcode.RANGE_SCAN_CREATE,
+    privilege="RangeScan",
+    anywhere=True,
+    rest=Part.REQUIRED,
+    datatypes=Datatype.JSON,
+    since="7.6",
+    source=_RANGE_SCANS,
+)
 class RangeScanCreate(Request):
     """Begin a scan of a vbucket's keys; the value describes range or sample, JSON."""
 
@@ -896,7 +940,7 @@ class RangeScanCreateResponse(Response):
     scan_id: bytes = raw(16, value=True)
 
 
-@message(Opcode.RANGE_SCAN_CONTINUE, since="7.6", source=_RANGE_SCANS)
+@message(Opcode.RANGE_SCAN_CONTINUE, privilege="RangeScan", anywhere=True, since="7.6", source=_RANGE_SCANS)
 class RangeScanContinue(Request):
     """Ask for the next keys or documents of a scan.
 
@@ -944,7 +988,7 @@ class ScannedDocument(Record):
     datatype: int = u8()
 
 
-@message(Opcode.RANGE_SCAN_CANCEL, since="7.6", source=_RANGE_SCANS)
+@message(Opcode.RANGE_SCAN_CANCEL, privilege="RangeScan", anywhere=True, since="7.6", source=_RANGE_SCANS)
 class RangeScanCancel(Request):
     """End a scan.
 

@@ -17,7 +17,7 @@ _FOUND = (Status.SUCCESS, Status.SUBDOC_SUCCESS_DELETED)
 # ------------------------------------------------------------------------------------------------- lookups of one path
 
 
-@message(Opcode.SUBDOC_GET, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
+@message(Opcode.SUBDOC_GET, privilege="Read", document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
 class SubdocGet(Request):
     """Read the value at a path.
 
@@ -58,6 +58,7 @@ class SubdocGetCountResponse(SubdocGetResponse):
 
 @message(
     Opcode.SUBDOC_DICT_ADD,
+    privilege="Upsert",
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -169,7 +170,7 @@ class SubdocReplaceBodyWithXattrResponse(SetResponse):
     """The write's place in history; see `SetResponse`."""
 
 
-@message(Opcode.SUBDOC_COUNTER)
+@message(Opcode.SUBDOC_COUNTER, privilege="Read Upsert")
 class SubdocCounter(SubdocDictAdd):
     """Add the signed number in the value to the number at a path; see `SubdocDictAdd`."""
 
@@ -187,7 +188,14 @@ class SubdocCounterTokenResponse(SetResponse):
 # ------------------------------------------------------------------------------------------------------ several paths
 
 
-@message(Opcode.SUBDOC_MULTI_LOOKUP, document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_SUBDOC)
+@message(
+    Opcode.SUBDOC_MULTI_LOOKUP,
+    privilege="Read",
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    source=_SUBDOC,
+)
 class SubdocMultiLookup(Request):
     """Make up to 16 lookups: a `LookupSpec` and its path each.
 
@@ -238,6 +246,7 @@ class LookupResult(Record):
 
 @message(
     Opcode.SUBDOC_MULTI_MUTATION,
+    privilege="Upsert",
     document_key=True,
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dcpstream.node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers import COMMANDS
+from dcpstream.node.engine.release import release_of
 from dcpstream.wire import Opcode
-from dcpstream.wire.layout import Kind, Phase, Side
-from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS, QUIET_FORMS
+from dcpstream.wire.layout import Phase, Side
+from dcpstream.wire.messages import DCP_OPCODES, QUIET_FORMS, REQUESTS
 
 
 def answer(session, frame):
@@ -17,12 +19,26 @@ def answer(session, frame):
 
 def test_a_command_has_the_shape_that_is_declared():
     table = CommandTable()
-    table.add((Opcode.GET, Opcode.HELLO, Opcode.NOOP), answer, "Read")
+    table.add((Opcode.GET, Opcode.HELLO, Opcode.NOOP), answer)
     get, hello, noop = (table.get(opcode) for opcode in (Opcode.GET, Opcode.HELLO, Opcode.NOOP))
     assert (get.is_document, get.needs_bucket, get.before_login) == (True, True, False)
     assert (hello.is_document, hello.needs_bucket, hello.before_login) == (False, False, True)
     assert (noop.is_document, noop.needs_bucket, noop.before_login) == (False, False, False)
-    assert table.without({Opcode.GET}).opcodes() == [Opcode.NOOP, Opcode.HELLO]
+
+
+def test_a_node_of_an_older_release_does_not_have_what_came_later():
+    old, new = (set(COMMANDS.known_to(release_of(name)).opcodes()) for name in ("7.2", "7.6"))
+    assert new - old == {layout.opcode for layout in REQUESTS if layout.name.startswith("RangeScan")}
+    assert new == set(COMMANDS.opcodes())
+
+
+def test_every_request_declares_its_privilege_and_all_shapes_of_an_opcode_need_the_same_one():
+    found = {}
+    for layout in REQUESTS:
+        assert layout.privilege is not None, f"{layout.name} is refused: declare its privilege"
+        assert set(layout.privilege.replace("|", " ").split()) <= ALL_PRIVILEGES
+        found.setdefault(layout.opcode, set()).add((layout.privilege, layout.anywhere))
+    assert all(len(needs) == 1 for needs in found.values())
 
 
 def test_an_opcode_has_one_handler_and_a_declared_request():
@@ -35,7 +51,7 @@ def test_an_opcode_has_one_handler_and_a_declared_request():
 
 
 def test_the_node_answers_every_request_of_clients_that_is_declared():
-    requests = [layout for layout in LAYOUTS if layout.kind is Kind.REQUEST and layout.opcode not in DCP_OPCODES]
+    requests = [layout for layout in REQUESTS if layout.opcode not in DCP_OPCODES]
     of_clients = {layout.opcode for layout in requests if Side.CLIENT in layout.sent_by}
     assert set(COMMANDS.opcodes()) == of_clients
     assert all(layout.phase is not Phase.DCP for layout in requests)

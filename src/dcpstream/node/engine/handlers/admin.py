@@ -239,15 +239,13 @@ def _only_in_tests(_session: Session, _frame: Frame) -> Fault | None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    bucket = "NodeSupervisor"
-    table.add(Opcode.CREATE_BUCKET, create_bucket, bucket)
-    table.add(Opcode.DELETE_BUCKET, delete_bucket, bucket)
-    table.add((Opcode.FLUSH, Opcode.FLUSHQ), flush, bucket, check=_check_flush)
-    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic, bucket)
-    table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence, bucket)
-    table.add(Opcode.SET_PARAM, set_param, bucket)
-    node = "Administrator"
-    table.add((Opcode.IOCTL_GET, Opcode.IOCTL_SET), no_such_property, node)
+    table.add(Opcode.CREATE_BUCKET, create_bucket)
+    table.add(Opcode.DELETE_BUCKET, delete_bucket)
+    table.add(Opcode.FLUSH, flush, check=_check_flush)
+    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic)
+    table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence)
+    table.add(Opcode.SET_PARAM, set_param)
+    table.add((Opcode.IOCTL_GET, Opcode.IOCTL_SET), no_such_property)
     table.add(
         (
             *(Opcode.CONFIG_VALIDATE, Opcode.CONFIG_RELOAD, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
@@ -255,14 +253,13 @@ def register(table: CommandTable[Session]) -> None:
             *(Opcode.AUTH_PROVIDER, Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS),
         ),
         refuse,
-        node,
     )
-    table.add(Opcode.IFCONFIG, refuse, node, check=_check_interface)
-    table.add(Opcode.SET_CLUSTER_CONFIG, set_cluster_config, node, check=_check_map)
-    table.add(Opcode.GET_CTRL_TOKEN, get_token, node)
-    table.add(Opcode.SET_CTRL_TOKEN, set_token, node, check=_check_token)
-    table.add(Opcode.EVICT_KEY, at_place(active_place, evict), node)
-    table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse, "Read")
+    table.add(Opcode.IFCONFIG, refuse, check=_check_interface)
+    table.add(Opcode.SET_CLUSTER_CONFIG, set_cluster_config, check=_check_map)
+    table.add(Opcode.GET_CTRL_TOKEN, get_token)
+    table.add(Opcode.SET_CTRL_TOKEN, set_token, check=_check_token)
+    table.add(Opcode.EVICT_KEY, at_place(active_place, evict))
+    table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse)
     table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
     table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
     table.add(admin.OBSOLETE, refuse)

@@ -86,7 +86,7 @@ def _check_random_key(session: Session, frame: Frame) -> Fault | None:
     if not session.has_collections and frame.extras:
         return Fault(Status.EINVAL, "Extras should be empty for clients without collections support")
     id_bytes = kv.GetRandomKeyOfCollection.layout.extras_bytes
-    if len(frame.extras) > id_bytes and not session.engine.release.is_76:
+    if len(frame.extras) > id_bytes and not session.engine.release.knows(kv.GetRandomKeyWithXattrs.layout.since):
         return Fault(Status.EINVAL, f"Request must include extras of length {id_bytes}")
     return None
 
@@ -191,6 +191,6 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> kv.ObservedStat
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add(Opcode.GET_RANDOM_KEY, get_random_key, "Read", is_anywhere=True, check=_check_random_key)
-    table.add(Opcode.GET_KEYS, at_place(active_place, get_keys), "Read", check=_check_keys, own_extras=True)
+    table.add(Opcode.GET_RANDOM_KEY, get_random_key, check=_check_random_key)
+    table.add(Opcode.GET_KEYS, at_place(active_place, get_keys), check=_check_keys, own_extras=True)
     table.add(Opcode.OBSERVE, observe)

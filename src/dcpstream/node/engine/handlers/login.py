@@ -171,7 +171,7 @@ def list_buckets(session: Session, frame: Frame) -> None:
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
     """GET_CLUSTER_CONFIG: the map of the selected bucket or of the node; empty if the client's is as new."""
-    if len(frame.extras) not in session.engine.release.config_extras:
+    if frame.extras and not session.engine.release.knows(kv.GetClusterConfigNewer.layout.since):
         session.refuse(frame, Status.EINVAL, "Request must not include extras")
         return
     if not session.engine.has_maps:
@@ -232,5 +232,5 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.GET_CLUSTER_CONFIG, get_cluster_config)
     table.add(Opcode.VERSION, version)
     table.add(Opcode.NOOP, accept)
-    table.add(Opcode.VERBOSITY, accept, "Administrator")
-    table.add((Opcode.QUIT, Opcode.QUITQ), leave)
+    table.add(Opcode.VERBOSITY, accept)
+    table.add(Opcode.QUIT, leave)

@@ -20,7 +20,8 @@ from dcpstream.node.engine.handlers.resolve import (
     told_delete_time,
 )
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
-from dcpstream.wire.messages import QUIET_FORMS, kv
+from dcpstream.wire.layout import Group, Part
+from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import split_xattrs
 
@@ -32,18 +33,9 @@ if TYPE_CHECKING:
 # Plain integers: arithmetic with enum members costs more than all the rest of a GET.
 _XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
 _ACTIVE_OR_PENDING = frozenset((VbucketState.ACTIVE, VbucketState.PENDING))
-_FOUND = {
-    response.layout.opcode: response
-    for response in (
-        *(kv.GetResponse, kv.GetQResponse, kv.GetKResponse, kv.GetKQResponse, kv.GetReplicaResponse),
-        *(kv.GatResponse, kv.GatQResponse, kv.GetLockedResponse),
-    )
-}
-_METADATA = {response.layout.opcode: response for response in (kv.GetMetaResponse, kv.GetMetaQResponse)}
 _WITH_DATATYPE = 2
 """The version of GET_META whose answer has the datatype."""
-_NEVER_DEGRADED = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_REPLICA))
-_WITH_KEY = frozenset((Opcode.GETK, Opcode.GETKQ, Opcode.GET_REPLICA))
+_NEVER_DEGRADED = opcodes_of(Group.PLAIN_MISS)
 
 
 def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
@@ -75,13 +67,14 @@ def _missing(session: Session, frame: Frame) -> None:
 
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     value, datatype = body_of(item, session.datatypes)
+    response = RESPONSES[frame.opcode]
     session.reply(
         frame,
-        _FOUND[frame.opcode],
+        response,
         item.flags,
         cas=cas,
         datatype=datatype & session.datatypes,
-        key=frame.key if frame.opcode in _WITH_KEY else b"",
+        key=frame.key if response.layout.key is Part.REQUIRED else b"",
         value=value,
     )
 
@@ -187,7 +180,7 @@ def get_meta(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> No
     (version,) = kv.GetMeta.unpack(frame)
     session.reply(
         frame,
-        _METADATA[frame.opcode],
+        RESPONSES[frame.opcode],
         int(is_deleted),
         meta.flags,
         expiration,
@@ -238,13 +231,10 @@ def unlock(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add((Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ), at_place(readable_place, get), "Read")
-    table.add(Opcode.GET_REPLICA, get_replica, "Read")
+    table.add((Opcode.GET, Opcode.GETK), at_place(readable_place, get))
+    table.add(Opcode.GET_REPLICA, get_replica)
     touching = at_place(_touched_place, touch)
-    table.add(Opcode.TOUCH, touching, "Upsert")
-    table.add((Opcode.GAT, Opcode.GATQ), touching, "Read Upsert")
-    table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked), "Read")
-    table.add(Opcode.UNLOCK, at_place(_decided_place, unlock), "Read")
-    table.add(
-        (Opcode.GET_META, Opcode.GETQ_META), at_place(_place_of_metadata, get_meta), "Read", check=_check_get_meta
-    )
+    table.add((Opcode.TOUCH, Opcode.GAT), touching)
+    table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked))
+    table.add(Opcode.UNLOCK, at_place(_decided_place, unlock))
+    table.add(Opcode.GET_META, at_place(_place_of_metadata, get_meta), check=_check_get_meta)

@@ -10,15 +10,17 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream.node.engine.bucket.vbucket import VBucket
-from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
+from dcpstream.wire import Datatype, Feature, Frame, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
+from dcpstream.wire.layout import Group
+from dcpstream.wire.messages import opcodes_of
 
 if TYPE_CHECKING:
     from dcpstream.node.engine.session.session import Session
     from dcpstream.store import ItemMeta, StoredItem
 
 
-_PLAIN_ABOUT_VBUCKETS = frozenset((Opcode.GET_LOCKED, Opcode.UNLOCK, Opcode.GET_KEYS))
+_PLAIN_ABOUT_VBUCKETS = opcodes_of(Group.PLAIN_PLACE)
 """Commands that are answered NOT_MY_VBUCKET even while the bucket takes no traffic."""
 
 

@@ -388,6 +388,6 @@ def cancel(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add(Opcode.RANGE_SCAN_CREATE, create, "RangeScan", is_anywhere=True)
-    table.add(Opcode.RANGE_SCAN_CONTINUE, continue_, "RangeScan", is_anywhere=True)
-    table.add(Opcode.RANGE_SCAN_CANCEL, cancel, "RangeScan", is_anywhere=True)
+    table.add(Opcode.RANGE_SCAN_CREATE, create)
+    table.add(Opcode.RANGE_SCAN_CONTINUE, continue_)
+    table.add(Opcode.RANGE_SCAN_CANCEL, cancel)

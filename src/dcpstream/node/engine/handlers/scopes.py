@@ -131,6 +131,6 @@ def get_scope_id(session: Session, frame: Frame) -> None:
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_COLLECTIONS_MANIFEST, get_manifest, check=_check)
-    table.add(Opcode.SET_COLLECTIONS, set_manifest, "NodeSupervisor", check=_check)
+    table.add(Opcode.SET_COLLECTIONS, set_manifest, check=_check)
     table.add(Opcode.GET_COLLECTION_ID, get_collection_id, check=_check_path)
     table.add(Opcode.GET_SCOPE_ID, get_scope_id, check=_check_path)

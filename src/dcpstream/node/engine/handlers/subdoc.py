@@ -364,10 +364,8 @@ def _expiration(session: Session, request: Request, key: bytes, item: StoredItem
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    mutations = {opcode for opcode in COMMANDS if KINDS[opcode].is_mutation} | {Opcode.SUBDOC_MULTI_MUTATION}
-    for opcode in (*COMMANDS, Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
-        if opcode in mutations:
-            privilege = "Read Upsert" if opcode == Opcode.SUBDOC_COUNTER else "Upsert"
-            table.add(opcode, at_place(read_target, mutate), privilege, check=_check, own_extras=True)
-        else:
-            table.add(opcode, look_up, "Read", check=_check, own_extras=True)
+    changes = [opcode for opcode in COMMANDS if KINDS[opcode].is_mutation]
+    lookups = [opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation]
+    changing = at_place(read_target, mutate)
+    table.add((*changes, Opcode.SUBDOC_MULTI_MUTATION), changing, check=_check, own_extras=True)
+    table.add((*lookups, Opcode.SUBDOC_MULTI_LOOKUP), look_up, check=_check, own_extras=True)

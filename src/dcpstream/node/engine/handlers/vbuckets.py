@@ -237,13 +237,12 @@ def compact(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    supervisor = "NodeSupervisor"
     table.add(Opcode.GET_ALL_VB_SEQNOS, get_all_vb_seqnos, check=_check_get_all_vb_seqnos)
-    table.add(Opcode.OBSERVE_SEQNO, observe_seqno, "Read", is_anywhere=True, check=_check_observe_seqno)
-    table.add(Opcode.GET_FAILOVER_LOG, get_failover_log, "Read")
-    table.add(Opcode.SET_VBUCKET, set_vbucket, supervisor, own_extras=True)
+    table.add(Opcode.OBSERVE_SEQNO, observe_seqno, check=_check_observe_seqno)
+    table.add(Opcode.GET_FAILOVER_LOG, get_failover_log)
+    table.add(Opcode.SET_VBUCKET, set_vbucket, own_extras=True)
     table.add(Opcode.GET_VBUCKET, get_vbucket)
-    table.add(Opcode.DEL_VBUCKET, del_vbucket, supervisor)
-    table.add(Opcode.SEQNO_PERSISTENCE, seqno_persistence, supervisor)
-    table.add(Opcode.CREATE_CHECKPOINT, create_checkpoint, supervisor)
-    table.add(Opcode.COMPACT_DB, compact, supervisor, check=_check_padding)
+    table.add(Opcode.DEL_VBUCKET, del_vbucket)
+    table.add(Opcode.SEQNO_PERSISTENCE, seqno_persistence)
+    table.add(Opcode.CREATE_CHECKPOINT, create_checkpoint)
+    table.add(Opcode.COMPACT_DB, compact, check=_check_padding)

@@ -19,7 +19,7 @@ from dcpstream.node.engine.handlers.resolve import expiration_of, max_ttl_of, re
 from dcpstream.node.engine.handlers.writes import conflict, is_kept_out, is_under_way, target, token_of
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, Opcode, Status
-from dcpstream.wire.messages import QUIET_FORMS, kv
+from dcpstream.wire.messages import QUIET_FORMS, kv, loud_form
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
@@ -34,9 +34,6 @@ FORCE, ACCEPT_TIMESTAMPS, REGENERATE_CAS, SKIP_RESOLUTION, IS_EXPIRATION = 0x01,
 _STATES = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
 """States in which a vbucket accepts a forced write."""
 _IMPOSSIBLE_CAS = (0, (1 << 64) - 1)
-
-_ADDING = frozenset((int(Opcode.ADD_WITH_META), int(Opcode.ADDQ_WITH_META)))
-_DELETING = frozenset((int(Opcode.DELETE_WITH_META), int(Opcode.DELETEQ_WITH_META)))
 
 _EXTENDED_VERSION = 1
 _EXTENDED_TYPES = frozenset((1, 2))
@@ -100,7 +97,7 @@ def write(session: Session, frame: Frame) -> None:
     if meta.cas in _IMPOSSIBLE_CAS:
         session.refuse(frame, Status.KEY_EEXISTS)
         return
-    is_deletion = frame.opcode in _DELETING
+    is_deletion = _is_deletion(frame)
     if not is_deletion:
         time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
         meta = meta._replace(time=time)
@@ -124,7 +121,7 @@ def write(session: Session, frame: Frame) -> None:
 def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: tuple[VBucket, bytes]) -> None:
     vbucket, key = place
     unix_ns = session.engine.unix_ns
-    is_deletion = frame.opcode in _DELETING
+    is_deletion = _is_deletion(frame)
     result = documents.store_version(
         vbucket,
         key,
@@ -145,6 +142,10 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         # Release 7.2 returns the CAS of the request even if the document got another one.
         cas = result.cas if is_deletion or session.engine.release.is_76 else meta.cas
         session.respond(frame, cas=cas, extras=token_of(session, vbucket, result))
+
+
+def _is_deletion(frame: Frame) -> bool:
+    return loud_form(frame.opcode) == Opcode.DELETE_WITH_META
 
 
 def _is_sound_extension(data: bytes) -> bool:
@@ -179,7 +180,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
             return None
     elif datatype & Datatype.SNAPPY:
         value = session.payload
-    if frame.opcode in _DELETING:
+    if _is_deletion(frame):
         section, body = split_xattrs(value) if datatype & Datatype.XATTR and value else (b"", value)
         if body and not session.selected.parameters.strips_deletions:
             why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
@@ -237,21 +238,21 @@ def _status(
         return Status.KEY_EEXISTS
     if is_pruned:
         return Status.SUCCESS
-    if frame.opcode in _ADDING and exists:
+    if loud_form(frame.opcode) == Opcode.ADD_WITH_META and exists:
         return Status.KEY_EEXISTS
     if is_kept_out(session, frame, vbucket, key):
         return Status.LOCKED
     lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
     if not frame.cas or lock is not None:
         return Status.SUCCESS
-    is_soft = frame.opcode in _DELETING and not content.value
+    is_soft = _is_deletion(frame) and not content.value
     if old is None:
         if is_soft:
             return Status.KEY_EEXISTS if new.checks_conflicts else Status.SUCCESS
         return Status.KEY_ENOENT
     if frame.cas == old.cas:
         return Status.SUCCESS
-    return Status.KEY_ENOENT if old.is_deleted and frame.opcode not in _DELETING else Status.KEY_EEXISTS
+    return Status.KEY_ENOENT if old.is_deleted and not _is_deletion(frame) else Status.KEY_EEXISTS
 
 
 def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_time: bool) -> bool:
@@ -259,7 +260,7 @@ def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_t
     mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
     if is_by_time:
         mine, theirs = mine[::-1], theirs[::-1]
-    if frame.opcode in _DELETING:
+    if _is_deletion(frame):
         return mine > theirs
     time = old.delete_time if old.is_deleted else old.expiration
     ours = (*mine, new.time, _swapped(new.flags))
@@ -343,10 +344,6 @@ def return_meta(session: Session, frame: Frame) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    for opcodes in (
-        (Opcode.SET_WITH_META, Opcode.SETQ_WITH_META),
-        (Opcode.ADD_WITH_META, Opcode.ADDQ_WITH_META),
-        (Opcode.DELETE_WITH_META, Opcode.DELETEQ_WITH_META),
-    ):
-        table.add(opcodes, write, "MetaWrite", check=_check_extras, own_extras=True)
-    table.add(Opcode.RETURN_META, return_meta, "MetaWrite", check=_check_return_meta)
+    writing = (Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META)
+    table.add(writing, write, check=_check_extras, own_extras=True)
+    table.add(Opcode.RETURN_META, return_meta, check=_check_return_meta)

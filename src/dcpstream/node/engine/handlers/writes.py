@@ -21,7 +21,7 @@ from dcpstream.node.engine.handlers.resolve import (
 )
 from dcpstream.node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
-from dcpstream.wire.messages import QUIET_FORMS, kv
+from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, loud_form
 from dcpstream.wire.values import decode_xattrs
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _COUNTER_TEXT = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)(?:[ \t\n\v\f\r\0]|\Z
 _SIGNED = re.compile(rb"[ \t\n\v\f\r]*[+-]?[0-9]")
 _BLANKS = frozenset(b" \t\n\v\f\r")
 
-_SILENT = frozenset(QUIET_FORMS) - {Opcode.APPENDQ, Opcode.PREPENDQ}
-"""Quiet forms whose success is never answered."""
+_SILENT = frozenset(QUIET_FORMS) - frozenset(RESPONSES)
+"""Quiet forms whose success is never answered: no answer of theirs is declared."""
 
 
 def written(
@@ -84,7 +84,7 @@ def target(session: Session, frame: Frame, *, states: frozenset[VbucketState] | 
         session.refuse(frame, Status.TMPFAIL, "The vbucket is being handed over to another node")
         return None
     store = session.selected.store
-    is_deletion = frame.opcode in (Opcode.DELETE, Opcode.DELETEQ)
+    is_deletion = loud_form(frame.opcode) == Opcode.DELETE
     if not (store.takes_deletions if is_deletion else store.has_room):
         session.refuse(frame, Status.TMPFAIL, store.why_full)
         return None
@@ -269,7 +269,7 @@ def conflict(opcode: int, cas: int, meta: ItemMeta | None) -> int:
 
 def store(session: Session, frame: Frame) -> None:
     """SET, ADD, REPLACE and their quiet forms: write a document; ADD only a new one, REPLACE only an existing one."""
-    opcode = QUIET_FORMS.get(frame.opcode, frame.opcode)
+    opcode = loud_form(frame.opcode)
     body = session.payload
     if len(body) > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
@@ -371,7 +371,7 @@ def concatenate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) ->
         return
     assert item is not None, "a missing document was refused"
     section, body = parts_of(item)
-    is_append = frame.opcode in (Opcode.APPEND, Opcode.APPENDQ)
+    is_append = loud_form(frame.opcode) == Opcode.APPEND
     body = body + session.payload if is_append else session.payload + body
     datatype = (Datatype.JSON if is_json(body) else 0) | (item.datatype & Datatype.XATTR)
     if is_too_large(section + body, datatype):
@@ -445,7 +445,7 @@ def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
             status = Status.TMPFAIL if session.is_degraded else Status.LOCKED
             session.refuse(frame, Status.DELTA_BADVAL if old is None else status)
             return
-        is_increment = frame.opcode in (Opcode.INCREMENT, Opcode.INCREMENTQ)
+        is_increment = loud_form(frame.opcode) == Opcode.INCREMENT
         number = (old + delta) % _U64 if is_increment else max(0, old - delta)
     put(
         session,
@@ -463,11 +463,7 @@ def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
 
 def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
-    table.add((Opcode.SET, Opcode.SETQ, Opcode.REPLACE, Opcode.REPLACEQ), store, "Upsert")
-    table.add((Opcode.ADD, Opcode.ADDQ), store, "Insert|Upsert")
-    table.add((Opcode.DELETE, Opcode.DELETEQ), at_place(read_target, delete), "Delete")
-    table.add(
-        (Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ), at_place(read_target, concatenate), "Upsert"
-    )
-    counting = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.DECREMENT, Opcode.DECREMENTQ)
-    table.add(counting, at_place(read_target, count), "Read Upsert")
+    table.add((Opcode.SET, Opcode.ADD, Opcode.REPLACE), store)
+    table.add(Opcode.DELETE, at_place(read_target, delete))
+    table.add((Opcode.APPEND, Opcode.PREPEND), at_place(read_target, concatenate))
+    table.add((Opcode.INCREMENT, Opcode.DECREMENT), at_place(read_target, count))

@@ -51,8 +51,8 @@ from dcpstream.wire import (
     decode_frame,
     encode_response,
 )
-from dcpstream.wire.layout import Response
-from dcpstream.wire.messages import DCP_OPCODES
+from dcpstream.wire.layout import Group, Response
+from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS, opcodes_of
 from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ TOGETHER_MAX = 256
 
 _REQUEST = int(Magic.REQUEST)
 _TOGETHER = frozenset(
-    (bytes((Magic.REQUEST, Opcode.DCP_SET_VBUCKET_STATE)), bytes((Magic.RESPONSE, Opcode.DCP_STREAM_REQ)))
+    bytes((layout.magic, layout.opcode)) for layout in LAYOUTS if layout.groups & Group.VBUCKET_METADATA
 )
 """First two bytes of frames that come one for each vbucket, and change its role or cut its history durably."""
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
@@ -114,7 +114,7 @@ class Dispatch:
     dcp: Callable[[Session, Frame, float], None]
 
 
-_OF_WHOLE_BUCKET = frozenset((Opcode.STAT, Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_RANDOM_KEY))
+_OF_WHOLE_BUCKET = opcodes_of(Group.WHOLE_BUCKET)
 """Requests that look at all vbuckets, whichever their header names."""
 
 

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from dcpstream.model import VbucketState
 from dcpstream.node.engine.stats.configuration import configuration
 from dcpstream.node.engine.stats.vbucket import state_name
-from dcpstream.wire import Opcode, Status
+from dcpstream.wire import Status
+from dcpstream.wire.layout import Group
+from dcpstream.wire.messages import opcodes_of
 
 if TYPE_CHECKING:
     from dcpstream.model import Collection, Scope
@@ -33,8 +35,7 @@ Items = Iterator[tuple[str, object] | None]
 NO_HISTORY = 2**63 - 1
 """The largest time a server can name: no older versions are kept."""
 
-_READS = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GAT, Opcode.GATQ, Opcode.GET_LOCKED)
-_STORES = (Opcode.SET, Opcode.SETQ, Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ)
+_READS, _STORES = opcodes_of(Group.READ), opcodes_of(Group.STORE)
 
 
 def _held(bucket: Bucket) -> list[VBucket]:
