@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.protocol.producer.controls import ProducerSettings, apply_control
+from dcpstream.protocol.controls import ProducerSettings, apply_control
 from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
 from tests.kit.client_machines import client_of_streams, ready_connection
@@ -395,11 +395,13 @@ def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
 @rule("CTL-27")
 @pytest.mark.parametrize("value", [b"true", b"false", b"x"])
 def test_cache_transfer_depends_on_the_bucket_only(value: bytes) -> None:
+    # The key is of release 8.5, so it is unknown to older ones.
     peer = SimulatedNode().producer()
-    assert peer.control(b"cache_transfer", value).status == NOT_SUPPORTED
+    assert peer.control(b"cache_transfer", value).status == EINVAL
     assert not peer.closed
-    settings = ProducerSettings(has_cache_transfer=True)
-    assert apply_control(settings, b"cache_transfer", value)[0] == OK
+    for has_it, status in ((True, OK), (False, NOT_SUPPORTED)):
+        settings = ProducerSettings(release="8.5", has_cache_transfer=has_it)
+        assert apply_control(settings, b"cache_transfer", value)[0] == status
 
 
 @rule("CTL-28")

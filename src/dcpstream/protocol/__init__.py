@@ -7,6 +7,7 @@ machines is an interface (`bucket`), which the node implements.
 
 - `producer`: stream requests and rollback, streams of snapshots, takeover.
 - `consumer`: controls, stream requests, rows into a replica.
+- `controls`: the table of DCP_CONTROL, which both ends and the client use.
 - `opening`: DCP_OPEN, which decides between the two; `refusals`: the checks and answers that both share.
 - `flow_control`, `noop`, `stats`: windows of unacknowledged bytes, liveness, the `dcp` stats group.
 - `transitions`: tables of states and events, which every machine with states uses.

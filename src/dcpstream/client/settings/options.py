@@ -12,6 +12,7 @@ from dcpstream.client.settings.connection_string import ConnectionString, parse
 from dcpstream.client.settings.tls import TlsOptions, tls_options
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
+from dcpstream.protocol.controls import asked_by_client
 from dcpstream.protocol.sasl import MECHANISMS
 from dcpstream.wire import OpenFlag
 
@@ -96,16 +97,8 @@ class DcpSettings:
         return int(flags)
 
     def controls(self) -> list[tuple[str, str, bool]]:
-        """(key, value, must be granted) in the order in which they are sent."""
-        return [
-            ("enable_noop", "true", True),
-            ("set_noop_interval", str(self.noop_interval_s), True),
-            ("connection_buffer_size", str(self.buffer_bytes), True),
-            ("enable_expiry_opcode", "true", False),
-            ("send_stream_end_on_client_close_stream", "true", False),
-            ("flatbuffers_system_events", "true", False),
-            *([("enable_out_of_order_snapshots", "true_with_seqno_advanced", False)] if self.out_of_order else []),
-        ]
+        """(name, value, must be granted) in the order in which they are sent."""
+        return asked_by_client(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _machine(
             session.features,
             bucket,
             now,
-            sends_only_keys_from_disk=session.engine.release.is_76,
+            release=session.engine.release.name,
             takeovers=takeovers,
             access=partial(_may_stream, session, bucket),
             buffers=session.engine.buffers,

@@ -24,7 +24,7 @@ from typing import TypeVar
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import ReplicaBucket
-from dcpstream.protocol.consumer.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES, Negotiation
+from dcpstream.protocol.consumer.controls import Negotiation
 from dcpstream.protocol.consumer.messages import (
     Dialect,
     read_change,
@@ -35,6 +35,7 @@ from dcpstream.protocol.consumer.messages import (
 )
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
+from dcpstream.protocol.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
 from dcpstream.protocol.flow_control import ConsumerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, opaque_of
 from dcpstream.protocol.refusals import (

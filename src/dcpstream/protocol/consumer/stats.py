@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from dcpstream.model import MAX_SEQNO
 from dcpstream.protocol.consumer.connection import ConsumerConnection
-from dcpstream.protocol.consumer.controls import FLATBUFFERS
 from dcpstream.protocol.consumer.stream import ConsumerStream
+from dcpstream.protocol.controls import CHANGE_STREAMS, FLATBUFFERS
 from dcpstream.protocol.stats import NOTHING_TO_SAY, milliseconds, stat_text
 
 __all__ = ["consumer_stats"]
@@ -32,7 +32,7 @@ def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "paused_previous_ReadyListEmpty_duration": milliseconds(pause.durations_s[NOTHING_TO_SAY]),
         "priority": "Medium",
         "flatbuffers_system_events": FLATBUFFERS in accepted,
-        "change_streams_enabled": b"change_streams" in accepted,
+        "change_streams_enabled": CHANGE_STREAMS in accepted,
     }
     for stream in machine.streams.values():
         values |= {f"stream_{stream.vbid}_{name}": value for name, value in _stream_values(stream)}

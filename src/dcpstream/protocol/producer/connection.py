@@ -23,9 +23,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dcpstream.protocol.bucket import HistorySource, VBucketView
+from dcpstream.protocol.controls import (
+    BUFFER_SIZE,
+    CONTROLS,
+    DEFAULT_RELEASE,
+    ProducerSettings,
+    apply_control,
+    control_of,
+)
 from dcpstream.protocol.flow_control import ProducerWindow
 from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
-from dcpstream.protocol.producer.controls import BUFFER_SIZE, ProducerSettings, apply_control, control_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything
 from dcpstream.protocol.producer.requests import StreamMaker
 from dcpstream.protocol.producer.responses import is_tolerated
@@ -96,8 +103,8 @@ class ProducerConnection:
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
-        sends_only_keys_from_disk: a client that asks for no part of the values gets documents from disk without
-            metadata, and deletions as mutations, as servers since 7.6 send them.
+        release: the release that the producer is of. Since 7.6, a client that asks for no part of the values gets
+            documents from disk without metadata, and deletions as mutations.
         takeovers: carries out takeovers in the bucket; without it they are refused.
         access: what the user may stream; everything by default.
         buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
@@ -123,7 +130,7 @@ class ProducerConnection:
         now: float,
         limits: ProducerLimits = DEFAULT_LIMITS,
         *,
-        sends_only_keys_from_disk: bool = False,
+        release: str = DEFAULT_RELEASE,
         takeovers: TakeoverHost | None = None,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
@@ -138,6 +145,7 @@ class ProducerConnection:
         self.is_internal = False
         self.settings = ProducerSettings(
             open_flags=open_flags,
+            release=release,
             has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
             has_history=source.keeps_history,
             cursor_dropping="replication" not in name,
@@ -165,7 +173,6 @@ class ProducerConnection:
             has_collections=self.has_collections,
             has_takeovers=takeovers is not None,
             streams_max=limits.streams_max,
-            sends_only_keys_from_disk=sends_only_keys_from_disk,
             access=access,
             buffers=buffers,
         )
@@ -205,7 +212,7 @@ class ProducerConnection:
             return
         self.noop.is_enabled = settings.noop_enabled
         self.noop.interval_s = settings.noop_interval_s
-        if control_of(frame.key) == BUFFER_SIZE:
+        if control_of(frame.key, settings.release) is CONTROLS[BUFFER_SIZE.encode()]:
             self.window.set_buffer(settings.buffer_bytes)
         self._answer(frame)
 

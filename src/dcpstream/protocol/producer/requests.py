@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dcpstream.protocol.bucket import HistorySource
-from dcpstream.protocol.producer.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
+from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
 from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
 from dcpstream.protocol.producer.rollback import Refuse, Rollback, StreamFields, decide
 from dcpstream.protocol.producer.stream import ProducerStream
@@ -19,10 +19,14 @@ from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter,
 from dcpstream.protocol.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.layout import release_number
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.stored.form import StreamForm
 
 __all__ = ["StreamMaker"]
+
+ONLY_KEYS_FROM_DISK_SINCE = (7, 6)
+"""The first release whose producer sends keys alone from disk; see `ProducerConnection`."""
 
 
 class StreamMaker:
@@ -35,7 +39,6 @@ class StreamMaker:
         has_collections: HELLO granted collections.
         has_takeovers: vbuckets may be handed over.
         streams_max: streams of the connection.
-        sends_only_keys_from_disk: see `ProducerConnection`.
         access: what the user may stream.
         buffers: memory that the streams copy blocks to.
     """
@@ -49,7 +52,6 @@ class StreamMaker:
         has_collections: bool,
         has_takeovers: bool,
         streams_max: int,
-        sends_only_keys_from_disk: bool,
         access: StreamAccess,
         buffers: BufferPool | None,
     ) -> None:
@@ -59,7 +61,7 @@ class StreamMaker:
         self._has_collections = has_collections
         self._has_takeovers = has_takeovers
         self._streams_max = streams_max
-        self._sends_only_keys_from_disk = sends_only_keys_from_disk
+        self._sends_only_keys_from_disk = release_number(settings.release) >= ONLY_KEYS_FROM_DISK_SINCE
         self._access = access
         self._buffers = buffers
 

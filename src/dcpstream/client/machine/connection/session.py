@@ -108,8 +108,6 @@ connection has at most 1,024 streams at a time, and one window of data on its wa
 FILTERS_CACHED = 16
 """Filters of stream requests whose texts are kept: the streams of a read have few, and their texts are equal."""
 
-OSO_CONTROL = "enable_out_of_order_snapshots"
-
 
 def _places(*messages: tuple[type[Request], str]) -> dict[int, tuple[struct.Struct, int]]:
     """Opcode → (struct of the extras, index of a field in them)."""
@@ -175,7 +173,7 @@ class DcpSession:
         self._closed: dict[int, int] = {}
         self._closings: dict[int, int] = {}
         self._ending: dict[int, int] = {}
-        self._allows_oso = any(key == OSO_CONTROL for key, _, _ in settings.controls())
+        self._allows_oso = settings.out_of_order
         self._unacked_bytes = 0
         self._next_opaque = 1
         self._out: list[bytes] = []

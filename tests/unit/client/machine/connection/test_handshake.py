@@ -182,7 +182,7 @@ def test_refused_dcp_open() -> None:
 
 
 def test_a_refused_control_that_is_needed() -> None:
-    with pytest.raises(InvalidArguments, match="enable_noop"):
+    with pytest.raises(InvalidArguments, match="connection_buffer_size"):
         shake(FakeNode(statuses={Opcode.DCP_CONTROL: Status.EINVAL}))
 
 

@@ -1,8 +1,19 @@
-"""DCP_CONTROL: what a producer accepts beyond what the recordings show, and what it then does."""
+"""DCP_CONTROL: what a producer accepts beyond what the recordings show, and what both other ends ask for."""
+
+import dataclasses
+import operator
 
 import pytest
 
-from dcpstream.protocol.producer.controls import CONTROLS, ProducerSettings, apply_control
+from dcpstream.client.settings.options import DcpSettings
+from dcpstream.protocol.controls import (
+    CONTROLS,
+    ProducerSettings,
+    ReplicaWishes,
+    apply_control,
+    asked_by_client,
+    asked_by_replica,
+)
 from dcpstream.wire import OpenFlag, Status
 
 
@@ -81,4 +92,39 @@ def test_no_value_breaks_a_rule(name, value):
         Status.SUCCESS,
         Status.EINVAL,
         Status.NOT_SUPPORTED,
+    )
+
+
+def test_a_control_sets_a_field_of_the_settings():
+    fields = {field.name for field in dataclasses.fields(ProducerSettings)}
+    assert {control.field for control in CONTROLS.values()} - {""} <= fields
+
+
+def test_a_producer_does_not_know_a_control_of_a_later_release():
+    for release, status in (("7.2", Status.EINVAL), ("7.6", Status.EINVAL), ("8.0", Status.SUCCESS)):
+        settings = ProducerSettings(release=release)
+        assert apply_control(settings, b"max_marker_version", b"2.2").status is status
+        assert settings.max_marker_version == ("2.2" if status is Status.SUCCESS else "")
+
+
+def test_a_producer_grants_what_its_clients_and_replicas_ask_for():
+    client = asked_by_client(DcpSettings(name="reader", out_of_order=True, buffer_bytes=5))
+    replica = asked_by_replica(ReplicaWishes(7, 2, "node"))
+    for asked in (client, replica):
+        settings = ProducerSettings(open_flags=0x105, has_history=True)
+        for name, value, _ in asked:
+            assert apply_control(settings, name.encode(), value.encode()).status is Status.SUCCESS
+    assert [name for name, _, is_required in client if is_required] == [
+        *("connection_buffer_size", "enable_noop", "set_noop_interval"),
+    ]
+    assert settings.is_sync_replication
+    assert (settings.buffer_bytes, settings.noop_interval_s, settings.consumer_name) == (7, 2, "node")
+
+
+def test_what_is_not_wanted_is_not_asked_for():
+    assert "enable_out_of_order_snapshots" not in dict(
+        map(operator.itemgetter(0, 1), asked_by_client(DcpSettings("r")))
+    )
+    assert {"enable_sync_writes", "consumer_name"}.isdisjoint(
+        name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1))
     )
