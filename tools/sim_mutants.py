@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "a client acknowledges every byte twice",
         "client/machine/connection/session.py",
-        "self._send(BufferAck.pack(self._consumed_bytes))",
-        "self._send(BufferAck.pack(2 * self._consumed_bytes))",
+        "self._send(BufferAck.pack(freed))",
+        "self._send(BufferAck.pack(2 * freed))",
     ),
     Mutant(
         "a client never asks another node for the map",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "a producer sends on when the window is full",
-        "protocol/flow_control.py",
+        "protocol/window.py",
         "        return max(0, self.buffer_bytes - self.outstanding_bytes)",
         "        return max(64, self.buffer_bytes - self.outstanding_bytes)",
     ),

@@ -9,7 +9,9 @@ machines is an interface (`bucket`), which the node implements.
 - `consumer`: controls, stream requests, rows into a replica.
 - `controls`: the table of DCP_CONTROL, which both ends and the client use.
 - `opening`: DCP_OPEN, which decides between the two; `refusals`: the checks and answers that both share.
-- `flow_control`, `noop`, `stats`: windows of unacknowledged bytes, liveness, the `dcp` stats group.
+- `snapshot`, `window`, `liveness`: the rules that both ends, and the client, share: which message of a stream fits,
+  which bytes are acknowledged, when a peer is given up.
+- `stats`: the `dcp` stats group.
 - `transitions`: tables of states and events, which every machine with states uses.
 - `sasl`: both ends of a login.
 """

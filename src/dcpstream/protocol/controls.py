@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from dcpstream.protocol.noop import DEFAULT_INTERVAL_S
+from dcpstream.protocol.liveness import DEFAULT_INTERVAL_S
 from dcpstream.wire import OpenFlag, Status
 from dcpstream.wire.layout import release_number
 

@@ -232,7 +232,7 @@ def test_a_conversation(scenario: str, connection: str, decoder: str) -> None:
             assert refused[opaque].rollback_seqno == int.from_bytes(said.value, "big")
         elif said.status is not None and not said.is_closed:
             assert refused[opaque].status == said.status
-    assert replay.acknowledged_bytes + replay.session._consumed_bytes == replay.counted_bytes
+    assert replay.acknowledged_bytes + replay.session.window.freed_bytes == replay.counted_bytes
     assert replay.answered == replay.noops
 
 

@@ -36,8 +36,7 @@ from dcpstream.protocol.consumer.messages import (
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.protocol.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
-from dcpstream.protocol.flow_control import ConsumerWindow
-from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, opaque_of
+from dcpstream.protocol.liveness import DEFAULT_IDLE_TIMEOUT_S, Silence, earliest, opaque_of
 from dcpstream.protocol.refusals import (
     ALREADY_OPEN,
     Refusal,
@@ -49,10 +48,11 @@ from dcpstream.protocol.refusals import (
     without_map,
 )
 from dcpstream.protocol.stats import Pause
+from dcpstream.protocol.window import ConsumerWindow, counted_bytes
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.layout import Side
-from dcpstream.wire.messages import FLOW_CONTROLLED, sent_by
+from dcpstream.wire.messages import sent_by
 from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SeqnoAdvanced, SnapshotMarkerResponse
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
@@ -117,8 +117,7 @@ class ConsumerConnection:
         self.window = ConsumerWindow(now)
         self.opened_at = now
         self.pause = Pause(now)
-        self._idle_timeout_s = idle_timeout_s
-        self._last_received = now
+        self._silence = Silence(now, idle_timeout_s)
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
@@ -156,13 +155,12 @@ class ConsumerConnection:
             self._drop(str(error))
 
     def _handle_request(self, frame: Frame, now: float) -> None:
-        if frame.opcode in FLOW_CONTROLLED:
-            self.window.freed(frame.size)
+        self.window.handled(counted_bytes(frame.opcode, frame.size))
         refusal = check_shape(frame, has_collections=self._has_collections)
         if refusal is not None and not self._is_advance(frame):
             self._refuse(frame, refusal)
             return
-        self._last_received = now
+        self._silence.received(now)
         handler = _HANDLERS.get(frame.opcode)
         if handler is None:
             self._drop(f"the peer sent {Opcode(frame.opcode).name} to a consumer")
@@ -409,22 +407,20 @@ class ConsumerConnection:
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
         ack = self.window.next_timeout if self.replicas.has_room else None
-        times = (ack, self._given_up_at)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(ack, self._given_up_at)
 
     @property
     def _given_up_at(self) -> float | None:
-        return self._last_received + self._idle_timeout_s if self.negotiation.asked_for_noops else None
+        return self._silence.deadline if self.negotiation.asked_for_noops else None
 
     def set_idle_timeout(self, seconds: float) -> None:
         """Change how long the producer may be silent."""
-        self._idle_timeout_s = seconds
+        self._silence.limit_s = seconds
 
     def handle_timeout(self, now: float) -> None:
         """Give up a silent producer; an acknowledgement that is due is sent by `data_to_send`."""
-        given_up = self._given_up_at
-        if given_up is not None and now >= given_up:
-            self._drop(f"nothing was received for {self._idle_timeout_s:g} s")
+        if self.negotiation.asked_for_noops and self._silence.is_over(now):
+            self._drop(f"nothing was received for {self._silence.limit_s:g} s")
 
     def close(self, reason: str) -> None:
         """End the connection for an outside reason."""

@@ -15,8 +15,8 @@ from enum import Enum
 
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.protocol.controls import BUFFER_SIZE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
-from dcpstream.protocol.flow_control import CONSUMER_BUFFER_BYTES
 from dcpstream.protocol.transitions import Transitions
+from dcpstream.protocol.window import CONSUMER_BUFFER_BYTES
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages.dcp import Control
 from dcpstream.wire.messages.kv import GetErrorMap

@@ -31,8 +31,7 @@ from dcpstream.protocol.controls import (
     apply_control,
     control_of,
 )
-from dcpstream.protocol.flow_control import ProducerWindow
-from dcpstream.protocol.noop import DEFAULT_IDLE_TIMEOUT_S, NoopTimer
+from dcpstream.protocol.liveness import DEFAULT_IDLE_TIMEOUT_S, NoopTimer, earliest
 from dcpstream.protocol.producer.privilege import StreamAccess, everything
 from dcpstream.protocol.producer.requests import StreamMaker
 from dcpstream.protocol.producer.responses import is_tolerated
@@ -49,6 +48,7 @@ from dcpstream.protocol.refusals import (
     without_map,
 )
 from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
+from dcpstream.protocol.window import ProducerWindow
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages import ANSWERS
@@ -186,7 +186,7 @@ class ProducerConnection:
         """Take one frame with a DCP opcode (or the answer to one)."""
         if self.close_reason is not None:
             return
-        self.noop.received(now)
+        self.noop.silence.received(now)
         self.last_received_at = now
         if frame.is_response:
             self._handle_response(frame)
@@ -395,14 +395,13 @@ class ProducerConnection:
 
     def set_idle_timeout(self, seconds: float) -> None:
         """Change how long the client may be silent."""
-        self.noop.idle_timeout_s = seconds
+        self.noop.silence.limit_s = seconds
 
     def next_timeout(self) -> float | None:
         """The time at which `handle_timeout` must be called, or None."""
         if self.close_reason is not None:
             return None
-        times = (self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
 
     @property
     def _stuck_deadline(self) -> float | None:
@@ -414,7 +413,7 @@ class ProducerConnection:
         if self.close_reason is not None:
             return
         if self.noop.is_dead(now):
-            self._drop(f"nothing was received for {self.noop.idle_timeout_s:g} s")
+            self._drop(f"nothing was received for {self.noop.silence.limit_s:g} s")
             return
         self._takeovers.handle_timeout(now)
         stuck = self._stuck_deadline

@@ -52,8 +52,9 @@ from dcpstream.client.machine.tracker import PositionTracker, Run
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.errors import DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.protocol.liveness import ANSWER_TIMEOUT_S, PendingRequests, Silence, silence_limit_s
+from dcpstream.protocol.window import ConsumerWindow, counted_bytes
 from dcpstream.wire import (
-    MAX_FRAME_BYTES,
     Frame,
     Magic,
     MarkerFlag,
@@ -65,7 +66,6 @@ from dcpstream.wire import (
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.frames import with_opaque
 from dcpstream.wire.layout import Request
-from dcpstream.wire.messages import FLOW_CONTROLLED
 from dcpstream.wire.messages.dcp import (
     Abort,
     BufferAck,
@@ -86,18 +86,6 @@ from dcpstream.wire.messages.dcp import (
 from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
 from dcpstream.wire.system_events import CollectionEvent
 from dcpstream.wire.values import decode_failover_log
-
-SILENCE_GRACE_S = 10.0
-"""Seconds beyond two NOOP intervals before a silent connection counts as dead."""
-
-ANSWER_TIMEOUT_S = 60.0
-"""Seconds a node may take to answer a request. A stream request may wait for a vbucket that is warming up."""
-
-ACK_FRACTION = 5
-"""BUFFER_ACK goes out when 1/5 of the window was consumed: often enough that the node never waits for us."""
-
-PREPARE_EXTRA_BYTES = 2
-"""Bytes that a server counts for a PREPARE in flow control beyond its length."""
 
 MAX_OPAQUE = 0xFFFFFFFF
 
@@ -140,7 +128,7 @@ class _Turn:
         last: events to report after the rows.
         runs: the rows, and positions that moved without a row.
         row: rows before the message that is being handled.
-        uncounted: bytes that do not count in flow control.
+        uncounted: bytes of the frames that do not count in flow control; less what counts beyond a frame's length.
     """
 
     first: list[Event] = field(default_factory=list)
@@ -167,20 +155,17 @@ class DcpSession:
     def __init__(self, address: NodeAddress, settings: DcpSettings, has_collections: bool, now: float) -> None:
         self.address = address
         self.has_collections = has_collections
-        self._settings = settings
         self._streams: dict[int, Stream] = {}
-        self._requests: dict[int, tuple[int, float]] = {}
+        self._requests = PendingRequests()
         self._closed: dict[int, int] = {}
         self._closings: dict[int, int] = {}
         self._ending: dict[int, int] = {}
         self._allows_oso = settings.out_of_order
-        self._unacked_bytes = 0
         self._next_opaque = 1
         self._out: list[bytes] = []
         self._events: deque[Event] = deque()
-        self._consumed_bytes = 0
-        self._last_received = now
-        self._silence_s = 2 * settings.noop_interval_s + SILENCE_GRACE_S
+        self.window = ConsumerWindow(now, settings.buffer_bytes, ack_interval_s=None)
+        self._silence = Silence(now, silence_limit_s(settings.noop_interval_s))
 
     @property
     def streams(self) -> Sequence[Stream]:
@@ -241,7 +226,7 @@ class DcpSession:
             )
         )
         self._streams[stream.opaque] = stream
-        self._requests[stream.opaque] = (Opcode.DCP_STREAM_REQ, now)
+        self._requests.sent(stream.opaque, Opcode.DCP_STREAM_REQ, now)
         return stream
 
     def close_stream(self, stream: Stream) -> None:
@@ -264,16 +249,16 @@ class DcpSession:
         """Send any other request; its answer comes as an Answer with the returned opaque."""
         opaque = self._new_opaque()
         self._send(with_opaque(request.encode(), opaque))
-        self._requests[opaque] = (request.layout.opcode, now)
+        self._requests.sent(opaque, request.layout.opcode, now)
         return opaque
 
     def consumed(self, flow_bytes: int) -> None:
         """The user has consumed rows of this many bytes: the node may send as much again."""
-        self._consumed_bytes += flow_bytes
-        if self._consumed_bytes * ACK_FRACTION >= self._settings.buffer_bytes:
-            self._send(BufferAck.pack(self._consumed_bytes))
-            self._unacked_bytes -= self._consumed_bytes
-            self._consumed_bytes = 0
+        window = self.window
+        window.freed(flow_bytes)
+        freed = window.take()
+        if freed:
+            self._send(BufferAck.pack(freed))
 
     def data_to_send(self) -> bytes:
         """The bytes to send now."""
@@ -290,9 +275,8 @@ class DcpSession:
 
     def next_timeout(self) -> float:
         """The latest time to call `handle_timeout`."""
-        oldest = next(iter(self._requests.values()), None)
-        silence = self._last_received + self._silence_s
-        return silence if oldest is None else min(silence, oldest[1] + ANSWER_TIMEOUT_S)
+        silence, answer = self._silence.deadline, self._requests.deadline
+        return silence if answer is None else min(silence, answer)
 
     def handle_timeout(self, now: float) -> None:
         """Check the clocks.
@@ -300,12 +284,12 @@ class DcpSession:
         Raises:
             DeadConnection: the node is silent, or owes an answer for too long.
         """
-        if now >= self._last_received + self._silence_s:
-            raise DeadConnection(f"{self.address} has been silent for {self._silence_s:.0f} s, NOOPs included")
-        oldest = next(iter(self._requests.values()), None)
-        if oldest is not None and now >= oldest[1] + ANSWER_TIMEOUT_S:
+        if self._silence.is_over(now):
+            raise DeadConnection(f"{self.address} has been silent for {self._silence.limit_s:.0f} s, NOOPs included")
+        overdue = self._requests.overdue(now)
+        if overdue is not None:
             raise DeadConnection(
-                f"{self.address} has not answered {code_name(Opcode, oldest[0])} within {ANSWER_TIMEOUT_S:.0f} s"
+                f"{self.address} has not answered {code_name(Opcode, overdue)} within {ANSWER_TIMEOUT_S:.0f} s"
             )
 
     def receive_rows(self, rows: Rows, now: float) -> None:
@@ -314,7 +298,7 @@ class DcpSession:
         Raises:
             RemoteProtocolError: the node breaks the protocol; close the connection and resume elsewhere.
         """
-        self._last_received = now
+        self._silence.received(now)
         turn = _Turn()
         try:
             self._walk(rows, turn)
@@ -323,10 +307,11 @@ class DcpSession:
         finally:
             # Also when a message breaks the protocol: positions have moved past the rows before it.
             self._report(rows, turn)
-        if self._unacked_bytes > self._settings.buffer_bytes + MAX_FRAME_BYTES:
+        window = self.window
+        if window.is_overrun:
             raise RemoteProtocolError(
-                f"{self.address} has sent {self._unacked_bytes} bytes without an acknowledgement, in spite of a window "
-                f"of {self._settings.buffer_bytes}"
+                f"{self.address} has sent {window.outstanding_bytes} bytes without an acknowledgement, in spite of a "
+                f"window of {window.buffer_bytes}"
             )
 
     def _walk(self, rows: Rows, turn: _Turn) -> None:
@@ -396,7 +381,7 @@ class DcpSession:
 
     def _report(self, rows: Rows, turn: _Turn) -> None:
         flow_bytes = rows.wire_bytes - turn.uncounted
-        self._unacked_bytes += flow_bytes
+        self.window.received(flow_bytes)
         self._events.extend(turn.first)
         if turn.runs:
             self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
@@ -469,16 +454,13 @@ class DcpSession:
                 self._refuse(f"a request with opcode 0x{opcode:02x} that was not asked for")
             turn.first.append(ConfigPushed(frame.key.decode(errors="replace"), _version_in(frame.extras), frame.value))
             return  # such requests are never answered
-        if opcode not in FLOW_CONTROLLED:
-            turn.uncounted += frame.size
+        turn.uncounted += frame.size - counted_bytes(opcode, frame.size)
         handler = _HANDLERS.get(opcode)
         if handler is None:
             if opcode == Opcode.DCP_NOOP:
                 self._send(DcpNoopResponse.pack(opaque=frame.opaque))
                 return
             self._refuse(f"a request {code_name(Opcode, opcode)}, which a producer does not send")
-        if opcode == Opcode.DCP_PREPARE:
-            turn.uncounted -= PREPARE_EXTRA_BYTES
         stream = self._stream_of(frame.opaque, frame.vbid, turn)
         if stream is None:
             if opcode == Opcode.DCP_STREAM_END and self._ending.get(frame.vbid) == frame.opaque:
@@ -549,13 +531,13 @@ class DcpSession:
         self._advance(stream, seqno, turn, event)
 
     def _answer(self, frame: Frame, turn: _Turn) -> None:
-        asked = self._requests.pop(frame.opaque, None)
+        asked = self._requests.answered(frame.opaque)
         if asked is None:
             self._unasked(frame)
             return
-        if asked[0] != frame.opcode:
+        if asked != frame.opcode:
             raise RemoteProtocolError(
-                f"{self.address} answered {code_name(Opcode, asked[0])} with {code_name(Opcode, frame.opcode)}"
+                f"{self.address} answered {code_name(Opcode, asked)} with {code_name(Opcode, frame.opcode)}"
             )
         if frame.opcode != Opcode.DCP_STREAM_REQ:
             turn.first.append(Answer(frame.opaque, frame))

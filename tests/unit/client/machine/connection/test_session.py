@@ -23,11 +23,11 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
-from dcpstream.client.machine.connection.session import ANSWER_TIMEOUT_S
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.values import ManifestEvent
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
+from dcpstream.protocol.liveness import ANSWER_TIMEOUT_S
 from dcpstream.wire import (
     Feature,
     Frame,

@@ -195,10 +195,10 @@ def test_nothing_is_acknowledged_before_it_is_given_out() -> None:
     world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
     until(world, 1.0)
     (session,) = [link.session for link in world.links if link.session is not None and link.address.kv_port == 11210]
-    assert session._consumed_bytes == 0
+    assert session.window.freed_bytes == 0
     copies.persisted = dict.fromkeys(PORTS, 5)
     world.run()
-    assert session._consumed_bytes > 0
+    assert session.window.freed_bytes > 0
 
 
 def test_copies_are_asked_at_an_interval_and_only_while_something_is_held() -> None:

@@ -4,9 +4,11 @@ The consumer names the size of its buffer. The producer counts every message of 
 (`ProducerWindow`); NOOPs and answers do not count. A message may start while fewer bytes than the buffer are
 outstanding, so one message may overshoot.
 
-The consumer adds every such message when it was handled, whatever came of it (`ConsumerWindow`). It acknowledges a
-fifth of the buffer at once, and any smaller number of bytes some time after its last acknowledgement: a trickle must
-not block a producer that assumes a smaller buffer. A consumer that has no room acknowledges nothing until it has.
+The consumer, a replica or a client, counts the same bytes (`counted_bytes`) and acknowledges those that it has handled
+(`ConsumerWindow`), whatever came of them. It acknowledges a fifth of the buffer at once. A replica acknowledges any
+smaller number of bytes some time after its last acknowledgement: a trickle must not block a producer that assumes a
+smaller buffer. A client's producer knows the client's buffer, so a client needs no such time. A replica that has no
+room acknowledges nothing until it has.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (BufferLog), flow-control.cc, dcp_consumer_flow_control_ack_ratio;
 checked against recordings of a server, from which the times are taken.
@@ -14,22 +16,39 @@ checked against recordings of a server, from which the times are taken.
 
 from __future__ import annotations
 
+from dcpstream.wire import MAX_FRAME_BYTES, Opcode
+from dcpstream.wire.messages import FLOW_CONTROLLED
+
 __all__ = [
+    "ACK_FRACTION",
     "ACK_INTERVAL_S",
-    "ACK_RATIO",
     "CONSUMER_BUFFER_BYTES",
+    "PREPARE_EXTRA_BYTES",
     "ConsumerWindow",
     "ProducerWindow",
+    "counted_bytes",
 ]
 
 CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
 """The buffer that a node asks for as a consumer, as recorded."""
 
-ACK_RATIO = 0.2
-"""Share of the buffer that is acknowledged at once."""
+ACK_FRACTION = 5
+"""1/5 of the buffer is acknowledged at once: often enough that the producer never waits for the consumer."""
 
 ACK_INTERVAL_S = 5.0
 """Seconds after the last acknowledgement (or the connection's beginning) when any number of bytes is acknowledged."""
+
+PREPARE_EXTRA_BYTES = 2
+"""Bytes that a server counts for a PREPARE beyond its length."""
+
+_PREPARE = int(Opcode.DCP_PREPARE)
+
+
+def counted_bytes(opcode: int, size: int) -> int:
+    """The bytes that a producer's request of this size counts."""
+    if opcode not in FLOW_CONTROLLED:
+        return 0
+    return size + PREPARE_EXTRA_BYTES if opcode == _PREPARE else size
 
 
 class ProducerWindow:
@@ -94,33 +113,61 @@ class ProducerWindow:
 class ConsumerWindow:
     """The consumer's end.
 
+    Args:
+        now: seconds of a monotonic clock.
+        buffer_bytes: the size of the buffer, which the producer knows.
+        ack_interval_s: see `ACK_INTERVAL_S`; None to acknowledge whole fifths only.
+
     Attributes:
-        freed_bytes: handled and not acknowledged yet.
+        outstanding_bytes: received and not acknowledged yet.
+        freed_bytes: the part of these that was handled.
         acked_bytes: acknowledged since the connection began.
     """
 
-    __slots__ = ("_last_ack", "acked_bytes", "buffer_bytes", "freed_bytes")
+    __slots__ = ("_ack_interval_s", "_last_ack", "acked_bytes", "buffer_bytes", "freed_bytes", "outstanding_bytes")
 
-    def __init__(self, now: float, buffer_bytes: int = CONSUMER_BUFFER_BYTES) -> None:
+    def __init__(
+        self, now: float, buffer_bytes: int = CONSUMER_BUFFER_BYTES, ack_interval_s: float | None = ACK_INTERVAL_S
+    ) -> None:
         self.buffer_bytes = buffer_bytes
+        self.outstanding_bytes = 0
         self.freed_bytes = 0
         self.acked_bytes = 0
+        self._ack_interval_s = ack_interval_s
         self._last_ack = now
 
     @property
     def next_timeout(self) -> float | None:
-        """The latest time to acknowledge the freed bytes; None if there are none."""
-        return self._last_ack + ACK_INTERVAL_S if self.freed_bytes else None
+        """The latest time to acknowledge the freed bytes; None if there are none, or if they have no time."""
+        interval = self._ack_interval_s
+        return self._last_ack + interval if self.freed_bytes and interval is not None else None
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether the producer has sent more than the buffer and one frame."""
+        return self.outstanding_bytes > self.buffer_bytes + MAX_FRAME_BYTES
+
+    def received(self, count_bytes: int) -> None:
+        """Messages of this size have come, and are not handled yet."""
+        self.outstanding_bytes += count_bytes
 
     def freed(self, count_bytes: int) -> None:
-        """A message of this size was handled."""
+        """Received messages of this size were handled."""
         self.freed_bytes += count_bytes
 
-    def take(self, now: float) -> int:
-        """The number of bytes to acknowledge now; 0 if none."""
+    def handled(self, count_bytes: int) -> None:
+        """Messages of this size have come and were handled at once."""
+        self.outstanding_bytes += count_bytes
+        self.freed_bytes += count_bytes
+
+    def take(self, now: float = 0.0) -> int:
+        """The number of bytes to acknowledge now; 0 if none. Without an interval the time does not count."""
         freed = self.freed_bytes
-        if not freed or (freed < self.buffer_bytes * ACK_RATIO and now < self._last_ack + ACK_INTERVAL_S):
-            return 0
+        if freed * ACK_FRACTION < self.buffer_bytes:
+            due = self.next_timeout
+            if due is None or now < due:
+                return 0
+        self.outstanding_bytes -= freed
         self.freed_bytes = 0
         self.acked_bytes += freed
         self._last_ack = now

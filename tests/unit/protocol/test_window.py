@@ -1,6 +1,6 @@
 """The windows of both ends: plain integers."""
 
-from dcpstream.protocol.flow_control import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow
+from dcpstream.protocol.window import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow
 
 
 def test_without_a_buffer_nothing_is_full_and_nothing_is_acknowledged():

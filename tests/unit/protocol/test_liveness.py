@@ -1,6 +1,6 @@
 """When a producer asks whether the peer is there, and when it gives up."""
 
-from dcpstream.protocol.noop import DEFAULT_INTERVAL_S, NoopTimer
+from dcpstream.protocol.liveness import DEFAULT_INTERVAL_S, NoopTimer
 
 FIRST, SECOND = 0x81969800, 0x82969800
 
@@ -32,7 +32,7 @@ def test_one_an_interval_and_the_opaques_count_up_in_the_servers_byte_order():
 def test_none_while_one_is_unanswered_and_that_alone_kills_nobody():
     timer = enabled(idle_timeout_s=50.0)
     assert timer.poll(101.0) == FIRST
-    timer.received(140.0)
+    timer.silence.received(140.0)
     assert timer.poll(120.0) is None
     assert timer.next_timeout == 190.0
     assert not timer.is_dead(189.9)
