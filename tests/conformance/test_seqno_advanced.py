@@ -120,10 +120,10 @@ def test_it_is_a_position() -> None:
     tracker.opened(FailoverLog.of((0xA, 0)))
     tracker.marker(0, 10)
     tracker.item(8)
-    assert not tracker.is_complete
+    assert not tracker.snapshots.is_complete
     assert tracker.offset.request_bounds() == (8, 0, 10)
     tracker.item(int.from_bytes(frames[-1].extras, "big"))
-    assert tracker.is_complete
+    assert tracker.snapshots.is_complete
     assert tracker.offset.seqno == 10
     peer.close_stream(1)
     assert sent(peer.stream(1, 10, snapshot=(0, 10), value=FRUIT)) == []

@@ -247,7 +247,7 @@ def stream(producer: Producer, tracker: PositionTracker, end_seqno: int, log: Fa
             if rng.random() < 0.03:
                 return rows
             if item[0] > end_seqno:
-                tracker.reached(end_seqno)
+                tracker.snapshots.finish_at(end_seqno)
                 return rows
             tracker.item(item[0])
             rows.append(item)

@@ -47,7 +47,7 @@ def test_a_recorded_stream(name: str, arrow: bool) -> None:
     assert sum(isinstance(event, StreamOpened) for event in events) == VBUCKETS
     # The recorder asked for streams to the latest seqno.
     assert [event.reason for event in events if isinstance(event, StreamStopped)] == [0] * VBUCKETS
-    assert all(stream.tracker.is_complete for stream in streams)
+    assert all(stream.tracker.snapshots.is_complete for stream in streams)
     assert all(stream.log is not None and stream.tracker.vbuuid == stream.log.newest.vbuuid for stream in streams)
     received = [event for event in events if isinstance(event, RowsReceived)]
     rows = sum(stop - first for event in received for first, stop in event.keep)

@@ -29,6 +29,7 @@ from dcpstream.protocol.consumer.messages import (
     abort_of,
     commit_of,
 )
+from dcpstream.protocol.snapshot import REPLICA, ReceivedSnapshots, SnapshotFault, Violation, claim_violation
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.wire import MarkerFlag, Status
 from dcpstream.wire.messages.dcp import StreamRequest
@@ -101,8 +102,8 @@ class ConsumerStream:
 
     Attributes:
         state: see `TRANSITIONS`.
-        last_seqno: the seqno of the last stored row, of this stream or of an earlier one.
-        announced: bounds of the snapshot under way or last received, or None before the first marker.
+        snapshots: which message fits, and what is complete; its seqno is that of the last stored row, of this stream or
+            of an earlier one.
         asked, asked_vbuuid, asked_value: seqnos, branch and JSON value of the last STREAM_REQ.
     """
 
@@ -116,20 +117,24 @@ class ConsumerStream:
         self.add_opaque = add_opaque
         self.flags = flags
         self.state = TRANSITIONS.start
-        self.last_seqno = view.high_seqno
-        self.announced: SnapshotRange | None = None
+        high_seqno = view.high_seqno
+        self.snapshots = ReceivedSnapshots(REPLICA, high_seqno, (high_seqno, high_seqno))
         self.asked: Bounds = 0, 0, 0
         self.asked_vbuuid = view.failover_log.newest.vbuuid
         self.asked_value = ""
         self._replicas = replicas
         self._from_disk = False
-        self._checkpoint = ReceivedCheckpoint(self.vbid, self.last_seqno + 1)
-        self._first_seqno = 0
+        self._checkpoint = ReceivedCheckpoint(self.vbid, high_seqno + 1)
         self._replaceable_seqno = 0
         self._ack: bool = False
         self._consistent_seqno = 0
         self._prepared: deque[tuple[int, int]] = deque()
-        self._sound_seqno = self.last_seqno
+        self._sound_seqno = high_seqno
+
+    @property
+    def last_seqno(self) -> int:
+        """The seqno of the last stored row, or the last seqno without one that the source has passed."""
+        return self.snapshots.seqno
 
     @property
     def is_living(self) -> bool:
@@ -144,9 +149,8 @@ class ConsumerStream:
     @property
     def snapshot_type(self) -> str:
         """The origin of the snapshot under way, as in the server's stats."""
-        is_under_way = self.announced is not None and self.last_seqno < self.announced.end_seqno
         origin = "disk" if self._from_disk else "memory"
-        return origin if is_under_way else "none"
+        return "none" if self.snapshots.pending_end is None else origin
 
     @property
     def has_prepares(self) -> bool:
@@ -166,7 +170,7 @@ class ConsumerStream:
     def request(self, value: bytes) -> bytes:
         """STREAM_REQ for everything that the vbucket lacks now."""
         start, low, high = self.asked = self.bounds()
-        self.last_seqno = start
+        self.snapshots.restart(start, (low, high))
         self.asked_vbuuid = self.view.failover_log.newest.vbuuid
         self.asked_value = value.decode()
         return StreamRequest(
@@ -211,7 +215,8 @@ class ConsumerStream:
             # Our newest branch is empty: the source may know the one before it.
             self._replicas.adopt_failover_log(self.view, FailoverLog(log.entries[1:]))
         else:
-            self.last_seqno = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
+            left = self._replicas.roll_back(self.view, min(seqno, self.last_seqno))
+            self.snapshots.restart(left, (left, left))
         self._sound_seqno = self.last_seqno
         return True
 
@@ -226,49 +231,53 @@ class ConsumerStream:
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
             return Status.SUCCESS
-        if marker.start_seqno > marker.end_seqno:
-            return Status.EINVAL
-        if marker.start_seqno < self.last_seqno >= marker.end_seqno:
-            return Status.ERANGE
+        snapshots = self.snapshots
+        violation = snapshots.marker_violation(marker.start_seqno, marker.end_seqno)
+        if violation is not None:
+            return Status.EINVAL if violation.fault is SnapshotFault.BACKWARDS else Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.SUCCESS  # a dead copy ignores markers
         self._check_claims(marker, is_sync_replication=is_sync_replication)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
         if from_disk:
             self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
-        start = self._first_seqno = marker.start_seqno
-        previous = self.announced
-        if previous is None or from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT:
+        is_continued = not (
+            snapshots.announced is None or from_disk or self._from_disk or marker.flags & MarkerFlag.CHECKPOINT
+        )
+        if not is_continued:
             self._checkpoint = ReceivedCheckpoint(self.vbid, self.last_seqno + 1)
-        else:
-            start = min(start, previous.start_seqno)  # the same checkpoint of the source: its snapshot goes on
-        self._begin(SnapshotRange(start, marker.end_seqno), from_disk=from_disk)
+        self._begin(marker, from_disk=from_disk, is_continued=is_continued)
         if from_disk and marker.purge_seqno is not None:
             self._replicas.learn_purge_seqno(self.view, marker.purge_seqno)
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 
     def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
-        claims = {
-            "max visible seqno": marker.max_visible_seqno,
-            "purge seqno": marker.purge_seqno,
-            "high prepared seqno": marker.high_prepared_seqno,
-        }
-        for name, seqno in claims.items():
-            if seqno is not None and seqno > marker.end_seqno:
-                raise RemoteProtocolError(f"vb {self.vbid}: a marker's {name} {seqno} is above its end")
+        violation = claim_violation(
+            marker.end_seqno,
+            max_visible=marker.max_visible_seqno,
+            purged=marker.purge_seqno,
+            high_prepared=marker.high_prepared_seqno,
+        )
+        if violation is not None:
+            raise RemoteProtocolError(f"vb {self.vbid}: {violation.text}")
         if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
             raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
 
-    def _begin(self, announced: SnapshotRange, *, from_disk: bool) -> None:
-        before = self.announced or self._replicas.received_snapshot(self.view)
-        if self.last_seqno >= before.end_seqno:
+    def _begin(self, marker: Marker, *, from_disk: bool, is_continued: bool) -> None:
+        snapshots = self.snapshots
+        is_first = snapshots.announced is None
+        before = self._replicas.received_snapshot(self.view).end_seqno if is_first else snapshots.bounds[1]
+        if self.last_seqno >= before:
             self._consistent_seqno = min(self.last_seqno, self.view.high_seqno)  # a position may be beyond the last row
-        elif self.announced is None:
+        elif is_first:
             self._consistent_seqno = min(self.view.snapshot.start_seqno, self.last_seqno)
-        self.announced, self._from_disk = announced, from_disk
+        snapshots.begin(marker.start_seqno, marker.end_seqno, is_continued=is_continued)
+        self._from_disk = from_disk
         is_initial = from_disk and not self.view.high_seqno
-        self._replicas.begin_snapshot(self.view, announced, self._consistent_seqno, is_initial_from_disk=is_initial)
+        self._replicas.begin_snapshot(
+            self.view, SnapshotRange(*snapshots.bounds), self._consistent_seqno, is_initial_from_disk=is_initial
+        )
 
     def change(self, change: Change) -> Status:
         """Store a row. SUCCESS if it was stored, or if the stream is dead.
@@ -287,7 +296,7 @@ class ConsumerStream:
 
     def _store(self, change: Change) -> None:
         self._replicas.store(self.view, change)
-        self.last_seqno = change.seqno
+        self.snapshots.move(change.seqno)
 
     def fits(self, change: Change) -> Status:
         """Whether a document, or its prepare, is legal now."""
@@ -295,8 +304,7 @@ class ConsumerStream:
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
             return Status.SUCCESS
-        announced = self.announced
-        if announced is None or seqno <= self.last_seqno or not self._first_seqno <= seqno <= announced.end_seqno:
+        if self.snapshots.item_violation(seqno, seqno) is not None:
             return Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.NOT_MY_VBUCKET
@@ -304,22 +312,25 @@ class ConsumerStream:
             return Status.UNKNOWN_COLLECTION
         return Status.SUCCESS
 
-    def _follows(self, seqno: int) -> Status:
-        """Whether a message other than a document is legal now; the caller checks the snapshot's bounds."""
+    def _follows(self, seqno: int) -> tuple[Status, Violation | None]:
+        """Whether a message other than a document is legal now.
+
+        Returns: a status, and the violation of the snapshot's bounds. A server checks the bounds of these messages
+            last, and answers in another way.
+        """
         self.go(StreamEvent.MESSAGE)
         if not self.is_living:
-            return Status.SUCCESS
-        if seqno <= self.last_seqno:
-            return Status.ERANGE
-        return Status.SUCCESS if self.view.state in _RECEIVING else Status.NOT_MY_VBUCKET
+            return Status.SUCCESS, None
+        violation = self.snapshots.item_violation(seqno, seqno)
+        if violation is not None and violation.fault is SnapshotFault.NOT_ABOVE:
+            return Status.ERANGE, violation
+        return Status.SUCCESS if self.view.state in _RECEIVING else Status.NOT_MY_VBUCKET, violation
 
     def system_event(self, change: Change) -> Status:
         """A collection or scope was created, changed or dropped."""
-        status = self._follows(change.seqno)
+        status, violation = self._follows(change.seqno)
         if status is Status.SUCCESS and self.is_living:
-            if self.announced is None or change.seqno not in self.announced:
-                return Status.EINVAL
-            if not self._replicas.has_place_for(self.view, change):
+            if violation is not None or not self._replicas.has_place_for(self.view, change):
                 return Status.EINVAL
             self._store(change)
         return status
@@ -352,7 +363,7 @@ class ConsumerStream:
         Raises:
             RemoteProtocolError: the decision lies outside its snapshot, or may not be in its checkpoint.
         """
-        status = self._follows(decision.seqno)
+        status, violation = self._follows(decision.seqno)
         if status is not Status.SUCCESS or not self.is_living:
             return status
         prepare = self._replicas.prepare_of(self.view, decision.key)
@@ -361,8 +372,8 @@ class ConsumerStream:
         # A snapshot from disk leaves out the prepare of an abort.
         if prepare is None and not (decision.is_abort and self._from_disk):
             return Status.EINVAL if decision.is_abort else Status.KEY_ENOENT
-        if self.announced is None or decision.seqno not in self.announced:
-            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno} lies outside its snapshot")
+        if violation is not None:
+            raise RemoteProtocolError(f"vb {self.vbid}: a decision at {decision.seqno}: {violation.text}")
         if decision.is_abort:
             if not self._from_disk:
                 self._checkpoint.prepare_or_abort(decision.key, decision.seqno)
@@ -381,8 +392,8 @@ class ConsumerStream:
         begins again asks from there.
         """
         self.go(StreamEvent.MESSAGE)
-        if self.is_living and self.announced is not None and self.last_seqno < seqno <= self.announced.end_seqno:
-            self.last_seqno = seqno
+        if self.is_living and self.snapshots.item_violation(seqno, seqno) is None:
+            self.snapshots.move(seqno)
 
     def acknowledged_prepare(self) -> int:
         """The seqno up to which prepares must be acknowledged now, returned once; 0 if there is none.
@@ -401,7 +412,7 @@ class ConsumerStream:
 
     def snapshot_done(self) -> bool:
         """End the snapshot if the last row was its last; whether the source waits for an answer to its marker."""
-        if self.announced is None or self.last_seqno != self.announced.end_seqno or not self.is_living:
+        if not self.snapshots.is_whole or not self.is_living:
             return False
         self._replicas.end_snapshot(self.view)
         self._sound_seqno = self.last_seqno

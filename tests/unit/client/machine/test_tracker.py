@@ -25,9 +25,9 @@ def test_positions_through_snapshots() -> None:
     assert tracker.offset == StreamOffset(0xA, 0, 0, 0), "a marker alone changes nothing"
     tracker.item(4)
     assert tracker.offset == at(4, 0, 10)
-    assert not tracker.is_complete
+    assert not tracker.snapshots.is_complete
     tracker.item(10)
-    assert tracker.is_complete
+    assert tracker.snapshots.is_complete
     tracker.marker(11, 12)
     assert tracker.offset == at(10, 0, 10)
     tracker.item(11)
@@ -62,7 +62,7 @@ def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
     for seqno in (9, 3, 5):
         tracker.item(seqno)
     assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
-    assert not tracker.is_complete
+    assert not tracker.snapshots.is_complete
     tracker.oso(False)
     assert tracker.offset == at(9)
 
@@ -90,9 +90,9 @@ def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
     tracker = opened()
     tracker.marker(0, 10)
     tracker.item(4)
-    assert tracker.reached(6)
+    assert tracker.snapshots.finish_at(6)
     assert tracker.offset == at(6, 0, 10)
-    assert not tracker.reached(6)
+    assert not tracker.snapshots.finish_at(6)
 
 
 def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() -> None:
@@ -100,7 +100,7 @@ def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() 
     tracker = PositionTracker(StreamOffset(0xA, 4, 0, 4))
     tracker.opened(FailoverLog.of((0xA, 0)))
     tracker.marker(5, 11)
-    assert tracker.reached(5)
+    assert tracker.snapshots.finish_at(5)
     assert tracker.offset == StreamOffset(0xA, 5, 4, 11)
 
 
@@ -109,7 +109,7 @@ def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
     tracker.marker(0, 4)
     tracker.item(4)
     tracker.marker(9, 12)
-    assert not tracker.reached(6)
+    assert not tracker.snapshots.finish_at(6)
     assert tracker.offset == at(4, 0, 4)
 
 

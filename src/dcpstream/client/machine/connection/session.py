@@ -48,11 +48,12 @@ from dcpstream.client.machine.connection.events import (
     StreamStopped,
 )
 from dcpstream.client.machine.connection.rows import Rows
-from dcpstream.client.machine.tracker import PositionTracker, Run
+from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.errors import DeadConnection, RemoteProtocolError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.protocol.liveness import ANSWER_TIMEOUT_S, PendingRequests, Silence, silence_limit_s
+from dcpstream.protocol.snapshot import not_above
 from dcpstream.protocol.window import ConsumerWindow, counted_bytes
 from dcpstream.wire import (
     Frame,
@@ -374,7 +375,7 @@ class DcpSession:
             raise RemoteProtocolError(f"a row of vbucket {rows.vbid(stray)} in its stream")
         if unordered is not None and not stream.tracker.is_out_of_order:
             before, after = rows.seqno(unordered - 1), rows.seqno(unordered)
-            raise RemoteProtocolError(f"seqno {after} comes after {before}")
+            refuse(not_above(before, after))
 
     def _refuse(self, what: str) -> NoReturn:
         raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
@@ -431,9 +432,10 @@ class DcpSession:
             self._done(stream, turn)
 
     def _done(self, stream: Stream, turn: _Turn) -> None:
-        if stream.tracker.reached(stream.end_seqno):
+        snapshots = stream.tracker.snapshots
+        if snapshots.finish_at(stream.end_seqno):
             turn.moved(stream)
-        if stream.end_seqno == stream.requested_end == stream.tracker.seqno and stream.tracker.is_complete:
+        if stream.end_seqno == stream.requested_end == snapshots.seqno and snapshots.is_complete:
             # The node has nothing left to send, and its STREAM_END follows.
             self._forget(stream)
             self._ending[stream.vbid] = stream.opaque

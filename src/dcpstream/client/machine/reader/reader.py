@@ -70,6 +70,7 @@ from dcpstream.errors import (
     StreamEnded,
 )
 from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, Op, StreamOffset, VbucketMap
+from dcpstream.protocol.snapshot import SnapshotFault, Violation
 from dcpstream.runtime import Random
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream.wire.codes import code_name
@@ -584,11 +585,14 @@ class StreamReader:
             return
         is_endless = vbucket.range.end_seqno == MAX_SEQNO
         if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):
-            if self._has_everything(vbucket, stream):
+            violation = stream.tracker.snapshots.end_violation(
+                stream.end_seqno, is_filtered=stream.is_filtered, ended_at=vbucket.ended_at
+            )
+            if violation is None:
                 self._note_hidden(stream)
                 self._finish(vbucket, stream, now)
             else:
-                self._ended_early(vbucket, stream, now)
+                self._ended_early(vbucket, stream, violation, now)
             return
         if reason == StreamEndReason.FILTER_EMPTY:
             if self._catalog.wanted.collections is None:
@@ -616,14 +620,6 @@ class StreamReader:
         pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(vbucket.failures, self._random)
         self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
 
-    @staticmethod
-    def _has_everything(vbucket: Vbucket, stream: Stream) -> bool:
-        """Whether the stream received everything that the node has for it. The node has ended it with OK."""
-        tracker = stream.tracker
-        if tracker.pending_end is not None:
-            return False
-        return tracker.seqno >= stream.end_seqno or stream.is_filtered or tracker.seqno == vbucket.ended_at
-
     def _note_hidden(self, stream: Stream) -> None:
         """Log, once for each reader, that changes up to the wanted end are not for this user."""
         if stream.is_filtered or stream.tracker.seqno >= stream.end_seqno or self._has_noted_hidden:
@@ -637,18 +633,11 @@ class StreamReader:
             stream.end_seqno,
         )
 
-    def _ended_early(self, vbucket: Vbucket, stream: Stream, now: float) -> None:
+    def _ended_early(self, vbucket: Vbucket, stream: Stream, violation: Violation, now: float) -> None:
         """The node ended a stream with OK inside a snapshot or below the wanted end: see what it says to the rest."""
-        tracker = stream.tracker
-        is_inside = tracker.pending_end is not None
-        vbucket.ended_at = -1 if is_inside else tracker.seqno
-        where = "in the middle of a snapshot" if is_inside else f"before {stream.end_seqno}"
-        self._broken(
-            stream,
-            RemoteProtocolError(f"vbucket {stream.vbid}: the stream ends with OK at seqno {tracker.seqno}, {where}"),
-            now,
-            is_usual=True,
-        )
+        vbucket.ended_at = -1 if violation.fault is SnapshotFault.ENDS_INSIDE else stream.tracker.seqno
+        error = RemoteProtocolError(f"vbucket {stream.vbid}: {violation.text}")
+        self._broken(stream, error, now, is_usual=True)
 
     def _broken(self, stream: Stream, error: RemoteProtocolError, now: float, *, is_usual: bool = False) -> None:
         """A stream is over by a fault of the node: read on from its position, unless that happens again and again.
