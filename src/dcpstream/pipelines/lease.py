@@ -6,8 +6,8 @@ says who holds the lease: host, process, and the time of the last renewal. The f
 - A holder writes its own file anew every `RENEW_S` seconds, and marks it as released at the end.
 - Whoever wants the lease while another file counts makes the file with the next number. That is allowed if the lease
   was released, if its holder is a process of the same machine that has ended, or if it was not renewed for `LEASE_S`
-  seconds. The clock of another machine may be wrong. So a lease of another machine that looks expired is watched for
-  `WATCH_S` seconds, in which a living holder renews it.
+  seconds. Clocks differ between machines, and the clock of one machine may jump. So a lease whose time is more than
+  `LEASE_S` from now, before or after, is watched for `WATCH_S` seconds, in which a living holder renews it.
 - A local file system lets one of two processes make the same file. Other file systems may let both, and the later one
   replaces the file. So on those a new holder waits `SETTLE_S` seconds and looks whose file it is.
 - A holder finds out with each renewal that another file counts, or that its own has another holder: it has lost the
@@ -50,7 +50,8 @@ FRESH_S = 1.5 * RENEW_S
 """Seconds after a renewal during which a commit needs no look at the lease."""
 
 WATCH_S = 1.5 * RENEW_S
-"""Seconds for which a lease of another machine must stay unchanged before it counts as expired."""
+"""Seconds for which a lease of a living process, or of another machine, must stay unchanged before it counts as
+expired."""
 
 SETTLE_S = 2.0
 """Seconds after which a process that saw no other holder has written its file, on file systems that let two of them
@@ -308,10 +309,8 @@ class Lease:
                 with _working_lock:
                     is_working = _working.get(holder.holder)
                 return is_working is None or not is_working()
-            if self._clock.time_ns() / 1e9 - holder.renewed <= LEASE_S:
+            if abs(self._clock.time_ns() / 1e9 - holder.renewed) <= LEASE_S:
                 return False
-            if holder.machine == self._me.machine:
-                return True
         content = files.read(str(number))
         self._wait(WATCH_S)
         return self._newest(files)[0] == number and files.read(str(number)) == content

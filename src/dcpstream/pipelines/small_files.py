@@ -75,11 +75,17 @@ class LocalFiles:
     def create(self, name: str, content: bytes) -> bool:
         """Make a file."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / name
         try:
-            with (self._directory / name).open("xb") as file:
-                file.write(content)
+            file = path.open("xb")
         except FileExistsError:
             return False
+        try:
+            with file:
+                file.write(content)
+        except OSError:
+            path.unlink()  # on a full disk
+            raise
         return True
 
     def replace(self, name: str, content: bytes) -> None:

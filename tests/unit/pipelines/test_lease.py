@@ -17,7 +17,7 @@ from dcpstream.errors import LeaseRefused
 from dcpstream.pipelines import lease as module
 from dcpstream.pipelines.lease import LEASE_S, RENEW_S, SETTLE_S, WATCH_S, Holder, Lease
 from dcpstream.pipelines.small_files import LocalFiles
-from dcpstream.testing.simulation.clock import VirtualClock
+from tests.kit.clocks import JumpingClock
 
 
 class ObjectStore(LocalFiles):
@@ -44,7 +44,7 @@ class World:
 
     def __init__(self, path: Path, files: type[LocalFiles] = LocalFiles) -> None:
         self.path = path / "dcp-lease"
-        self.clock = VirtualClock()
+        self.clock = JumpingClock()
         self.waits: list[float] = []
         self.meanwhile: list[Callable[[], object]] = []
         self.files = files(self.path)
@@ -158,7 +158,31 @@ def test_a_suspended_process_of_this_machine_is_replaced_when_its_lease_has_ende
         other.acquire(always)
     world.clock.now += 2
     other.acquire(always)
-    assert world.waits == [], "it is one clock"
+    assert world.waits == [WATCH_S], "its clock may have jumped"
+
+
+@pytest.mark.parametrize("jump", [-7200, 7200])
+def test_a_clock_that_jumps_takes_no_lease_from_a_living_process(world: World, jump: int) -> None:
+    machine = module._machine()
+    one, other = world.lease(machine, os.getppid(), module._began(os.getppid())), world.lease(machine)
+    one.acquire(always)
+    world.clock.jump(jump)
+    one.verify()
+    world.meanwhile.append(one.renew)
+    with pytest.raises(LeaseRefused):
+        other.acquire(always)
+    one.verify()
+    assert one.is_held
+
+
+def test_a_lease_from_the_future_ends_as_well(world: World) -> None:
+    """Its holder's clock was ahead, and its machine died."""
+    one, other = world.lease("one"), world.lease("other")
+    world.clock.jump(7200)
+    one.acquire(always)
+    world.clock.jump(-7200)
+    other.acquire(always)
+    assert world.waits == [WATCH_S]
 
 
 def test_a_pipeline_of_this_process_that_failed_is_replaced_at_once(world: World) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dcpstream.pipelines.small_files import HadoopFiles
+from dcpstream.pipelines.small_files import HadoopFiles, LocalFiles
 
 
 class Racing:
@@ -38,3 +41,23 @@ def test_a_file_that_another_process_made_first_is_there_already() -> None:
 def test_a_file_that_cannot_be_made_is_an_error() -> None:
     with pytest.raises(OSError, match="cannot be made"):
         files_of(Racing(is_made_by_another=False)).create("1", b"")
+
+
+def test_a_file_that_cannot_be_written_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file would count as the lease of an unknown holder, for which the next start waits."""
+    files = LocalFiles(tmp_path)
+
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_full(path: Path, _mode: str) -> Full:
+        path.touch(exist_ok=False)
+        return Full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", open_full)
+        with pytest.raises(OSError, match="No space left"):
+            files.create("1", b"content")
+    assert files.names() == []
+    assert files.create("1", b"content")
