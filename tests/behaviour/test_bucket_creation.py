@@ -75,10 +75,6 @@ def test_an_unfinished_creation_stops_no_node_and_is_removed(
     make_unfinished(data / "shop", what)
     assert run(["store", "check", str(data)]) == 0
     assert f"{data}/shop: what an unfinished creation" in capsys.readouterr().out
-    assert run(["store", "repair", str(data), "--dry-run"]) == 0
-    assert f"{data}/shop: what an unfinished creation or deletion of a bucket left would be removed" in (
-        capsys.readouterr().out
-    )
     node = started(data)
     assert f"{data}/shop is what an unfinished creation of a bucket left, and was removed" in caplog.text
     assert not (data / "shop").exists()
@@ -90,18 +86,6 @@ def test_an_unfinished_creation_stops_no_node_and_is_removed(
     node = started(data)
     assert is_served(node, b"shop")
     node.stop()
-
-
-def test_repair_removes_an_unfinished_creation(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("one", "two"):
-        make_unfinished(data / name, "an empty file")
-    assert run(["store", "check", str(data / "one")]) == 0
-    assert "what an unfinished creation of a bucket left" in capsys.readouterr().out
-    assert run(["store", "repair", str(data / "one")]) == 0
-    assert not (data / "one").exists()
-    assert run(["store", "repair", str(data)]) == 0
-    assert not (data / "two").exists()
-    assert (data / "default").exists()
 
 
 def damage(path: Path, what: str) -> None:
@@ -140,7 +124,6 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     stores = {Path(store["directory"]).name: store for store in json.loads(capsys.readouterr().out)["stores"]}
     assert stores["default"]["is_sound"]
     assert not stores["shop"]["is_sound"]
-    assert stores["shop"]["is_metadata_damaged"]
 
     caplog.clear()
     node = started(data)
@@ -162,10 +145,6 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     left = {entry.name: entry.read_bytes() for entry in (data / "shop").iterdir() if entry.name != "lock"}
     assert left == found, "what is damaged is left as it is"
 
-    assert run(["store", "repair", str(data)]) == 1
-    out = capsys.readouterr().out
-    assert f"{data}/shop: cannot be repaired" in out
-    assert f"{data}/default: sound" in out
     assert json.loads((data / ".node.json").read_text())["buckets"]["shop"]["uuid"] == uuid
 
 

@@ -7,9 +7,7 @@ import http.client
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from dcpstream.cli.app import cli
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.node import Node
 from dcpstream.wire import Opcode, Status
@@ -81,20 +79,6 @@ def test_other_buckets_are_served_and_the_damaged_one_says_so(damaged, caplog):
     assert '<p class="problem">The bucket is not served: ' in own.body.decode()
     with pytest.raises(ConfigError, match="damaged"):
         node.create_bucket("other")
-    node.stop()
-
-
-def test_once_repaired_it_is_the_same_bucket_again(damaged):
-    path, uuid = damaged
-    start(path).stop()  # without it, and without forgetting it
-    done = CliRunner().invoke(cli, ["store", "repair", str(path / "other")])
-    assert done.exit_code == 0, done.output
-    node = start(path)
-    assert node.engine.buckets["other"].uuid == uuid
-    assert health(node)[0] == 200
-    with SocketPeer(node.port).open() as peer:
-        assert peer.call(Opcode.SELECT_BUCKET, key=b"other").status == 0
-        assert peer.get("k19").value == b"v" * 1000
     node.stop()
 
 

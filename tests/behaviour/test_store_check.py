@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import CorruptLog
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.compact.compaction import CompactionOrder
 from dcpstream.store.metadata import FILE_NAME
 from dcpstream.store.repair.check import MAX_LOOKS, check_store
 from dcpstream.store.repair.detect import copy_of_metadata
-from dcpstream.store.repair.repair import repair_store
 from tests.kit.stores import LOG, fill, key_of, put, read_all
 from tools.patience import patient
 
@@ -62,30 +60,6 @@ def test_a_sound_store_is_found_sound_and_its_live_frames_are_those_that_are_rea
     assert sum(segment.live_bytes for segment in report.segments) == sum(
         len(frame) for frames in found.values() for frame in frames
     )
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_damaged_one_that_was_compacted_is_repaired(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    found = work(tmp_path, chance, 200)
-    file = chance.choice([path for path in sorted(tmp_path.glob("segment-*")) if path.stat().st_size > 200])
-    data = bytearray(file.read_bytes())
-    data[chance.randrange(36, len(data) // 2)] ^= 16
-    file.write_bytes(data)
-    report = check_store(tmp_path)
-    if report.is_sound:
-        assert report.segments[-1].torn_bytes
-        return
-    with pytest.raises(CorruptLog):
-        DiskBucketStore(tmp_path, VBUCKETS)
-    repair = repair_store(tmp_path)
-    assert check_store(tmp_path).is_sound
-    with DiskBucketStore(tmp_path, VBUCKETS) as store:
-        for vbid, frames in found.items():
-            vbucket = store.vbuckets[vbid]
-            before = repair.branches.get(vbid, vbucket.high_seqno)
-            kept = {*read_all(vbucket, 0, vbucket.high_seqno)}
-            assert {frame for frame in frames if int.from_bytes(frame[24:32], "big") <= before} <= kept
 
 
 def write_and_compact(store: DiskBucketStore, directory: Path) -> None:

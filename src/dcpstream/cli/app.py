@@ -33,7 +33,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "offsets": ("dcpstream.cli.offsets:offsets_command", "Look at saved positions, compare, move, convert them."),
     "record": ("dcpstream.cli.record:record_command", "Write the changes of a bucket into a file, to be played back."),
     "replay": ("dcpstream.cli.replay:replay_command", "Run a node that plays a recording back."),
-    "store": ("dcpstream.cli.store:store_command", "Check and repair the files of a node's buckets."),
+    "store": ("dcpstream.cli.store:store_command", "Check the files of a node's buckets."),
     "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
     "tail": ("dcpstream.cli.tail:tail_command", "Show the changes of a bucket as they happen."),
     "user": ("dcpstream.cli.user:user_command", "Make, list and drop users."),

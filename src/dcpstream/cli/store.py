@@ -1,4 +1,4 @@
-"""`dcpstream store`: check and repair the files of a node's buckets."""
+"""`dcpstream store`: check the files of a node's buckets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(exists=T
 
 @click.group("store")
 def store_command() -> None:
-    """Check and repair the files of a node's buckets.
+    """Check the files of a node's buckets.
 
     DIR is a bucket's directory, or a node's data directory with several.
     """
@@ -30,19 +30,3 @@ def check_command(directory: Path, as_json: bool) -> int:
     from dcpstream.cli import store_reports
 
     return store_reports.check(directory, as_json=as_json)
-
-
-@store_command.command("repair")
-@_DIRECTORY
-@click.option("--dry-run", is_flag=True, help="Only report the steps.")
-@json_option("One JSON object with all steps.")
-def repair_command(directory: Path, dry_run: bool, as_json: bool) -> int:
-    """Remove damage from the stores in DIR, so that a node can open them. No node may have them open.
-
-    Damaged files, also those of the node itself, go to DIR/lost+found with a report. A vbucket that lost data gets a
-    new branch, so that clients roll back. The remains of unfinished creations of buckets are removed. Exit statuses: 0
-    sound now, 1 repair impossible, 2 no store there.
-    """
-    from dcpstream.cli import store_reports
-
-    return store_reports.repair(directory, dry_run=dry_run, as_json=as_json)

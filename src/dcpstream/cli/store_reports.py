@@ -12,28 +12,20 @@ from typing import Any
 import click
 
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.errors import ConfigError, StoreError, StoreInUse, TooManySegments
-from dcpstream.node.directory.check import (
-    DirectoryReport,
-    acknowledged_beside,
-    check_directory,
-    move_damaged,
-    remove_unfinished,
-)
-from dcpstream.node.directory.directory import CLUSTER_FILE, LOST_AND_FOUND
+from dcpstream.errors import ConfigError, StoreError, TooManySegments
+from dcpstream.node.directory.check import DirectoryReport, acknowledged_beside, check_directory
+from dcpstream.node.directory.directory import CLUSTER_FILE
 from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream.runtime.descriptors import allow_descriptors
 from dcpstream.runtime.files import NO_ROOM
 from dcpstream.store.log.block_scan import Damage
+from dcpstream.store.log.blocks import RESTORE_HINT
 from dcpstream.store.metadata import FILE_NAME as META_FILE
 from dcpstream.store.repair.check import OnProgress, SegmentReport, StoreReport, check_store
 from dcpstream.store.repair.detect import is_store
-from dcpstream.store.repair.repair import Repair, repair_store
 
 SHOWN_DAMAGE = 50
 """Limit of lines about damage per store; `--json` has all."""
-SHOWN_BRANCHES = 10
-"""Limit of lines about vbuckets with a new branch; the report in `lost+found` has all."""
 
 
 def check(directory: Path, *, as_json: bool) -> int:
@@ -53,49 +45,6 @@ def check(directory: Path, *, as_json: bool) -> int:
         click.echo("\n".join(lines))
     is_sound = all(report.is_sound for report in reports)
     return OK if is_sound and not (found.node is not None and found.node.damaged) else FAILED
-
-
-def repair(directory: Path, *, dry_run: bool, as_json: bool) -> int:
-    """Repair the stores of a directory, or say what would be done; returns the exit status."""
-    found = _found(directory)
-    is_done = True
-    lines: list[str] = []
-    stores: list[dict[str, Any]] = []
-    for path, is_acknowledged in found.stores:
-        with _progress(f"checking {path}") as on_progress:
-            try:
-                done = repair_store(path, dry_run=dry_run, on_progress=on_progress, is_acknowledged=is_acknowledged)
-            except StoreInUse:
-                raise
-            except StoreError as error:  # the other buckets can be repaired all the same
-                lines.append(f"{path}: cannot be repaired: {error}")
-                stores.append({"directory": str(path), "impossible": str(error)})
-                is_done = False
-                continue
-        is_done = is_done and not done.impossible
-        lines += _told_repair(done, dry_run=dry_run)
-        stores.append(_repair_object(done))
-    if found.node is not None:
-        lines += _repaired_node(found.node, dry_run=dry_run)
-    if as_json:
-        node = _node_object(found.node) if found.node is not None else None
-        click.echo(json.dumps({"dry_run": dry_run, "stores": stores, "node": node}, indent=2))
-    else:
-        click.echo("\n".join(lines))
-    return OK if is_done else FAILED
-
-
-def _repair_object(repair: Repair) -> dict[str, Any]:
-    return {
-        "directory": str(repair.directory),
-        "is_needed": repair.is_needed,
-        "impossible": repair.impossible,
-        "removed": repair.removed,
-        "rewritten": list(repair.rewritten),
-        "dropped": list(repair.dropped),
-        "branches": {str(vbid): str(seqno) for vbid, seqno in sorted(repair.branches.items())},
-        "kept_in": str(repair.kept_in),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +156,7 @@ def _told(report: StoreReport) -> Iterator[str]:
     if report.is_sound:
         yield "  sound" if end is None else "  sound up to there"
     else:
-        command = f"dcpstream store repair {report.directory}"
-        # Problems of a store as a whole cannot always be repaired.
-        todo = f"`{command} --dry-run` tells what can be done" if report.problems else f"`{command}` cuts it out"
-        yield f"  {len(damage) + len(report.problems)} damaged; {todo}"
+        yield f"  {len(damage) + len(report.problems)} damaged. {RESTORE_HINT}"
 
 
 def _line_of(segment: SegmentReport) -> str:
@@ -227,33 +173,6 @@ def _told_damage(found: Damage) -> Iterator[str]:
     yield f"  DAMAGED {where}: {found.what}{whose}"
     if found.keys:
         yield f"    keys as they read now: {', '.join(found.keys)}"
-
-
-def _told_repair(repair: Repair, *, dry_run: bool) -> Iterator[str]:
-    """The repair for people."""
-    if repair.removed:
-        would = "would be removed" if dry_run else "is removed"
-        yield f"{repair.directory}: what an unfinished creation of a bucket left {would}; it held nothing"
-        return
-    if repair.impossible:
-        yield f"{repair.directory}: cannot be repaired: {repair.impossible}"
-        return
-    if not repair.is_needed:
-        yield f"{repair.directory}: sound, nothing to do"
-        return
-    would = "would be " if dry_run else ""
-    yield f"{repair.directory}: {len(repair.before.damage) + len(repair.before.problems)} damaged"
-    for name in repair.rewritten:
-        yield f"  {name}: {would}copied without its damage"
-    for name in repair.dropped:
-        yield f"  {name}: {would}given up, nothing in it can be read"
-    branches = sorted(repair.branches.items())
-    for vbid, seqno in branches[:SHOWN_BRANCHES]:
-        yield f"  vbucket {vbid}: {would}given a new branch at seqno {seqno}; clients that were further roll back"
-    if len(branches) > SHOWN_BRANCHES:
-        yield f"  … and {len(branches) - SHOWN_BRANCHES} more vbuckets"
-    kept_in = repair.kept_in or f"{repair.directory}/{LOST_AND_FOUND}"
-    yield f"  damaged files, the metadata as it was and a report {'would go to' if dry_run else 'are in'} {kept_in}"
 
 
 def _node_object(report: DirectoryReport) -> dict[str, Any]:
@@ -276,17 +195,3 @@ def _told_node(report: DirectoryReport) -> Iterator[str]:
         yield f"  DAMAGED {why}"
     if not report.damaged and (report.directory / NODE_FILE).exists():
         yield f"{report.directory}: the node's own files are sound"
-
-
-def _repaired_node(report: DirectoryReport, *, dry_run: bool) -> Iterator[str]:
-    would = "would be" if dry_run else "is"
-    for path in report.unfinished:
-        if not dry_run:
-            remove_unfinished(report.directory, path)
-        yield f"{path}: what an unfinished creation or deletion of a bucket left {would} removed"
-    if not report.damaged:
-        return
-    kept_in = report.directory / LOST_AND_FOUND if dry_run else move_damaged(report)
-    for file, why in report.damaged.items():
-        yield f"{file}: {why}"
-    yield f"  {'would be moved' if dry_run else 'moved'} to {kept_in}; the next start of a node goes on without"

@@ -22,7 +22,7 @@ from typing import TypeVar
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import BucketSettings, FailoverLog, Manifest, VbucketState
 from dcpstream.runtime import FileSystem, write_whole
-from dcpstream.store.log.blocks import FORMAT_VERSION, checksum, other_format
+from dcpstream.store.log.blocks import FORMAT_VERSION, RESTORE_HINT, checksum, other_format
 
 T = TypeVar("T")
 
@@ -34,10 +34,7 @@ FORMAT = str(FORMAT_VERSION)
 FORMATS_BEFORE_CHECKSUMS = frozenset({"1"})
 CHECKSUM_NAME = "checksum"
 """The line of `store` that holds the checksum of all others, in 16 hexadecimal digits."""
-METADATA_HINT = (
-    "Nothing is served, because states and failover logs may be wrong. Restore the directory from a copy; or let "
-    "`dcpstream store repair DIR` keep what can be read."
-)
+METADATA_HINT = f"Nothing is served, because states and failover logs may be wrong. {RESTORE_HINT}"
 MISSING_HINT = (
     "The states of the vbuckets, their failover logs and the order of the segments are in this file alone. Restore the "
     "whole directory from a copy; or move the directory away and start with an empty bucket."
@@ -154,7 +151,7 @@ class Metadata:
 
     Args:
         directory: of the store; the file must exist, see `make_metadata`.
-        verify: whether to refuse lines whose checksum does not match; a repair reads them.
+        verify: whether to refuse lines whose checksum does not match; a check reads them.
 
     Raises:
         CorruptLog: at the opening: the file is missing, or its checksum does not match.

@@ -33,8 +33,6 @@ def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert f"{data}/travel: format 2, closed cleanly, 2 vbuckets" in out
     assert out.endswith("  sound\n")
-    assert run(["store", "repair", str(data)]) == 0
-    assert "sound, nothing to do" in capsys.readouterr().out
 
 
 def test_a_store_that_was_killed_is_sound_up_to_its_last_commit(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,42 +49,30 @@ def test_a_store_that_was_killed_is_sound_up_to_its_last_commit(data: Path, caps
     assert store["last_seqnos"] == {"1": "3"}
 
 
-def test_a_damaged_store_is_told_and_mended(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_store_is_reported(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage(data)
     assert run(["store", "check", str(data)]) == 1
     out = capsys.readouterr().out
     assert "DAMAGED segment-0000000001.log at byte" in out
     assert "a page of 3 frames; vbucket 1, seqnos 1 to 3" in out
     assert "hotel_0, hotel_1, hotel_2" in out
-    assert f"`dcpstream store repair {data}/travel` cuts it out" in out
+    assert "1 damaged. Stop the node and restore the whole directory from a copy" in out
     assert run(["store", "check", str(data), "--json"]) == 1
     (store,) = json.loads(capsys.readouterr().out)["stores"]
     assert not store["is_sound"]
     assert store["segments"][0]["damage"][0]["vbid"] == 1
 
-    assert run(["store", "repair", str(data), "--dry-run"]) == 0
-    assert "would be copied without its damage" in capsys.readouterr().out
-    assert run(["store", "check", str(data)]) == 1
-    assert run(["store", "repair", str(data)]) == 0
-    out = capsys.readouterr().out.split("format 2")[-1]
-    assert "vbucket 1: given a new branch at seqno 0; clients that were further roll back" in out
-    assert f"are in {data}/travel/lost+found/repair-1" in out
-    assert run(["store", "check", str(data)]) == 0
 
-
-def test_what_cannot_be_repaired_is_said(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metadata_that_is_no_database_is_reported(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "travel" / "meta.sqlite").write_bytes(b"not a database" * 100)
     assert run(["store", "check", str(data)]) == 1
     assert "DAMAGED" in capsys.readouterr().out
-    assert run(["store", "repair", str(data)]) == 1
-    assert "cannot be repaired" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["check", "repair"])
-def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert run(["store", command, str(tmp_path)]) == 2
+def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["store", "check", str(tmp_path)]) == 2
     assert "is neither a store (it has no meta.sqlite) nor a directory with stores in it" in capsys.readouterr().err
-    assert run(["store", command, str(tmp_path / "missing")]) == 2
+    assert run(["store", "check", str(tmp_path / "missing")]) == 2
 
 
 def test_the_directory_of_a_cluster_is_told_with_those_of_its_nodes(
@@ -104,8 +90,6 @@ def test_a_store_that_a_node_has_open(data: Path, capsys: pytest.CaptureFixture[
     with DiskBucketStore(data / "travel", 2):
         assert run(["store", "check", str(data)]) == 0
         assert "open in a node" in capsys.readouterr().out
-        assert run(["store", "repair", str(data)]) == 1
-        assert "stop the node first" in capsys.readouterr().err
 
 
 def limited(soft: int, hard: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -136,26 +120,4 @@ def test_a_store_in_use_with_more_files_than_a_process_may_open(tmp_path: Path) 
             "at a time: Too many open files. Allow 316 open files (`ulimit -n 316`), or stop the node: a store that is "
             "not in use is read file by file.\n"
         )
-    for command in ("check", "repair"):
-        assert limited(40, 40, "store", command, str(tmp_path)).returncode == 0
-
-
-def test_a_store_that_repair_may_not_mend_is_not_said_to_be_mended(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (data / "travel" / "meta.sqlite").write_bytes(b"garbage" * 1000)
-    assert run(["store", "check", str(data)]) == 1
-    out = capsys.readouterr().out
-    assert f"`dcpstream store repair {data}/travel --dry-run` tells what can be done" in out
-    assert run(["store", "repair", str(data)]) == 1
-    out = capsys.readouterr().out
-    assert "cannot be repaired" in out
-    assert ".." not in out
-
-
-def test_a_repair_in_json(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["store", "repair", str(data), "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["dry_run"] is True
-    assert [(store["is_needed"], store["branches"]) for store in found["stores"]] == [(False, {})]
-    assert found["node"]["damaged"] == {}
+    assert limited(40, 40, "store", "check", str(tmp_path)).returncode == 0

@@ -94,7 +94,7 @@ def test_a_changed_line_is_found(tmp_path: Path) -> None:
             other.execute("COMMIT")
             other.execute("BEGIN")
         other.close()
-        with pytest.raises(CorruptLog, match=r"lines whose checksum is.*store repair DIR") as caught:
+        with pytest.raises(CorruptLog, match=r"lines whose checksum is.*restore the whole directory") as caught:
             Metadata(tmp_path)
         assert caught.value.file == str(tmp_path / FILE_NAME)
 

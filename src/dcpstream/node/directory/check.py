@@ -1,34 +1,22 @@
 """A check of a data directory without a node: its own files, and the buckets in it.
 
-A node may use the directory meanwhile: it replaces its files atomically, so each one can always be read. Damaged files
-can be moved away as a whole, because nothing in them shows which values were changed.
+A node may use the directory meanwhile: it replaces its files atomically, so each one can always be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from dcpstream.errors import ConfigError, StoreError, StoreInUse
-from dcpstream.node.directory.directory import (
-    FILE_NAME,
-    LOCK_FILE,
-    LOST_AND_FOUND,
-    buckets_in,
-    read_node_file,
-    unfinished_in,
-)
+from dcpstream.errors import ConfigError, StoreError
+from dcpstream.node.directory.directory import FILE_NAME, buckets_in, read_node_file, unfinished_in
 from dcpstream.node.directory.user_file import FILE_NAME as USERS_FILE
 from dcpstream.node.directory.user_file import read_users_file
 from dcpstream.node.engine import Users
 from dcpstream.node.private_files import KEPT_IN
 from dcpstream.node.shell.certificates import KEPT_PAIRS, trouble_with_pair
-from dcpstream.runtime import SystemFileSystem, SystemRandom
-
-MAX_REPAIRS: Final = 1000
+from dcpstream.runtime import SystemRandom
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,55 +77,3 @@ def acknowledged_beside(store: Path) -> bool:
         known = read_node_file(store.absolute().parent / FILE_NAME)[2].get(store.absolute().name)
         return known is not None and known.settings is None
     return False
-
-
-def remove_unfinished(directory: Path, path: Path) -> None:
-    """Remove the remains of an interrupted creation or deletion of a bucket.
-
-    Raises:
-        StoreInUse: a node uses the directory. StoreError: it cannot be removed.
-    """
-    with _locked(directory):
-        SystemFileSystem().remove_tree(path)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock out nodes. Raises: StoreInUse: one is running. StoreError: the work inside failed."""
-    try:
-        lock = SystemFileSystem().lock_directory(directory, LOCK_FILE, always_makes_file=False)
-    except BlockingIOError as error:
-        raise StoreInUse(f"a node uses {directory}; stop it first") from error
-    except OSError as error:
-        raise StoreError(f"{directory} cannot be repaired: {error}") from error
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{directory} cannot be repaired: {error}") from error
-    finally:
-        lock.release()
-
-
-def move_damaged(report: DirectoryReport) -> Path:
-    """Move damaged files to a new directory in `lost+found`, which is returned.
-
-    Raises:
-        StoreInUse: a node uses the directory. StoreError: they cannot be moved.
-    """
-    files, directory = SystemFileSystem(), report.directory
-    with _locked(directory):
-        for count in range(1, MAX_REPAIRS + 1):
-            place = directory / LOST_AND_FOUND / f"repair-{count}"
-            if not place.exists():
-                break
-        else:
-            raise StoreError(f"{directory / LOST_AND_FOUND} holds {MAX_REPAIRS} repairs; move them away")
-        files.make_directory(place)
-        for damaged in report.damaged:
-            of_pair = [damaged.with_suffix(suffix) for suffix in (".pem", ".key") if damaged.suffix == ".pem"]
-            for file in of_pair or [damaged]:
-                if file.exists():
-                    files.rename(file, place / file.name)
-            files.sync_directory(damaged.parent)
-        files.sync_directory(place)
-        return place

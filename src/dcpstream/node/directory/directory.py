@@ -58,7 +58,6 @@ GONE_PREFIX = ".deleted-"
 """Before the name of a bucket whose files are being removed."""
 MAKING_PREFIX: Final = ".making-"
 """Before the name of a bucket whose files are being made."""
-LOST_AND_FOUND: Final = "lost+found"
 """Directory that damaged files are moved to; no bucket has this name."""
 _NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
 _LATER_NAMES: Final = frozenset({"cluster"})
@@ -352,7 +351,7 @@ def keep_to_owner(path: Path) -> None:
         with suppress(OSError):
             make_private(path / name)
     with suppress(OSError):
-        ours = {LOST_AND_FOUND, *(entry.name for entry in path.iterdir() if is_store(entry))}
+        ours = {entry.name for entry in path.iterdir() if is_store(entry)}
         others = [entry for entry in path.iterdir() if entry.name not in ours and not entry.name.startswith(".")]
         found = path.stat()
         is_shared = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX
@@ -390,9 +389,9 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[s
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         why = str(error) if isinstance(error, ValueError) else repr(error)
         raise StoreError(
-            f"{file} cannot be understood: {why}. Restore it from a copy; or let `dcpstream store repair "
-            f"{file.parent}` move it away. Without it the stores are found all the same, but buckets get new "
-            "identities, which makes clients take them for other buckets; ephemeral ones are gone."
+            f"{file} cannot be understood: {why}. Restore it from a copy, or remove it. Without it the "
+            "stores are found all the same, but buckets get new identities, which makes clients take them for other "
+            "buckets; ephemeral ones are gone."
         ) from error
 
 

@@ -74,8 +74,7 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
         raise ConfigError(
             "users",
             str(file),
-            f"the file that the node wrote ({why}); restore it from a copy, or let `dcpstream store repair "
-            f"{file.parent.parent}` move it away and make its users again",
+            f"the file that the node wrote ({why}); restore it from a copy, or remove it and make its users again",
         ) from None
 
 

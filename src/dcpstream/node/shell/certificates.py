@@ -225,7 +225,7 @@ def trouble_with_pair(directory: Path, name: str) -> str:
         from cryptography.hazmat.primitives import serialization
     except ImportError:
         return ""
-    todo = f"remove it, or let `dcpstream store repair {directory.parent}` move it away: the next start makes another"
+    todo = "remove it: the next start makes another"
     todo += ", which clients have to be given to trust" if name == "ca" else ""
     try:
         pair = read_pair(directory, name)

@@ -177,10 +177,13 @@ def other_format(file: str, found: str) -> str:
     )
 
 
+RESTORE_HINT = (
+    "Stop the node and restore the whole directory from a copy; or move it away, let the node start empty, and load "
+    "the bucket again or let replication fill it."
+)
 DAMAGE_HINT = (
-    "The store is not opened, so that nothing wrong is served. `dcpstream store check DIR` tells what is damaged, "
-    "`dcpstream store repair DIR` cuts it out. Or restore the directory from a copy; or move it away and let the node "
-    "start empty, then load it again or let it be filled by replication."
+    "The store is not opened, so that nothing wrong is served. `dcpstream store check DIR` reports the damage. "
+    f"{RESTORE_HINT}"
 )
 
 

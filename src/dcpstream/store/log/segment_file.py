@@ -11,7 +11,14 @@ from typing import TypeAlias
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import File
-from dcpstream.store.log.blocks import DAMAGE_HINT, SEGMENT_HEADER, SegmentKind, checksum, decode_segment_header
+from dcpstream.store.log.blocks import (
+    DAMAGE_HINT,
+    RESTORE_HINT,
+    SEGMENT_HEADER,
+    SegmentKind,
+    checksum,
+    decode_segment_header,
+)
 from dcpstream.wire.buffers import Buffer
 
 ADDRESS_SHIFT = 32
@@ -144,6 +151,6 @@ def _damaged(file: Segment, offset: int, expected: int, actual: int) -> CorruptL
 
 
 DAMAGED_PAGE_HINT = (
-    "Nothing of this page is served; other keys and vbuckets are. Stop the node, and let `dcpstream store check DIR` "
-    "tell what is damaged and `dcpstream store repair DIR` cut it out; or restore the directory from a copy."
+    "Nothing of this page is served; other keys and vbuckets are. `dcpstream store check DIR` reports the damage. "
+    f"{RESTORE_HINT}"
 )

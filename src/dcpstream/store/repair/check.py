@@ -90,7 +90,6 @@ class StoreReport:
         segments: the listed segment files, in order.
         others: unlisted segment files from an unfinished step; the next opening removes them.
         strangers: unlisted segment files with commits.
-        is_metadata_damaged: whether the metadata is missing or damaged.
         problems: descriptions of problems outside the segments.
         is_unfinished: whether this is the rest of a store creation that was cut short. It holds no data.
         last_seqnos: vbucket → the last seqno of its whole blocks. The metadata does not record each commit, so of a
@@ -105,7 +104,6 @@ class StoreReport:
     segments: list[SegmentReport] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
-    is_metadata_damaged: bool = False
     problems: list[str] = field(default_factory=list)
     is_unfinished: bool = False
     last_seqnos: dict[int, int] = field(default_factory=dict)
@@ -134,7 +132,6 @@ def check_store(
     on_progress: OnProgress | None = None,
     *,
     is_acknowledged: bool = False,
-    holds_lock: bool = False,
 ) -> StoreReport:
     """Check everything in a store.
 
@@ -142,31 +139,29 @@ def check_store(
 
     Args:
         is_acknowledged: whether the store is known to have existed; then an unfinished creation counts as damage.
-        holds_lock: whether the caller has locked the store, so that no node can have it open.
 
     Raises:
         TooManySegments: the store is in use, and this process may not open all of its files at a time.
         StoreError: a file cannot be read at all, or the store is of another format.
     """
     if not is_acknowledged and is_unfinished(directory):
-        is_in_use = not holds_lock and is_locked(directory)
-        return StoreReport(directory=str(directory), is_in_use=is_in_use, is_unfinished=True)
-    report = _look(directory, on_progress, holds_lock=holds_lock)
+        return StoreReport(directory=str(directory), is_in_use=is_locked(directory), is_unfinished=True)
+    report = _look(directory, on_progress)
     for _ in range(MAX_LOOKS - 1):
         if report.is_sound or not report.is_in_use:
             break
-        before, report = report, _look(directory, on_progress, holds_lock=holds_lock)
+        before, report = report, _look(directory, on_progress)
         if (before.problems, before.damage) == (report.problems, report.damage):
             break
     return report
 
 
-def _look(directory: Path, on_progress: OnProgress | None, *, holds_lock: bool) -> StoreReport:
+def _look(directory: Path, on_progress: OnProgress | None) -> StoreReport:
     with ExitStack() as held:
         before = None
         for _ in range(MAX_LISTINGS):
             held.close()
-            report = StoreReport(directory=str(directory), is_in_use=not holds_lock and is_locked(directory))
+            report = StoreReport(directory=str(directory), is_in_use=is_locked(directory))
             order, metadata = _listing(directory, report)
             # A file that is open can be read to its end, also after a compaction has removed it.
             files = _opened(directory, order, held) if report.is_in_use else {}
@@ -193,15 +188,12 @@ def _listing(directory: Path, report: StoreReport) -> tuple[list[tuple[int, int 
             order = listed
         report.was_closed = metadata.closed_at is not None
         report.vbuckets = sum(line.state is not None for line in metadata.lines.values())
-        report.is_metadata_damaged = bool(report.problems)
         for number in sorted({*numbers}.difference(number for number, _ in order)):
             name = segment_name(number)
             if number in metadata.retired or is_leftover(heads[number], directory / name, number):
                 report.others.append(name)
             elif (directory / name).exists():  # otherwise a compaction has removed it since
                 report.strangers.append(name)
-    else:
-        report.is_metadata_damaged = True
     for name in report.strangers:
         report.problems.append(f"{name} holds commits that {FILE_NAME} knows nothing of: is that an older copy?")
     return order, metadata

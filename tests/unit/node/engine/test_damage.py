@@ -11,7 +11,6 @@ import pytest
 from dcpstream.node.http.health import state_of
 from dcpstream.store import DiskBucketStore
 from dcpstream.store.log import blocks
-from dcpstream.store.repair.repair import repair_store
 from dcpstream.wire import Feature, Opcode, Status, StreamEndReason, encode_request
 from tests.kit.engine import Talker, engine_of
 
@@ -79,25 +78,3 @@ def test_a_stream_ends_where_the_damage_begins(node) -> None:
     assert sent in ([], [1], [1, 2])
     assert frames[-1].opcode == Opcode.DCP_STREAM_END
     assert struct.unpack(">I", frames[-1].extras)[0] == StreamEndReason.BACKFILL_FAILED
-
-
-def test_after_a_repair_clients_are_told_to_roll_back_to_before_the_loss(node, tmp_path: Path) -> None:
-    _, _, store, _ = node
-    vbuuid = store.vbuckets[0].failover_log.newest.vbuuid
-    store.close()
-    repair = repair_store(tmp_path)
-    assert repair.branches == {0: 2}
-    with DiskBucketStore(tmp_path, 1) as repaired:
-        engine = engine_of(repaired, vbuckets=1)
-        client = Talker(engine, features=[Feature.XERROR, Feature.SELECT_BUCKET])
-        client.call(Opcode.DCP_OPEN, key=b"reader", extras=struct.pack(">II", 0, 1))
-        for seqno, expected in ((5, 2), (3, 2), (2, None)):
-            request = struct.pack(">IIQQQQQ", 0, 0, seqno, 2**64 - 1, vbuuid, seqno, seqno)
-            frames = client.send(encode_request(Opcode.DCP_STREAM_REQ, opaque=7, extras=request)) + client.collect()
-            if expected is not None:
-                assert frames[0].status == Status.ROLLBACK
-                assert struct.unpack(">Q", frames[0].value)[0] == expected
-            else:
-                assert frames[0].status == 0
-        sent = [struct.unpack_from(">Q", frame.extras)[0] for frame in frames if frame.opcode == Opcode.DCP_MUTATION]
-        assert sent == [4, 5]
