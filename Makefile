@@ -65,12 +65,14 @@ help: ## print this help
 setup: $(STAMPS)/project $(STAMPS)/data java $(STAMPS)/jars ## install everything into .venv (quick when it is there)
 
 .PHONY: check
-check: setup ## format, lint, prose, commit subjects, types, dead code, direction of imports
+check: setup ## format, lint, prose, commit subjects, laws, types, dead code, direction of imports
 	$(call say,'format and lint')
 	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(PY) tools/wrap_markdown.py --check
 	@$(PY) tools/commit_subjects.py
+	$(call say,'laws')
+	@$(PY) tools/laws.py
 	$(call say,'types')
 	@$(BIN)/mypy
 	$(call say,'dead code')

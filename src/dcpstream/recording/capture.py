@@ -16,6 +16,8 @@ from dcpstream.recording.pcap import PcapWriter
 from dcpstream.recording.tcp import Conversation, Endpoint, PacketMaker
 from dcpstream.wire import HEADER_BYTES, Feature, Frame, Magic, Opcode, Status, decode_frame
 from dcpstream.wire.frames import MAGICS, MAX_FRAME_BYTES, frame_length, with_opaque
+from dcpstream.wire.layout import Side
+from dcpstream.wire.messages import REQUESTS
 from dcpstream.wire.messages.dcp import RollbackResponse, SeqnoAdvanced, SnapshotMarker, SystemEvent
 from dcpstream.wire.messages.kv import FeatureCode
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_event, read_flatbuffer
@@ -26,19 +28,8 @@ CLIENT, SERVER = Endpoint("127.0.0.1", 40000), Endpoint("127.0.0.1", 11210)
 
 _TLS_HANDSHAKE = b"\x16\x03"
 
-_OF_PRODUCER = DATA_OPCODES | {
-    Opcode.DCP_SNAPSHOT_MARKER,
-    Opcode.DCP_STREAM_END,
-    Opcode.DCP_SYSTEM_EVENT,
-    Opcode.DCP_SEQNO_ADVANCED,
-    Opcode.DCP_OSO_SNAPSHOT,
-    Opcode.DCP_NOOP,
-    Opcode.DCP_PREPARE,
-    Opcode.DCP_COMMIT,
-    Opcode.DCP_ABORT,
-    Opcode.DCP_SET_VBUCKET_STATE,
-}
-"""Requests that the server of a DCP connection sends."""
+_OF_PRODUCER = frozenset(layout.opcode for layout in REQUESTS if layout.sent_by is Side.PRODUCER)
+"""Requests that the server of a DCP connection sends, and its client does not."""
 
 _SERVER_MAGICS = frozenset((Magic.SERVER_REQUEST,))
 

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
+from dcpstream.wire.layout import Group
+from dcpstream.wire.messages import opcodes_of
 from dcpstream.wire.messages.dcp import Expiration, Mutation, SystemEvent
 from dcpstream.wire.stored.block import BlockKind
 
@@ -58,7 +60,7 @@ _EMPTYING = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.CRE
 _ENDS = frozenset((int(SystemEventId.DROP_COLLECTION), int(SystemEventId.DROP_SCOPE)))
 _SCOPE_EVENTS = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 
-_PREPARES = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
+_PREPARES = opcodes_of(Group.UNDECIDED)
 
 U32s: TypeAlias = npt.NDArray[np.uint32]
 

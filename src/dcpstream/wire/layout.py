@@ -106,6 +106,14 @@ class Group(Flag):
     """Answered in a bucket of which the node has only the map."""
     VBUCKET_METADATA = 16
     """Comes once for each vbucket, and changes its role or cuts its history durably."""
+    QUESTION = 128
+    """Sent by a replica before its first stream."""
+    UNDECIDED = 256
+    """A row of a durable write that is not committed."""
+    FROM_SOURCE = 512
+    """Concerns a manager that relays a stream, when the source sends it or its answer."""
+    FROM_DESTINATION = 1024
+    """Concerns a manager that relays a stream, when the destination sends it or its answer."""
     PLAIN_MISS = 32
     """A missing document is answered KEY_ENOENT even while the bucket is being loaded."""
     PLAIN_PLACE = 64

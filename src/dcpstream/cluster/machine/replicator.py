@@ -19,6 +19,8 @@ from dcpstream.cluster.machine.link import Link, RequestFields
 from dcpstream.cluster.machine.tasks import Outcome, Procedure
 from dcpstream.errors import ConnectionLost
 from dcpstream.wire import HEADER_BYTES, Frame, Opcode, OpenFlag, Status, decode_frame, encode_request
+from dcpstream.wire.layout import Group
+from dcpstream.wire.messages import opcodes_of
 from dcpstream.wire.messages.dcp import Open
 from dcpstream.wire.status import status_error
 
@@ -32,8 +34,8 @@ NO_VBUCKET = 0xFFFF
 
 _BODY_AT, _BODY_END = 8, 12
 _LOOKED_AT = {
-    SOURCE: frozenset((int(Opcode.DCP_STREAM_END), int(Opcode.DCP_CLOSE_STREAM))),
-    DESTINATION: frozenset((int(Opcode.DCP_ADD_STREAM), int(Opcode.DCP_CLOSE_STREAM), int(Opcode.DCP_STREAM_REQ))),
+    SOURCE: opcodes_of(Group.FROM_SOURCE),
+    DESTINATION: opcodes_of(Group.FROM_DESTINATION),
 }
 """Opcodes of the frames that may concern the orchestrator, by sender."""
 

@@ -17,8 +17,7 @@ Source: kv_engine engines/ep/src/dcp/consumer.cc, checked against recordings of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from dcpstream.errors import RemoteProtocolError
@@ -51,13 +50,36 @@ from dcpstream.protocol.stats import Pause
 from dcpstream.protocol.window import ConsumerWindow, counted_bytes
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.layout import Side
-from dcpstream.wire.messages import sent_by
-from dcpstream.wire.messages.dcp import AddStream, BufferAck, SeqnoAcknowledged, SeqnoAdvanced, SnapshotMarkerResponse
+from dcpstream.wire.by_message import ByMessage
+from dcpstream.wire.layout import Group, Side
+from dcpstream.wire.messages import opcodes_of, sent_by
+from dcpstream.wire.messages.dcp import (
+    Abort,
+    AddStream,
+    BufferAck,
+    CloseStream,
+    Commit,
+    DcpNoop,
+    Deletion,
+    Expiration,
+    Mutation,
+    Open,
+    Prepare,
+    SeqnoAcknowledged,
+    SeqnoAdvanced,
+    SetVbucketState,
+    SnapshotMarker,
+    SnapshotMarkerResponse,
+    StreamEnd,
+    SystemEvent,
+)
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
 Row = TypeVar("Row")
+
+QUESTIONS = opcodes_of(Group.QUESTION)
+"""The requests of a consumer before its first STREAM_REQ."""
 
 _SWALLOWED = frozenset(layout.opcode for layout in sent_by(Side.CONSUMER) if not layout.needs_answer)
 """Our requests that need no answer; an answer to them is ignored."""
@@ -72,6 +94,10 @@ def check_add_stream(frame: Frame) -> Refusal | None:
     if refusal is not None:
         return refusal
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
+
+
+_HANDLERS: ByMessage[Callable[[ConsumerConnection, Frame], None]] = ByMessage("a consumer")
+"""The requests that a consumer handles; any other well-formed DCP request ends the connection."""
 
 
 class ConsumerConnection:
@@ -181,6 +207,7 @@ class ConsumerConnection:
         is_of_stream = stream is not None and stream.opaque == frame.opaque
         return is_of_stream and SeqnoAdvanced.layout.mismatch(frame) is None
 
+    @_HANDLERS.of(SeqnoAdvanced)
     def _handle_advance(self, frame: Frame) -> None:
         """SEQNO_ADVANCED has no answer, not even if it lies outside the snapshot."""
         stream = self.streams[frame.vbid]
@@ -188,14 +215,17 @@ class ConsumerConnection:
         stream.advance(seqno)
         self._after_row(stream)
 
+    @_HANDLERS.of(Open)
     def _handle_open(self, frame: Frame) -> None:
         self._refuse(frame, ALREADY_OPEN)
 
+    @_HANDLERS.of(DcpNoop)
     def _handle_noop(self, frame: Frame) -> None:
         self._answer(frame, Status.SUCCESS)
 
     # ---------------------------------------------------------------------------------------- streams come and go
 
+    @_HANDLERS.of(AddStream)
     def _handle_add_stream(self, frame: Frame) -> None:
         refusal = check_add_stream(frame)
         if refusal is not None:
@@ -217,6 +247,7 @@ class ConsumerConnection:
             if self.negotiation.is_done:
                 self._requests.send_waiting()
 
+    @_HANDLERS.of(CloseStream)
     def _handle_close_stream(self, frame: Frame) -> None:
         stream = self.streams.get(frame.vbid)
         if stream is None:
@@ -225,6 +256,7 @@ class ConsumerConnection:
             stream.go(StreamEvent.CLOSED)
             self._answer(frame, Status.SUCCESS)
 
+    @_HANDLERS.of(StreamEnd)
     def _handle_stream_end(self, frame: Frame) -> None:
         stream = self.streams.get(frame.vbid)
         if stream is None:
@@ -257,23 +289,28 @@ class ConsumerConnection:
             return stream
         return None
 
+    @_HANDLERS.of(SnapshotMarker)
     def _handle_marker(self, frame: Frame) -> None:
         stream = self._stream_for(frame)
         if stream is not None:
             status = stream.marker(read_marker(frame), is_sync_replication=self.is_sync_replication)
             self._answer_status(frame, stream, status)
 
+    @_HANDLERS.of(Mutation, Deletion, Expiration)
     def _handle_change(self, frame: Frame) -> None:
         self._store(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
 
+    @_HANDLERS.of(SystemEvent)
     def _handle_system_event(self, frame: Frame) -> None:
         has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
         event = read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers)
         self._store(frame, event, ConsumerStream.system_event)
 
+    @_HANDLERS.of(Prepare)
     def _handle_prepare(self, frame: Frame) -> None:
         self._store(frame, read_prepare(frame, self._dialect), ConsumerStream.prepare)
 
+    @_HANDLERS.of(Commit, Abort)
     def _handle_decision(self, frame: Frame) -> None:
         self._store(frame, read_decision(frame, self._dialect), ConsumerStream.decide)
 
@@ -302,6 +339,7 @@ class ConsumerConnection:
         if seqno:
             self._out.append(SeqnoAcknowledged.pack(seqno, vbid=stream.vbid, opaque=stream.opaque))
 
+    @_HANDLERS.of(SetVbucketState)
     def _handle_set_state(self, frame: Frame) -> None:
         number = frame.extras[0]
         if number not in tuple(VbucketState):
@@ -334,7 +372,7 @@ class ConsumerConnection:
     # ---------------------------------------------------------------------------------------------- answers to us
 
     def _handle_response(self, frame: Frame) -> None:
-        if frame.opcode in (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP):
+        if frame.opcode in QUESTIONS:
             self._out.extend(self.negotiation.answered(frame))
             if self.negotiation.is_done:
                 self._requests.send_waiting()
@@ -453,23 +491,4 @@ class ConsumerConnection:
         return iter(())
 
 
-_HANDLERS: Mapping[int, Callable[[ConsumerConnection, Frame], None]] = MappingProxyType(
-    {
-        Opcode.DCP_OPEN: ConsumerConnection._handle_open,
-        Opcode.DCP_ADD_STREAM: ConsumerConnection._handle_add_stream,
-        Opcode.DCP_CLOSE_STREAM: ConsumerConnection._handle_close_stream,
-        Opcode.DCP_STREAM_END: ConsumerConnection._handle_stream_end,
-        Opcode.DCP_SNAPSHOT_MARKER: ConsumerConnection._handle_marker,
-        Opcode.DCP_MUTATION: ConsumerConnection._handle_change,
-        Opcode.DCP_DELETION: ConsumerConnection._handle_change,
-        Opcode.DCP_EXPIRATION: ConsumerConnection._handle_change,
-        Opcode.DCP_SET_VBUCKET_STATE: ConsumerConnection._handle_set_state,
-        Opcode.DCP_NOOP: ConsumerConnection._handle_noop,
-        Opcode.DCP_SYSTEM_EVENT: ConsumerConnection._handle_system_event,
-        Opcode.DCP_PREPARE: ConsumerConnection._handle_prepare,
-        Opcode.DCP_COMMIT: ConsumerConnection._handle_decision,
-        Opcode.DCP_ABORT: ConsumerConnection._handle_decision,
-        Opcode.DCP_SEQNO_ADVANCED: ConsumerConnection._handle_advance,
-    }
-)
-"""The requests that a consumer handles; any other well-formed DCP request ends the connection."""
+_HANDLERS.require(sent_by(Side.PRODUCER))

@@ -17,7 +17,7 @@ from dcpstream.protocol.bucket import Change
 from dcpstream.protocol.refusals import Refusal
 from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId
 from dcpstream.wire.keys import key_fault
-from dcpstream.wire.layout import Request
+from dcpstream.wire.layout import Kind, classes_of
 from dcpstream.wire.messages.dcp import (
     Abort,
     Commit,
@@ -27,8 +27,6 @@ from dcpstream.wire.messages.dcp import (
     Mutation,
     Prepare,
     SnapshotMarker,
-    SnapshotMarkerV2,
-    SnapshotMarkerV22,
     SystemEvent,
 )
 from dcpstream.wire.stored.block import (
@@ -60,7 +58,9 @@ __all__ = [
 # Plain ints: every row is looked at, and enum arithmetic is slow.
 _SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
 _unpack_mutation = Mutation.layout.extras.unpack
-_MARKERS: tuple[type[Request], ...] = (SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV22)
+_MARKERS = tuple(
+    version for version in classes_of(SnapshotMarker.layout.opcode, Kind.REQUEST) if version.layout.refused is None
+)
 _DELETION_V1_BYTES = Deletion.layout.extras_bytes
 _DELETION_BYTES = DeletionV2.layout.extras_bytes
 

@@ -51,8 +51,20 @@ from dcpstream.protocol.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, 
 from dcpstream.protocol.window import ProducerWindow
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
-from dcpstream.wire.messages import ANSWERS
-from dcpstream.wire.messages.dcp import BufferAck, DcpNoop, RollbackResponse, SeqnoAcknowledged
+from dcpstream.wire.by_message import ByMessage
+from dcpstream.wire.layout import Side
+from dcpstream.wire.messages import ANSWERS, sent_by
+from dcpstream.wire.messages.dcp import (
+    BufferAck,
+    CloseStream,
+    Control,
+    DcpNoop,
+    GetFailoverLog,
+    Open,
+    RollbackResponse,
+    SeqnoAcknowledged,
+    StreamRequest,
+)
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
@@ -91,6 +103,10 @@ DEFAULT_LIMITS = ProducerLimits()
 
 TURN_FACTORS: Mapping[str, float] = MappingProxyType({"high": 10.0, "medium": 1.0, "low": 0.2})
 """`set_priority` → factor of a stream's turn. The server counts messages instead: 50, 5 and 1."""
+
+
+_HANDLERS: ByMessage[Callable[[ProducerConnection, Frame], None]] = ByMessage("a producer")
+"""The requests that a producer handles; any other well-formed DCP request ends the connection."""
 
 
 class ProducerConnection:
@@ -201,9 +217,11 @@ class ProducerConnection:
             return
         handler(self, frame)
 
+    @_HANDLERS.of(Open)
     def _handle_open(self, frame: Frame) -> None:
         self._refuse(frame, ALREADY_OPEN)
 
+    @_HANDLERS.of(Control)
     def _handle_control(self, frame: Frame) -> None:
         settings = self.settings
         status, context = apply_control(settings, frame.key, frame.value)
@@ -216,11 +234,13 @@ class ProducerConnection:
             self.window.set_buffer(settings.buffer_bytes)
         self._answer(frame)
 
+    @_HANDLERS.of(BufferAck)
     def _handle_buffer_ack(self, frame: Frame) -> None:
         (count_bytes,) = BufferAck.unpack(frame)
         self.window.acknowledged(count_bytes)
         self.window.watch(self.last_received_at, has_moved=count_bytes > 0)
 
+    @_HANDLERS.of(GetFailoverLog)
     def _handle_failover_log(self, frame: Frame) -> None:
         view = self.source.vbucket(frame.vbid)
         if view is None:
@@ -228,6 +248,7 @@ class ProducerConnection:
         else:
             self._answer(frame, value=encode_failover_log(view.failover_log))
 
+    @_HANDLERS.of(SeqnoAcknowledged)
     def _handle_seqno_acknowledged(self, frame: Frame) -> None:
         view = self.source.vbucket(frame.vbid)
         if not self.settings.is_sync_replication:
@@ -245,6 +266,7 @@ class ProducerConnection:
             elif stream is not None and view.durability is not None:
                 view.durability.acknowledged(self.settings.consumer_name, seqno)
 
+    @_HANDLERS.of(CloseStream)
     def _handle_close_stream(self, frame: Frame) -> None:
         stream_id = stream_id_of(frame)
         streams = self._streams.get(frame.vbid, {})
@@ -265,6 +287,7 @@ class ProducerConnection:
         else:
             self._discard(stream)
 
+    @_HANDLERS.of(StreamRequest)
     def _handle_stream_request(self, frame: Frame) -> None:
         streams = self._streams.get(frame.vbid, _NO_STREAMS)
         made = self._maker.make(
@@ -536,15 +559,4 @@ class ProducerConnection:
                 yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
 
 
-_HANDLERS: Mapping[int, Callable[[ProducerConnection, Frame], None]] = MappingProxyType(
-    {
-        Opcode.DCP_OPEN: ProducerConnection._handle_open,
-        Opcode.DCP_CONTROL: ProducerConnection._handle_control,
-        Opcode.DCP_BUFFER_ACK: ProducerConnection._handle_buffer_ack,
-        Opcode.DCP_GET_FAILOVER_LOG: ProducerConnection._handle_failover_log,
-        Opcode.DCP_SEQNO_ACKNOWLEDGED: ProducerConnection._handle_seqno_acknowledged,
-        Opcode.DCP_CLOSE_STREAM: ProducerConnection._handle_close_stream,
-        Opcode.DCP_STREAM_REQ: ProducerConnection._handle_stream_request,
-    }
-)
-"""The requests that a producer handles; any other well-formed DCP request ends the connection."""
+_HANDLERS.require(sent_by(Side.CONSUMER))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from dcpstream.model import FailoverLog
+from dcpstream.protocol.consumer.connection import QUESTIONS
 from dcpstream.testing.simulation.node import (
     WITHOUT_COLLECTIONS,
     FrameFields,
@@ -31,8 +32,6 @@ from dcpstream.wire.values import encode_failover_log
 
 LOG = FailoverLog.of((0xABCDEF, 0))
 """The failover log of a scripted producer unless the test gives another."""
-CONTROLS = (Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP)
-"""The questions of a consumer before its first STREAM_REQ."""
 STEPS_MAX = 10_000
 """Frames of one `run`; two nodes that need more never come to rest."""
 
@@ -70,7 +69,7 @@ class ProducerScript(ABC):
         waiting = list(frames)
         while waiting:
             frame = waiting.pop(0)
-            if frame.is_request and frame.opcode in CONTROLS:
+            if frame.is_request and frame.opcode in QUESTIONS:
                 code = status(frame) if callable(status) else status
                 waiting += self.send_answer(frame, status=code)
             else:

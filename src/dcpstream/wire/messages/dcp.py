@@ -50,6 +50,7 @@ class Open(Request):
 
 @message(
     Opcode.DCP_ADD_STREAM,
+    groups=Group.FROM_DESTINATION,
     privilege="DcpProducer",
     answers=_TOLERATED,
     sent_by=Side.PRODUCER,
@@ -79,6 +80,7 @@ class AddStreamResponse(Response):
 
 @message(
     Opcode.DCP_CLOSE_STREAM,
+    groups=Group.FROM_SOURCE | Group.FROM_DESTINATION,
     privilege="DcpProducer",
     answers=_TOLERATED,
     sent_by=_BOTH,
@@ -94,6 +96,7 @@ class CloseStream(Request):
 
 @message(
     Opcode.DCP_STREAM_REQ,
+    groups=Group.FROM_DESTINATION,
     privilege="DcpProducer",
     answers=_TOLERATED,
     rest=Part.OPTIONAL,
@@ -182,6 +185,7 @@ class FailoverLogResponse(Response):
 
 @message(
     Opcode.DCP_STREAM_END,
+    groups=Group.FROM_SOURCE,
     answers=_TOLERATED._replace(tolerated=_GONE | {Status.KEY_ENOENT}),
     privilege="DcpConsumer",
     flow_controlled=True,
@@ -336,6 +340,7 @@ class BufferAck(Request):
 
 @message(
     Opcode.DCP_CONTROL,
+    groups=Group.QUESTION,
     privilege="",
     answers=_TOLERATED,
     key=Part.REQUIRED,
@@ -531,6 +536,7 @@ class SystemEvent(Request):
 
 @message(
     Opcode.DCP_PREPARE,
+    groups=Group.UNDECIDED,
     seqno="by_seqno",
     privilege="DcpConsumer",
     answers=_TOLERATED,
@@ -592,6 +598,7 @@ class Commit(Request):
 
 @message(
     Opcode.DCP_ABORT,
+    groups=Group.UNDECIDED,
     answers=_TOLERATED._replace(before_v7=frozenset((Status.KEY_EEXISTS,))),
     seqno="abort_seqno",
     privilege="DcpConsumer",

@@ -152,7 +152,7 @@ class ClustermapVersion(Record):
 @message(
     Opcode.GET_ERROR_MAP,
     privilege="",
-    groups=Group.MAP_ONLY,
+    groups=Group.MAP_ONLY | Group.QUESTION,
     phase=Phase.CONNECTED,
     source="kv_engine docs/ErrorMap.md",
 )

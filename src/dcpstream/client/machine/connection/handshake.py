@@ -209,7 +209,7 @@ class Handshake:
         if opcode is Opcode.SASL_LIST_MECHS:
             self._mechanisms = frame.value if frame.status == Status.SUCCESS else None
             return b""
-        if opcode in {Opcode.SASL_AUTH, Opcode.SASL_STEP}:
+        if opcode is Opcode.SASL_AUTH or opcode is Opcode.SASL_STEP:
             return self._authenticated(frame)
         if opcode is Opcode.SELECT_BUCKET:
             self._check_bucket(frame)

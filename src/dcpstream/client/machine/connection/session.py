@@ -27,10 +27,9 @@ import json
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import NoReturn
 
 from dcpstream.client.machine.connection.collection_events import event_in, follow
@@ -47,7 +46,7 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
-from dcpstream.client.machine.connection.rows import Rows
+from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.errors import DeadConnection, RemoteProtocolError
@@ -64,19 +63,27 @@ from dcpstream.wire import (
     StreamEndReason,
     StreamFlag,
 )
+from dcpstream.wire.by_message import ByMessage
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.frames import with_opaque
-from dcpstream.wire.layout import Request
+from dcpstream.wire.layout import Request, Side
+from dcpstream.wire.messages import REQUESTS
 from dcpstream.wire.messages.dcp import (
     Abort,
+    AddStream,
     BufferAck,
+    CacheTransfer,
+    CacheTransferEnd,
     CloseStream,
     Commit,
+    DcpFlush,
+    DcpNoop,
     DcpNoopResponse,
     OsoSnapshot,
     Prepare,
     RollbackResponse,
     SeqnoAdvanced,
+    SetVbucketState,
     SnapshotMarker,
     SnapshotMarkerResponse,
     SnapshotMarkerV2,
@@ -98,19 +105,8 @@ FILTERS_CACHED = 16
 """Filters of stream requests whose texts are kept: the streams of a read have few, and their texts are equal."""
 
 
-def _places(*messages: tuple[type[Request], str]) -> dict[int, tuple[struct.Struct, int]]:
-    """Opcode → (struct of the extras, index of a field in them)."""
-    places = {}
-    for message, name in messages:
-        names = [item.name for item in message.layout.extras_fields]
-        places[message.layout.opcode] = (message.layout.extras, names.index(name))
-    return places
-
-
-_SEQNO_IN = _places(
-    (Prepare, "by_seqno"), (SeqnoAdvanced, "by_seqno"), (Commit, "commit_seqno"), (Abort, "abort_seqno")
-)
-"""Messages that move a stream's position without a row, and where their seqno is."""
+_SEQNO_IN = {layout.opcode: (layout.extras, layout.names.index(layout.seqno)) for layout in REQUESTS if layout.seqno}
+"""Opcode → where the seqno of a message is to which it moves its stream: (struct of the extras, place in it)."""
 
 
 _MARKER = SnapshotMarker.layout.extras
@@ -141,6 +137,10 @@ class _Turn:
     def moved(self, stream: Stream) -> None:
         """The stream's position moved without a row."""
         self.runs.append(stream.tracker.run(stream.vbid, self.row, self.row))
+
+
+_HANDLERS: ByMessage[Callable[[DcpSession, Frame, Stream, _Turn], None]] = ByMessage("the client")
+"""A producer's messages on a stream besides rows."""
 
 
 class DcpSession:
@@ -475,10 +475,12 @@ class DcpSession:
         except struct.error as error:
             self._break(stream, f"a message {code_name(Opcode, opcode)} that is cut short: {error}", turn)
 
+    @_HANDLERS.of(Prepare, SeqnoAdvanced, Commit, Abort)
     def _moved(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         extras, place = _SEQNO_IN[frame.opcode]
         self._advance(stream, extras.unpack_from(frame.extras)[place], turn)
 
+    @_HANDLERS.of(OsoSnapshot)
     def _out_of_order(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """The start or the end of an out-of-order snapshot."""
         if not self._allows_oso:
@@ -488,6 +490,7 @@ class DcpSession:
         if not stream.tracker.is_out_of_order and stream.tracker.seqno >= stream.end_seqno:
             self._done(stream, turn)
 
+    @_HANDLERS.of(StreamEnd)
     def _ended(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """STREAM_END. Whether a node that says OK has sent everything is for the reader to decide."""
         (reason,) = StreamEnd.layout.extras.unpack(frame.extras)
@@ -511,6 +514,7 @@ class DcpSession:
         if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)
 
+    @_HANDLERS.of(SnapshotMarker)
     def _marker(self, frame: Frame, stream: Stream, _turn: _Turn) -> None:
         if len(frame.extras) == _MARKER.size:
             body = frame.extras
@@ -523,6 +527,7 @@ class DcpSession:
         if flags & _ACK:
             self._send(SnapshotMarkerResponse.pack(opaque=frame.opaque))
 
+    @_HANDLERS.of(SystemEvent)
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         """A scope or collection was created, dropped, flushed or modified; reported between the rows around it."""
         seqno = SystemEvent.layout.extras.unpack(frame.extras)[0]
@@ -575,16 +580,11 @@ class DcpSession:
             )
 
 
-_HANDLERS: Mapping[int, Callable[[DcpSession, Frame, Stream, _Turn], None]] = MappingProxyType(
-    {
-        Opcode.DCP_STREAM_END: DcpSession._ended,
-        Opcode.DCP_SNAPSHOT_MARKER: DcpSession._marker,
-        Opcode.DCP_SYSTEM_EVENT: DcpSession._system_event,
-        Opcode.DCP_OSO_SNAPSHOT: DcpSession._out_of_order,
-        **dict.fromkeys(_SEQNO_IN, DcpSession._moved),
-    }
+_HANDLERS.require(
+    (layout for layout in REQUESTS if Side.PRODUCER in layout.sent_by and layout.opcode not in DATA_OPCODES),
+    # A NOOP belongs to no stream. A node sends the others to replicas alone, or to clients that ask for them.
+    but=(DcpNoop, AddStream, CloseStream, SetVbucketState, DcpFlush, CacheTransfer, CacheTransferEnd),
 )
-"""A producer's messages on a stream besides rows."""
 
 
 def _remember(known: dict[int, int], opaque: int, of: int) -> None:

@@ -25,6 +25,8 @@ from dcpstream.node.engine.subdocument.scanner import (
     white,
 )
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.by_message import ByMessage
+from dcpstream.wire.messages import subdoc
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -42,6 +44,10 @@ class Change(NamedTuple):
 
     text: str
     result: str = ""
+
+
+CHANGES: Final[ByMessage[Callable[[str, Path, str, bool], Change]]] = ByMessage("the table of changes")
+"""Opcode → function of (text, path, value, whether to create parents)."""
 
 
 def look_up(text: str, path: Path) -> str:
@@ -132,21 +138,25 @@ def _make_parents(text: str, found: Missing, path: Path, value: str) -> str:
     return f'{text[: found.end - 1]}{comma}"{inserted}":{value}{closing}{text[found.end - 1 :]}'
 
 
+@CHANGES.of(subdoc.SubdocDictAdd)
 def _dict_add(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_member(path, value)
     return _store(text, path, value, Opcode.SUBDOC_DICT_ADD, creates_parents=creates_parents)
 
 
+@CHANGES.of(subdoc.SubdocDictUpsert)
 def _dict_upsert(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_member(path, value)
     return _store(text, path, value, Opcode.SUBDOC_DICT_UPSERT, creates_parents=creates_parents)
 
 
+@CHANGES.of(subdoc.SubdocReplace)
 def _replace(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_member(path, value)
     return _store(text, path, value, Opcode.SUBDOC_REPLACE, creates_parents=creates_parents)
 
 
+@CHANGES.of(subdoc.SubdocDelete)
 def _remove(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     if not path:
         raise PathError(Status.SUBDOC_VALUE_CANTINSERT)
@@ -160,6 +170,7 @@ def _remove(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     return Change(text[:before] + text[found.end :])
 
 
+@CHANGES.of(subdoc.SubdocArrayPushLast)
 def _push_last(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_elements(value, LEVELS_MAX - 1 - len(path))
     return _append(text, path, value, creates_parents) if path else _append_to_root(text, value)
@@ -187,6 +198,7 @@ def _append(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     return Change(text[: found.end - 1] + ("" if is_empty else ",") + value + text[found.end - 1 :])
 
 
+@CHANGES.of(subdoc.SubdocArrayPushFirst)
 def _push_first(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_elements(value, LEVELS_MAX - 1 - len(path))
     assert len(path) < PATH_PARTS_MAX, "a value there would be too deep"
@@ -200,6 +212,7 @@ def _push_first(text: str, path: Path, value: str, creates_parents: bool) -> Cha
     return Change(_make_parents(text, found, path, f"[{value}]"))
 
 
+@CHANGES.of(subdoc.SubdocArrayInsert)
 def _insert(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     if not path:
         raise PathError(Status.SUBDOC_PATH_EINVAL)
@@ -217,6 +230,7 @@ def _insert(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     return Change(f"{text[: found.end - 1]},{value}{text[found.end - 1 :]}")
 
 
+@CHANGES.of(subdoc.SubdocArrayAddUnique)
 def _add_unique(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     _check_elements(value, LEVELS_MAX - 1 - len(path))
     parsed = json.loads(f"[{value}]", parse_int=len, parse_float=len)
@@ -234,6 +248,7 @@ def _add_unique(text: str, path: Path, value: str, creates_parents: bool) -> Cha
     return _append(text, path, value, creates_parents)
 
 
+@CHANGES.of(subdoc.SubdocCounter)
 def _count(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     if not _DELTA.fullmatch(value) or len(value) > COUNTER_DIGITS_MAX:
         raise PathError(Status.SUBDOC_DELTA_EINVAL)
@@ -256,17 +271,3 @@ def _count(text: str, path: Path, value: str, creates_parents: bool) -> Change:
     if not INT64_MIN <= new <= INT64_MAX:
         raise PathError(Status.SUBDOC_VALUE_CANTINSERT)
     return Change(f"{text[: found.start]}{new}{text[found.end :]}", str(new))
-
-
-CHANGES: Final[dict[int, Callable[[str, Path, str, bool], Change]]] = {
-    Opcode.SUBDOC_DICT_ADD: _dict_add,
-    Opcode.SUBDOC_DICT_UPSERT: _dict_upsert,
-    Opcode.SUBDOC_REPLACE: _replace,
-    Opcode.SUBDOC_DELETE: _remove,
-    Opcode.SUBDOC_ARRAY_PUSH_LAST: _push_last,
-    Opcode.SUBDOC_ARRAY_PUSH_FIRST: _push_first,
-    Opcode.SUBDOC_ARRAY_INSERT: _insert,
-    Opcode.SUBDOC_ARRAY_ADD_UNIQUE: _add_unique,
-    Opcode.SUBDOC_COUNTER: _count,
-}
-"""Opcode → function of (text, path, value, whether to create parents)."""

@@ -9,7 +9,7 @@ Source: kv_engine daemon/subdocument_context.cc.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
 from dcpstream.model.json_text import is_json
 from dcpstream.node.engine.subdocument import edits
@@ -36,9 +36,6 @@ from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.values import decode_xattrs, encode_xattrs
 
 _MUTATION_MACROS: Final = frozenset((MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C))
-_ARRAYS: Final = frozenset(
-    (Opcode.SUBDOC_ARRAY_PUSH_LAST, Opcode.SUBDOC_ARRAY_PUSH_FIRST, Opcode.SUBDOC_ARRAY_ADD_UNIQUE)
-)
 
 
 @dataclass(slots=True)
@@ -81,7 +78,7 @@ def template(request: Request) -> Document:
         for spec in request.specs:
             if spec.kind.scope is Scope.PART:
                 first = spec.path.lstrip()[:1]
-                is_array = first == b"[" or (not first and spec.opcode in _ARRAYS)
+                is_array = first == b"[" or (not first and spec.kind.makes_array)
                 if first or is_array:
                     return Document(body=b"[]" if is_array else b"{}", is_json=True)
                 break
@@ -234,6 +231,12 @@ class _Execution:
                 found = edits.look_up(self._xattr_text(), parse_path(spec.path))
                 self._set_body(_binary(found) if spec.has_bytes else found.encode(), is_known_json=not spec.has_bytes)
                 return b""
+            case Scope.PART:
+                return self._change_part(spec)
+            case _:
+                assert_never(spec.kind.scope)
+
+    def _change_part(self, spec: Spec) -> bytes:
         text = self._xattr_text() if spec.is_xattr else self._body_text()
         value = self._value(spec)
         implied = self._request.flags & (DocFlag.MKDOC | DocFlag.ADD)

@@ -12,17 +12,16 @@ Source: kv_engine daemon/subdocument_traits.h, daemon/subdocument_validators.cc,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from dcpstream.node.engine.subdocument.attributes import has_bad_binary, is_macro, is_virtual, name_of
 from dcpstream.node.engine.subdocument.paths import PATH_BYTES_MAX
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.by_message import ByMessage
 from dcpstream.wire.layout import Layout
-from dcpstream.wire.messages import subdoc
+from dcpstream.wire.messages import REQUESTS, kv, subdoc
 
 SPECS_MAX: Final = 16
 """Most operations in one request: the server's limit."""
@@ -77,6 +76,7 @@ class Kind:
         has_value: whether the request has a value.
         allows_root: whether the path may be empty.
         has_result: whether the answer has a value.
+        makes_array: whether a document that it creates is an array if the path is empty.
     """
 
     scope: Scope = Scope.PART
@@ -87,6 +87,7 @@ class Kind:
     has_value: bool = False
     allows_root: bool = False
     has_result: bool = False
+    makes_array: bool = False
 
 
 _READ: Final = DocFlag.ACCESS_DELETED | DocFlag.REVIVE | DocFlag.REPLICA_READ
@@ -102,7 +103,9 @@ def _member(path_flags: PathFlag, doc_flags: DocFlag) -> Kind:
 
 
 def _array(path_flags: PathFlag) -> Kind:
-    return Kind(is_mutation=True, path_flags=path_flags, doc_flags=_CREATE, has_value=True, allows_root=True)
+    return Kind(
+        is_mutation=True, path_flags=path_flags, doc_flags=_CREATE, has_value=True, allows_root=True, makes_array=True
+    )
 
 
 def _whole(doc_flags: DocFlag, *, has_value: bool = False) -> Kind:
@@ -116,37 +119,35 @@ def _whole(doc_flags: DocFlag, *, has_value: bool = False) -> Kind:
     )
 
 
-KINDS: Final[Mapping[int, Kind]] = MappingProxyType(
-    {
-        Opcode.SUBDOC_GET: Kind(path_flags=PathFlag.XATTR | PathFlag.BINARY, doc_flags=_READ, has_result=True),
-        Opcode.SUBDOC_EXISTS: Kind(doc_flags=_READ),
-        Opcode.SUBDOC_GET_COUNT: Kind(doc_flags=_READ, allows_root=True, has_result=True),
-        Opcode.SUBDOC_DICT_ADD: _member(_ANY, _CREATE),
-        Opcode.SUBDOC_DICT_UPSERT: _member(_ANY, _CREATE),
-        Opcode.SUBDOC_REPLACE: _member(_ANY & ~PathFlag.CREATE_PARENTS, _CHANGE | DocFlag.ADD),
-        Opcode.SUBDOC_DELETE: Kind(is_mutation=True, doc_flags=_CHANGE),
-        Opcode.SUBDOC_ARRAY_PUSH_LAST: _array(_MACRO),
-        Opcode.SUBDOC_ARRAY_PUSH_FIRST: _array(_MACRO),
-        Opcode.SUBDOC_ARRAY_INSERT: _member(_MACRO & ~PathFlag.CREATE_PARENTS, _CREATE & ~DocFlag.MKDOC),
-        Opcode.SUBDOC_ARRAY_ADD_UNIQUE: _array(_PLAIN),
-        Opcode.SUBDOC_COUNTER: Kind(
-            is_mutation=True, path_flags=_PLAIN, doc_flags=_CREATE, has_value=True, has_result=True
-        ),
-        Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR: Kind(
-            scope=Scope.BODY_FROM_XATTR,
-            is_mutation=True,
-            path_flags=PathFlag.XATTR | PathFlag.BINARY,
-            doc_flags=_CHANGE,
-            needed=PathFlag.XATTR,
-        ),
-        Opcode.GET: Kind(
-            scope=Scope.WHOLE, path_flags=PathFlag.NONE, doc_flags=_READ, allows_root=True, has_result=True
-        ),
-        Opcode.SET: _whole(DocFlag.MKDOC | DocFlag.ADD, has_value=True),
-        Opcode.DELETE: _whole(_CHANGE),
-    }
-)
+KINDS: Final[ByMessage[Kind]] = ByMessage("the table of sub-document operations")
 """Opcode → operation. The last three concern the whole body and occur only in requests with several paths."""
+KINDS.of(subdoc.SubdocGet)(Kind(path_flags=PathFlag.XATTR | PathFlag.BINARY, doc_flags=_READ, has_result=True))
+KINDS.of(subdoc.SubdocExists)(Kind(doc_flags=_READ))
+KINDS.of(subdoc.SubdocGetCount)(Kind(doc_flags=_READ, allows_root=True, has_result=True))
+KINDS.of(subdoc.SubdocDictAdd)(_member(_ANY, _CREATE))
+KINDS.of(subdoc.SubdocDictUpsert)(_member(_ANY, _CREATE))
+KINDS.of(subdoc.SubdocReplace)(_member(_ANY & ~PathFlag.CREATE_PARENTS, _CHANGE | DocFlag.ADD))
+KINDS.of(subdoc.SubdocDelete)(Kind(is_mutation=True, doc_flags=_CHANGE))
+KINDS.of(subdoc.SubdocArrayPushLast)(_array(_MACRO))
+KINDS.of(subdoc.SubdocArrayPushFirst)(_array(_MACRO))
+KINDS.of(subdoc.SubdocArrayInsert)(_member(_MACRO & ~PathFlag.CREATE_PARENTS, _CREATE & ~DocFlag.MKDOC))
+KINDS.of(subdoc.SubdocArrayAddUnique)(_array(_PLAIN))
+KINDS.of(subdoc.SubdocCounter)(
+    Kind(is_mutation=True, path_flags=_PLAIN, doc_flags=_CREATE, has_value=True, has_result=True)
+)
+KINDS.of(subdoc.SubdocReplaceBodyWithXattr)(
+    Kind(
+        scope=Scope.BODY_FROM_XATTR,
+        is_mutation=True,
+        path_flags=PathFlag.XATTR | PathFlag.BINARY,
+        doc_flags=_CHANGE,
+        needed=PathFlag.XATTR,
+    )
+)
+KINDS.of(kv.Get)(Kind(scope=Scope.WHOLE, path_flags=PathFlag.NONE, doc_flags=_READ, allows_root=True, has_result=True))
+KINDS.of(kv.Set)(_whole(DocFlag.MKDOC | DocFlag.ADD, has_value=True))
+KINDS.of(kv.Delete)(_whole(_CHANGE))
+KINDS.require(layout for layout in REQUESTS if "path_length" in layout.names)
 
 COMMANDS: Final = tuple(opcode for opcode in KINDS if opcode >= Opcode.SUBDOC_GET)
 """The operations that are also commands."""
