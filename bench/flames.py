@@ -61,7 +61,6 @@ def work_set() -> None:
         for piece in pieces:
             engine.set_time(time.monotonic(), time.time_ns())
             session.receive(piece)
-            session.take_output()
             engine.end_turn()
 
     while time.monotonic() < until:

@@ -19,6 +19,7 @@ from dcpstream.node import Node
 from dcpstream.node.dcp.dispatch import handle_dcp
 from dcpstream.node.dcp.stats import dcp_stats
 from dcpstream.node.engine import ClusterConfig, Session, Users, new_engine
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.runtime import SystemRandom
 from dcpstream.store import MemoryBucketStore
 from dcpstream.wire import HEADER, HEADER_BYTES, Feature, Opcode, encode_request
@@ -78,15 +79,12 @@ def feed(session: Session, data: bytes, read_bytes: int = OP_BY_OP_BYTES) -> int
     rest, answered = b"", 0
     for at in range(0, len(data), read_bytes):
         piece = rest + data[at : at + read_bytes]
-        used = session.receive(piece)
-        while True:
-            out = session.take_output()
-            answered += sum(map(len, out))
-            more = session.receive(piece[used:]) if out else 0
-            if not more:
-                break
-            used += more
-        rest = piece[used:]
+        wants = Wants.ROOM
+        while wants is Wants.ROOM:
+            step = session.receive(piece)
+            piece, wants = piece[step.used :], step.wants
+            answered += sum(map(len, step.output))
+        rest = piece
     assert not rest
     session.engine.end_turn()
     return answered

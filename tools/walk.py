@@ -8,6 +8,10 @@ are opened first. From the moment of the SET until the row arrives, a profile ho
 of the package that are called. Timers of the node run in the same moments, so the walk is made several times, and only
 modules that every round needs are listed.
 
+Two numbers follow for each thread: its modules, and its changes of module, which are the calls into another module than
+that of the call before. A reader who follows the program turns a page at each of them. Both are of the round with the
+fewest.
+
 `--src` takes another source tree, to compare two versions. `--disk` keeps the bucket on disk instead of in memory.
 """
 
@@ -17,6 +21,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import queue
 import sys
 import tempfile
@@ -41,6 +46,7 @@ class Recorder:
         self._package = f"{package}/"
         self._is_on = False
         self.modules: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         """Note a call while recording. Bodies of modules and classes do not count: importing is set-up."""
@@ -49,12 +55,14 @@ class Recorder:
         code = frame.f_code
         if code.co_filename.startswith(self._package) and not code.co_name.startswith("<module"):
             module = code.co_filename.removeprefix(self._package)
-            self.modules.setdefault(module, threading.current_thread().name)
+            thread = threading.current_thread().name
+            self.modules.setdefault(module, thread)
+            self.calls.append((thread, module))
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs in the body."""
-        self.modules = {}
+        self.modules, self.calls = {}, []
         self._is_on = True
         try:
             yield
@@ -62,8 +70,35 @@ class Recorder:
             self._is_on = False
 
 
-def walk(record: Recorder, folder: str | None) -> list[dict[str, str]]:
-    """The modules of each round, in order of their first call, with the thread of that call."""
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """One walk.
+
+    Attributes:
+        modules: in order of their first call, with the thread of that call.
+        calls: thread and module of each call.
+    """
+
+    modules: dict[str, str]
+    calls: list[tuple[str, str]]
+
+    def of(self, thread: str) -> list[str]:
+        """The modules of a thread's calls."""
+        return [module for name, module in self.calls if name == thread]
+
+    @property
+    def threads(self) -> list[str]:
+        """The threads that took part."""
+        return list(dict.fromkeys(name for name, _ in self.calls))
+
+
+def changes(modules: list[str]) -> int:
+    """The number of changes of module in a sequence of calls."""
+    return sum(one != other for one, other in itertools.pairwise(modules))
+
+
+def walk(record: Recorder, folder: str | None) -> list[Round]:
+    """The rounds."""
     dcpstream = importlib.import_module("dcpstream")
     client = importlib.import_module("dcpstream.client")
     threading.setprofile(record)
@@ -86,7 +121,7 @@ def walk(record: Recorder, folder: str | None) -> list[dict[str, str]]:
                 reader.join(PATIENCE_S)
                 if not isinstance(row, dict) or row["seqno"] != token.seqno:
                     raise SystemExit(f"the task yielded {row!r}, not the change with seqno {token.seqno}")
-                rounds.append(record.modules)
+                rounds.append(Round(record.modules, record.calls))
     threading.setprofile(None)
     return rounds
 
@@ -136,11 +171,16 @@ def main() -> None:
     sys.path.insert(0, str(source))
     with tempfile.TemporaryDirectory() as folder:
         rounds = walk(Recorder(source / "dcpstream"), folder if arguments.disk else None)
-    common = [module for module in rounds[0] if all(module in other for other in rounds)]
+    common = [module for module in rounds[0].modules if all(module in other.modules for other in rounds)]
     for number, module in enumerate(common, 1):
-        print(module if arguments.modules else f"{number:3}  {module:52} {rounds[0][module]}")
-    if not arguments.modules:
-        print(f"one SET to a row for Spark: {len(common)} modules")
+        print(module if arguments.modules else f"{number:3}  {module:52} {rounds[0].modules[module]}")
+    if arguments.modules:
+        return
+    for thread in rounds[0].threads:
+        of_thread = [each.of(thread) for each in rounds]
+        modules, turns = min(len(set(each)) for each in of_thread), min(map(changes, of_thread))
+        print(f"{thread}: {modules} modules, {turns} changes of module")
+    print(f"one SET to a row for Spark: {len(common)} modules")
 
 
 if __name__ == "__main__":

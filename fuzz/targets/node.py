@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dcpstream.model import VbucketState
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_request, encode_response
@@ -142,8 +143,8 @@ def deliver(peer: Peer, data: bytes, size: int) -> None:
         peer.deliver(data[at : at + (size or len(data))])
         session = peer.session
         assert session.output.nbytes <= peer.node.engine.output_limit + ANSWER_BYTES_MAX
-        if not peer.closed and not session.is_waiting and session.is_ready_to_read_on:
-            assert len(peer._unread) < max(session.needed, HEADER_BYTES), "the session reads no further"
+        if not peer.closed and session.send(None).wants is Wants.INPUT:
+            assert len(peer._unread) < max(peer._needed, HEADER_BYTES), "the session reads no further"
 
 
 def still_serves(node: SimulatedNode) -> None:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.testing.simulation import USUAL_FEATURES
 from dcpstream.wire import Feature, Opcode, encode_request
 from fuzz import seeds as shared
@@ -86,10 +87,10 @@ def answers(client: Talker, data: bytes) -> tuple[bytes, bool]:
     out = b""
     session = client.session
     while data:
-        used = session.receive(data)
-        data = data[used:]
-        out += b"".join(bytes(piece) for piece in session.data_to_send(READ_BYTES))
-        if not used or session.is_closing or session.is_waiting:
+        step = session.receive(data)
+        data = data[step.used :]
+        out += b"".join(bytes(piece) for piece in (*step.output, *session.send(READ_BYTES).output))
+        if step.wants in (Wants.INPUT, Wants.EVENT):
             break
     return out, session.is_closing
 

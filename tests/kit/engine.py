@@ -31,6 +31,7 @@ from dcpstream.wire import (
     decode_message,
     encode_request,
 )
+from dcpstream.wire.buffers import Buffer
 
 
 def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:
@@ -61,6 +62,7 @@ class Talker:
         self.session: Session = session
         self.features = tuple(features)
         self._opaque = 0
+        self._output: list[Buffer] = []
         if user is not None:
             if self.features:
                 self.hello(self.features)
@@ -69,15 +71,22 @@ class Talker:
 
     def send(self, data: bytes) -> list[Frame]:
         """Hand bytes to the session; returns the frames it answers."""
-        consumed = self.session.receive(data)
-        assert consumed == len(data) or self.session.is_closing or self.session.is_waiting
+        used = self.receive(data)
+        assert used == len(data) or self.session.is_closing or self.session.is_waiting
         return self.collect()
+
+    def receive(self, data: bytes) -> int:
+        """Hand bytes to the session once; returns how many it used. The answers are for `collect`."""
+        step = self.session.receive(data)
+        self._output += step.output
+        return step.used
 
     def collect(self) -> list[Frame]:
         """The frames that the session sends now."""
         self.engine.end_turn()
         reader = FrameReader()
-        for piece in self.session.data_to_send(1 << 20):
+        pieces, self._output = self._output, []
+        for piece in (*pieces, *self.session.send(1 << 20).output):
             reader.receive_data(piece)
         frames = list(reader.frames())
         for frame in frames:

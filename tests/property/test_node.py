@@ -66,7 +66,7 @@ def test_the_engine_survives_any_requests(seed):
             user = chance.choice(("admin", "admin", "reader", "writer", None))
             clients.append(Talker(engine, user=user, features=chance.choice(feature_sets)))
         client = chance.choice(clients)
-        client.session.receive(any_request(chance))
+        client.receive(any_request(chance))
         for other in clients:
             other.collect()
             if other.session.dcp is not None and chance.random() < 0.01:
@@ -115,8 +115,8 @@ def test_the_direct_ways_do_what_the_command_table_does(steps, has_collections):
         answers = []
         for client in (direct, by_table):
             pass_time(client.engine, seconds)
-            client.session.receive(any_step(client, opcode, key, value, expiration, vbid, datatype))
-            answers.append(client.session.take_output())
+            step = client.session.receive(any_step(client, opcode, key, value, expiration, vbid, datatype))
+            answers.append(step.output)
         assert b"".join(answers[0]) == b"".join(answers[1])
     assert history(direct) == history(by_table)
 
@@ -173,9 +173,9 @@ def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections)
         for client in (at_once, by_table):
             pass_time(client.engine, 25)
             rest, out = data, []
-            while used := client.session.receive(rest):
-                rest = rest[used:]
-                out += client.session.take_output()
+            while (step := client.session.receive(rest)).used:
+                rest = rest[step.used :]
+                out += step.output
             assert rest == b"\x80"
             answers.append(b"".join(out))
         assert answers[0] == answers[1]

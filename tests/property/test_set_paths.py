@@ -165,7 +165,7 @@ def begin_durable_write(client: Talker) -> None:
     )
     request = encode_request(Opcode.SET, key=b"\0key-0", extras=bytes(8), value=b"durable", framing=b"\x11\x01")
     other = Talker(client.engine, features=FEATURES)
-    other.session.receive(request)
+    other.receive(request)
     assert other.session.is_waiting
 
 
@@ -245,10 +245,12 @@ def state_of(client: Talker) -> object:
 
 def answers_to(client: Talker, data: bytes) -> bytes:
     out: list[bytes] = []
-    while data and (used := client.session.receive(data)):
-        data = data[used:]
-        out += client.session.take_output()
-    return b"".join(out + client.session.take_output())
+    used = -1
+    while used:
+        step = client.session.receive(data)
+        used, data = step.used, data[step.used :]
+        out += step.output
+    return b"".join((*out, *client.session.send(0).output))
 
 
 def plain_set(number: int) -> Step:

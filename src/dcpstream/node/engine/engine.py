@@ -24,6 +24,7 @@ from dcpstream.node.engine.limit_log import LimitLog
 from dcpstream.node.engine.release import Release
 from dcpstream.runtime import Random
 from dcpstream.store import BucketStore
+from dcpstream.wire import Status
 from dcpstream.wire.buffers import BufferPool
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,29 @@ class Counters:
         self.bytes_sent = 0
 
 
+class RequestFaults(Protocol):
+    """Faults that refuse requests.
+
+    Attributes:
+        has_requests: whether there is one.
+    """
+
+    has_requests: bool
+
+    def on_request(self, opcode: int, vbid: int, bucket: str, connection: str, now: float) -> Status | None:
+        """The status with which a fault refuses a request; None if it is carried out."""
+        ...
+
+
+class NoFaults:
+    """No request is refused."""
+
+    has_requests = False
+
+    def on_request(self, opcode: int, vbid: int, bucket: str, connection: str, now: float) -> None:
+        """None: the request is carried out."""
+
+
 class BucketHost(Protocol):
     """Makes and deletes buckets of a running node; both names are checked before."""
 
@@ -105,6 +129,7 @@ class Engine(Generic[S]):
         buffers: memory for history on its way out; the shell returns what it has sent.
         stopwatch: seconds for measuring how long a request takes; the shell gives one that goes on within a turn.
         bucket_host: makes and deletes buckets on request; None if that is not supported.
+        faults: those that refuse requests.
         counters: of the node's work so far.
         config_listeners: called after every change of a configuration, and when a bucket comes or goes.
         logins: delays refusals after failed logins.
@@ -139,6 +164,7 @@ class Engine(Generic[S]):
         self.ready: set[S] = set()
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
+        self.faults: RequestFaults = NoFaults()
         self.plain_needs_tls = False
         self.trusts_own_host = False
         self.is_stepwise = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.faults.fault import OF_REQUESTS, OF_SENT, Fault
-from dcpstream.wire import Opcode
+from dcpstream.wire import Opcode, Status
 from dcpstream.wire.layout import Group, Side
 from dcpstream.wire.messages import FLOW_CONTROLLED, REQUESTS, opcodes_of
 
@@ -130,10 +130,12 @@ class Faults:
 
     # --------------------------------------------------------------------------------------------------- for each frame
 
-    def on_request(self, opcode: int, vbid: int, bucket: str, connection: str, now: float) -> Fault | None:
-        """The fault that keeps a request from being carried out."""
+    def on_request(self, opcode: int, vbid: int, bucket: str, connection: str, now: float) -> Status | None:
+        """The status with which a fault refuses a request; None if it is carried out."""
         found = self._find(OF_REQUESTS, opcode, vbid, bucket, connection, now)
-        return None if found is None else found.fault
+        if found is None:
+            return None
+        return Status.CONFIG_ONLY if found.fault.kind == "config_only" else Status[found.fault.status]
 
     def on_sent(
         self, opcode: int, vbid: int | None, bucket: str, connection: str, now: float

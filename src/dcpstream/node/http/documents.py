@@ -17,6 +17,7 @@ from aiohttp import web
 
 from dcpstream.model import vbucket_of_key
 from dcpstream.node.engine import Bucket, User
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.node.http.site import NOT_FOUND, USER, Route, Site, answer, fault, form_of, note, whole_number
 from dcpstream.store import ItemMeta
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status, decode_frame, encode_request
@@ -136,18 +137,19 @@ class Documents:
             session.select(place.bucket)
             vbid = vbucket_of_key(key, place.bucket.vbucket_count)
             key = leb128_encode(place.collection_id) + key
-            session.receive(encode_request(opcode, vbid=vbid, key=key, value=value, extras=extras, cas=cas))
+            step = session.receive(encode_request(opcode, vbid=vbid, key=key, value=value, extras=extras, cas=cas))
             self._site.changed()
             async with asyncio.timeout(ANSWER_S):
-                while not (pieces := session.take_output()):
-                    if session.is_closing:
+                while not step.output:
+                    if step.wants is Wants.CLOSE:
                         raise web.HTTPServiceUnavailable(text="The node could not make the change durable.\r\n")
                     await asyncio.sleep(POLL_S)
+                    step = session.send(0)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(text="The change is not durable yet; it may become so.\r\n") from None
         finally:
             session.connection_lost()
-        return decode_frame(b"".join(pieces))
+        return decode_frame(b"".join(step.output))
 
     def meta(self, place: Place, key: bytes) -> ItemMeta | None:
         """The metadata of a document, if this node has the active copy."""

@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from dcpstream.node.engine import Session
-from dcpstream.node.engine.handlers.resolve import not_my_vbucket
 from dcpstream.node.engine.limit_log import described
-from dcpstream.node.engine.session.session import SLICE_S
-from dcpstream.node.shell.fault_gate import FaultGate, name_of
-from dcpstream.wire import Status
-from dcpstream.wire.frames import HEADER_BYTES, decode_frame
+from dcpstream.node.engine.session.step import Wants
+from dcpstream.node.shell.fault_gate import FaultGate
+from dcpstream.wire.frames import HEADER_BYTES
 
 if TYPE_CHECKING:
     from dcpstream.node.engine import Engine
     from dcpstream.node.engine.access.users import User
     from dcpstream.node.faults import Faults
+    from dcpstream.wire.buffers import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +37,6 @@ OWN_BYTES = 64 * 1024
 each read would cost more."""
 BULKY_BYTES = 16 * 1024
 """A larger read waits for its turn while other connections wait; single requests do not."""
-PULL_BYTES = 1024 * 1024
-"""DCP data requested from a session at a time. Smaller pulls are slower, because each send evicts most of the code and
-the index from the CPU's cache."""
-HURRIED_PULL_BYTES = 256 * 1024
-"""The same while clients wait for commits, whose turn comes after the pull: a pull takes up to a ms then, not four."""
-SHORT_PULL_BYTES = 64 * 1024
-"""The same while memory is short."""
 JOIN_BYTES = 64 * 1024
 """Pieces are joined to writes of at most this size: a write costs more than the copy. Larger pieces are not copied."""
 WRITE_LIMIT_BYTES = 4 * 1024 * 1024
@@ -52,8 +44,6 @@ WRITE_LIMIT_BYTES = 4 * 1024 * 1024
 client that pipelines without reading would deadlock."""
 SHORT_WRITE_LIMIT_BYTES = 64 * 1024
 """The same while memory is short."""
-_REQUESTS = frozenset((0x80, 0x08))
-"""Magics of requests, without and with framing extras."""
 CLOSE_TIMEOUT_S = 1.0
 """Time that a closing connection has to accept its output."""
 
@@ -81,6 +71,7 @@ class Server(Protocol):
     faults: Faults
     loop: asyncio.AbstractEventLoop
     read_view: memoryview
+    pull_bytes: int
 
     @property
     def memory(self) -> Budget:
@@ -89,10 +80,6 @@ class Server(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether connections wait for their turn."""
-
-    @property
-    def is_hurried(self) -> bool:
-        """Whether clients wait for commits, or did a moment ago."""
 
     def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
         """Give a new connection its session; return whether it may stay."""
@@ -139,6 +126,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._pending = b""
         self._own: bytearray | None = None
         self._filled = 0
+        self._needed = HEADER_BYTES
         self._is_writable = True
         self._is_reading = True
         self._has_dcp = False
@@ -250,14 +238,14 @@ class KvProtocol(asyncio.BufferedProtocol):
                 self._pending = data
                 self._count()
                 self._postpone()
-            elif self._filled >= session.needed:
+            elif self._filled >= self._needed:
                 self._process(data)
             else:
                 self._keep(data)
-        elif self._filled >= session.needed:
+        elif self._filled >= self._needed:
             self._process(self._take())
         elif self._filled == len(own):
-            self._resize(own, session.needed)
+            self._resize(own, self._needed)
             self._count()
 
     def _take(self) -> bytes:
@@ -270,10 +258,9 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     def _keep(self, data: bytes) -> None:
         """Keep the rest of the input for the next read; the start of a large frame gets a buffer of its own."""
-        session = self.session
-        if session is not None and len(data) >= OWN_BYTES and session.needed > len(data) and session.takes_requests:
+        if self._is_reading and self._needed > len(data) >= OWN_BYTES:
             self._pending, self._filled = b"", len(data)
-            self._resize(data, session.needed)
+            self._resize(data, self._needed)
         else:
             self._pending = data
         self._count()
@@ -297,21 +284,15 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is None or transport is None or transport.is_closing():
             return
         self.server.set_time()
-        is_sliced = False
-        while len(data) >= session.needed and session.takes_requests:
-            if not self._takes_answers(transport):
-                break
-            used = self._receive(session, data) if self.server.faults.has_requests else session.receive(data)
-            data = data[used:]
-            if session.output.pieces:
-                self._write(session.take_output())
-            if not used and session.output.nbytes <= self.server.engine.output_limit:
-                break
-            if len(data) >= session.needed and self.server.loop.time() - self.server.engine.now > SLICE_S:
-                is_sliced = True
-                break
-        self._set_reading(session.takes_requests and self._takes_answers(transport) and not is_sliced)
-        if is_sliced and not self._is_sliced:
+        takes_answers, wants = self._takes_answers(transport), Wants.ROOM
+        while wants is Wants.ROOM and takes_answers:
+            step = session.receive(data)
+            data, wants, self._needed = data[step.used :], step.wants, step.needed
+            if step.output:
+                self._write(step.output)
+                takes_answers = self._takes_answers(transport)
+        self._set_reading(wants is Wants.INPUT and takes_answers)
+        if wants is Wants.TURN and not self._is_sliced:
             self._postpone()
         if session.identity.user is not self.user:
             self.server.count_user(self)
@@ -322,26 +303,6 @@ class KvProtocol(asyncio.BufferedProtocol):
             transport.set_write_buffer_limits(high=1)
         self._keep(data)
         self.server.end_input()
-
-    def _receive(self, session: Session, data: bytes) -> int:
-        """As `session.receive`, but at most one frame, which a fault may refuse."""
-        stop = HEADER_BYTES + int.from_bytes(data[8:12], "big")
-        if not HEADER_BYTES <= stop <= len(data) or data[0] not in _REQUESTS or session.needed > stop:
-            return session.receive(data)
-        bucket = session.bucket.name if session.bucket is not None else ""
-        vbid, now = int.from_bytes(data[6:8], "big"), self.server.loop.time()
-        fault = self.server.faults.on_request(data[1], vbid, bucket, name_of(session), now)
-        if fault is None:
-            return session.receive(data[:stop])
-        frame = decode_frame(data[:stop])
-        status = Status.CONFIG_ONLY if fault.kind == "config_only" else Status[fault.status]
-        if status is Status.NOT_MY_VBUCKET:
-            not_my_vbucket(session, frame)
-        else:
-            session.refuse(frame, status, "A fault that was asked for")
-        session.needed = HEADER_BYTES
-        session.wake()
-        return stop
 
     def _postpone(self) -> None:
         """Wait for a turn with the kept input, and read nothing until then."""
@@ -376,7 +337,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         """Whether the socket takes more, and no fault holds back what came before."""
         return self._is_writable and (self._gate is None or self._gate.is_empty)
 
-    def _write(self, pieces: list[bytes]) -> None:
+    def _write(self, pieces: Sequence[Buffer]) -> None:
         faults, session = self.server.faults, self.session
         if self._gate is None and faults.has_sent and session is not None:
             self._gate = FaultGate(faults, session, self.server.loop, self._send_on, self._cut, self._go_on_sending)
@@ -397,7 +358,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _send_pieces(self, pieces: list[bytes]) -> None:
+    def _send_pieces(self, pieces: Sequence[Buffer]) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -418,31 +379,22 @@ class KvProtocol(asyncio.BufferedProtocol):
             return
         if self._lent:
             self._give_back(transport)
-        if session.output.is_held:
-            self._write(session.take_output())
-        if session.is_ready_to_read_on and not self._is_reading and not self._is_sliced:
-            self._process(self._take())
-        pull_bytes = HURRIED_PULL_BYTES if self.server.is_hurried else PULL_BYTES
-        if self.server.memory.is_short:
-            pull_bytes = SHORT_PULL_BYTES
-        if self._can_send or (session.output.pieces and self._takes_answers(transport)):
-            pieces = session.data_to_send(pull_bytes if self._can_send else 0)
-            if pieces:
-                self._write(pieces)
-            if pieces and session.dcp is not None:
-                self._lent += [piece for piece in cast("list[object]", pieces) if isinstance(piece, memoryview)]
+        room = self.server.pull_bytes if self._can_send else 0 if self._takes_answers(transport) else None
+        step = session.send(room)
+        if step.output:
+            self._write(step.output)
+            if self._has_dcp:
+                self._lent += [piece for piece in step.output if isinstance(piece, memoryview)]
                 self._give_back(transport)
-            # After the last packet of a long answer, too: the requests behind it are still unread.
-            was_left = session.is_ready_to_read_on and not self._is_reading
-            more = session.dcp is not None or session.is_streaming or was_left
-            if session.pending.has_more_steps or (pieces and more):
-                self.server.engine.ready.add(session)
-                self.server.schedule_turn()
-        if session.close_reason is not None:
-            if not session.output.is_held:
-                self._close()
-        elif session.dcp is not None:
-            self._schedule_timeout()
+        if step.wants is Wants.CLOSE:
+            self._close()
+            return
+        if step.wants is Wants.TURN:
+            self.server.schedule_turn()
+        elif step.wants is Wants.INPUT and not self._is_reading and not self._is_sliced:
+            self._process(self._take())
+        if step.wake_at is not None:
+            self._schedule_timeout(step.wake_at)
 
     def _give_back(self, transport: asyncio.Transport) -> None:
         """Return the memory of data that was sent; a transport that still has output may refer to it."""
@@ -483,12 +435,7 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     # -------------------------------------------------------------------------------------------------------- time
 
-    def _schedule_timeout(self) -> None:
-        assert self.session is not None, "connected"
-        dcp = self.session.dcp
-        at = dcp.next_timeout() if dcp is not None else None
-        if at is None:
-            return
+    def _schedule_timeout(self, at: float) -> None:
         if not self._can_send:
             at = max(at, self.server.loop.time() + BLOCKED_PAUSE_S)
         if self._timer is not None:
@@ -499,20 +446,16 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     def _timed_out(self) -> None:
         self._timer = None
-        session = self.session
-        if session is None or session.dcp is None or self._transport is None:
+        if self.session is None or self._transport is None:
             return
         self.server.set_time()
-        dcp = session.dcp
-        dcp.handle_timeout(self.server.engine.now)
-        if dcp.close_reason is not None and not self._can_send:
-            session.close(dcp.close_reason)  # otherwise that follows from sending
+        self.session.handle_timeout()
         self.send_or_drop()
 
 
-def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
     """The same bytes in fewer pieces; see `JOIN_BYTES`."""
-    group: list[bytes] = []
+    group: list[Buffer] = []
     size = 0
     for piece in pieces:
         if group and size + len(piece) > JOIN_BYTES:

@@ -90,7 +90,7 @@ class FaultGate:
         session = self._session
         vbid = int.from_bytes(data[at + 6 : at + 8], "big") if data[at] in _REQUEST_MAGICS else None
         bucket = session.bucket.name if session.bucket is not None else ""
-        return self._faults.on_sent(data[at + 1], vbid, bucket, name_of(session), self._loop.time())
+        return self._faults.on_sent(data[at + 1], vbid, bucket, session.names, self._loop.time())
 
     def _disturb(self, frame: bytes, number: int, fault: Fault) -> None:
         if fault.kind == "delay":
@@ -169,8 +169,3 @@ def _corrupted(frame: bytes, fault: Fault) -> bytes:
     at = HEADER_BYTES if fault.at_byte is None else fault.at_byte
     other = bytes.fromhex(fault.data) or bytes(byte ^ 0xFF for byte in frame[at : at + 1])
     return (frame[:at] + other + frame[at + len(other) :])[: len(frame)] if at < len(frame) else frame
-
-
-def name_of(session: Session) -> str:
-    """What the field `connection` of a fault is looked for in: the connection's DCP name, and its client's name."""
-    return f"{session.dcp.name} {session.agent}" if session.dcp is not None else session.agent

@@ -390,14 +390,15 @@ class ConsumerConnection:
         stream = self.streams.get(vbid)
         return stream is not None and stream.is_living
 
-    def vbucket_changed(self, vbid: int, now: float) -> None:
+    def vbucket_changed(self, vbid: int, now: float) -> bool:
         """Rows were written or persisted, so prepares may be durable now.
 
-        There may also be room again; `data_to_send` looks for that.
+        Returns: True: there may also be room again; `data_to_send` looks for that.
         """
         stream = self.streams.get(vbid)
         if stream is not None and stream.is_reading:
             self._acknowledge_prepares(stream)
+        return True
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
         """The vbucket's role changed, or it was deleted: the stream into an active or deleted vbucket is lost."""

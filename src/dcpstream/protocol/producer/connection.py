@@ -324,11 +324,15 @@ class ProducerConnection:
         """False: a producer receives no stream."""
         return False
 
-    def vbucket_changed(self, vbid: int, now: float) -> None:
-        """Rows were written or persisted: queue the streams that have not read them."""
+    def vbucket_changed(self, vbid: int, now: float) -> bool:
+        """Rows were written or persisted: queue the streams that have not read them.
+
+        Returns: whether a stream is queued.
+        """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
             if stream.has_unread_rows:
                 self._queue(stream)
+        return bool(self._ready)
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:
         """The vbucket's role changed, or it was deleted: its streams end."""
@@ -424,7 +428,11 @@ class ProducerConnection:
         """The time at which `handle_timeout` must be called, or None."""
         if self.close_reason is not None:
             return None
-        return earliest(self._takeovers.next_timeout, self.noop.next_timeout, self._stuck_deadline)
+        return earliest(
+            self.noop.next_timeout if self.noop.is_enabled else None,
+            self._takeovers.next_timeout if self._takeovers.under_way else None,
+            self._stuck_deadline if self.drops_when_stuck else None,
+        )
 
     @property
     def _stuck_deadline(self) -> float | None:

@@ -13,11 +13,13 @@ from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, BucketSettings, FailoverLog, NodeAddress
 from dcpstream.node.dcp.dispatch import handle_dcp
 from dcpstream.node.dcp.stats import dcp_stats
-from dcpstream.node.engine import Bucket, ClusterConfig, Engine, Session, Users, VBucket, new_engine
+from dcpstream.node.engine import MAX_OUTPUT_BYTES, Bucket, ClusterConfig, Engine, Session, Users, VBucket, new_engine
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream.testing.simulation.clock import SeededRandom, VirtualClock
 from dcpstream.testing.simulation.disk import SimulatedDisk, Trouble
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode_request, encode_response
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages.dcp import Open, StreamRequest
 from dcpstream.wire.messages.kv import Set, encode_features
 from dcpstream.wire.values import decode_failover_log
@@ -266,7 +268,7 @@ class SimulatedNode:
         """When the engine or a connection wants to be woken."""
         if not self._is_timeout_known:
             self._is_timeout_known = True
-            times = [self.engine.next_timeout(), *[peer.next_timeout for peer in self.peers]]
+            times = [self.engine.next_timeout(), *[peer.wake_at for peer in self.peers]]
             self._timeout = min((at for at in times if at is not None), default=None)
         return self._timeout
 
@@ -287,9 +289,8 @@ class SimulatedNode:
             self.engine.handle_timeout()
             heard = []
             for peer in list(self.peers):
-                at, dcp = peer.next_timeout, peer.session.dcp
-                if dcp is not None and at is not None and at <= self.clock.now:
-                    dcp.handle_timeout(self.clock.now)
+                if peer.wake_at is not None and peer.wake_at <= self.clock.now:
+                    peer.session.handle_timeout()
                     heard.append(peer)
             self.pump(heard=heard)
         else:
@@ -421,6 +422,7 @@ class Peer:
         closed: the node closed the connection.
         close_reason: the node's reason, for messages of failing tests.
         is_reading: False keeps the node's frames at the node, as full socket buffers do.
+        wake_at: the time at which the node's end wants to be woken.
     """
 
     def __init__(self, node: SimulatedNode) -> None:
@@ -435,6 +437,9 @@ class Peer:
         self._taken = 0
         self._reader = FrameReader()
         self._unread = b""
+        self._needed = 0
+        self._unsent: list[Buffer] = []
+        self.wake_at: float | None = None
         self._opaque = 0
         self.number = node.join(self)
 
@@ -458,30 +463,34 @@ class Peer:
         self.node.pump(heard=None if self.node.wakes_all else (self,))
 
     def _feed(self) -> None:
-        session = self.session
         for _ in range(ROUNDS_MAX):
-            if not self._unread or session.is_closing or session.is_waiting:
+            if len(self._unread) < self._needed or sum(map(len, self._unsent)) > MAX_OUTPUT_BYTES:
                 return
-            consumed = session.receive(self._unread)
-            self._unread = self._unread[consumed:]
-            if not consumed:
+            step = self.session.receive(self._unread)
+            self._unread, self._needed = self._unread[step.used :], step.needed
+            self._unsent += step.output
+            if step.wants not in (Wants.ROOM, Wants.TURN):
                 return
 
     def fetch(self, max_bytes: int) -> bool:
         """Receive what the node has to send, for `SimulatedNode.pump`; False if it has nothing more."""
-        if self.closed or not self.is_reading:
+        if self.closed:
             return False
-        session = self.session
-        pieces = session.data_to_send(max_bytes)
+        step = self.session.send(max_bytes if self.is_reading else None)
+        self._unsent += step.output
+        self.wake_at = step.wake_at
+        if not self.is_reading:
+            return False
+        pieces, self._unsent = self._unsent, []
         if pieces:
             self.arrive(b"".join(pieces))
-        if session.is_closing:
+        if step.wants is Wants.CLOSE:
             self.closed = True
-            self.close_reason = session.close_reason
+            self.close_reason = self.session.close_reason
             self._leave()
             return True
-        moved = bool(pieces) and (session.is_streaming or (session.dcp is not None and session.dcp.has_output))
-        if self._unread and session.is_ready_to_read_on:
+        moved = step.wants is Wants.TURN
+        if self._unread and step.wants is Wants.INPUT:
             before = len(self._unread)
             self._feed()
             moved |= len(self._unread) != before
@@ -512,12 +521,6 @@ class Peer:
     def _leave(self) -> None:
         self.node.leave(self)
         self.session.connection_lost()
-
-    @property
-    def next_timeout(self) -> float | None:
-        """The time at which the node's end wants to be woken."""
-        dcp = self.session.dcp
-        return None if dcp is None or self.closed else dcp.next_timeout()
 
     # ------------------------------------------------------------------------------------------------------- frames
 

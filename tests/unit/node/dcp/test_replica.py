@@ -71,7 +71,6 @@ def test_a_cas_that_is_no_time_does_not_raise_it(node: SimulatedNode) -> None:
 def test_a_failover_log_is_adopted_with_the_next_commit_before_its_rows(
     node: SimulatedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.flush()  # the role of the copy
     log, before = FailoverLog.of((0x22, 7), (0x11, 0)), node.vbucket(1).failover_log
     replicas_of(node).adopt_failover_log(node.vbucket(1), log)
     assert node.vbucket(1).vbuuid == 0x22
@@ -86,7 +85,6 @@ def test_a_failover_log_is_adopted_with_the_next_commit_before_its_rows(
 
     for vbid in (2, 3):
         node.set_vbucket(vbid, REPLICA)
-    node.flush()
     puts = count_puts(monkeypatch)
     for vbid in (1, 2, 3):
         replicas_of(node).adopt_failover_log(node.vbucket(vbid), log)

@@ -39,7 +39,7 @@ def make(engine: Engine, name: str) -> int:
 def receive(client: Talker, data: bytes) -> None:
     """Hand over all of it, with no turn of the engine in between."""
     while data:
-        data = data[client.session.receive(data) :]
+        data = data[client.receive(data) :]
 
 
 def collections_of(engine: Engine, vbid: int) -> list[bytes]:

@@ -34,7 +34,7 @@ def engine() -> Engine:
         encode_request(Opcode.SETQ, key=key_at(number), value=b"v", extras=bytes(8)) for number in range(KEYS)
     )
     while data:
-        data = data[client.session.receive(data) :]
+        data = data[client.receive(data) :]
     client.collect()
     ticks = count()
     made.stopwatch = lambda: next(ticks) * 1.0

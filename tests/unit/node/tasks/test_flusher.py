@@ -126,9 +126,9 @@ class Writer:
             while self._sent < WRITES and self._sent - len(self.answers) < WINDOW:
                 self._unread += self._request()
                 self._sent += 1
-            while self._unread and self.session.takes_requests:
-                self._unread = self._unread[self.session.receive(self._unread) :]
-            for piece in self.session.data_to_send(1 << 20):
+            read = self.session.receive(self._unread)
+            self._unread = self._unread[read.used :]
+            for piece in (*read.output, *self.session.send(1 << 20).output):
                 self._reader.receive_data(piece)
             frames = list(self._reader.frames())
             assert all(frame.status == 0 for frame in frames)

@@ -381,7 +381,8 @@ class Bucket:
     def set_vbucket(self, vbid: int, state: VbucketState, meta: Meta, now: float) -> bool:
         """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it.
 
-        The change becomes durable with the next commit, as on a server.
+        A new copy and a promotion become durable with the next commit, as on a server. A copy that was active is
+        durably none before the answer, so that no crash leaves two active copies.
 
         Returns: False if the server would give up the connection, because the topology is none.
         """
@@ -396,7 +397,9 @@ class Bucket:
         if meta.is_refused:
             return False
         if vbucket.state != state:
-            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable or goes_on, may_wait=True)
+            vbucket.set_state(
+                state, self._random, is_takeover=meta.is_unusable or goes_on, may_wait=not vbucket.is_active
+            )
             self.tell_state_changed(vbid, now)
             vbucket.topology = ""
         self.catch_up(vbucket)
@@ -460,7 +463,7 @@ class Bucket:
 
     def next_timeout(self) -> float | None:
         """The next deadline, monotonic seconds: of a durable write, a range scan, or a waiting session."""
-        if not self.durable and not self.waiters.for_seqnos and not self.range_scans:
+        if not (self.durable or self.waiters.for_seqnos or self.range_scans):
             return None
         times = [item.next_timeout() for item in self._durabilities()]
         times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
@@ -492,9 +495,9 @@ class Bucket:
         for session in list(self.dcp_sessions.values()):
             dcp = session.dcp
             if dcp is not None:
-                for vbid in dirty:
-                    dcp.vbucket_changed(vbid, now)
-                session.wake()
+                # A list: every vbucket is reported.
+                if any([dcp.vbucket_changed(vbid, now) for vbid in dirty]):  # noqa: C419
+                    session.wake()
 
     def set_fetcher(self, fetcher: Fetcher) -> None:
         """Set the task that reads history from disk for streams."""

@@ -32,8 +32,8 @@ class DcpConnection(Protocol):
         """The data that can be sent now, about `max_bytes`; empty if there is none."""
         ...
 
-    def vbucket_changed(self, vbid: int, now: float) -> None:
-        """A vbucket has new items, or persisted some."""
+    def vbucket_changed(self, vbid: int, now: float) -> bool:
+        """A vbucket has new items, or persisted some; returns whether there may be something to send."""
         ...
 
     def vbucket_state_changed(self, vbid: int, now: float) -> None:

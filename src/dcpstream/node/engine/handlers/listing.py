@@ -15,7 +15,6 @@ from dcpstream.node.engine.handlers.resolve import (
     at_place,
     key_of,
     may_in,
-    not_my_vbucket,
     refuse_recommit,
 )
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, decode_message
@@ -162,7 +161,7 @@ def observe(session: Session, frame: Frame) -> None:
             return
         vbucket = session.selected.vbucket(vbid)
         if vbucket is None:
-            not_my_vbucket(session, frame)
+            session.refuse_vbucket(frame)
             return
         key = key_of(session, frame, value[key_at:at])
         if key is None or not may_in(session, frame, "Read", documents.collection_of(key)):

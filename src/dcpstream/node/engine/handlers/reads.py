@@ -13,7 +13,6 @@ from dcpstream.node.engine.handlers.resolve import (
     active_place,
     at_place,
     expiration_of,
-    not_my_vbucket,
     readable_place,
     refuse_locked,
     stored_key,
@@ -104,7 +103,7 @@ def get_replica(session: Session, frame: Frame) -> None:
     """GET_REPLICA: the document from a replica vbucket."""
     vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
         return
     key = stored_key(session, frame)
     if key is None:

@@ -10,7 +10,7 @@ from dcpstream.model import VbucketState
 from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream.node.engine.bucket.vbucket import VBucket
-from dcpstream.wire import Datatype, Feature, Frame, Status
+from dcpstream.wire import Feature, Frame, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
 from dcpstream.wire.layout import Group
 from dcpstream.wire.messages import opcodes_of
@@ -89,7 +89,7 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
         if session.is_degraded and frame.opcode not in _PLAIN_ABOUT_VBUCKETS:
             session.refuse(frame, Status.TMPFAIL)
         else:
-            not_my_vbucket(session, frame)
+            session.refuse_vbucket(frame)
     elif bucket.wait_for_role(session, frame.vbid):
         session.wait(frame, lambda _: session.try_again(frame))
     else:
@@ -152,14 +152,6 @@ def refuse_recommit(session: Session, frame: Frame, vbucket: VBucket, key: bytes
         return False
     session.refuse(frame, Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS)
     return True
-
-
-def not_my_vbucket(session: Session, frame: Frame) -> None:
-    """Answer NOT_MY_VBUCKET with the cluster map; clients that asked for that get each version once."""
-    config = session.config_to_send()
-    # Release 7.2 sets the JSON datatype even for clients that did not negotiate it.
-    is_json = session.is_json or not session.engine.release.is_76
-    session.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
 
 
 def holds_token(session: Session, frame: Frame) -> bool:

@@ -16,7 +16,7 @@ from dcpstream.node.engine.bucket import documents
 from dcpstream.node.engine.bucket.range_scans import RangeScan, walk_sample
 from dcpstream.node.engine.commands import CommandTable
 from dcpstream.node.engine.handlers.reads import body_of
-from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in, not_my_vbucket
+from dcpstream.node.engine.handlers.resolve import active_vbucket, may_in
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
 from dcpstream.wire.messages import kv
@@ -220,7 +220,7 @@ def _make(session: Session, frame: Frame, bucket: Bucket, vbucket: VBucket, wish
     if scans.has_room():
         keys, seqnos = yield from vbucket.log.walk_keys(wish.first, wish.last)
     if bucket.active(frame.vbid) is not vbucket or vbucket.vbuuid != vbuuid:  # another one since
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
         return
     if wish.collection_id not in bucket.collections:
         session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
@@ -269,7 +269,7 @@ def _find(session: Session, frame: Frame, scan_id: bytes) -> RangeScan | None:
     """The scan of that id, or None if the request was refused."""
     bucket = session.selected
     if bucket.active(frame.vbid) is None:
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
         return None
     scan = bucket.range_scans.find(scan_id, frame.vbid)
     if scan is None:
@@ -333,7 +333,7 @@ def _answers(
                 bucket.range_scans.remove(scan_id)
             return
         if refused == Status.NOT_MY_VBUCKET:
-            not_my_vbucket(session, frame)
+            session.refuse_vbucket(frame)
         elif refused == Status.UNKNOWN_COLLECTION:
             session.refuse_unknown(frame, refused)
         else:

@@ -18,7 +18,6 @@ from dcpstream.node.engine.handlers.resolve import (
     active_vbucket,
     at_place,
     expiration_of,
-    not_my_vbucket,
     refuse_locked,
     refuse_recommit,
     stored_key,
@@ -111,7 +110,7 @@ def _readable_vbucket(session: Session, frame: Frame, flags: DocFlag) -> VBucket
         return active_vbucket(session, frame)
     vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
         return None
     return vbucket
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.node.engine.bucket.topology import NOTHING, read_meta
 from dcpstream.node.engine.commands import CommandTable
-from dcpstream.node.engine.handlers.resolve import holds_token, may_in, not_my_vbucket
+from dcpstream.node.engine.handlers.resolve import holds_token, may_in
 from dcpstream.store import CompactionOrder
 from dcpstream.wire import Datatype, Frame, Opcode, RawRequest, Status, decode_message
 from dcpstream.wire.messages import admin, kv
@@ -29,7 +29,7 @@ def _vbucket(session: Session, frame: Frame) -> VBucket | None:
     """The vbucket of a request, whatever its state, or None if the request was refused."""
     vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None:
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
     return vbucket
 
 
@@ -97,7 +97,7 @@ def observe_seqno(session: Session, frame: Frame) -> None:
     """OBSERVE_SEQNO: persisted and high seqno; for an old branch also its last seqno."""
     vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state == VbucketState.DEAD:
-        not_my_vbucket(session, frame)
+        session.refuse_vbucket(frame)
         return
     if not session.selected.store.is_durable:
         vbucket.fresh_deletions.clear()  # the answer reports everything as persisted

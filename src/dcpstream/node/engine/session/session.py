@@ -1,10 +1,11 @@
 """One client connection, without the socket: bytes in, bytes out.
 
 Theory of operation: `receive` walks over the whole frames of a piece of the byte stream and answers each at once, so
-answers come in the order of the requests. GET and SET as every client sends them take a short path that builds no
+answers come in the order of the requests. It stops at a request that waits, at a limit of output, and when its time
+slice is over; the `Step` that it returns says what the shell has to do. `send` makes the next part of long answers and
+of DCP streams. GET and SET as every client sends them take a short path that builds no
 `Frame`; all other requests go through the command table, which refuses what is malformed or not allowed. DCP frames go
-to the DCP machine. Output waits in `output`; the shell takes it while its transport is writable, and stops reading
-while too much waits.
+to the DCP machine.
 
 A session has at most one request that waits for something (`pending`): SEQNO_PERSISTENCE, a durable write, a pending
 vbucket, the many packets of a range scan. Later requests stay unread until it is answered.
@@ -34,6 +35,7 @@ from dcpstream.node.engine.session.responses import (
     pack_duration,
     reason_json,
 )
+from dcpstream.node.engine.session.step import Step, Wants
 from dcpstream.protocol.producer.connection import ProducerConnection
 from dcpstream.protocol.sasl import MECHANISMS, PLAIN, ServerLogin
 from dcpstream.wire import (
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     from dcpstream.node.engine.bucket.bucket import Bucket
     from dcpstream.node.engine.bucket.clients import DcpConnection
     from dcpstream.node.engine.bucket.vbucket import VBucket
-    from dcpstream.node.engine.engine import Engine
+    from dcpstream.node.engine.engine import Engine, RequestFaults
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ TOGETHER_MAX = 256
 """Frames whose changes of vbuckets become durable together: each takes 0.2 ms, and a sync of its own takes several."""
 
 _REQUEST = int(Magic.REQUEST)
+_REQUESTS = frozenset((int(Magic.REQUEST), int(Magic.FLEX_REQUEST)))
 _TOGETHER = frozenset(
     bytes((layout.magic, layout.opcode)) for layout in LAYOUTS if layout.groups & Group.VBUCKET_METADATA
 )
@@ -140,7 +143,6 @@ class Session:
         output: answers on their way out.
         pending: the request that waits.
         close_reason: set when the connection is to be closed; output that waits is still sent.
-        needed: bytes that the next frame needs in all before `receive` can go on; 0 if not known.
         ops: the requests of the session are counted here, by opcode: with the bucket, or with the node.
         frame_infos, payload, parsed: of the request that is being answered: its framing extras, its value without
             compression, and the result of its command's check.
@@ -179,7 +181,7 @@ class Session:
         self.output = Output()
         self.pending = PendingRequest()
         self.close_reason: str | None = None
-        self.needed = HEADER_BYTES
+        self._needed = HEADER_BYTES
         self.ops = engine.counters.ops
         self.frame_infos: dict[int, bytes] = {}
         self.payload = b""
@@ -214,16 +216,6 @@ class Session:
         return self.pending.steps is not None
 
     @property
-    def takes_requests(self) -> bool:
-        """Whether a further request may be answered: none waits, and few answers wait for the disk."""
-        return not self.is_waiting and not self.is_closing and self.output.held_bytes <= MAX_OUTPUT_BYTES
-
-    @property
-    def is_ready_to_read_on(self) -> bool:
-        """Whether requests that were left unread can be answered now."""
-        return not self.is_waiting and not self.is_closing and self.output.nbytes <= self.engine.output_limit
-
-    @property
     def is_degraded(self) -> bool:
         """Whether the selected bucket refuses requests for documents that are not there: it is still being loaded."""
         return self.bucket is not None and not self.bucket.takes_traffic
@@ -232,6 +224,11 @@ class Session:
     def is_json(self) -> bool:
         """Whether the JSON datatype was negotiated."""
         return bool(self.datatypes & Datatype.JSON)
+
+    @property
+    def names(self) -> str:
+        """The connection's DCP name, and the name of its client; a fault may be about one of them."""
+        return self.agent if self.dcp is None else f"{self.dcp.name} {self.agent}"
 
     @property
     def user_name(self) -> str | None:
@@ -343,6 +340,13 @@ class Session:
             self.refuse(frame, refusal.status, refusal.context)
         else:
             self.refuse(frame, refusal.status)
+
+    def refuse_vbucket(self, frame: Frame) -> None:
+        """Answer NOT_MY_VBUCKET with the cluster map; clients that asked for that get each version once."""
+        config = self.config_to_send()
+        # Release 7.2 sets the JSON datatype even for clients that did not negotiate it.
+        is_json = self.is_json or not self.engine.release.is_76
+        self.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
 
     def refuse_unknown(self, frame: Frame, status: int) -> None:
         """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
@@ -537,17 +541,51 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------- input
 
-    def receive(self, data: bytes) -> int:
-        """Answer the whole frames at the start of `data`.
-
-        Returns: how many bytes were consumed. Hand over the rest again together with what comes next: at least
-            `needed` bytes, or after output went out (`output.nbytes` above the limit), or when `is_waiting` is over. If
-            there are as many, what was handed over took its time, and others should have theirs.
-        """
+    def receive(self, data: bytes) -> Step:
+        """Answer the whole frames at the start of `data`: the kept rest and what came since."""
         at, end = 0, len(data)
+        engine, output, pending = self.engine, self.output, self.pending
+        faults, wants = engine.faults, Wants.INPUT
+        while True:
+            if pending.frame is not None or self.close_reason is not None or output.held_bytes > MAX_OUTPUT_BYTES:
+                wants = Wants.EVENT
+                break
+            if end - at < self._needed:
+                break
+            if at and engine.stopwatch() - engine.now > SLICE_S:
+                wants = Wants.TURN
+                break
+            at = self._answer_one(data, at, faults) if faults.has_requests else self._answer(data, at)
+            if output.nbytes > engine.output_limit:
+                wants = Wants.ROOM
+                break
+        return Step(self.take_output() if output.pieces else (), wants, at, self._needed, None)
+
+    def _answer_one(self, data: bytes, at: int, faults: RequestFaults) -> int:
+        """As `_answer`, but one frame, which a fault may refuse."""
+        stop = at + HEADER_BYTES + int.from_bytes(data[at + 8 : at + 12], "big")
+        if data[at] not in _REQUESTS or stop > len(data):
+            return self._answer(data, at)
+        bucket = self.bucket.name if self.bucket is not None else ""
+        vbid = int.from_bytes(data[at + 6 : at + 8], "big")
+        status = faults.on_request(data[at + 1], vbid, bucket, self.names, self.engine.now)
+        if status is None:
+            return at + self._answer(data[at:stop], 0)
+        frame = decode_frame(data[at:stop])
+        if status is Status.NOT_MY_VBUCKET:
+            self.refuse_vbucket(frame)
+        else:
+            self.refuse(frame, status, "A fault that was asked for")
+        self._needed = HEADER_BYTES
+        self.wake()
+        return stop
+
+    def _answer(self, data: bytes, at: int) -> int:
+        """Answer whole frames from `at` on; returns where the first one begins that was not answered."""
+        end = len(data)
         bucket, output = self.bucket, self.output
         if bucket is not None and bucket.behind:
-            _catch_up(bucket, data)
+            _catch_up(bucket, data, at)
         if self.identity.is_outdated:
             self.update_rights()
         fast, ops = self.fast, self.ops
@@ -563,7 +601,7 @@ class Session:
             stop = at + HEADER_BYTES + body
             if stop > end:
                 if self._is_sound(magic, key_length, extras_length, body):
-                    self.needed = stop - at
+                    self._needed = stop - at
                 return at
             try:
                 is_done = (
@@ -615,7 +653,7 @@ class Session:
             if self.began - self.engine.now > SLICE_S or (self.bucket is not None and self.bucket.behind):
                 break
             fast, ops = self.fast, self.ops
-        self.needed = HEADER_BYTES
+        self._needed = HEADER_BYTES
         return at
 
     def _receive_together(self, data: bytes, at: int) -> int:
@@ -756,15 +794,49 @@ class Session:
         self.output.clear()
         self.close(reason)
 
-    def data_to_send(self, max_bytes: int) -> list[bytes]:
-        """The output that can be sent now: answers first, then DCP up to about `max_bytes`."""
-        self.go_on_streaming()
-        out = self.take_output()
-        if self.dcp is not None and self.close_reason is None and max_bytes:
-            out = out + self.dcp.data_to_send(max_bytes, self.engine.now)
+    def send(self, room: int | None) -> Step:
+        """Make the output that can be sent now: answers first, then data of DCP streams.
+
+        Args:
+            room: bytes of DCP data, a soft limit; 0 while the client takes answers only, None while it takes nothing.
+        """
+        pending, dcp = self.pending, self.dcp
+        out: list[Any] = []
+        wants_turn = False
+        if room is not None:
+            if pending.steps is not None:
+                self.go_on_streaming()
+                wants_turn = pending.has_more_steps
+            out = self.take_output()
+            wants_turn |= bool(out) and pending.steps is not None
+            if dcp is not None and room and self.close_reason is None:
+                out = out + dcp.data_to_send(room, self.engine.now)
+                wants_turn |= bool(out) and dcp.has_output
+                if dcp.close_reason is not None:
+                    self.close(dcp.close_reason)
+        elif self.output.is_held:
+            out = self.take_output()
+        wake_at = None if dcp is None else dcp.next_timeout()
+        return Step(out, self._wants(wants_turn=wants_turn), 0, self._needed, wake_at)
+
+    def _wants(self, *, wants_turn: bool) -> Wants:
+        """What the session waits for after it sent."""
+        output = self.output
+        if self.close_reason is not None:
+            return Wants.EVENT if output.is_held else Wants.CLOSE
+        if wants_turn:
+            self.wake()
+            return Wants.TURN
+        if self.pending.frame is not None or output.nbytes > self.engine.output_limit:
+            return Wants.EVENT
+        return Wants.INPUT
+
+    def handle_timeout(self) -> None:
+        """Carry out what is due in the DCP connection."""
+        if self.dcp is not None:
+            self.dcp.handle_timeout(self.engine.now)
             if self.dcp.close_reason is not None:
                 self.close(self.dcp.close_reason)
-        return out
 
     # -------------------------------------------------------------------------------------------------------- end
 
@@ -786,9 +858,9 @@ class Session:
         self.dcp = None
 
 
-def _catch_up(bucket: Bucket, data: bytes) -> None:
-    """Write the newest manifest into the histories of the vbuckets that the requests in `data` name."""
-    at, end = 0, len(data)
+def _catch_up(bucket: Bucket, data: bytes, at: int) -> None:
+    """Write the newest manifest into the histories of the vbuckets that the requests in `data` from `at` on name."""
+    end = len(data)
     while end - at >= HEADER_BYTES and bucket.behind:
         _, opcode, _, _, _, vbid, body, _, _ = HEADER.unpack_from(data, at)
         if opcode in _OF_WHOLE_BUCKET:

@@ -13,6 +13,7 @@ from dcpstream.node.engine.access.login_throttle import (
     MAX_WAITING,
     LoginThrottle,
 )
+from dcpstream.node.engine.session.step import Wants
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.engine import Talker, engine_of, pass_time
 
@@ -48,7 +49,7 @@ def test_a_refusal_that_waits_comes_in_time_and_a_right_password_does_not_wait()
     for _ in range(FREE_FAILURES):
         assert peer.call(Opcode.SASL_AUTH, **wrong).status == Status.AUTH_ERROR
     assert peer.send(encode_request(Opcode.SASL_AUTH, opaque=1, **wrong)) == []
-    assert not peer.session.takes_requests
+    assert peer.session.receive(encode_request(Opcode.NOOP)).wants is Wants.EVENT
     assert guess(engine).call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == Status.SUCCESS
     at = engine.next_timeout()
     assert at is not None

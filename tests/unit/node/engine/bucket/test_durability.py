@@ -297,7 +297,7 @@ def test_what_the_least_durability_of_a_bucket_makes_of_writes(opcode):
     extras = {Opcode.INCREMENT: struct.pack(">QQI", 1, 0, 0)}.get(opcode, EXTRAS if "SET" in opcode.name else b"")
     value = b"8" if "SET" in opcode.name else b""
     plain = encode_request(opcode, key=b"\0k", opaque=9, extras=extras, value=value)
-    assert client.session.receive(plain) == len(plain)
+    assert client.receive(plain) == len(plain)
     assert client.session.is_waiting
     assert vbucket.durability is not None
     vbucket.durability.acknowledged("b", vbucket.high_seqno)

@@ -152,7 +152,7 @@ def test_many_documents_go_in_packets_and_no_faster_than_they_are_read():
         client.set(f"k{number:04}", b"\x80" * 1000)
     scan_id = create(client).value
     request = encode_request(CONTINUE, extras=scan_id + bytes(12)) + encode_request(Opcode.NOOP, opaque=5)
-    used = client.session.receive(request)
+    used = client.receive(request)
     assert used == 24 + 28  # the NOOP has to wait
     assert client.session.output.nbytes < MAX_OUTPUT_BYTES / 4
     frames = []
@@ -170,7 +170,7 @@ def test_one_continue_at_a_time(client):
     for number in range(600):
         client.set(f"k{number}", b"\x80" * 1000)
     scan_id = create(client).value
-    client.session.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
+    client.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     assert client.session.is_waiting
     assert proceed(other, scan_id)[0].status == Status.BUSY
     other.call(CANCEL, extras=scan_id)
@@ -185,7 +185,7 @@ def test_a_scan_ends_with_the_connection_that_continues_it(client):
     for number in range(600):
         client.set(f"k{number}", b"\x80" * 1000)
     scan_id = create(client).value
-    client.session.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
+    client.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     client.session.connection_lost()
     assert proceed(other, scan_id)[0].status == Status.KEY_ENOENT
     assert len(client.engine.buckets["default"].range_scans) == 0
@@ -218,7 +218,7 @@ def test_a_vbucket_that_goes_in_the_middle(client):
     for number in range(600):
         client.set(f"k{number}", b"\x80" * 1000)
     scan_id = create(client).value
-    client.session.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
+    client.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     Talker(client.engine).call(Opcode.SET_VBUCKET, extras=b"\4")
     while client.session.is_waiting:
         last = client.collect()[-1]
@@ -297,12 +297,12 @@ def test_a_scan_waits_for_the_disk(on_disk):
     uuid = str(on_disk.engine.buckets["default"].vbuckets[0].vbuuid)
     value = description(snapshot_requirements={"vb_uuid": uuid, "seqno": 2, "timeout_ms": 500})
     request = encode_request(CREATE, value=value, datatype=1)
-    on_disk.session.receive(request)
+    on_disk.receive(request)
     assert on_disk.session.is_waiting
     pass_time(on_disk.engine, 0.5)
     on_disk.engine.handle_timeout()
     assert [frame.status for frame in on_disk.collect()] == [Status.TMPFAIL]
-    on_disk.session.receive(request)
+    on_disk.receive(request)
     flush(on_disk)
     assert [(frame.status, len(frame.value)) for frame in on_disk.collect()] == [(0, 16)]
 

@@ -138,7 +138,7 @@ def test_durable_writes_are_counted():
     vbucket = client.engine.buckets["default"].vbuckets[0]
     for number in range(3):
         other = Talker(client.engine, features=(*USUAL_FEATURES, Feature.SYNC_REPLICATION))
-        other.session.receive(encode_request(Opcode.SET, key=b"\0%d" % number, extras=bytes(8), framing=framing))
+        other.receive(encode_request(Opcode.SET, key=b"\0%d" % number, extras=bytes(8), framing=framing))
         if not number:
             vbucket.durability.acknowledged("b", vbucket.high_seqno)
         elif number == 1:
@@ -251,7 +251,7 @@ def test_options_of_the_statistics_of_dcp(client):
 
 def test_a_large_group_goes_out_no_faster_than_it_is_read():
     client = Talker(engine_of(vbuckets=1024))
-    client.session.receive(encode_request(Opcode.STAT, key=b"vbucket-details") + encode_request(Opcode.NOOP))
+    client.receive(encode_request(Opcode.STAT, key=b"vbucket-details") + encode_request(Opcode.NOOP))
     assert client.session.is_waiting
     assert client.session.output.nbytes < 300_000
     frames = []

@@ -142,7 +142,7 @@ def test_seqno_persistence_holds_later_requests_back(on_disk):
     on_disk.set("k", b"v")
     requests = encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1), opaque=1)
     requests += encode_request(Opcode.NOOP, opaque=2)
-    used = on_disk.session.receive(requests)
+    used = on_disk.receive(requests)
     assert on_disk.session.is_waiting
     assert on_disk.collect() == []
     flush(on_disk)
@@ -154,7 +154,7 @@ def test_seqno_persistence_holds_later_requests_back(on_disk):
 
 def test_seqno_persistence_does_not_wait_for_ever(on_disk):
     engine = on_disk.engine
-    on_disk.session.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 9)))
+    on_disk.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 9)))
     assert engine.next_timeout() == engine.now + 30
     pass_time(engine, 29)
     engine.handle_timeout()
@@ -168,7 +168,7 @@ def test_seqno_persistence_does_not_wait_for_ever(on_disk):
 
 def test_who_waits_for_a_vbucket_that_goes_is_told(on_disk):
     on_disk.set("k", b"v")
-    on_disk.session.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)))
+    on_disk.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)))
     Talker(on_disk.engine).call(Opcode.DEL_VBUCKET)
     assert on_disk.collect()[0].status == Status.NOT_MY_VBUCKET
 
@@ -339,7 +339,7 @@ def test_a_request_for_a_pending_vbucket_waits(client):
     admin = Talker(client.engine)
     client.set("k", b"v")
     set_state(admin, VbucketState.PENDING)
-    used = client.session.receive(encode_request(Opcode.GET, key=b"\0k", opaque=1) + encode_request(Opcode.NOOP))
+    used = client.receive(encode_request(Opcode.GET, key=b"\0k", opaque=1) + encode_request(Opcode.NOOP))
     assert used == 24 + 2
     assert client.session.is_waiting
     set_state(admin, VbucketState.PENDING, vbid=1)
@@ -354,7 +354,7 @@ def test_a_request_for_a_pending_vbucket_waits(client):
 def test_a_pending_vbucket_that_does_not_become_active(client, state):
     admin = Talker(client.engine)
     set_state(admin, VbucketState.PENDING)
-    client.session.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
+    client.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
     if state is None:
         admin.call(Opcode.DEL_VBUCKET)
     else:
@@ -365,7 +365,7 @@ def test_a_pending_vbucket_that_does_not_become_active(client, state):
 def test_who_leaves_does_not_wait_for_a_pending_vbucket_any_more(client):
     admin = Talker(client.engine)
     set_state(admin, VbucketState.PENDING)
-    client.session.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
+    client.receive(encode_request(Opcode.SET, key=b"\0k", extras=bytes(8)))
     client.session.connection_lost()
     set_state(admin, VbucketState.ACTIVE)
     assert admin.get("k").status == Status.KEY_ENOENT
