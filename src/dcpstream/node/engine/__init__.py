@@ -11,8 +11,8 @@ client connection. The rows, from the bottom:
 - `session`: takes frames out of the bytes, checks them against the command table, and keeps the output.
 - `handlers`: one function for each command; `fast` and `native` are short paths of GET and SET.
 
-A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then sends `data_to_send` of
-the sessions that `end_turn` returns.
+A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then calls `Session.send` of
+the sessions that `end_turn` returns. Both calls of a session return a `Step`, which says what the shell has to do.
 """
 
 from __future__ import annotations

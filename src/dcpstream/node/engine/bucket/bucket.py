@@ -493,11 +493,12 @@ class Bucket:
             if changed is not None:
                 changed.age_checkpoint(now)
         for session in list(self.dcp_sessions.values()):
-            dcp = session.dcp
+            dcp, has_output = session.dcp, False
             if dcp is not None:
-                # A list: every vbucket is reported.
-                if any([dcp.vbucket_changed(vbid, now) for vbid in dirty]):  # noqa: C419
-                    session.wake()
+                for vbid in dirty:
+                    has_output |= dcp.vbucket_changed(vbid, now)
+            if has_output:
+                session.wake()
 
     def set_fetcher(self, fetcher: Fetcher) -> None:
         """Set the task that reads history from disk for streams."""
