@@ -1,6 +1,14 @@
 """When a producer asks whether the peer is there, and when it gives up."""
 
-from dcpstream.protocol.liveness import DEFAULT_INTERVAL_S, NoopTimer
+from dcpstream.protocol.liveness import (
+    ANSWER_TIMEOUT_S,
+    DEFAULT_INTERVAL_S,
+    NoopTimer,
+    PendingRequests,
+    Silence,
+    earliest,
+    silence_limit_s,
+)
 
 FIRST, SECOND = 0x81969800, 0x82969800
 
@@ -56,3 +64,23 @@ def test_an_interval_of_zero_is_once_a_second():
     timer = enabled(interval_s=0.0)
     assert timer.poll(100.5) is None
     assert timer.poll(101.0) == FIRST
+
+
+def test_silence_counts_from_the_last_message():
+    silence = Silence(100.0, silence_limit_s(20.0))
+    silence.received(130.0)
+    assert silence.deadline == 180.0
+    assert not silence.is_over(179.9)
+    assert silence.is_over(180.0)
+
+
+def test_the_oldest_request_is_overdue_first():
+    requests = PendingRequests()
+    assert (requests.deadline, requests.overdue(1e9)) == (None, None)
+    requests.sent(1, 0x53, 0.0)
+    requests.sent(2, 0x54, 5.0)
+    assert requests.overdue(ANSWER_TIMEOUT_S) == 0x53
+    assert requests.answered(1) == 0x53
+    assert requests.answered(1) is None
+    assert requests.deadline == 5.0 + ANSWER_TIMEOUT_S
+    assert earliest(None, 3.0, 2.0) == 2.0

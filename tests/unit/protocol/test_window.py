@@ -1,6 +1,7 @@
 """The windows of both ends: plain integers."""
 
-from dcpstream.protocol.window import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow
+from dcpstream.protocol.window import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow, counted_bytes
+from dcpstream.wire import MAX_FRAME_BYTES, Opcode
 
 
 def test_without_a_buffer_nothing_is_full_and_nothing_is_acknowledged():
@@ -82,3 +83,29 @@ def test_less_after_a_while():
 
 def test_nothing_is_not_acknowledged():
     assert ConsumerWindow(0.0).take(1000.0) == 0
+
+
+def test_a_client_acknowledges_whole_fifths_only():
+    window = ConsumerWindow(0.0, 1000, ack_interval_s=None)
+    window.received(300)
+    window.freed(199)
+    assert (window.next_timeout, window.take(1e9)) == (None, 0)
+    window.freed(1)
+    assert window.take() == 200
+    assert window.outstanding_bytes == 100
+
+
+def test_more_than_the_buffer_and_a_frame_is_too_much():
+    window = ConsumerWindow(0.0, 1000)
+    window.received(1000 + MAX_FRAME_BYTES)
+    assert not window.is_overrun
+    window.handled(1)
+    assert window.is_overrun
+
+
+def test_a_prepare_counts_two_bytes_more_and_a_noop_none():
+    assert [counted_bytes(code, 100) for code in (Opcode.DCP_MUTATION, Opcode.DCP_PREPARE, Opcode.DCP_NOOP)] == [
+        100,
+        102,
+        0,
+    ]
