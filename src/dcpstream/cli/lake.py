@@ -62,7 +62,7 @@ def lake_command(
 ) -> int:
     """Keep the tables of several buckets up to date, until SIGTERM or Ctrl-C.
 
-    The file is checked as a whole before anything starts; mistakes are named with file, line and key. A pipeline that
+    The file is checked as a whole before anything starts; mistakes are named with file and key. A pipeline that
     fails starts again after a pause, and the others go on.
 
     Exit status: 0 done or stopped, 1 a pipeline was given up, 2 the file has mistakes.

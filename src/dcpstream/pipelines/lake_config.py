@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -58,15 +58,12 @@ _PIPELINE: dict[str, type | tuple[type, ...]] = {
 _TOP = {"path": str, "session": dict, "source": dict, "pipelines": dict}
 _TRIGGER = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?)\s*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
-_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
-_PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 
 _Place = tuple[str, ...]
 
 
 class LakeConfigError(ConfigError):
-    """The file has mistakes; the message names all of them, one a line, with file, line and key."""
+    """The file has mistakes; the message names all of them, one a line, with file and key."""
 
     def __init__(self, file: str, problems: list[str]) -> None:
         super().__init__("config", file, "; ".join(problems))
@@ -132,18 +129,16 @@ def read_lake_config(file: Path, environment: Mapping[str, str]) -> LakeConfig:
         LakeConfigError: names every mistake.
         OSError: the file cannot be read.
     """
-    text = file.read_text(encoding="utf-8")
     try:
-        content = tomllib.loads(text)
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise LakeConfigError(str(file), [f"{file}: {error}"]) from None
-    return _Checker(file, text, content, environment).check()
+    return _Checker(file, content, environment).check()
 
 
 class _Checker:
-    def __init__(self, file: Path, text: str, content: dict[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, content: dict[str, Any], environment: Mapping[str, str]) -> None:
         self._file = file
-        self._lines = dict(_lines_of(text))
         self._content = content
         self._environment = environment
         self._problems: list[str] = []
@@ -169,8 +164,7 @@ class _Checker:
         return found if isinstance(found, dict) else {}
 
     def _problem(self, place: _Place, message: str) -> None:
-        line = next((self._lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self._lines), 1)
-        self._problems.append(f"{self._file}:{line}: {'.'.join(place)}: {message}")
+        self._problems.append(f"{self._file}: {'.'.join(place)}: {message}")
 
     def _types(self, place: _Place, table: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]]) -> None:
         for name, value in table.items():
@@ -241,7 +235,7 @@ class _Checker:
             self._problem((*place, "mode"), f"{mode!r} is not one of {', '.join(get_args(Mode))}")
         for key in ("mode", "field_prefix", "rejects"):
             if key in section and "schema" not in section:
-                self._problem((*place, key), "it needs the key schema beside it")
+                self._problem((*place, key), "it needs the key schema")
         try:
             SourceOptions.parse(options)
         except ConfigError as error:
@@ -264,13 +258,14 @@ class _Checker:
         )
 
     def _place_of(self, place: _Place, option: str) -> _Place:
-        """Where an option of a pipeline's source was given."""
-        places = ((*place, option), (*place, "source", option), ("source", option), place)
-        by_lower = {tuple(part.lower() for part in known): known for known in self._lines}
-        for candidate in places:
-            known = by_lower.get(tuple(part.lower() for part in candidate))
-            if known is not None:
-                return known
+        """The place at which an option of a pipeline's source was given; the pipeline's if it was not."""
+        for candidate in (place, (*place, "source"), ("source",)):
+            table: Any = self._content
+            for part in candidate:
+                table = table.get(part, {})
+            for name in table:
+                if name.lower() == option.lower():
+                    return (*candidate, name)
         return place
 
     def _absolute(self, path: str) -> str:
@@ -299,18 +294,3 @@ _KIND_NAMES = {str: "a text", dict: "a table", list: "a list", float: "a number"
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _lines_of(text: str) -> Iterator[tuple[_Place, int]]:
-    """Each key of the file with its line. Keys in inline tables have the line of their table."""
-    section: _Place = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if (header := _HEADER.fullmatch(line)) is not None:
-            section = _parts(header[1])
-            yield section, number
-        elif (key := _KEY.match(line)) is not None:
-            yield (*section, *_parts(key[1])), number
-
-
-def _parts(dotted: str) -> _Place:
-    return tuple(part.strip("\"'") for part in _PART.findall(dotted))

@@ -39,7 +39,7 @@ def test_check_only_checks(file: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_mistakes_are_listed_and_nothing_starts(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(GOOD.replace('"10 seconds"', '"soon"'))
     assert run(["lake", "--config", str(file)]) == 2
-    assert f"{file}:17: pipelines.orders.trigger: 'soon'" in capsys.readouterr().err
+    assert f"{file}: pipelines.orders.trigger: 'soon'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("outcome", "more"), [(True, []), (False, []), (True, ["--monitor-port", "0"])])
