@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.recording.capture import FramesToPcap
 from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, decode_frame, decode_message
+from tests.kit.pcap import FramesToPcap
 from tests.kit.streams import REPLICA
 from tools.patience import patient
 
@@ -54,7 +54,7 @@ class Capture:
         self.frames.append((is_from_client, data))
 
     def write(self, path: Path) -> None:
-        """The file, one frame a packet, as `dcpstream decode --write-pcap` writes it."""
+        """The file, one frame a packet."""
         with path.open("wb") as file:
             writer = FramesToPcap(file)
             for number, (is_from_client, data) in enumerate(self.frames):

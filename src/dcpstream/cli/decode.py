@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from dcpstream.cli.new_files import new_file
 from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError, FieldError, FrameError
 from dcpstream.wire import (
@@ -61,34 +60,13 @@ _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 )
 @json_option("One JSON object per frame, without cuts.")
 @click.option("--ports", default="11210", show_default=True, help="Of captured packets: the nodes' ports, by commas.")
-@click.option(
-    "--write-pcap",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Instead of printing, write the frames as packets of port 11210, for Wireshark.",
-)
-@click.option(
-    "--write-recording",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Of captured packets: instead of printing, write their DCP streams as a recording, for `replay`.",
-)
-def decode_command(
-    source: Path, form: str, as_json: bool, ports: str, write_pcap: Path | None, write_recording: Path | None
-) -> None:
+def decode_command(source: Path, form: str, as_json: bool, ports: str) -> None:
     """Print the messages in FILE, or in standard input, with -.
 
     FILE has the bytes of one direction of a connection, captured packets, or a recording.
     """
-    if write_recording is not None and write_pcap is not None:
-        raise click.UsageError("--write-pcap and --write-recording are both given: call decode once for each file")
-    if write_recording is not None:
-        _write_recording(source, ports, write_recording)
-        return
-    found = found_frames(source, form, ports)
-    if write_pcap is not None:
-        _write_pcap(found, write_pcap)
-        return
     place = None
-    for one in found:
+    for one in found_frames(source, form, ports):
         if one.place != place and not as_json:
             click.echo(f"# {one.place}")
         place = one.place
@@ -195,32 +173,6 @@ def _conversations(data: bytes, ports: str) -> list[Conversation]:
         message = f"--ports: {ports} are no port numbers. Write them as 11210,11214"
         raise ConfigError("--ports", ports, "numbers with commas", message=message) from None
     return conversations(packets(data), numbers)
-
-
-def _write_pcap(found: Iterable[Found], path: Path) -> None:
-    from dcpstream.recording.capture import CLIENT, SERVER, FramesToPcap, is_from_server
-
-    with new_file("--write-pcap", path) as temporary, temporary.open("xb") as file:
-        writer = FramesToPcap(file)
-        for one in found:
-            client, server = one.ends or (CLIENT, SERVER)
-            direction = is_from_server(one.frame) if one.is_from_server is None else one.is_from_server
-            writer.write(one.frame.encode(), one.time_ns, is_from_server=direction, client=client, server=server)
-
-
-def _write_recording(source: Path, ports: str, path: Path) -> None:
-    from dcpstream.recording.capture import recorded
-    from dcpstream.recording.file import RecordingWriter
-
-    with new_file("--write-recording", path) as temporary:
-        found = _conversations(read_source(source), ports)
-        header, blocks = recorded(found)
-        with RecordingWriter.create(temporary, header) as writer:
-            for time_ns, data in blocks:
-                writer.write(data, time_ns)
-    for conversation in found:
-        for problem in conversation.problems:
-            click.echo(problem, err=True)
 
 
 def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of captured packets: pcap and pcapng are read, pcap is written. What is in a packet is `tcp`'s matter.
+"""Files of captured packets, pcap and pcapng. What is in a packet is `tcp`'s matter.
 
 Source: IETF draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 """
@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from dcpstream.errors import ConfigError
-
-RAW_IP = 101
-"""The link type of packets that begin with their IP header."""
-
-MAX_PACKET_BYTES = 65_535
-"""Largest packet that is written: the largest of IP."""
 
 _PCAP_MAGICS = {
     b"\xa1\xb2\xc3\xd4": (">", 1_000),
@@ -138,16 +132,3 @@ def _interface(body: bytes, order: str) -> _Interface:
 def _unreadable(why: str) -> ConfigError:
     message = f"the file holds no packets that can be read: {why}"
     return ConfigError("FILE", "a capture", "pcap or pcapng", message=message)
-
-
-class PcapWriter:
-    """Writes packets of raw IP with times in nanoseconds."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        file.write(struct.pack(">IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, MAX_PACKET_BYTES, RAW_IP))
-
-    def write(self, packet: bytes, time_ns: int) -> None:
-        """Append a packet."""
-        seconds, rest = divmod(time_ns, 1_000_000_000)
-        self._file.write(struct.pack(">IIII", seconds & 0xFFFFFFFF, rest, len(packet), len(packet)) + packet)

@@ -1,4 +1,4 @@
-"""Streams of bytes out of captured packets, and packets out of streams.
+"""Streams of bytes out of captured packets.
 
 A capture sees packets twice, in another order, or not at all. `conversations` puts the bytes of each direction in
 order. Bytes that the capture lacks end a direction there, because frames cannot be found again behind them; the
@@ -16,12 +16,12 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from dcpstream.errors import ConfigError
-from dcpstream.recording.pcap import MAX_PACKET_BYTES, Packet
+from dcpstream.recording.pcap import Packet
 
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
 """Bytes of a direction that wait for a missing packet: more than any receive window of TCP."""
 
-_TCP, _SYN, _PUSH, _ACK = 6, 2, 8, 16
+_TCP, _SYN, _ACK = 6, 2, 16
 _LINK_BYTES = {0: 4, 1: 14, 12: 0, 14: 0, 101: 0, 108: 4, 113: 16, 228: 0, 229: 0, 276: 20}
 """Link type → bytes before the IP header: loopback, Ethernet, raw IP, Linux' "any" device."""
 _ETHERNET = 1
@@ -224,35 +224,6 @@ def segment_in(packet: Packet) -> Segment | None:
         payload,
         missing,
     )
-
-
-class PacketMaker:
-    """Makes IP packets of the bytes that two ends send each other."""
-
-    ROOM = MAX_PACKET_BYTES - 40
-
-    def __init__(self, client: Endpoint, server: Endpoint) -> None:
-        self._ends = client, server
-        self._sequences = [1, 1]
-
-    def packets(self, data: bytes, *, is_from_server: bool) -> Iterator[bytes]:
-        """The packets of some bytes, the last with PUSH."""
-        for at in range(0, len(data), self.ROOM):
-            part = data[at : at + self.ROOM]
-            yield self._packet(part, is_from_server, is_last=at + len(part) == len(data))
-
-    def _packet(self, data: bytes, sender: int, *, is_last: bool) -> bytes:
-        source, destination = self._ends[sender], self._ends[1 - sender]
-        flags = _ACK | (_PUSH if is_last else 0)
-        sequence, acknowledged = self._sequences[sender], self._sequences[1 - sender]
-        self._sequences[sender] = (sequence + len(data)) % _SEQUENCE
-        tcp = struct.pack(
-            ">HHIIBBHHH", source.port, destination.port, sequence, acknowledged, 5 << 4, flags, 65_535, 0, 0
-        )
-        addresses = ip_address(source.host).packed + ip_address(destination.host).packed
-        if len(addresses) == 8:
-            return struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, _TCP, 0) + addresses + tcp + data
-        return struct.pack(">IHBB", 6 << 28, 20 + len(data), _TCP, 64) + addresses + tcp + data
 
 
 def _distance(start: int, end: int) -> int:

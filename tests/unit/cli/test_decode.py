@@ -8,13 +8,13 @@ from click.testing import CliRunner
 
 from dcpstream.cli import decode
 from dcpstream.errors import ConfigError, FrameError
-from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.model import FailoverLog, Manifest, StreamOffset
 from dcpstream.recording import history
-from dcpstream.recording.capture import FramesToPcap
-from dcpstream.recording.pcap import PcapWriter
+from dcpstream.recording.file import Header, RecordingWriter
 from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
 from tests.kit.commands import Commands
+from tests.kit.pcap import FramesToPcap, PcapWriter
 
 END = StreamEnd(vbid=5, opaque=0xFEEDCAFE, reason=2)
 MUTATION = Mutation(
@@ -163,40 +163,6 @@ def test_captured_packets_show_both_directions(commands: Commands, tmp_path: Pat
     assert "are no port numbers" in commands.refused("decode", path, "--ports", "x", expect=2)
 
 
-def test_a_capture_becomes_a_recording_and_packets_again(commands: Commands, tmp_path: Path) -> None:
-    capture, recording, packets = captured(tmp_path / "1", *CAPTURED), tmp_path / "2", tmp_path / "3"
-    commands("decode", str(capture), "--write-recording", str(recording))
-    messages = [json.loads(line)["message"] for line in commands("decode", str(recording), "--json").splitlines()]
-    assert messages == ["StreamRequest", "StreamResponse", "SnapshotMarker", "Mutation"]
-    commands("decode", str(recording), "--write-pcap", str(packets))
-    assert commands("decode", str(packets)) == commands("decode", str(capture)).replace("opaque:0x0", "opaque:0x5")
-
-
-@pytest.mark.parametrize("option", ["--write-pcap", "--write-recording"])
-def test_a_file_that_is_there_is_not_replaced(commands: Commands, tmp_path: Path, option: str) -> None:
-    capture, there = captured(tmp_path / "capture", *CAPTURED), tmp_path / "there"
-    there.write_bytes(b"old")
-    told = commands.refused("decode", str(capture), option, str(there), expect=2)
-    assert told == f"dcpstream: {option}: {there} exists already. Choose another file, or remove this one\n"
-    assert there.read_bytes() == b"old"
-
-
-@pytest.mark.parametrize(("option", "status"), [("--write-pcap", 5), ("--write-recording", 2)])
-def test_bad_input_leaves_no_file(commands: Commands, tmp_path: Path, option: str, status: int) -> None:
-    broken = tmp_path / "broken"
-    broken.write_bytes(ROW + b"\xde\xad\xbe\xef" * 6)
-    commands.refused("decode", str(broken), option, str(tmp_path / "new"), expect=status)
-    assert list(tmp_path.iterdir()) == [broken]
-
-
-def test_one_file_is_written_at_a_time(commands: Commands, tmp_path: Path) -> None:
-    capture = captured(tmp_path / "capture", *CAPTURED)
-    both = ["--write-pcap", str(tmp_path / "1"), "--write-recording", str(tmp_path / "2")]
-    commands("decode", str(capture), *both, expect=2)
-    assert "both given" in commands.error
-    assert list(tmp_path.iterdir()) == [capture]
-
-
 def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
     whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
     cut = whole.index(CAPTURED[2]) - 40 - 16
@@ -218,7 +184,9 @@ def test_a_connection_without_a_message_is_told(commands: Commands, tmp_path: Pa
 
 def test_the_incomplete_end_of_a_recording_is_told(commands: Commands, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    commands("decode", str(captured(tmp_path / "capture", *CAPTURED)), "--write-recording", str(recording))
+    with RecordingWriter.create(recording, Header("default", "", 8, Manifest.DEFAULT)) as writer:
+        for time_ns, data in enumerate(CAPTURED):
+            writer.write(data, time_ns)
     whole = commands("decode", str(recording))
     assert not commands.error
     size = recording.stat().st_size

@@ -10,7 +10,8 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.recording.pcap import Packet
-from dcpstream.recording.tcp import Conversation, Endpoint, PacketMaker, conversations, segment_in
+from dcpstream.recording.tcp import Conversation, Endpoint, conversations, segment_in
+from tests.kit.pcap import PacketMaker
 
 CLIENT, SERVER = Endpoint("10.0.0.1", 40000), Endpoint("10.0.0.2", 11210)
 SYN, ACK = 2, 16
