@@ -44,6 +44,14 @@ class Column(NamedTuple):
     is_sortable: bool = True
 
 
+def heads(*names: str) -> tuple[Column, ...]:
+    """The columns of a table by name; a `#` before the name is for numbers, a `-` for a head that does not sort."""
+    return tuple(
+        Column(name.lstrip("#-"), is_number=name.startswith("#"), is_sortable=not name.startswith("-"))
+        for name in names
+    )
+
+
 class Row(NamedTuple):
     """A row of a table.
 

@@ -13,11 +13,11 @@ from dcpstream.pages.frame import Frame, Link
 from dcpstream.pages.markup import (
     NONE,
     Cell,
-    Column,
     Row,
     counter,
     duration,
     empty,
+    heads,
     link,
     moment,
     number,
@@ -59,50 +59,13 @@ STALL_ADVICE = (
     "Look at the running tasks in Spark's UI, and at the logs of the executors for a node that does not answer"
 )
 _STATES = {"running": "", "stalled": "warning", "failed": "critical", "stopped": "idle"}
-_PIPELINES = (
-    Column("Pipeline"),
-    Column("State"),
-    Column("Rows", is_number=True),
-    Column("Rows/s", is_number=True),
-    Column("Behind", is_number=True),
-    Column("Last batch", is_number=True),
-    Column("Folds", is_number=True),
-    Column("Rollbacks", is_number=True),
-    Column("Rejects", is_number=True),
+_PIPELINES = heads(
+    "Pipeline", "State", "#Rows", "#Rows/s", "#Behind", "#Last batch", "#Folds", "#Rollbacks", "#Rejects"
 )
-_BATCHES = (
-    Column("Batch"),
-    Column("Written"),
-    Column("Rows", is_number=True),
-    Column("Append", is_number=True),
-    Column("Wait for a fold", is_number=True),
-    Column("Rollbacks", is_number=True),
-)
-_VBUCKETS = (
-    Column("vBucket"),
-    Column("Read up to", is_number=True),
-    Column("Newest", is_number=True),
-    Column("Behind", is_number=True),
-    Column("Snapshot"),
-)
-_FOLDS = (
-    Column("Up to batch"),
-    Column("Folded"),
-    Column("Written", is_number=True),
-    Column("Removed", is_number=True),
-    Column("Rejects", is_number=True),
-    Column("In current then", is_number=True),
-    Column("Time", is_number=True),
-)
-_ROLLBACKS = (
-    Column("vBucket"),
-    Column("Batch", is_number=True),
-    Column("Seen"),
-    Column("From", is_number=True),
-    Column("To", is_number=True),
-    Column("Taken back", is_number=True),
-    Column("Branches"),
-)
+_BATCHES = heads("Batch", "Written", "#Rows", "#Append", "#Wait for a fold", "#Rollbacks")
+_VBUCKETS = heads("vBucket", "#Read up to", "#Newest", "#Behind", "Snapshot")
+_FOLDS = heads("Up to batch", "Folded", "#Written", "#Removed", "#Rejects", "#In current then", "#Time")
+_ROLLBACKS = heads("vBucket", "#Batch", "Seen", "#From", "#To", "#Taken back", "Branches")
 
 
 class Batch(NamedTuple):

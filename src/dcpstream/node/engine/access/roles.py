@@ -5,6 +5,8 @@ with `*` for every bucket. It gives privileges (names with a capital, asked for 
 permissions (names with a dot, asked for by pages of the management port) at places: the node, all buckets, a bucket, a
 scope or a collection. A right for a place holds for everything within it.
 
+`roles.json` has the roles, the permissions, and groups of both.
+
 Places are names, so a collection that is dropped and made anew is the same place; the server takes ids, and then it is
 not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
 
@@ -14,9 +16,11 @@ privileges follow from a role); kv_engine docs/rbac.md, include/rbac/privileges.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -25,54 +29,30 @@ from dcpstream.errors import ConfigError
 EVERYWHERE: Final = "*"
 """In place of a bucket's name: all of them, also those that are made later."""
 
-DOCUMENT_READ: Final = frozenset(("Read", "MetaRead"))
-DOCUMENT_WRITE: Final = frozenset(("Insert", "Upsert", "Delete"))
-COLLECTION_PRIVILEGES: Final = (
-    DOCUMENT_READ
-    | DOCUMENT_WRITE
-    | {"SimpleStats", "DcpStream", "MetaWrite", "SystemXattrRead", "SystemXattrWrite", "RangeScan"}
-)
+_FILE = json.loads((files(__package__) / "roles.json").read_text(encoding="utf-8"))
+_GROUPS: dict[str, frozenset[str]] = {"permissions": frozenset(_FILE["permissions"])}
+
+
+def _names(words: Iterable[str]) -> frozenset[str]:
+    """Privileges and permissions by name; `@` begins the name of a group of them."""
+    return frozenset[str]().union(*(_GROUPS[word[1:]] if word.startswith("@") else (word,) for word in words))
+
+
+for _group, _words in _FILE["groups"].items():
+    _GROUPS[_group] = _names(_words)
+
+COLLECTION_PRIVILEGES: Final = _GROUPS["collection"]
 """Privileges that can be given for a scope or a collection alone. A user with one of them for a collection, or for a
 place around it, may learn that the collection exists."""
 
-BUCKET_PRIVILEGES: Final = COLLECTION_PRIVILEGES | {"DcpProducer", "DcpConsumer"}
+BUCKET_PRIVILEGES: Final = _GROUPS["bucket"]
 """Privileges that can be given for a bucket. A user with one of them in a bucket may select it."""
 
-ALL_PRIVILEGES: Final = BUCKET_PRIVILEGES | {
-    "Stats",
-    "NodeSupervisor",
-    "Administrator",
-    "BucketThrottleManagement",
-    "Settings",
-    "IdleConnection",
-}
+ALL_PRIVILEGES: Final = _GROUPS["all"]
 """Every privilege that a command here asks for; the word `all` in a users file stands for them."""
 
-PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "pools.read": "that there is a cluster, its version and its nodes; everybody who may log in",
-        "cluster.read": "settings and state of the node and of all buckets",
-        "cluster.write": "settings of the node",
-        "metrics.read": "metrics and statistics of the node",
-        "users.read": "users and their roles",
-        "users.write": "users and their roles, but not those of administrators",
-        "admins.write": "users who are, or are to be, administrators (`admin`, `security_admin`)",
-        "bucket.create": "new buckets",
-        "bucket.read": "a bucket's settings, map, scopes and collections",
-        "bucket.write": "change a bucket's settings, compact it",
-        "bucket.delete": "delete a bucket",
-        "bucket.flush": "empty a bucket",
-        "bucket.stats": "a bucket's statistics",
-        "collections.write": "make, change and drop collections, and below a whole bucket also scopes",
-    }
-)
-"""The rights that pages of the management port need, by name."""
-
-_OF_BUCKETS: Final = frozenset(
-    name for name in PERMISSIONS if name.startswith(("bucket.", "collections.")) and name != "bucket.create"
-)
-_READING: Final = frozenset(("pools.read", "cluster.read", "metrics.read", "bucket.read", "bucket.stats"))
-_VISITOR: Final = frozenset(("pools.read",))
+PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(_FILE["permissions"])
+"""The rights that pages of the management port need, by name, each with a description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,122 +80,13 @@ class RoleKind:
     on_place: frozenset[str] = frozenset()
 
 
-_DATA: Final = BUCKET_PRIVILEGES - {"SimpleStats"}
-_KINDS: Final = (
-    RoleKind(
-        name="admin",
-        title="Full Admin",
-        description="Can do everything.",
-        on_node=ALL_PRIVILEGES | frozenset(PERMISSIONS),
-    ),
-    RoleKind(
-        name="ro_admin",
-        title="Read-Only Admin",
-        description="Can see settings and statistics of all, and the users; no documents.",
-        on_node=_READING | {"users.read", "Stats"},
-        on_all=frozenset(("SimpleStats",)),
-    ),
-    RoleKind(
-        name="cluster_admin",
-        title="Cluster Admin",
-        description="Can manage all but security; no documents.",
-        on_node=_READING | _OF_BUCKETS | {"cluster.write", "bucket.create", "Stats", "IdleConnection"},
-        on_all=frozenset(("SimpleStats",)),
-    ),
-    RoleKind(
-        name="security_admin",
-        title="Security Admin",
-        description="Can manage users except administrators; no documents.",
-        on_node=_READING | {"users.read", "users.write", "Stats"},
-        on_all=frozenset(("SimpleStats",)),
-    ),
-    RoleKind(
-        name="bucket_admin",
-        title="Bucket Admin",
-        description="Can manage a bucket; no documents.",
-        depth=1,
-        on_node=_VISITOR | {"cluster.read"},
-        on_all=frozenset(("bucket.read",)),
-        on_place=_OF_BUCKETS | {"SimpleStats"},
-    ),
-    RoleKind(
-        name="scope_admin",
-        title="Manage Scopes",
-        description="Can make and drop collections in a scope; for a whole bucket also scopes.",
-        depth=2,
-        on_node=_VISITOR,
-        on_bucket=frozenset(("bucket.read",)),
-        on_place=frozenset(("collections.write",)),
-    ),
-    RoleKind(
-        name="bucket_full_access",
-        title="Application Access",
-        description="Can read and write all documents of a bucket, stream it, and empty it.",
-        depth=1,
-        on_node=_VISITOR,
-        on_place=BUCKET_PRIVILEGES | {"bucket.read", "bucket.stats", "bucket.flush"},
-    ),
-    RoleKind(
-        name="data_reader",
-        title="Data Reader",
-        description="Can read documents.",
-        depth=3,
-        on_node=_VISITOR,
-        on_bucket=frozenset(("bucket.read",)),
-        on_place=DOCUMENT_READ | {"RangeScan"},
-    ),
-    RoleKind(
-        name="data_writer",
-        title="Data Writer",
-        description="Can write documents, not read them.",
-        depth=3,
-        on_node=_VISITOR,
-        on_bucket=frozenset(("bucket.read",)),
-        on_place=DOCUMENT_WRITE,
-    ),
-    RoleKind(
-        name="data_dcp_reader",
-        title="Data DCP Reader",
-        description="Can read documents and stream their changes.",
-        depth=3,
-        on_node=_VISITOR | {"IdleConnection"},
-        on_bucket=frozenset(("bucket.read", "DcpProducer")),
-        on_place=DOCUMENT_READ | {"DcpStream", "SystemXattrRead", "RangeScan"},
-    ),
-    RoleKind(
-        name="data_monitoring",
-        title="Data Monitoring",
-        description="Can read statistics.",
-        depth=3,
-        on_node=_VISITOR,
-        on_bucket=frozenset(("bucket.read",)),
-        on_place=frozenset(("SimpleStats", "bucket.stats")),
-    ),
-    RoleKind(
-        name="data_backup",
-        title="Data Backup & Restore",
-        description="Can read, stream and restore all documents of a bucket, with scopes and collections.",
-        depth=1,
-        on_node=_VISITOR | {"IdleConnection"},
-        on_place=_DATA | {"SimpleStats", "bucket.read", "bucket.stats", "collections.write"},
-    ),
-    RoleKind(
-        name="replication_target",
-        title="XDCR Inbound",
-        description="Can write documents with the metadata they have elsewhere.",
-        depth=1,
-        on_node=_VISITOR,
-        on_place=frozenset(("MetaRead", "MetaWrite", "SystemXattrWrite", "SimpleStats", "bucket.read", "bucket.stats")),
-    ),
-    RoleKind(
-        name="replication_admin",
-        title="XDCR Admin",
-        description="Can read and stream all buckets, to copy them elsewhere.",
-        on_node=_VISITOR | {"cluster.read"},
-        on_all=DOCUMENT_READ | {"DcpProducer", "DcpStream", "SystemXattrRead", "bucket.read"},
-    ),
+_PLACES: Final = ("on_node", "on_all", "on_bucket", "on_place")
+KINDS: Final[Mapping[str, RoleKind]] = MappingProxyType(
+    {
+        name: RoleKind(name=name, **{key: _names(value) if key in _PLACES else value for key, value in entry.items()})
+        for name, entry in _FILE["roles"].items()
+    }
 )
-KINDS: Final[Mapping[str, RoleKind]] = MappingProxyType({kind.name: kind for kind in _KINDS})
 """Every role that can be given, by name."""
 
 _TEXT = re.compile(r"([a-z_]+)(?:\[([^\[\]]{1,400})\])?")

@@ -18,10 +18,10 @@ from dcpstream.node.summary import summarize_bucket
 from dcpstream.pages.markup import (
     NONE,
     Cell,
-    Column,
     Row,
     counter,
     empty,
+    heads,
     link,
     node_name,
     number,
@@ -61,25 +61,11 @@ _MEANINGS = {
     _ELSEWHERE: "on other nodes",
     _NOWHERE: "active nowhere",
 }
-_COLLECTIONS = (
-    Column("Collection"),
-    Column("Id"),
-    Column("Documents here", is_number=True),
-    Column("Longest life", is_number=True),
-    Column("History"),
-    Column("", is_sortable=False),
+_COLLECTIONS = heads("Collection", "Id", "#Documents here", "#Longest life", "History", "-")
+_VBUCKETS = heads(
+    "vBucket", "State here", "Copies", "#Documents", "#Newest seqno", "#On disk up to", "#Purged up to", "#Branches"
 )
-_VBUCKETS = (
-    Column("vBucket"),
-    Column("State here"),
-    Column("Copies"),
-    Column("Documents", is_number=True),
-    Column("Newest seqno", is_number=True),
-    Column("On disk up to", is_number=True),
-    Column("Purged up to", is_number=True),
-    Column("Branches", is_number=True),
-)
-_LOG = (Column("Branch (vbuuid)"), Column("Begins after seqno", is_number=True), Column(""))
+_LOG = heads("Branch (vbuuid)", "#Begins after seqno", "")
 
 
 def bucket_content(engine: Engine, bucket: Bucket, user: User, *, chosen: int | None, first: int, host: str) -> str:

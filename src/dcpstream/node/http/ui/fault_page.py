@@ -8,15 +8,10 @@ from typing import Any
 from dcpstream.node.faults.fault import AT_ONCE, BOUNDS, KINDS, REQUIRED
 from dcpstream.node.http.fault_pages import FAULTS
 from dcpstream.pages.forms import Field, order
-from dcpstream.pages.markup import Column, Row, number, section, table, text
+from dcpstream.pages.markup import Row, heads, number, section, table, text
 from dcpstream.wire import Opcode, Status
 
-_LASTING = (
-    Column("Fault"),
-    Column("With"),
-    Column("Acted", is_number=True),
-    Column("", is_sortable=False),
-)
+_LASTING = heads("Fault", "With", "#Acted", "-")
 _LABELS = {
     "opcode": "Frames (opcode)",
     "bucket": "Bucket",

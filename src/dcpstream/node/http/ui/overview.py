@@ -14,10 +14,10 @@ from dcpstream.node.tasks.compactor import CompactionStatus
 from dcpstream.pages.markup import (
     NONE,
     Cell,
-    Column,
     Row,
     counter,
     duration,
+    heads,
     link,
     meter,
     number,
@@ -35,16 +35,7 @@ from dcpstream.pages.plots import Series, plots
 NEARLY_FULL = 0.95
 """Share of the quota from which a bucket's meter warns."""
 
-_BUCKETS = (
-    Column("Bucket"),
-    Column("State"),
-    Column("Documents", is_number=True),
-    Column("Requests/s", is_number=True),
-    Column("Memory", is_number=True),
-    Column("Disk", is_number=True),
-    Column("Not on disk yet", is_number=True),
-    Column("vBuckets", is_number=True),
-)
+_BUCKETS = heads("Bucket", "State", "#Documents", "#Requests/s", "#Memory", "#Disk", "#Not on disk yet", "#vBuckets")
 
 
 def overview(site: Site, user: User) -> str:

@@ -9,11 +9,11 @@ from dcpstream.node.http.ui.readers import Reader, ReadingClient, clients
 from dcpstream.pages.markup import (
     NONE,
     Cell,
-    Column,
     Row,
     counter,
     duration,
     empty,
+    heads,
     link,
     meter,
     number,
@@ -50,33 +50,11 @@ _STATES = {
     StreamState.DEAD: ("ended", "idle"),
 }
 _NO_READERS = "Nobody streams from this node."
-_CLIENTS = (
-    Column("Client"),
-    Column("Bucket"),
-    Column("Streams", is_number=True),
-    Column("Reading history", is_number=True),
-    Column("Items sent", is_number=True),
-    Column("Items/s", is_number=True),
-    Column("Bytes sent", is_number=True),
-    Column("Behind", is_number=True),
-    Column("Buffer", is_number=True),
+_CLIENTS = heads(
+    "Client", "Bucket", "#Streams", "#Reading history", "#Items sent", "#Items/s", "#Bytes sent", "#Behind", "#Buffer"
 )
-_STREAMS = (
-    Column("vBucket"),
-    Column("State"),
-    Column("Sent up to", is_number=True),
-    Column("Newest", is_number=True),
-    Column("Behind", is_number=True),
-    Column("Items sent", is_number=True),
-    Column("From", is_number=True),
-    Column("To", is_number=True),
-    Column("Collections"),
-)
-_COPIES = (
-    Column("vBucket"),
-    Column("State"),
-    Column("Received up to", is_number=True),
-)
+_STREAMS = heads("vBucket", "State", "#Sent up to", "#Newest", "#Behind", "#Items sent", "#From", "#To", "Collections")
+_COPIES = heads("vBucket", "State", "#Received up to")
 
 
 # -------------------------------------------------------------------------------------------------------- many readers
