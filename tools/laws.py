@@ -97,7 +97,7 @@ def opcodes_are_listed_in_wire(found: Sequence[Module]) -> Iterator[Breach]:
         names = _opcode_names(module)
         for node in module.nodes:
             if any(_is_opcode(each, names) for each in _collected(node, module)):
-                yield Breach(module.path, node.lineno, advice)
+                yield Breach(module.path, getattr(node, "lineno", 0), advice)
 
 
 def _collected(node: ast.AST, module: Module) -> Iterable[ast.expr]:
@@ -111,9 +111,9 @@ def _collected(node: ast.AST, module: Module) -> Iterable[ast.expr]:
             items = node.args[0]
             return _flat(items.elts) if isinstance(items, ast.Tuple | ast.List) else ()
         case ast.Assign() | ast.AnnAssign() if isinstance(module.parents[node], ast.Module | ast.ClassDef):
-            items, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
-            if isinstance(items, ast.Tuple | ast.List) and not isinstance(targets[0], ast.Tuple) and items.elts[1:]:
-                return _flat(items.elts)
+            value, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(value, ast.Tuple | ast.List) and not isinstance(targets[0], ast.Tuple) and value.elts[1:]:
+                return _flat(value.elts)
     return ()
 
 
@@ -196,7 +196,7 @@ def _all_of(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and _last_name(node.targets[0]) == "__all__":
             assert isinstance(node.value, ast.List | ast.Tuple), "__all__ is a plain list"
-            yield from ((item.value, item.lineno) for item in node.value.elts if isinstance(item, ast.Constant))
+            yield from ((str(item.value), item.lineno) for item in node.value.elts if isinstance(item, ast.Constant))
 
 
 def _home(module: Module, name: str, found: Sequence[Module]) -> str:

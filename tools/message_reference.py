@@ -81,6 +81,8 @@ def _limits(layout: Layout) -> list[str]:
     if layout.kind is Kind.RESPONSE:
         return found
     found.append(f"CAS: {PARTS[layout.cas]}.")
+    if layout.privilege:
+        found.append(f"Privilege: {layout.privilege.replace(' ', ' and ').replace('|', ' or ')}.")
     if layout.datatypes:
         found.append(f"Datatypes: {', '.join(item.name or '' for item in Datatype if layout.datatypes & item)}.")
     if layout.durable:

@@ -78,10 +78,13 @@ def messages_in(tree: ast.Module) -> tuple[set[int], set[int]]:
         if not isinstance(node, ast.Name | ast.Attribute) or ast.unparse(node) not in local:
             continue
         opcode = local[ast.unparse(node)]
-        named.add(opcode)
         parent = parents[node]
+        if isinstance(parents.get(parent), ast.keyword) and parents[parent].arg == "but":
+            continue  # a table of handlers leaves it out
+        named.add(opcode)
         if isinstance(parent, ast.Call):
-            if not (isinstance(parent.func, ast.Name) and parent.func.id == "isinstance"):
+            is_handled = isinstance(parent.func, ast.Attribute) and parent.func.attr == "of"
+            if not is_handled and not (isinstance(parent.func, ast.Name) and parent.func.id == "isinstance"):
                 made.add(opcode)  # its constructor, or an argument of a function that packs it
         elif isinstance(parent, ast.Attribute):
             words = ast.unparse(parents[parent]) if parent.attr == "layout" else parent.attr

@@ -194,9 +194,9 @@ def _if_history(settings: ProducerSettings, name: str, value: bytes) -> ControlA
     return UNSUPPORTED if value == b"true" and not settings.has_history else _true(settings, name, value)
 
 
-def _if_permitted(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
-    """Any value, if the bucket's switch is on; nothing is set."""
-    return OK if getattr(settings, name) else UNSUPPORTED
+def _if_cache_transfer(settings: ProducerSettings, _name: str, _value: bytes) -> ControlAnswer:
+    """Any value, if the bucket permits it."""
+    return OK if settings.has_cache_transfer else UNSUPPORTED
 
 
 def _unsupported(_settings: ProducerSettings, _name: str, _value: bytes) -> ControlAnswer:
@@ -309,7 +309,7 @@ _IN_ORDER = (
     Control("backfill_order", "backfill_order", _choice("round-robin", "sequential", context=_BACKFILL_ORDER)),
     Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
     Control("max_marker_version", "max_marker_version", _choice(MARKER_WITH_PURGE_SEQNO), since="8.0"),
-    Control("cache_transfer", "has_cache_transfer", _if_permitted, since="8.5"),
+    Control("cache_transfer", "", _if_cache_transfer, since="8.5"),
 )
 
 CONTROLS: Mapping[bytes, Control] = MappingProxyType({control.name.encode(): control for control in _IN_ORDER})
