@@ -47,6 +47,9 @@ __all__ = [
 DEFAULT_RELEASE = "7.2"
 """The release of a producer where nothing else is said: that of the recordings."""
 
+ONLY_KEYS_FROM_DISK_SINCE = (7, 6)
+"""The first release whose producer sends keys alone from disk."""
+
 BUFFER_SIZE = "connection_buffer_size"
 NOOP_INTERVAL = "set_noop_interval"
 V7_STATUS_CODES = "v7_dcp_status_codes"
@@ -102,6 +105,25 @@ class ProducerSettings:
     def is_sync_replication(self) -> bool:
         """Whether the peer is a replica that takes part in durable writes."""
         return self.sync_writes and bool(self.consumer_name)
+
+    @property
+    def is_everything_visible(self) -> bool:
+        """Whether the peer gets every message of the history, prepares and all events, and hence no SEQNO_ADVANCED."""
+        return self.sync_writes and self.flatbuffers_system_events
+
+    @property
+    def has_marker_v22(self) -> bool:
+        """Whether markers of disk snapshots have version 2.2, with the purge seqno."""
+        return self.max_marker_version == MARKER_WITH_PURGE_SEQNO
+
+    @property
+    def sends_only_keys_from_disk(self) -> bool:
+        """Whether documents from disk come as `StreamForm.only_keys` says.
+
+        The peer asked for no part of the documents' values; keeping the datatype is a wish for a part.
+        """
+        has_no_value = self.open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS) == OpenFlag.NO_VALUE
+        return has_no_value and release_number(self.release) >= ONLY_KEYS_FROM_DISK_SINCE
 
 
 class ControlAnswer(NamedTuple):

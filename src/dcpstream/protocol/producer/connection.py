@@ -183,7 +183,6 @@ class ProducerConnection:
         self._unseen: list[ProducerStream] = []
         self._takeovers = Takeovers(takeovers, limits.takeover_s)
         self._maker = StreamMaker(
-            open_flags,
             self.settings,
             source,
             has_collections=self.has_collections,

@@ -6,6 +6,7 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers and flags as in r
 from __future__ import annotations
 
 from dcpstream.protocol.bucket import VBucketView
+from dcpstream.protocol.controls import ProducerSettings
 from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag, Opcode
 from dcpstream.wire.buffers import Buffer
@@ -45,9 +46,7 @@ class StreamMessages:
         first_start: start of the snapshot that the client is in when it requests the stream.
         history: the history of a stream of changes; None for any other stream.
         is_takeover: markers of snapshots from memory ask for an answer.
-        has_v2: markers in version 2.0, for a replica that takes part in durable writes.
-        has_v22: markers of disk snapshots in version 2.2, which carry the purge seqno.
-        has_sync_writes: prepares, commits and aborts are sent as such.
+        settings: the values of the client's controls.
 
     Attributes:
         is_first_marker: no snapshot was announced yet.
@@ -59,12 +58,10 @@ class StreamMessages:
         "_checkpoint_seqno",
         "_first_start",
         "_framing",
-        "_has_sync_writes",
-        "_has_v2",
-        "_has_v22",
         "_history",
         "_is_takeover",
         "_opaque",
+        "_settings",
         "_view",
         "is_first_marker",
         "last_snapshot_end",
@@ -80,9 +77,7 @@ class StreamMessages:
         history: ChangeHistory | None,
         *,
         is_takeover: bool,
-        has_v2: bool,
-        has_v22: bool,
-        has_sync_writes: bool,
+        settings: ProducerSettings,
     ) -> None:
         self._view = view
         self._opaque = opaque
@@ -92,9 +87,7 @@ class StreamMessages:
         self._first_start = first_start
         self._history = history
         self._is_takeover = is_takeover
-        self._has_v2 = has_v2
-        self._has_v22 = has_v22
-        self._has_sync_writes = has_sync_writes
+        self._settings = settings
         self._checkpoint_seqno: int | None = None
         self.is_first_marker = True
         self.last_snapshot_end = 0
@@ -140,7 +133,7 @@ class StreamMessages:
         if self._history is not None:
             flags |= self._history.flags(is_disk=is_disk)
         durable = view.durability
-        if durable is not None and is_plain and not self._has_sync_writes:
+        if durable is not None and is_plain and not self._settings.sync_writes:
             start = durable.first_visible_after(position) or start
         if self.is_first_marker:
             start = self._first_start
@@ -148,11 +141,11 @@ class StreamMessages:
         self.last_snapshot_end = end
         visible = end if durable is None else durable.visible_seqno(end)
         completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
-        if self._has_v22 and is_disk:
+        if self._settings.has_marker_v22 and is_disk:
             prepared = 0 if durable is None else durable.high_prepared_seqno
             purged = view.purge_seqno
             return self.pack(SnapshotMarkerV22, start, end, flags, visible, completed, purged, prepared)
-        if self._has_v2:
+        if self._settings.is_sync_replication:
             return self.pack(SnapshotMarkerV2, start, end, flags, visible, completed)
         return self.pack(SnapshotMarker, start, end, flags)
 

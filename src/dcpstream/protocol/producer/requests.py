@@ -9,9 +9,10 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (streamRequest); answers and dr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from dcpstream.protocol.bucket import HistorySource
-from dcpstream.protocol.controls import MARKER_WITH_PURGE_SEQNO, ProducerSettings
+from dcpstream.protocol.controls import ProducerSettings
 from dcpstream.protocol.producer.privilege import StreamAccess, refusal_of
 from dcpstream.protocol.producer.rollback import Refuse, Rollback, StreamFields, decide
 from dcpstream.protocol.producer.stream import ProducerStream
@@ -19,21 +20,16 @@ from dcpstream.protocol.producer.stream_filter import StreamFilter, read_filter,
 from dcpstream.protocol.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
-from dcpstream.wire.layout import release_number
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.stored.form import StreamForm
 
 __all__ = ["StreamMaker"]
-
-ONLY_KEYS_FROM_DISK_SINCE = (7, 6)
-"""The first release whose producer sends keys alone from disk; see `ProducerConnection`."""
 
 
 class StreamMaker:
     """The maker of one connection's streams.
 
     Args:
-        open_flags: of DCP_OPEN.
         settings: the values of the client's controls, which may still change.
         source: the bucket.
         has_collections: HELLO granted collections.
@@ -45,7 +41,6 @@ class StreamMaker:
 
     def __init__(
         self,
-        open_flags: int,
         settings: ProducerSettings,
         source: HistorySource,
         *,
@@ -55,13 +50,11 @@ class StreamMaker:
         access: StreamAccess,
         buffers: BufferPool | None,
     ) -> None:
-        self._open_flags = open_flags
         self._settings = settings
         self._source = source
         self._has_collections = has_collections
         self._has_takeovers = has_takeovers
         self._streams_max = streams_max
-        self._sends_only_keys_from_disk = release_number(settings.release) >= ONLY_KEYS_FROM_DISK_SINCE
         self._access = access
         self._buffers = buffers
 
@@ -95,14 +88,14 @@ class StreamMaker:
             request,
             view,
             is_noop_missing=not settings.noop_enabled
-            and (self._has_collections or bool(self._open_flags & OpenFlag.INCLUDE_XATTRS)),
+            and (self._has_collections or bool(settings.open_flags & OpenFlag.INCLUDE_XATTRS)),
             filter_refusal=None if refusal is None else refusal.status,
             has_stream=existing is not None and not existing.is_dead,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
-            can_send_seqno_advanced=self._has_collections and not self._is_everything_visible,
+            can_send_seqno_advanced=self._has_collections and not settings.is_everything_visible,
             is_short_of_memory=source.is_short_of_memory and not is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
-            is_point_in_time=bool(self._open_flags & OpenFlag.INVALID_PITR),
+            is_point_in_time=bool(settings.open_flags & OpenFlag.INVALID_PITR),
         )
         if existing is not None and (not isinstance(decision, Refuse) or decision.is_late):
             discard(existing)
@@ -124,14 +117,8 @@ class StreamMaker:
             decision,
             wanted,
             self._form(wanted),
-            has_marker_v2=settings.is_sync_replication,
-            has_marker_v22=settings.max_marker_version == MARKER_WITH_PURGE_SEQNO,
-            out_of_order=settings.out_of_order if source.allows_out_of_order else "",
-            has_cursor_dropping=settings.cursor_dropping,
-            is_everything_visible=self._is_everything_visible,
-            has_sync_writes=settings.sync_writes,
-            has_change_streams=settings.change_streams,
-            sends_only_keys_from_disk=self._sends_only_keys_from_disk and self._wants_only_keys,
+            # Controls that come later hold for later streams.
+            replace(settings, out_of_order=settings.out_of_order if source.allows_out_of_order else ""),
             access=self._access,
             buffers=self._buffers,
         )
@@ -150,20 +137,9 @@ class StreamMaker:
         )
         return refusal, wanted if refusal is None else StreamFilter()
 
-    @property
-    def _is_everything_visible(self) -> bool:
-        """Whether the client gets every message of the history: prepares, and all events."""
-        return self._settings.sync_writes and self._settings.flatbuffers_system_events
-
-    @property
-    def _wants_only_keys(self) -> bool:
-        """Whether the client asked for no part of the documents' values; keeping the datatype is a wish for a part."""
-        flags = self._open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS)
-        return flags == OpenFlag.NO_VALUE
-
     def _form(self, wanted: StreamFilter) -> StreamForm:
         """The form of a stream's messages, fixed when the stream begins."""
-        flags, settings = self._open_flags, self._settings
+        flags, settings = self._settings.open_flags, self._settings
         keeps_datatype = bool(flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
         has_delete_times = bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
         snappy = "none"

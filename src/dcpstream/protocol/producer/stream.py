@@ -34,6 +34,7 @@ from types import MappingProxyType
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream.protocol.bucket import HistorySource, VBucketView
+from dcpstream.protocol.controls import ProducerSettings
 from dcpstream.protocol.producer.change_history import ChangeHistory
 from dcpstream.protocol.producer.messages import StreamMessages, event_count, last_seqno_of
 from dcpstream.protocol.producer.privilege import StreamAccess, everything, refusal_of
@@ -80,15 +81,7 @@ class ProducerStream:
         accepted: the result of `rollback.decide`.
         wanted: its collections and stream id.
         form: the form of its messages.
-        has_marker_v2: markers in version 2.0, for a replica that takes part in durable writes.
-        has_marker_v22: markers of disk snapshots in version 2.2, which carry the purge seqno.
-        out_of_order: the value of the control `enable_out_of_order_snapshots`, or "": the first disk snapshot of a
-            single collection may come in any order.
-        has_cursor_dropping: messages that left memory unread are read from disk; without it memory keeps them.
-        is_everything_visible: the stream hides nothing, so it never sends SEQNO_ADVANCED.
-        has_change_streams: every version that is kept is sent, not only the newest of each key.
-        has_sync_writes: prepares, commits and aborts are sent as such, not as the documents that they make.
-        sends_only_keys_from_disk: documents from disk come as `StreamForm.only_keys` says.
+        settings: the values of the client's controls; they do not change.
         access: what the user may stream; asked again before each marker.
         buffers: memory that blocks are copied to; fresh memory by default.
 
@@ -110,20 +103,15 @@ class ProducerStream:
         "_access",
         "_buffers",
         "_filter",
-        "_has_cursor_dropping",
-        "_has_marker_v2",
-        "_has_sync_writes",
         "_held_view",
         "_history",
         "_ignores_purge",
         "_is_disk_only",
-        "_is_everything_visible",
         "_is_out_of_order",
         "_kept",
         "_messages",
-        "_out_of_order",
         "_purge_seqno",
-        "_sends_only_keys_from_disk",
+        "_settings",
         "_skipped",
         "_snapshot_base",
         "_snapshot_end",
@@ -159,15 +147,8 @@ class ProducerStream:
         accepted: Accept,
         wanted: StreamFilter,
         form: StreamForm,
+        settings: ProducerSettings,
         *,
-        has_marker_v2: bool = False,
-        has_marker_v22: bool = False,
-        out_of_order: str = "",
-        has_cursor_dropping: bool = True,
-        is_everything_visible: bool = False,
-        has_sync_writes: bool = False,
-        has_change_streams: bool = False,
-        sends_only_keys_from_disk: bool = False,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
     ) -> None:
@@ -192,12 +173,8 @@ class ProducerStream:
         self.events_sent = 0
         self.messages_backfilled = 0
         self._source = source
-        self._has_marker_v2 = has_marker_v2
-        self._has_cursor_dropping = has_cursor_dropping
-        self._is_everything_visible = is_everything_visible
-        self._has_sync_writes = has_sync_writes
-        self._sends_only_keys_from_disk = sends_only_keys_from_disk
-        self._history = ChangeHistory(view) if has_change_streams else None
+        self._settings = settings
+        self._history = ChangeHistory(view) if settings.change_streams else None
         self._messages = StreamMessages(
             view,
             opaque,
@@ -205,11 +182,8 @@ class ProducerStream:
             accepted.snapshot_start,
             self._history,
             is_takeover=self.is_takeover,
-            has_v2=has_marker_v2,
-            has_v22=has_marker_v22,
-            has_sync_writes=has_sync_writes,
+            settings=settings,
         )
-        self._out_of_order = out_of_order
         self._is_out_of_order = False
         self._filter = LiveFilter(wanted, source.manifest)
         self._access = access
@@ -417,7 +391,7 @@ class ProducerStream:
                 return b""
         self._form_durable_writes(is_disk=is_disk)
         packs_deletions = is_disk and self.form.snappy != "none" and self.form.user_xattrs_on_delete
-        only_keys = is_disk and self._sends_only_keys_from_disk
+        only_keys = is_disk and self._settings.sends_only_keys_from_disk
         if (packs_deletions, only_keys) != (self.form.packs_deletions, self.form.only_keys):
             self.form = replace(self.form, packs_deletions=packs_deletions, only_keys=only_keys)
         self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
@@ -449,7 +423,12 @@ class ProducerStream:
             boundary = view.checkpoint_after(position + 1)
             if boundary is not None and boundary <= limit:
                 limit = boundary - 1  # each checkpoint is sent in a snapshot of its own
-        if durable is not None and self._has_marker_v2 and not is_disk and self.state is StreamState.IN_MEMORY:
+        if (
+            durable is not None
+            and self._settings.is_sync_replication
+            and not is_disk
+            and self.state is StreamState.IN_MEMORY
+        ):
             # A prepare is sent to a replica at once, because a client waits for its acknowledgement.
             limit = min(limit, durable.first_hidden_after(position) or limit)
         if view.state is VbucketState.REPLICA and not self._is_disk_only:
@@ -459,7 +438,7 @@ class ProducerStream:
     def _form_durable_writes(self, *, is_disk: bool) -> None:
         """Choose the durable writes that this snapshot shows to a stream with sync writes: from disk undecided ones."""
         durable = self.view.durability
-        if durable is not None and self._has_sync_writes:
+        if durable is not None and self._settings.sync_writes:
             completed_seqno = durable.high_completed_seqno if is_disk else 0
             commits = _NO_COMMITS if is_disk else durable.commits
             self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
@@ -471,7 +450,11 @@ class ProducerStream:
         """
         if self.state is StreamState.PENDING:
             return position + 1 < self.view.memory_start_seqno
-        return self.state is StreamState.IN_MEMORY and self._has_cursor_dropping and position < self.view.evicted_seqno
+        return (
+            self.state is StreamState.IN_MEMORY
+            and self._settings.cursor_dropping
+            and position < self.view.evicted_seqno
+        )
 
     def _is_passed_over(self, position: int, limit: int) -> bool:
         """Whether a snapshot from memory has nothing for this stream and is not announced.
@@ -479,7 +462,7 @@ class ProducerStream:
         The first snapshot after a resume is announced: the client may wait for the end of its own snapshot.
         """
         numbers = self._filter.numbers(self._source.manifest)
-        durable = None if self._has_sync_writes else self.view.durability
+        durable = None if self._settings.sync_writes else self.view.durability
         if (numbers is None and durable is None) or not self.form.collections or limit > self.view.high_seqno:
             return False
         is_resumed = self._messages.is_first_marker and self.accepted.start_seqno > 0
@@ -535,7 +518,7 @@ class ProducerStream:
         """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
         ids = self._filter.collection_ids
         return (
-            bool(self._out_of_order)
+            bool(self._settings.out_of_order)
             and self._messages.is_first_marker
             and self.accepted.start_seqno == 0
             and ids is not None
@@ -631,9 +614,9 @@ class ProducerStream:
         """End a snapshot that was read whole; tell the client if its last message was left out."""
         end = self._snapshot_end
         assert end is not None, "a snapshot is under way"
-        has_gap = self.last_sent_seqno < end and self.form.collections and not self._is_everything_visible
+        has_gap = self.last_sent_seqno < end and self.form.collections and not self._settings.is_everything_visible
         if self._is_out_of_order:
-            has_gap &= self._out_of_order == OUT_OF_ORDER_WITH_END
+            has_gap &= self._settings.out_of_order == OUT_OF_ORDER_WITH_END
         piece = self._advanced(end) if has_gap else b""
         if self._is_out_of_order:
             self._is_out_of_order = False
