@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import i64, u8, u16, u32, u64
-from dcpstream.wire.layout import Part, Phase, Request, Response, message
+from dcpstream.wire.layout import Group, Part, Phase, Request, Response, message
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"
@@ -94,6 +94,7 @@ class DisableTraffic(Request):
 
 @message(
     Opcode.SET_VBUCKET,
+    groups=Group.VBUCKET_METADATA,
     privilege="NodeSupervisor",
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -110,7 +111,13 @@ class SetVbucket(Request):
     state: int = u8()
 
 
-@message(Opcode.SET_VBUCKET, privilege="NodeSupervisor", cas=Part.OPTIONAL, source=_BINARY)
+@message(
+    Opcode.SET_VBUCKET,
+    groups=Group.VBUCKET_METADATA,
+    privilege="NodeSupervisor",
+    cas=Part.OPTIONAL,
+    source=_BINARY,
+)
 class SetVbucketWide(Request):
     """An older form of `SetVbucket`.
 
@@ -121,7 +128,13 @@ class SetVbucketWide(Request):
     state: int = u32()
 
 
-@message(Opcode.SET_VBUCKET, privilege="NodeSupervisor", cas=Part.OPTIONAL, source=_BINARY)
+@message(
+    Opcode.SET_VBUCKET,
+    groups=Group.VBUCKET_METADATA,
+    privilege="NodeSupervisor",
+    cas=Part.OPTIONAL,
+    source=_BINARY,
+)
 class SetVbucketByValue(Request):
     """The oldest form of `SetVbucket`.
 
