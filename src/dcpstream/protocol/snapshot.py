@@ -213,7 +213,8 @@ class ReceivedSnapshots:
         self.seqno = seqno
         self.bounds = self._recorded
         self._has_items = True
-        if self._requested is not None and seqno >= self._requested[1] and self.announced is not None:
+        requested = self._requested
+        if requested is not None and seqno >= requested[1] and self.announced is not None:
             self._requested = None
             self._limits = self._recorded = self.announced
 

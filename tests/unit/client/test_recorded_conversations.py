@@ -23,7 +23,7 @@ from dcpstream.client.machine.connection.events import (
     StreamStopped,
 )
 from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
-from dcpstream.client.machine.connection.session import OSO_CONTROL, DcpSession
+from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
@@ -111,7 +111,7 @@ class Replay:
         settings = DcpSettings(name="replayed", buffer_bytes=WINDOW_BYTES)
         self.session = DcpSession(ADDRESS, settings, has_collections(lines), 0.0)
         controls = (line.frame for line in lines if line.direction == "c2s" and line.frame[1] == Opcode.DCP_CONTROL)
-        self.session._allows_oso = any(OSO_CONTROL.encode() in frame for frame in controls)
+        self.session._allows_oso = any(b"enable_out_of_order_snapshots" in frame for frame in controls)
         self.decoder = decoder
         self.said: dict[int, Said] = {}
         self.streams: dict[int, Stream] = {}

@@ -174,7 +174,9 @@ class PositionTracker:
         Raises:
             RemoteProtocolError: they may not come now.
         """
-        refuse(self.snapshots.items(first_seqno, last_seqno))
+        violation = self.snapshots.items(first_seqno, last_seqno)
+        if violation is not None:
+            refuse(violation)
 
     def check(self, first_seqno: int, last_seqno: int) -> None:
         """Refuse items that may not come now; the position stays.
