@@ -119,23 +119,6 @@ def test_a_damaged_file_is_found_by_check_and_can_be_removed(
     node.stop()
 
 
-def test_files_without_a_checksum_are_taken_and_get_one(data: Path) -> None:
-    for file in (NODE_FILE, USERS_FILE):
-        content = json.loads((data / file).read_text())
-        del content["checksum"]
-        (data / file).write_text(json.dumps(content))
-    known = read_node_file(data / NODE_FILE)
-    node = started(data)
-    assert node.engine is not None
-    assert node.engine.buckets["default"].uuid == known[2]["default"].uuid
-    assert node.engine.buckets["passing"].settings == EPHEMERAL
-    assert node.engine.users.find("ann") is not None
-    node.add_user("bea", "another password", [])
-    node.stop()
-    assert all("checksum" in json.loads((data / file).read_text()) for file in (NODE_FILE, USERS_FILE))
-    assert run(["store", "check", str(data)]) == 0
-
-
 def test_what_is_beside_the_data_of_a_running_node_can_be_checked(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,6 @@ _MEANINGS = {
 @click.option("--also", type=click.Choice(["cas", "seqno"]), multiple=True, help="Compare this column, too.")
 @click.option("--examples", type=click.IntRange(0, 1000), default=10, show_default=True, help="Of each difference.")
 @json_option("Print the report as JSON.")
-@click.option("--format", "output", type=click.Choice(["text", "json"]), hidden=True)
 @click.option("--option", "-o", "more", multiple=True, metavar="NAME=VALUE", help="Further option of the source dcp.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Setting of the Spark session.")
 @click.option("--master", help="Spark's master.  [default: this machine]")
@@ -73,7 +72,6 @@ def compare_command(
     also: tuple[str, ...],
     examples: int,
     as_json: bool,
-    output: str | None,
     more: tuple[str, ...],
     conf: tuple[str, ...],
     master: str | None,
@@ -122,7 +120,7 @@ def compare_command(
             )
     finally:
         spark.stop()
-    click.echo(report.to_json() if as_json or output == "json" else as_text(report))
+    click.echo(report.to_json() if as_json else as_text(report))
     return exits.OK if report.is_equal else exits.FAILED
 
 

@@ -176,16 +176,13 @@ def management_options(kind: type[_M]) -> Callable[[_F], _F]:
         click.option(
             "--trust", metavar="PEM", help="With https://: file of the authorities to trust.  [default: the system's]"
         ),
-        click.option("--cacert", metavar="PEM", hidden=True),  # the name that --trust had
         json_option(),
     )
 
     def decorate(command: _F) -> _F:
         @wraps(command)
-        def call(
-            *, cluster: str, username: str, password: str, trust: str | None, cacert: str | None, **others: Any
-        ) -> Any:
-            return command(cluster=kind(cluster, username, password, trust or cacert), **others)
+        def call(*, cluster: str, username: str, password: str, trust: str | None, **others: Any) -> Any:
+            return command(cluster=kind(cluster, username, password, trust), **others)
 
         return cast("_F", with_options(call, options))
 

@@ -1,7 +1,7 @@
 """JSON files of the data directory that carry a checksum, so that a flipped bit changes no setting silently.
 
 The checksum is a value of the object beside the others: XXH3-64 of the rest of the object as JSON with sorted names, in
-16 hexadecimal digits. A file without one is an older version's and is taken as it is; older versions ignore the value.
+16 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ def to_text(content: dict[str, Any]) -> str:
     return json.dumps(content | {CHECKSUM: _checksum_of(content)}, indent=1) + "\n"
 
 
-def from_text(text: str, names: frozenset[str], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+def from_text(text: str, names: frozenset[str]) -> dict[str, Any]:
     """The content of a file without its checksum.
 
     Args:
-        names: the required names.
-        optional: further allowed names.
+        names: of the values that it must have, and no others.
 
     Raises:
         ValueError: not such a file, or a damaged one. The message quotes no value.
@@ -36,11 +35,11 @@ def from_text(text: str, names: frozenset[str], optional: frozenset[str] = froze
     if not isinstance(content, dict):
         raise ValueError("no JSON object")
     expected = content.pop(CHECKSUM, None)
-    if not names <= content.keys() <= names | optional:
+    if names != content.keys():
         # An unknown name may be that of the checksum with a flipped bit.
         raise ValueError(f"it has not the values {', '.join(sorted(names))} alone")
     actual = _checksum_of(content)
-    if expected is not None and expected != actual:
+    if expected != actual:
         raise ValueError(f"its checksum does not fit: the content's is {actual}")
     return content
 

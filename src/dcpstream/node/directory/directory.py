@@ -58,10 +58,7 @@ GONE_PREFIX = ".deleted-"
 """Before the name of a bucket whose files are being removed."""
 MAKING_PREFIX: Final = ".making-"
 """Before the name of a bucket whose files are being made."""
-"""Directory that damaged files are moved to; no bucket has this name."""
-_NAMES: Final = frozenset({"format", "cluster_uuid", "buckets"})
-_LATER_NAMES: Final = frozenset({"cluster"})
-"""Defaults of fields that older versions did not write."""
+_NAMES: Final = frozenset({"format", "cluster_uuid", "buckets", "cluster"})
 UUID_BITS = 128
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%.-]{0,99}")
 
@@ -194,7 +191,7 @@ class DataDirectory:
         content: dict[str, Any] = {
             "format": FORMAT,
             "cluster_uuid": self.cluster_uuid,
-            **({"cluster": self.cluster} if self.cluster else {}),
+            "cluster": self.cluster,
             "buckets": {
                 name: _known_entry(self.known[name])
                 for name in sorted(self.damaged & self.known.keys())
@@ -373,8 +370,8 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[s
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
         text = file.read_text(encoding="utf-8")
-        content = from_text(text, _NAMES, _LATER_NAMES)
-        cluster = content.get("cluster", {})
+        content = from_text(text, _NAMES)
+        cluster = content["cluster"]
         ClusterConfig([]).take_settings(cluster)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, not {FORMAT}")

@@ -15,9 +15,7 @@ from dcpstream.runtime import FileSystem
 FILE_NAME = "users.json"
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """Largest file: a thousand users and a thousand groups with 200 roles each take less."""
-_NAMES: Final = frozenset({"version", "secret", "users"})
-_LATER_NAMES: Final = frozenset({"groups"})
-"""Older files have none."""
+_NAMES: Final = frozenset({"version", "secret", "users", "groups"})
 
 
 class UserFile:
@@ -66,7 +64,7 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-        return from_text(file.read_text(encoding="utf-8"), _NAMES, _LATER_NAMES)
+        return from_text(file.read_text(encoding="utf-8"), _NAMES)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

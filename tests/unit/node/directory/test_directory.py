@@ -133,7 +133,7 @@ def test_the_directory_of_a_bucket_is_not_that_of_a_node(tmp_path: Path) -> None
 
 def test_a_file_beside_the_stores_that_is_no_json_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"a":')
-    with pytest.raises(StoreError, match=r"cannot be understood: Expecting value: line 1 column 6 .* move it away"):
+    with pytest.raises(StoreError, match=r"cannot be understood: Expecting value: line 1 column 6 .* or remove it"):
         opened(tmp_path)
 
 

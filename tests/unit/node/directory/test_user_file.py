@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from pathlib import Path
 
@@ -55,16 +54,6 @@ def test_groups_come_back_with_those_who_are_in_them(tmp_path: Path) -> None:
     ann = users_of(tmp_path).find("ann")
     assert ann is not None
     assert (ann.groups, ann.may("Read", "default"), ann.may("Upsert", "default")) == ((), False, True)
-
-
-def test_a_file_from_before_there_were_groups_is_taken(tmp_path: Path) -> None:
-    users_of(tmp_path).put("ann", "hunter22", ["data_reader[default]"])
-    file = tmp_path / ".security" / "users.json"
-    content = json.loads(file.read_text())
-    del content["groups"], content["checksum"]
-    del content["users"]["ann"]["groups"]
-    file.write_text(json.dumps(content))
-    assert users_of(tmp_path).authenticate("ann", b"hunter22")
 
 
 def test_the_file_is_for_its_owner_alone_and_has_no_password(tmp_path: Path) -> None:

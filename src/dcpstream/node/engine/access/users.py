@@ -443,7 +443,7 @@ class Users:
             if data["version"] != 1:
                 raise ValueError(f"version {data['version']}")
             self._secret = bytes.fromhex(data["secret"])
-            for name, entry in data.get("groups", {}).items():  # older files have none
+            for name, entry in data["groups"].items():
                 self._groups[name] = Group.from_json(name, entry)
             for name, entry in data["users"].items():
                 if name in self._users and self._users[name].is_configured:
