@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from dcpstream.errors import DcpstreamError, FoldFailed, LeaseRefused
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
+from dcpstream.pipelines.failures import disk_full
 from dcpstream.pipelines.progress import RollbackReport
 from dcpstream.runtime import Clock
 
@@ -280,7 +281,7 @@ class Folder:
             return job()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next batch raises it
             _log.exception("%s failed. The next batch ends the query", what)
-            failure = error if isinstance(error, DcpstreamError) else _failed(what, error)
+            failure = error if isinstance(error, DcpstreamError) else disk_full(error) or _failed(what, error)
             with self._lock:
                 self._failure, self._held = failure, None
             raise failure from failure.__cause__

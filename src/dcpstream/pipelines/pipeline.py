@@ -36,7 +36,7 @@ from dcpstream.pipelines.document_types import Mode
 from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine
 from dcpstream.pipelines.engines import TableTarget, choose_engine
 from dcpstream.pipelines.evolution import Schema, Typing, columns_of, fields_of
-from dcpstream.pipelines.failures import must_repeat
+from dcpstream.pipelines.failures import full_disk_explained, must_repeat
 from dcpstream.pipelines.folding import FOLD_SHARE, Folder, Held
 from dcpstream.pipelines.lease import DIRECTORY, Lease
 from dcpstream.pipelines.location import child, exists, local_directory
@@ -255,7 +255,7 @@ class Pipeline:
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
         self._query = self._failure = None
-        with self._kept_failure(), self._at_work():
+        with self._kept_failure(), full_disk_explained(), self._at_work():
             # Before the lease, whose file would stand where a checkpoint is to be restored.
             self._require_whole()
             self._hold()
@@ -323,15 +323,17 @@ class Pipeline:
         Raises:
             StreamingQueryException: the query failed; the message says why.
             FoldFailed: a fold or maintenance failed after the last batch.
+            StoreError: a disk is full.
         """
         if self._query is None:
             return True
         try:
             while True:
-                if timeout_s is None:
-                    self._query.awaitTermination()
-                elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
-                    return False
+                with full_disk_explained():
+                    if timeout_s is None:
+                        self._query.awaitTermination()
+                    elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
+                        return False
                 if isinstance(self._failure, LeaseRefused):
                     raise self._failure
                 if self._is_whole(self._query):
@@ -647,7 +649,8 @@ class Pipeline:
     def _exact(self) -> Iterator[None]:
         """After an error, ask the tables what they hold."""
         try:
-            yield
+            with full_disk_explained():
+                yield
         except BaseException:
             self._folder.forget()
             raise

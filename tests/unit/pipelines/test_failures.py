@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.errors import BucketReset, ConfigError, ConnectionLost, HistoryPurged, OffsetError, RollbackRequired
-from dcpstream.pipelines.failures import failure_of
+from dcpstream.errors import (
+    BucketReset,
+    ConfigError,
+    ConnectionLost,
+    FoldFailed,
+    HistoryPurged,
+    OffsetError,
+    RollbackRequired,
+    StoreError,
+)
+from dcpstream.pipelines.failures import disk_full, failure_of, full_disk_explained
 
 STREAM_FAILED = """\
 [STREAM_FAILED] Query dcpstream /lake [id = 1, runId = 2] terminated with exception: \
@@ -64,3 +73,39 @@ def test_a_rollback_is_final_if_it_must_not_happen() -> None:
 
 def test_a_class_that_does_not_exist_is_no_reason_to_end() -> None:
     assert not failure_of(StreamingQueryException("dcpstream.errors.Unheard: x"), {}).is_final
+
+
+class JavaError(Exception):
+    """As Spark's: the causes are in the text of the stack."""
+
+    _stackTrace = "at Delta.write\nCaused by: java.io.IOException: No space left on device\n\tat java.io"  # noqa: N815
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device", "/tables/dcp-lease/1"),
+        JavaError("Job aborted"),
+        StreamingQueryException(f"Query terminated: {JavaError._stackTrace}"),
+        OSError("Generic LocalFileSystem error: x: No space left on device (os error 28)"),
+        OSError(122, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_named_with_what_to_do(error: Exception) -> None:
+    sentence = r"a disk is full.*(No space|quota).*Make room.*no row is lost"
+    with pytest.raises(StoreError, match=sentence) as caught, full_disk_explained():
+        raise error
+    assert caught.value.__cause__ is error
+    assert "\n" not in str(caught.value)
+    found = failure_of(error, {})
+    assert (found.message, found.is_final) == (str(caught.value), False)
+    name = f"{StoreError.__module__}.StoreError"
+    wrapped = StreamingQueryException(STREAM_FAILED.format(f"{name}: {caught.value}\n"))
+    assert str(disk_full(wrapped)) == str(caught.value), "the sentence is not put into another one"
+
+
+def test_an_error_of_ours_about_a_full_disk_stays() -> None:
+    error = FoldFailed("the fold failed")
+    error.__cause__ = OSError(28, "No space left on device")
+    assert disk_full(error) is None
+    assert disk_full(ValueError("x")) is None
