@@ -28,7 +28,7 @@ Source: kv_engine engines/ep/src/dcp/active_stream.cc; markers, flags and ends a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dcpstream.errors import StoreError
@@ -70,6 +70,25 @@ def enough_of(max_bytes: int) -> int:
     return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A snapshot that was announced and is being sent.
+
+    Attributes:
+        base: the position at which it began.
+        end: its last seqno, as announced.
+        limit: the seqno up to which the stream has read the history when it is over.
+        held: keeps the history at `end` from being compacted.
+        is_out_of_order: its messages come in any order, between two messages that say so.
+    """
+
+    base: int
+    end: int
+    limit: int
+    held: object
+    is_out_of_order: bool = False
+
+
 class ProducerStream:
     """One accepted stream.
 
@@ -103,19 +122,15 @@ class ProducerStream:
         "_access",
         "_buffers",
         "_filter",
-        "_held_view",
         "_history",
         "_ignores_purge",
         "_is_disk_only",
-        "_is_out_of_order",
         "_kept",
         "_messages",
         "_purge_seqno",
         "_settings",
         "_skipped",
-        "_snapshot_base",
-        "_snapshot_end",
-        "_snapshot_limit",
+        "_snapshot",
         "_source",
         "accepted",
         "end_reason",
@@ -184,19 +199,14 @@ class ProducerStream:
             is_takeover=self.is_takeover,
             settings=settings,
         )
-        self._is_out_of_order = False
         self._filter = LiveFilter(wanted, source.manifest)
         self._access = access
         self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._purge_seqno = view.purge_seqno
         self._skipped = 0
-        # The snapshot under way: its announced end (None between two snapshots), the end of reading, its beginning.
-        self._snapshot_end: int | None = None
-        self._held_view: object = None
+        self._snapshot: _Snapshot | None = None
         self._kept: Buffer = b""
-        self._snapshot_limit = 0
-        self._snapshot_base = 0
 
     @property
     def stream_id(self) -> int | None:
@@ -239,8 +249,8 @@ class ProducerStream:
         """Whether the stream has ended for a server, which may still send what it has queued."""
         if self.end_reason is not None:
             return True
-        is_queued = self._snapshot_end is not None and self.state is StreamState.IN_MEMORY
-        return is_queued and self._snapshot_limit >= self.accepted.end_seqno
+        snapshot, is_from_memory = self._snapshot, self.state is StreamState.IN_MEMORY
+        return snapshot is not None and is_from_memory and snapshot.limit >= self.accepted.end_seqno
 
     def marker_answered(self) -> None:
         """The other end has received the whole of a snapshot."""
@@ -271,8 +281,7 @@ class ProducerStream:
 
     def end(self, reason: int) -> None:
         """End the stream: its next and last message is a STREAM_END with this reason, or with an earlier one."""
-        self._held_view = self._snapshot_end = None
-        self._kept = b""
+        self._snapshot, self._kept = None, b""
         if self.end_reason is None:
             self.end_reason = reason
             self._go(StreamEvent.ENDED)
@@ -283,11 +292,11 @@ class ProducerStream:
         """As `end`, but a snapshot from memory is sent whole before; the vbucket's history must be intact."""
         if self.end_reason is not None:
             return
-        end, view, kept = self._snapshot_end, self._held_view, self._kept
+        snapshot, kept = self._snapshot, self._kept
         is_from_memory = self.state in (StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND)
         self.end(reason)
         if is_from_memory:
-            self._snapshot_end, self._held_view, self._kept = end, view, kept
+            self._snapshot, self._kept = snapshot, kept
 
     def choose_first_snapshot(self) -> None:
         """Choose the first snapshot now if it is from memory, as a server does even while nothing may be sent."""
@@ -331,8 +340,8 @@ class ProducerStream:
             piece, self._kept = self._kept, b""
             return piece
         try:
-            if self._snapshot_end is not None:
-                return self._read_on(room, credit)
+            if self._snapshot is not None:
+                return self._read_on(self._snapshot, room, credit)
             if self.end_reason is not None:
                 self.is_finished = True
                 return self._messages.pack(StreamEnd, self.end_reason)
@@ -394,10 +403,9 @@ class ProducerStream:
         only_keys = is_disk and self._settings.sends_only_keys_from_disk
         if (packs_deletions, only_keys) != (self.form.packs_deletions, self.form.only_keys):
             self.form = replace(self.form, packs_deletions=packs_deletions, only_keys=only_keys)
-        self._snapshot_end, self._snapshot_limit, self._snapshot_base = end, limit, position
-        self._held_view = view.hold(end)
-        if is_disk and self._may_come_out_of_order():
-            self._is_out_of_order = True
+        is_out_of_order = is_disk and self._may_come_out_of_order()
+        self._snapshot = _Snapshot(position, end, limit, view.hold(end), is_out_of_order)
+        if is_out_of_order:
             return self._messages.out_of_order_start(end)
         return self._messages.marker(position, end, is_disk=is_disk)
 
@@ -499,8 +507,7 @@ class ProducerStream:
             return b""
         if last > limit:  # it is in another checkpoint; a range that was not read to its end is announced whole
             last = seqnos[-1] if is_whole else limit
-        self._snapshot_end, self._snapshot_limit, self._snapshot_base = last, limit, position
-        self._held_view = view.hold(last)
+        self._snapshot = _Snapshot(position, last, limit, view.hold(last))
         return self._messages.marker(position, last, is_disk=False, first=seqnos[0])
 
     def _pass_over_all(self, position: int, limit: int) -> Buffer:
@@ -543,16 +550,15 @@ class ProducerStream:
         is_first = self.takeover is TakeoverState.PENDING_ASKED
         return self._messages.pack(SetVbucketState, VbucketState.PENDING if is_first else VbucketState.ACTIVE)
 
-    def _read_on(self, room: int, credit: int | None) -> Buffer | None:
+    def _read_on(self, snapshot: _Snapshot, room: int, credit: int | None) -> Buffer | None:
         """The next messages of the snapshot under way."""
-        view, end = self.view, self._snapshot_end
-        assert end is not None, "a snapshot is under way"
-        if self._was_purged(self._snapshot_base):
+        view, end = self.view, snapshot.end
+        if self._was_purged(snapshot.base):
             self.end(StreamEndReason.ROLLBACK)
             return b""
         max_bytes = room if credit is None else min(room, credit)
         if self._nothing_wanted_until(end):
-            return self._close_snapshot()
+            return self._close_snapshot(snapshot)
         after = self.last_read_seqno
         if self._history is None:
             found = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
@@ -560,12 +566,12 @@ class ProducerStream:
             found = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
         if found is None:
             return None
-        if self._was_purged(self._snapshot_base):  # while it was read
+        if self._was_purged(snapshot.base):  # while it was read
             self.end(StreamEndReason.ROLLBACK)
             return b""
         block = found
         if not block.count:
-            return self._nothing_left(end)
+            return self._nothing_left(snapshot)
         if block.kinds & BlockKind.SYSTEM_EVENT:
             self._filter.coming(events_of(block, 0, block.count))
             if self._filter.collection_ids != self.form.collection_ids:
@@ -584,18 +590,18 @@ class ProducerStream:
         self._filter.passed(events_of(block, 0, rendered.next_index))
         if self._filter.is_over:
             self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
-        elif self._is_out_of_order:
+        elif snapshot.is_out_of_order:
             pass  # a message of its own ends it
         elif self.last_read_seqno >= end and self.last_sent_seqno >= end:
-            self._snapshot_done()
+            self._snapshot_done(snapshot)
         elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
             return self._advanced(self.last_read_seqno)
         return rendered.data
 
-    def _nothing_left(self, end: int) -> Buffer | None:
+    def _nothing_left(self, snapshot: _Snapshot) -> Buffer | None:
         """End the snapshot: the log has no more of it. On a replica the rest may still come."""
-        if self.view.high_seqno >= end:
-            return self._close_snapshot()
+        if self.view.high_seqno >= snapshot.end:
+            return self._close_snapshot(snapshot)
         if self.end_reason is None:
             return None
         self.end(self.end_reason)
@@ -610,23 +616,21 @@ class ProducerStream:
             return False
         return view.high_seqno_of(numbers) <= self.last_read_seqno
 
-    def _close_snapshot(self) -> Buffer:
+    def _close_snapshot(self, snapshot: _Snapshot) -> Buffer:
         """End a snapshot that was read whole; tell the client if its last message was left out."""
-        end = self._snapshot_end
-        assert end is not None, "a snapshot is under way"
-        has_gap = self.last_sent_seqno < end and self.form.collections and not self._settings.is_everything_visible
-        if self._is_out_of_order:
-            has_gap &= self._settings.out_of_order == OUT_OF_ORDER_WITH_END
+        end, settings = snapshot.end, self._settings
+        has_gap = self.last_sent_seqno < end and self.form.collections and not settings.is_everything_visible
+        if snapshot.is_out_of_order:
+            has_gap &= settings.out_of_order == OUT_OF_ORDER_WITH_END
         piece = self._advanced(end) if has_gap else b""
-        if self._is_out_of_order:
-            self._is_out_of_order = False
+        if snapshot.is_out_of_order:
             piece += self._messages.out_of_order_end()
-        self._snapshot_done()
+        self._snapshot_done(snapshot)
         return piece
 
-    def _snapshot_done(self) -> None:
-        self.last_read_seqno = self._snapshot_limit
-        self._snapshot_end = self._held_view = None
+    def _snapshot_done(self, snapshot: _Snapshot) -> None:
+        self.last_read_seqno = snapshot.limit
+        self._snapshot = None
         has_more = self._history is not None and self._history.is_prologue
         if self.is_backfilling and not self._is_disk_only and not has_more:
             self._go_sending()
