@@ -249,11 +249,13 @@ class ReplicaWishes(NamedTuple):
 
     Attributes:
         consumer_name: of DCP_OPEN's JSON; a consumer that has one takes part in durable writes.
+        release: that of the replica's node, which does not know controls of later ones.
     """
 
     buffer_bytes: int
     noop_interval_s: int
     consumer_name: str = ""
+    release: str = DEFAULT_RELEASE
 
 
 class Wish(NamedTuple):
@@ -290,6 +292,10 @@ class Control:
     client: Wish | None = None
     replica: Wish | None = None
     has_prefixes: bool = False
+
+    def is_known_to(self, release: str) -> bool:
+        """Whether a node of that release has the control."""
+        return release_number(self.since) <= release_number(release)
 
 
 _TRUE = Wish()
@@ -343,9 +349,7 @@ def control_of(key: bytes, release: str = DEFAULT_RELEASE) -> Control | None:
     found = CONTROLS.get(key)
     if found is None:
         found = next((each for each in _IN_ORDER if each.has_prefixes and each.name.encode().startswith(key)), None)
-    if found is None or release_number(found.since) > release_number(release):
-        return None
-    return found
+    return found if found is not None and found.is_known_to(release) else None
 
 
 def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
@@ -361,7 +365,8 @@ def asked_by_client(wishes: ClientWishes) -> list[tuple[str, str, bool]]:
 
 def asked_by_replica(wishes: ReplicaWishes) -> list[tuple[str, str, bool]]:
     """(name, value, whether it must be granted) of the controls of a replica, in order."""
-    return list(_asked(((control.name, control.replica) for control in _IN_ORDER), wishes))
+    known = (control for control in _IN_ORDER if control.is_known_to(wishes.release))
+    return list(_asked(((control.name, control.replica) for control in known), wishes))
 
 
 def _asked(found: Iterator[tuple[str, Wish | None]], wishes: object) -> Iterator[tuple[str, str, bool]]:

@@ -50,13 +50,13 @@ class ByMessage(dict[int, T]):
             but: those that need none; they must not have one.
 
         Raises:
-            TypeError: names the messages that have none, or one in spite of `but`.
+            TypeError: names the messages that have none, or that have one although `but` names them.
         """
         wanted = {layout.opcode: layout.name for layout in layouts}
         left_out = {each.layout.opcode for each in but}
-        wrong = [name for opcode, name in wanted.items() if (opcode in self) is (opcode in left_out)]
-        if wrong:
-            raise TypeError(
-                f"{self.owner} has no entry for {', '.join(wrong)}, or one in spite of a note that it needs none: "
-                "write a function for each, or name it among those that need none"
-            )
+        missing = [name for opcode, name in wanted.items() if opcode not in self and opcode not in left_out]
+        if missing:
+            raise TypeError(f"{self.owner} has no entry for {', '.join(missing)}: write a function for each")
+        twice = [name for opcode, name in wanted.items() if opcode in self and opcode in left_out]
+        if twice:
+            raise TypeError(f"{self.owner} has an entry for {', '.join(twice)}, which is noted to need none")

@@ -121,6 +121,12 @@ def test_a_producer_grants_what_its_clients_and_replicas_ask_for():
     assert (settings.buffer_bytes, settings.noop_interval_s, settings.consumer_name) == (7, 2, "node")
 
 
+def test_a_replica_asks_only_for_what_its_release_knows():
+    asked = asked_by_replica(ReplicaWishes(1, 1, release="7.0"))
+    left_out = {name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1))} - {name for name, _, _ in asked}
+    assert left_out == {"flatbuffers_system_events", "change_streams"}
+
+
 def test_what_is_not_wanted_is_not_asked_for():
     assert "enable_out_of_order_snapshots" not in dict(
         map(operator.itemgetter(0, 1), asked_by_client(DcpSettings("r")))

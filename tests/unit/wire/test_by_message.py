@@ -25,11 +25,11 @@ def test_a_table_that_lacks_a_message_is_refused():
     table = ByMessage("a test")
     table.of(Mutation)(str)
     rows = [layout for layout in REQUESTS if layout.name in ("Mutation", "Deletion", "Expiration")]
-    with pytest.raises(TypeError, match="a test has no entry for Deletion, Expiration,"):
+    with pytest.raises(TypeError, match="a test has no entry for Deletion, Expiration:"):
         table.require(rows)
     table.of(Deletion)(str)
     table.require([layout for layout in rows if layout.name != "Expiration"])
-    with pytest.raises(TypeError, match="no entry for Mutation, or one in spite"):
+    with pytest.raises(TypeError, match="an entry for Mutation, which is noted"):
         table.require(rows[:1], but=[Mutation])
 
 

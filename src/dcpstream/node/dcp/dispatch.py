@@ -153,6 +153,7 @@ def _machine(
         open_flags=request.flags,
         features=session.features,
         consumer_name=request.consumer_name,
+        release=session.engine.release.name,
         idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
         cluster_map=session.config_to_send,
     )

@@ -34,7 +34,7 @@ from dcpstream.protocol.consumer.messages import (
 )
 from dcpstream.protocol.consumer.requests import StreamRequests
 from dcpstream.protocol.consumer.stream import ConsumerStream, StreamEvent
-from dcpstream.protocol.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
+from dcpstream.protocol.controls import DEFAULT_RELEASE, FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
 from dcpstream.protocol.liveness import DEFAULT_IDLE_TIMEOUT_S, Silence, earliest, opaque_of
 from dcpstream.protocol.refusals import (
     ALREADY_OPEN,
@@ -110,6 +110,7 @@ class ConsumerConnection:
         open_flags: of DCP_OPEN.
         features: codes that HELLO granted.
         consumer_name: of DCP_OPEN's JSON, or "".
+        release: that of the node.
         idle_timeout_s: seconds without a request, after which a producer that was asked for NOOPs is given up. Answers
             to our requests do not count.
         cluster_map: the map that NOT_MY_VBUCKET gives to the peer, JSON; empty for none.
@@ -132,6 +133,7 @@ class ConsumerConnection:
         open_flags: int = 0,
         features: frozenset[int] = frozenset(),
         consumer_name: str = "",
+        release: str = DEFAULT_RELEASE,
         idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
         cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
@@ -147,7 +149,7 @@ class ConsumerConnection:
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
-        self.negotiation = Negotiation(consumer_name, lambda: opaque_of(self._next_number()))
+        self.negotiation = Negotiation(consumer_name, lambda: opaque_of(self._next_number()), release)
         self._has_collections = Feature.COLLECTIONS in features
         self._knows_unknown = self._has_collections or Feature.XERROR in features
         self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.protocol.controls import BUFFER_SIZE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
+from dcpstream.protocol.controls import BUFFER_SIZE, DEFAULT_RELEASE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
 from dcpstream.protocol.transitions import Transitions
 from dcpstream.protocol.window import CONSUMER_BUFFER_BYTES
 from dcpstream.wire import Frame, Opcode, Status
@@ -77,7 +77,7 @@ class Negotiation:
     """The questions of one connection. There is no time-out: a producer that never answers is asked for no stream.
 
     Args:
-        consumer_name: see `ReplicaWishes`.
+        consumer_name, release: see `ReplicaWishes`.
         next_opaque: gives a fresh opaque for each question.
 
     Attributes:
@@ -86,7 +86,8 @@ class Negotiation:
         accepted: names of the controls that the producer accepted.
     """
 
-    def __init__(self, consumer_name: str, next_opaque: Callable[[], int]) -> None:
+    def __init__(self, consumer_name: str, next_opaque: Callable[[], int], release: str = DEFAULT_RELEASE) -> None:
+        self._release = release
         self._consumer_name = consumer_name
         self._controls: deque[tuple[str, str]] = deque()
         self._next_opaque = next_opaque
@@ -143,7 +144,7 @@ class Negotiation:
 
     def _look_up(self, noop_interval_s: int) -> None:
         """Look up the controls to ask for, in order."""
-        wishes = ReplicaWishes(CONSUMER_BUFFER_BYTES, noop_interval_s, self._consumer_name)
+        wishes = ReplicaWishes(CONSUMER_BUFFER_BYTES, noop_interval_s, self._consumer_name, self._release)
         self._controls = deque((name, value) for name, value, _ in asked_by_replica(wishes))
 
     def _ask(self, name: str, value: str) -> bytes:

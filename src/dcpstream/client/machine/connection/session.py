@@ -49,7 +49,7 @@ from dcpstream.client.machine.connection.events import (
 from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.settings.options import DcpSettings
-from dcpstream.errors import DeadConnection, RemoteProtocolError
+from dcpstream.errors import DeadConnection, FieldError, RemoteProtocolError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.protocol.liveness import ANSWER_TIMEOUT_S, PendingRequests, Silence, silence_limit_s
 from dcpstream.protocol.snapshot import not_above
@@ -472,7 +472,7 @@ class DcpSession:
             handler(self, frame, stream, turn)
         except RemoteProtocolError as error:
             self._break(stream, str(error), turn)
-        except struct.error as error:
+        except (FieldError, struct.error) as error:
             self._break(stream, f"a message {code_name(Opcode, opcode)} that is cut short: {error}", turn)
 
     @_HANDLERS.of(Prepare, SeqnoAdvanced, Commit, Abort)
