@@ -43,7 +43,6 @@ from dcpstream.node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream.node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, check_kinds, check_port, check_vbuckets
 from dcpstream.node.engine.bucket.manifest import ManifestError
 from dcpstream.node.engine.bucket.manifest_editor import ManifestEditor, Wanted
-from dcpstream.node.shell.certificates import Authority, kept_authority
 from dcpstream.node.shell.listeners import is_loopback, is_unspecified
 from dcpstream.node.shell.tls import TlsSettings
 from dcpstream.runtime import SystemClock, SystemRandom, held_collector
@@ -440,6 +439,8 @@ class Cluster:
         if self._tls is None:
             return None
         if self._tls.certificate is None and self._tls.authority is None:
+            from dcpstream.node.shell.certificates import kept_authority
+
             self._tls = replace(self._tls, authority=kept_authority(self._path).pair)
         *_, port, mgmt_port = self._ports_of(place)
         return replace(self._tls, port=port, mgmt_port=mgmt_port)
@@ -554,7 +555,7 @@ class Cluster:
         """The authority that clients of the encrypted ports trust, PEM; empty without one of the cluster's own."""
         if self._tls is None or self._tls.authority is None:
             return ""
-        return Authority(self._tls.authority).certificate
+        return self._tls.authority.certificate
 
     def client_certificate(self, user: str) -> tuple[str, str]:
         """A certificate with which a user logs in on any node, and its key, both PEM.
@@ -563,6 +564,8 @@ class Cluster:
         """
         if self._tls is None or self._tls.authority is None:
             raise ConfigError("tls", "no authority", "a cluster that was started, and made its certificates itself")
+        from dcpstream.node.shell.certificates import Authority
+
         pair = Authority(self._tls.authority).client(user)
         return pair.certificate, pair.key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,13 @@ from dcpstream.runtime.files import FILE_MODE
 
 KEPT_IN: Final = ".security"
 """Directory within the data directory; no bucket's name begins with a dot."""
+KEPT_PAIRS: Final = ("ca", "server")
+"""Names of the kept certificates: of the authority, and of the node."""
+
+
+def can_make_certificates() -> bool:
+    """Whether the extra `tls` is installed."""
+    return find_spec("cryptography") is not None
 
 
 def write_file(path: Path, content: str, mode: int = FILE_MODE, file_system: FileSystem | None = None) -> None:

@@ -14,8 +14,7 @@ from dcpstream.node.directory.directory import FILE_NAME, buckets_in, read_node_
 from dcpstream.node.directory.user_file import FILE_NAME as USERS_FILE
 from dcpstream.node.directory.user_file import read_users_file
 from dcpstream.node.engine import Users
-from dcpstream.node.private_files import KEPT_IN
-from dcpstream.node.shell.certificates import KEPT_PAIRS, trouble_with_pair
+from dcpstream.node.private_files import KEPT_IN, KEPT_PAIRS, can_make_certificates
 from dcpstream.runtime import SystemRandom
 
 
@@ -65,9 +64,12 @@ def check_directory(directory: Path) -> DirectoryReport:
             Users(SystemRandom()).load(content)
     except ConfigError as error:
         report.damaged[users] = str(error)
-    for name in KEPT_PAIRS:
-        if why := trouble_with_pair(directory / KEPT_IN, name):
-            report.damaged[directory / KEPT_IN / f"{name}.pem"] = why
+    if can_make_certificates():
+        from dcpstream.node.shell.certificates import trouble_with_pair
+
+        for name in KEPT_PAIRS:
+            if why := trouble_with_pair(directory / KEPT_IN, name):
+                report.damaged[directory / KEPT_IN / f"{name}.pem"] = why
     return report
 
 

@@ -1,6 +1,7 @@
 """An authority that signs certificates for a node and its users, and the files in which both are kept.
 
-Keys are of the elliptic curve P-256, which takes a millisecond. Needs the extra `tls`.
+Keys are of the elliptic curve P-256, which takes a millisecond. The module needs the extra `tls`, and is
+imported where a certificate is made or read; without the extra that raises ConfigError.
 Source: RFC 5280 (content of a certificate), CA/Browser Forum baseline requirements (its lifetime).
 """
 
@@ -12,23 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dcpstream.errors import ConfigError
 from dcpstream.node.private_files import KEPT_IN, make_secret_directory, write_file
 from dcpstream.runtime import utc_now
 
-if TYPE_CHECKING:
+try:
     from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+except ImportError:
+    _ALLOWED = "a certificate of your own, or to have one made: pip install dcpstream[tls]"
+    raise ConfigError("tls", "no certificate", _ALLOWED) from None
 
 logger = logging.getLogger(__name__)
 
-KEPT_PAIRS: Final = ("ca", "server")
-"""Names of the kept certificates: of the authority, and of the node."""
 AUTHORITY_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 """Some platforms refuse longer lifetimes; a node renews its kept certificate at a start."""
+_USAGES: Final = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 RENEW_DAYS: Final = 30
 """A kept certificate that ends sooner is renewed at a start."""
 
@@ -52,31 +62,26 @@ class Authority:
         pair: its own certificate and key; None makes a new authority.
 
     Raises:
-        ConfigError: the extra `tls` is not installed, or the pair is none.
+        ConfigError: the pair is none.
     """
 
     def __init__(self, pair: Pair | None = None, now: datetime | None = None) -> None:
-        _need_cryptography()
-        from cryptography import x509
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
         self._now = now or utc_now()
         if pair is not None:
             try:
-                key = serialization.load_pem_private_key(pair.key.encode(), None)
+                key = load_pem_private_key(pair.key.encode(), None)
                 self._certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
             except (ValueError, TypeError) as error:
                 raise ConfigError(
                     "tls", "a kept authority that cannot be read", "remove it to have one made"
                 ) from error
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
+            if not isinstance(key, EllipticCurvePrivateKey):
                 raise ConfigError("tls", "a kept authority with another kind of key", "remove it to have one made")
             self._key: EllipticCurvePrivateKey = key
             return
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = generate_private_key(SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dcpstream node authority")])
-        usage = _usage(digital_signature=True, key_cert_sign=True, crl_sign=True)
+        usage = _usage("digital_signature", "key_cert_sign", "crl_sign")
         self._certificate = self._sign(
             name,
             name,
@@ -106,9 +111,6 @@ class Authority:
         Args:
             names: host names and addresses; the first is the common name.
         """
-        from cryptography import x509
-        from cryptography.x509.oid import ExtendedKeyUsageOID
-
         extensions = [
             (x509.SubjectAlternativeName([_general_name(name) for name in names]), False),
             (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
@@ -116,33 +118,21 @@ class Authority:
         pair = self._issue(names[0], SERVER_DAYS, extensions)
         return Pair(pair.certificate + self.certificate, pair.key)
 
-    def client(self, user: str, *, email: str = "", days: int = SERVER_DAYS) -> Pair:
+    def client(self, user: str, *, days: int = SERVER_DAYS) -> Pair:
         """A certificate with which a user logs in.
 
         Args:
             user: its common name.
-            email: a further name, if given.
             days: its lifetime; negative for an expired one.
         """
-        from cryptography import x509
-        from cryptography.x509.oid import ExtendedKeyUsageOID
-
-        extensions: list[tuple[x509.ExtensionType, bool]] = [
-            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
-        ]
-        if email:
-            extensions.append((x509.SubjectAlternativeName([x509.RFC822Name(email)]), False))
-        return self._issue(user, days, extensions)
+        return self._issue(user, days, [(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)])
 
     def _issue(self, name: str, days: int, extensions: list[tuple[x509.ExtensionType, bool]]) -> Pair:
-        from cryptography import x509
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = generate_private_key(SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         basics: list[tuple[x509.ExtensionType, bool]] = [
             (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_usage(digital_signature=True), True),
+            (_usage("digital_signature"), True),
         ]
         certificate = self._sign(subject, self._certificate.subject, key, days, basics + extensions)
         return Pair(_pem(certificate), _pem_key(key))
@@ -155,9 +145,6 @@ class Authority:
         days: int,
         extensions: list[tuple[x509.ExtensionType, bool]],
     ) -> x509.Certificate:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes
-
         begins = self._now - timedelta(days=1 + max(0, -days))
         builder = (
             x509.CertificateBuilder()
@@ -180,7 +167,6 @@ def kept_authority(directory: Path | None) -> Authority:
     now = utc_now()
     if directory is None:
         return Authority(now=now)
-    _need_cryptography()
     kept = directory / KEPT_IN
     if why := trouble_with_pair(kept, "ca"):
         raise ConfigError("tls", str(kept / "ca.pem"), f"the authority that the node wrote ({why})")
@@ -198,18 +184,17 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
     authority = kept_authority(directory)
     if directory is None:
         return authority, authority.server(names)
-    from cryptography import x509
 
     kept = directory / KEPT_IN
     pair = None
     if why := trouble_with_pair(kept, "server"):
-        logger.warning("%s is made anew: %s", kept / "server.pem", why)
+        logger.warning("%s is replaced: %s", kept / "server.pem", why)
     else:
         pair = read_pair(kept, "server")
     if pair is not None:
         found = x509.load_pem_x509_certificate(pair.certificate.encode())
-        told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        fits = set(told) >= {_general_name(name) for name in names} and authority.certificate in pair.certificate
+        names_there = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        fits = set(names_there) >= {_general_name(name) for name in names} and authority.certificate in pair.certificate
         if fits and found.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
             return authority, pair
     pair = authority.server(names)
@@ -218,13 +203,7 @@ def kept_or_made(names: tuple[str, ...], directory: Path | None) -> tuple[Author
 
 
 def trouble_with_pair(directory: Path, name: str) -> str:
-    """The fault of a kept certificate and its key, and its remedy; empty if sound, or without the extra `tls`."""
-    try:
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization
-    except ImportError:
-        return ""
+    """The fault of a kept certificate and its key, and its remedy; empty if sound."""
     todo = "remove it: the next start makes another"
     todo += ", which clients have to be given to trust" if name == "ca" else ""
     try:
@@ -232,7 +211,7 @@ def trouble_with_pair(directory: Path, name: str) -> str:
         if pair is None:
             return ""
         chain = x509.load_pem_x509_certificates(pair.certificate.encode())
-        key = serialization.load_pem_private_key(pair.key.encode(), None)
+        key = load_pem_private_key(pair.key.encode(), None)
         if key.public_key() != chain[0].public_key():
             raise ValueError("the key is another certificate's")
         for certificate in chain:
@@ -245,12 +224,10 @@ def trouble_with_pair(directory: Path, name: str) -> str:
 
 
 def trouble_with(certificate: str) -> str:
-    """The reason why clients refuse a certificate (PEM) today; empty if valid, or without the extra `tls`."""
+    """The reason why clients refuse a certificate (PEM) today; empty if valid."""
     try:
-        from cryptography import x509
-
         found = x509.load_pem_x509_certificate(certificate.encode())
-    except (ImportError, ValueError):  # loading refuses an invalid certificate
+    except ValueError:  # loading refuses an invalid certificate
         return ""
     now = utc_now()
     if found.not_valid_after_utc < now:
@@ -261,48 +238,22 @@ def trouble_with(certificate: str) -> str:
 
 
 def _general_name(name: str) -> x509.GeneralName:
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*names: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**(dict.fromkeys(_USAGES, False) | dict.fromkeys(names, True)))
 
 
 def _pem(certificate: x509.Certificate) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     return certificate.public_bytes(Encoding.PEM).decode()
 
 
 def _pem_key(key: EllipticCurvePrivateKey) -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def _need_cryptography() -> None:
-    try:
-        import cryptography.x509  # noqa: F401 - checked here, used elsewhere
-    except ImportError:
-        allowed = "a certificate of your own, or to have one made: pip install dcpstream[tls]"
-        raise ConfigError("tls", "no certificate", allowed) from None
 
 
 def write_pair(directory: Path, name: str, pair: Pair) -> None:

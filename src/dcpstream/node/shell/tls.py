@@ -21,11 +21,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from dcpstream.errors import ConfigError
-from dcpstream.node.private_files import write_file
-from dcpstream.node.shell.certificates import Authority, Pair, kept_or_made, trouble_with
+from dcpstream.node.private_files import can_make_certificates, write_file
+
+if TYPE_CHECKING:
+    from dcpstream.node.shell.certificates import Authority, Pair
 
 logger = logging.getLogger(__name__)
 
@@ -126,15 +128,11 @@ class Tls:
         authority: Authority | None = None
         if settings.certificate is not None and settings.key is not None:
             _load(context, Path(settings.certificate), Path(settings.key))
-            if why := trouble_with(Path(settings.certificate).read_text(encoding="utf-8", errors="replace")):
+            if why := _trouble_with(Path(settings.certificate)):
                 logger.warning("the certificate %s %s: clients will refuse it", settings.certificate, why)
             ca_certificate = ""
-        elif settings.authority is not None:
-            authority = Authority(settings.authority)
-            ca_certificate = authority.certificate
-            _load_pair(context, authority.server(_names(host, settings.names)))
         else:
-            authority, pair = kept_or_made(_names(host, settings.names), directory)
+            authority, pair = _made(settings, _names(host, settings.names), directory)
             ca_certificate = authority.certificate
             _load_pair(context, pair)
         if settings.client_auth != "none":
@@ -160,6 +158,25 @@ class Tls:
             if name and len(name.encode()) <= MAX_USER_BYTES:
                 return name
         return None
+
+
+def _made(settings: TlsSettings, names: tuple[str, ...], directory: Path | None) -> tuple[Authority, Pair]:
+    """The authority, and a certificate for the node that it signed."""
+    from dcpstream.node.shell.certificates import Authority, kept_or_made
+
+    if settings.authority is None:
+        return kept_or_made(names, directory)
+    authority = Authority(settings.authority)
+    return authority, authority.server(names)
+
+
+def _trouble_with(certificate: Path) -> str:
+    """The reason why clients refuse the certificate today; empty if valid, or without the extra `tls`."""
+    if not can_make_certificates():
+        return ""
+    from dcpstream.node.shell.certificates import trouble_with
+
+    return trouble_with(certificate.read_text(encoding="utf-8", errors="replace"))
 
 
 def _names(host: str, more: tuple[str, ...]) -> tuple[str, ...]:

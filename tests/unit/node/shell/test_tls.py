@@ -107,6 +107,7 @@ def test_without_the_extra_a_certificate_of_ones_own_is_needed(tmp_path: Path, m
         (tmp_path / file).write_text(content)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+    monkeypatch.delitem(sys.modules, "dcpstream.node.shell.certificates")
     with pytest.raises(ConfigError, match=r"pip install dcpstream\[tls\]"):
         Tls.open(TlsSettings(), "127.0.0.1", None)
     given = TlsSettings(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem")

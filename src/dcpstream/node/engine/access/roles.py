@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from dcpstream.errors import ConfigError
 
 EVERYWHERE: Final = "*"
 """In place of a bucket's name: all of them, also those that are made later."""
 
-_FILE = json.loads((files(__package__) / "roles.json").read_text(encoding="utf-8"))
+_FILE: dict[str, Any] = json.loads((files(__package__) / "roles.json").read_text(encoding="utf-8"))
 _GROUPS: dict[str, frozenset[str]] = {"permissions": frozenset(_FILE["permissions"])}
 
 
@@ -83,7 +83,7 @@ class RoleKind:
 _PLACES: Final = ("on_node", "on_all", "on_bucket", "on_place")
 KINDS: Final[Mapping[str, RoleKind]] = MappingProxyType(
     {
-        name: RoleKind(name=name, **{key: _names(value) if key in _PLACES else value for key, value in entry.items()})
+        name: RoleKind(name=name, **entry | {place: _names(entry[place]) for place in _PLACES if place in entry})
         for name, entry in _FILE["roles"].items()
     }
 )
