@@ -14,21 +14,31 @@ machines is an interface (`bucket`), which the node implements.
 - `stats`: the `dcp` stats group.
 - `transitions`: tables of states and events, which every machine with states uses.
 - `sasl`: both ends of a login.
+
+The names below are loaded when they are first used: a client needs the logins and the rules that both ends share, and
+not what a node's history is made of, for which numpy is needed.
 """
 
-from dcpstream.protocol.bucket import HistorySource, VBucketView
-from dcpstream.protocol.consumer.connection import ConsumerConnection
-from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
-from dcpstream.protocol.producer.rollback import Accept, Decision, Refuse, Rollback, decide
-from dcpstream.protocol.sasl import (
-    MECHANISMS,
-    ClientLogin,
-    Credentials,
-    Outcome,
-    ServerLogin,
-    ServerStep,
-    strongest_mechanism,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dcpstream.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dcpstream.protocol.bucket import HistorySource, VBucketView
+    from dcpstream.protocol.consumer.connection import ConsumerConnection
+    from dcpstream.protocol.producer.connection import ProducerConnection, ProducerLimits
+    from dcpstream.protocol.producer.rollback import Accept, Decision, Refuse, Rollback, decide
+    from dcpstream.protocol.sasl import (
+        MECHANISMS,
+        ClientLogin,
+        Credentials,
+        Outcome,
+        ServerLogin,
+        ServerStep,
+        strongest_mechanism,
+    )
 
 __all__ = [
     "MECHANISMS",
@@ -49,3 +59,25 @@ __all__ = [
     "decide",
     "strongest_mechanism",
 ]
+
+_HOME_OF = {
+    "Accept": "dcpstream.protocol.producer.rollback",
+    "ClientLogin": "dcpstream.protocol.sasl",
+    "ConsumerConnection": "dcpstream.protocol.consumer.connection",
+    "Credentials": "dcpstream.protocol.sasl",
+    "Decision": "dcpstream.protocol.producer.rollback",
+    "HistorySource": "dcpstream.protocol.bucket",
+    "MECHANISMS": "dcpstream.protocol.sasl",
+    "Outcome": "dcpstream.protocol.sasl",
+    "ProducerConnection": "dcpstream.protocol.producer.connection",
+    "ProducerLimits": "dcpstream.protocol.producer.connection",
+    "Refuse": "dcpstream.protocol.producer.rollback",
+    "Rollback": "dcpstream.protocol.producer.rollback",
+    "ServerLogin": "dcpstream.protocol.sasl",
+    "ServerStep": "dcpstream.protocol.sasl",
+    "VBucketView": "dcpstream.protocol.bucket",
+    "decide": "dcpstream.protocol.producer.rollback",
+    "strongest_mechanism": "dcpstream.protocol.sasl",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
