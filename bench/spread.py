@@ -55,15 +55,15 @@ def client(connection_string: str, control: Connection, port: int, vbids: list[i
 
 def read(connection_string: str, vbids: list[int], documents: int) -> tuple[float, float]:
     """Read the vbuckets; when that began and ended."""
-    from dcpstream.client import Cluster, ReadBatch, VbucketRange
+    from dcpstream.client import Cluster, RowsRead, VbucketRange
     from dcpstream.model import StreamOffset
 
     with Cluster(connection_string, **LOGIN | {"password": PASSWORD}) as cluster:
         ends = cluster.high_seqnos()
         begin, rows = time.monotonic(), 0
         for batch in cluster.read_ranges([VbucketRange(vbid, StreamOffset.ZERO, ends[vbid]) for vbid in vbids]):
-            assert isinstance(batch, ReadBatch)
-            rows += batch.record_batch.num_rows
+            assert isinstance(batch, RowsRead)
+            rows += batch.rows.num_rows
         assert rows == documents, f"{rows} of {documents} documents came"
         return begin, time.monotonic()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from dcpstream.client import Client, Cluster, ReadBatch, VbucketRange
+from dcpstream.client import Client, Cluster, RowsRead, VbucketRange
 from dcpstream.model import StreamOffset
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
@@ -28,8 +28,8 @@ def main(connection_string: str, count: int, way: str) -> None:
             ends = cluster.high_seqnos()
             ranges = [VbucketRange(vbid, StreamOffset.ZERO, end) for vbid, end in ends.items()]
             for batch in cluster.read_ranges(ranges) if count else ():
-                assert isinstance(batch, ReadBatch)
-                found += batch.record_batch.num_rows
+                assert isinstance(batch, RowsRead)
+                found += batch.rows.num_rows
     print(found)
 
 

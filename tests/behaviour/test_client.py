@@ -23,9 +23,9 @@ from dcpstream.client import (
     FileOffsetStore,
     KvClient,
     OffsetStore,
-    ReadBatch,
     RollbackEvent,
     RollbackTo,
+    RowsRead,
     SavedOffset,
     SqliteOffsetStore,
     VbucketRange,
@@ -595,8 +595,8 @@ def rows_of(cluster: Cluster, ranges: list[VbucketRange], **options: Any) -> lis
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     result: list[tuple[int, int]] = []
     for batch in cluster.read_ranges(ranges, **options):
-        assert isinstance(batch, ReadBatch)
-        vbids, seqnos = (batch.record_batch.column(name).to_pylist() for name in ("vbucket", "seqno"))
+        assert isinstance(batch, RowsRead)
+        vbids, seqnos = (batch.rows.column(name).to_pylist() for name in ("vbucket", "seqno"))
         result += zip(vbids, seqnos, strict=True)
     return result
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, VbucketRange
+from dcpstream.client import AsyncClient, Change, Client, Cluster, KvClient, RollbackTo, RowsRead, VbucketRange
 from dcpstream.client.blocking import loop
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
@@ -97,7 +97,7 @@ def test_stable_ranges(tmp_path: Path) -> None:
         token = kv.set_many((f"doc {number}", "{}") for number in range(100))[-1]
         ranges = [VbucketRange(0, StreamOffset.ZERO, token.seqno)]
         batches = list(cluster.read_ranges(ranges, read_stable=True))
-    assert sum(batch.record_batch.num_rows for batch in batches) == 100
+    assert sum(batch.rows.num_rows for batch in batches if isinstance(batch, RowsRead)) == 100
 
 
 def test_purged_deletions_fail_by_default(kind: str, node: dcpstream.Node) -> None:

@@ -18,9 +18,9 @@ from dcpstream.client import (
     Change,
     Client,
     Cluster,
+    CollectionEvents,
     FileOffsetStore,
     KvClient,
-    ManifestEvent,
     OffsetStore,
     SqliteOffsetStore,
     VbucketRange,
@@ -377,10 +377,12 @@ def test_planned_ranges_tell_events_up_to_their_end(node: dcpstream.Node) -> Non
     with Cluster(node.connection_string, **LOGIN) as cluster:
         high = cluster.high_seqnos()[0]
         events = [
-            item
+            event
             for end in range(1, high + 1)
             for item in cluster.read_ranges([VbucketRange(0, StreamOffset.ZERO, end)])
-            if isinstance(item, ManifestEvent) and item.seqno == end
+            if isinstance(item, CollectionEvents)
+            for event in item.events
+            if event.seqno == end
         ]
     assert [event.op for event in events][-1] is Op.COLLECTION_DROPPED
     assert all(event.offset.seqno == event.seqno for event in events)

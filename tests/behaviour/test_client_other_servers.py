@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.client import Change, Client, Cluster, KvClient, RollbackEvent, VbucketRange
+from dcpstream.client import Change, Client, Cluster, KvClient, RowsRead, VbucketRange
 from dcpstream.errors import OutOfRange
 from dcpstream.model import Op, StreamOffset
 from dcpstream.node import Node
@@ -68,8 +68,8 @@ def test_an_end_inside_a_snapshot_whose_rest_is_queued(node: Node) -> None:
             found = [
                 seqno
                 for batch in cluster.read_ranges(ranges, buffer_bytes=WINDOW_BYTES)
-                if not isinstance(batch, RollbackEvent)
-                for seqno in batch.record_batch["seqno"].to_pylist()
+                if isinstance(batch, RowsRead)
+                for seqno in batch.rows["seqno"].to_pylist()
             ]
             assert sorted(found) == sorted([*range(1, 21), *range(1, high[1] + 1)])
     assert connections(node) == 1

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from dcpstream.client import RollbackEvent, VbucketRange
+from dcpstream.client import CollectionEvents, RollbackEvent, VbucketRange
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import Event, EventGroup, Stream
+from dcpstream.client.machine.connection.events import Event, Stream
 from dcpstream.client.machine.connection.rows import FrameDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.nodes import Nodes
@@ -176,14 +176,13 @@ class World:
         while (event := self.reader.next_event()) is not None:
             if isinstance(event, RollbackEvent):
                 self.out.append(event)
-            elif isinstance(event, EventGroup):
+            elif isinstance(event, CollectionEvents):
                 self.out += event.events
                 self.offsets.update(event.offsets)
             else:
-                changes, offsets = event
-                rows = changes if isinstance(changes, tuple) else changes["seqno"].to_pylist()  # type: ignore[index]
+                rows = event.rows if isinstance(event.rows, tuple) else event.rows["seqno"].to_pylist()
                 self.out += [getattr(row, "seqno", row) for row in rows]
-                self.offsets.update(offsets)
+                self.offsets.update(event.offsets)
 
 
 def history(frame: Frame, last: int, log: FailoverLog = LOG) -> bytes:

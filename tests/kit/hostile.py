@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from dcpstream.client import AsyncClient, Client, Cluster, RollbackEvent, VbucketRange
+from dcpstream.client import AsyncClient, Client, Cluster, RowsRead, VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
@@ -320,8 +320,8 @@ def _ranges(server: HostileServer, outcome: Outcome) -> None:
         cluster.high_seqnos()
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]
         for item in cluster.read_ranges(ranges, idle_timeout_s=outcome.timeout_s):
-            assert not isinstance(item, RollbackEvent)
-            _add(item.record_batch, outcome)
+            assert isinstance(item, RowsRead)
+            _add(item.rows, outcome)
 
 
 def _spark_task(server: HostileServer, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dcpstream.client.machine.resume import BranchState, reachable_end, step_back
-from dcpstream.client.machine.values import Accepted, ReadBatch, RollbackTo, VbucketRange
+from dcpstream.client.machine.values import Accepted, RollbackTo, RowsRead, VbucketRange
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 
@@ -153,13 +153,13 @@ class FakeCluster:
     def manifest(self, least_uid: int = 0) -> Manifest:
         return Manifest.DEFAULT
 
-    def read_ranges(self, ranges: Any, **_: Any) -> Iterator[ReadBatch]:
+    def read_ranges(self, ranges: Any, **_: Any) -> Iterator[RowsRead[pa.RecordBatch]]:
         """Rows for a sample, each of `row_bytes`."""
         self.questions.append("read_ranges")
         for one in ranges:
             count = one.end_seqno - one.start.seqno
             rows = pa.array([b"x" * self.row_bytes] * count, pa.binary(self.row_bytes))
-            yield ReadBatch(pa.record_batch([rows], names=["value"]), {})
+            yield RowsRead(pa.record_batch([rows], names=["value"]), {})
 
     def close(self) -> None:
         self.questions.append("close")

@@ -10,32 +10,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, aclosing, closing
-from typing import Any, Protocol, TypeVar
+from typing import Any, assert_never
 
-from dcpstream.client.machine.values import RollbackEvent
+from dcpstream.client.machine.values import CollectionEvents, R, ReaderOutput, RollbackEvent, RowsRead
 from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
 from dcpstream.runtime.tracing import Flow, Span, Value, is_tracing, span
 
 _SYSTEM = "couchbase"
-
-
-class Delivered(Protocol):
-    """What a stream delivers."""
-
-    @property
-    def item(self) -> Any:
-        """Rows, changes or events; None for a rollback."""
-        ...
-
-    @property
-    def rollback(self) -> RollbackEvent | None:
-        """Set for a rollback."""
-        ...
-
-
-D = TypeVar("D", bound=Delivered)
 
 
 def connect_span(options: ConnectOptions) -> AbstractContextManager[Span]:
@@ -64,42 +47,48 @@ def set_batch_size(one: Span, count: int) -> None:
         one.set_attribute("db.operation.batch.size", count)
 
 
-def traced(deliveries: Generator[D, None, None], options: ConnectOptions, clock: Clock) -> Generator[D, None, None]:
-    """The same deliveries, with a span for the stream, and one for each delivery and rollback in it."""
+def traced(
+    outputs: Generator[ReaderOutput[R], None, None], options: ConnectOptions, clock: Clock
+) -> Generator[ReaderOutput[R], None, None]:
+    """The same outputs of a reader, with a span for the stream, and one for each output in it."""
     if not is_tracing():
-        return deliveries
-    return _traced(deliveries, options, clock)
+        return outputs
+    return _traced(outputs, options, clock)
 
 
-def _traced(deliveries: Generator[D, None, None], options: ConnectOptions, clock: Clock) -> Generator[D, None, None]:
+def _traced(
+    outputs: Generator[ReaderOutput[R], None, None], options: ConnectOptions, clock: Clock
+) -> Generator[ReaderOutput[R], None, None]:
     bucket, attributes = _stream(options)
     flow = Flow(f"stream {bucket}", attributes)
-    with flow.lasting(), closing(deliveries):
+    with flow.lasting(), closing(outputs):
         asked_ns = clock.time_ns()
-        for delivery in deliveries:
-            _tell(flow, delivery, bucket, attributes, asked_ns)
-            yield delivery
+        for output in outputs:
+            _report(flow, output, bucket, attributes, asked_ns)
+            yield output
             asked_ns = clock.time_ns()
 
 
-def traced_async(deliveries: AsyncGenerator[D, None], options: ConnectOptions, clock: Clock) -> AsyncGenerator[D, None]:
+def traced_async(
+    outputs: AsyncGenerator[ReaderOutput[R], None], options: ConnectOptions, clock: Clock
+) -> AsyncGenerator[ReaderOutput[R], None]:
     """As `traced`, for asyncio."""
     if not is_tracing():
-        return deliveries
-    return _traced_async(deliveries, options, clock)
+        return outputs
+    return _traced_async(outputs, options, clock)
 
 
 async def _traced_async(
-    deliveries: AsyncGenerator[D, None], options: ConnectOptions, clock: Clock
-) -> AsyncGenerator[D, None]:
+    outputs: AsyncGenerator[ReaderOutput[R], None], options: ConnectOptions, clock: Clock
+) -> AsyncGenerator[ReaderOutput[R], None]:
     bucket, attributes = _stream(options)
     flow = Flow(f"stream {bucket}", attributes)
     with flow.lasting():
-        async with aclosing(deliveries):
+        async with aclosing(outputs):
             asked_ns = clock.time_ns()
-            async for delivery in deliveries:
-                _tell(flow, delivery, bucket, attributes, asked_ns)
-                yield delivery
+            async for output in outputs:
+                _report(flow, output, bucket, attributes, asked_ns)
+                yield output
                 asked_ns = clock.time_ns()
 
 
@@ -114,25 +103,27 @@ def _stream(options: ConnectOptions) -> tuple[str, dict[str, Value]]:
     return bucket, attributes | _address(options.seeds)
 
 
-def _tell(flow: Flow, delivery: Delivered, bucket: str, attributes: dict[str, Value], asked_ns: int) -> None:
-    rollback = delivery.rollback
-    if rollback is not None:
-        more: dict[str, Value] = {
-            "messaging.operation.name": "rollback",
-            "dcpstream.vbucket": rollback.vbid,
-            "dcpstream.rollback.from_seqno": str(rollback.from_seqno),
-            "dcpstream.rollback.to_seqno": str(rollback.to_seqno),
-        }
-        flow.step(f"rollback {bucket}", attributes | more, asked_ns)
-        return
-    item = delivery.item
-    count = getattr(item, "num_rows", None)
-    if count is None:
-        count = len(getattr(item, "events", item))
-    named: dict[str, Value] = {
-        "messaging.operation.name": "receive",
-        "messaging.batch.message_count": int(count),
-    }
+def _report(flow: Flow, output: ReaderOutput[Any], bucket: str, attributes: dict[str, Value], asked_ns: int) -> None:
+    match output:
+        case RowsRead(rows):
+            count = getattr(rows, "num_rows", None)
+            _report_received(flow, bucket, attributes, asked_ns, len(rows) if count is None else int(count))
+        case CollectionEvents(events):
+            _report_received(flow, bucket, attributes, asked_ns, len(events))
+        case RollbackEvent():
+            more: dict[str, Value] = {
+                "messaging.operation.name": "rollback",
+                "dcpstream.vbucket": output.vbid,
+                "dcpstream.rollback.from_seqno": str(output.from_seqno),
+                "dcpstream.rollback.to_seqno": str(output.to_seqno),
+            }
+            flow.step(f"rollback {bucket}", attributes | more, asked_ns)
+        case _:
+            assert_never(output)
+
+
+def _report_received(flow: Flow, bucket: str, attributes: dict[str, Value], asked_ns: int, count: int) -> None:
+    named: dict[str, Value] = {"messaging.operation.name": "receive", "messaging.batch.message_count": count}
     flow.step(f"receive {bucket}", attributes | named, asked_ns)
 
 

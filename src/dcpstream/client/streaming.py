@@ -1,17 +1,15 @@
 """One run of a stream, for both clients: its options, where each vbucket begins, and what the user gets.
 
 No I/O: the clients ask the cluster, wait for sockets, load and save. A client makes a `StreamRun`, drives its reader,
-and turns each event of the reader into a `Delivery`, then into a batch (`StreamRun.batch`) or into single changes
-(`Portion`).
+and makes a batch (`StreamRun.batch`) or single changes (`Portion`) of each output of the reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never
 
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat, manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.changes import (
@@ -34,13 +32,23 @@ from dcpstream.client.machine.rollback_policy import (
     check_purge_gap,
     check_rewind_to,
 )
-from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import (
+    UNKNOWN_BRANCH,
+    CollectionEvents,
+    ReaderOutput,
+    RollbackEvent,
+    RowsRead,
+    VbucketRange,
+)
 from dcpstream.client.offsets import OffsetStore, SavedOffset
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import MAX_BATCH_ROWS, ConnectOptions, dcp_settings
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 B = TypeVar("B")
 
@@ -116,7 +124,7 @@ class StreamOptions:
         member, count = self.members
         return list(range(member, vbucket_count, count))
 
-    def converter(self) -> Converter:
+    def converter(self) -> Converter[Any]:
         """Makes the user's batches, changes or messages of rows."""
         if self.frames:
             return MessageConverter()
@@ -190,21 +198,6 @@ class StreamOptions:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One event of a reader on its way to the user.
-
-    Attributes:
-        item: a RecordBatch, a tuple of changes, or an EventGroup; None for a rollback.
-        offsets: vbucket → position after it.
-        rollback: set for a rollback.
-    """
-
-    item: Any
-    offsets: Mapping[int, StreamOffset]
-    rollback: RollbackEvent | None = None
-
-
 class StreamRun:
     """One run of a stream: its reader, its connections, and its positions.
 
@@ -263,56 +256,52 @@ class StreamRun:
         self.positions = Positions(ranges, options.offset_store, saved)
         self.positions.branches = self.reader.branches
 
-    def delivery(self, event: tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup) -> Delivery:
-        """The delivery of what `StreamReader.next_event` returned."""
-        if isinstance(event, RollbackEvent):
-            return Delivery(None, {event.vbid: event.resumed_at}, event)
-        if isinstance(event, EventGroup):
-            return Delivery(event, event.offsets)
-        return Delivery(*event)
-
     def beginnings(self) -> dict[int, SavedOffset]:
         """The records to save before the first delivery: the next run would find another "latest"."""
         return self.positions.beginnings() if self._options.start == "latest" else {}
 
-    def due(self, delivery: Delivery) -> dict[int, SavedOffset]:
-        """The records to save before the delivery; see `Positions.due`."""
-        return self.positions.due(delivery.offsets, delivery.rollback)
+    def due(self, output: ReaderOutput[Any]) -> dict[int, SavedOffset]:
+        """The records to save before the output is given to the user; see `Positions.due`."""
+        return self.positions.due(output.offsets, output if isinstance(output, RollbackEvent) else None)
 
-    def batch(self, make: Callable[..., B], delivery: Delivery, time_ns: int) -> B | None:
-        """The delivery as a batch; None if the user's function has taken the rollback.
+    def batch(self, make: Callable[..., B], output: ReaderOutput[pa.RecordBatch], time_ns: int) -> B | None:
+        """The output as a batch; None if the user's function has taken the rollback.
 
         Args:
             make: the class of the batch: (rows, offsets, rollback, positions, number, events).
-            delivery: what to deliver.
+            output: the output of the reader.
             time_ns: now, for control rows.
         """
-        options, offsets, rollback = self._options, delivery.offsets, delivery.rollback
-        form, columns = options.value_format, options.columns
-        number = self.positions.give(offsets)
-        if isinstance(delivery.item, EventGroup):
-            events = delivery.item.events
-            return make(manifest_batch(events, form, columns, time_ns), offsets, None, self.positions, number, events)
-        if rollback is None:
-            return make(delivery.item, offsets, None, self.positions, number, ())
-        if callable(options.on_rollback):
-            options.on_rollback(rollback)
-            return None
-        return make(rollback_batch(rollback, form, columns, time_ns), offsets, rollback, self.positions, number, ())
+        options = self._options
+        form, columns, positions = options.value_format, options.columns, self.positions
+        offsets = output.offsets
+        number = positions.give(offsets)
+        match output:
+            case RowsRead(rows):
+                return make(rows, offsets, None, positions, number, ())
+            case CollectionEvents(events):
+                return make(manifest_batch(events, form, columns, time_ns), offsets, None, positions, number, events)
+            case RollbackEvent():
+                if callable(options.on_rollback):
+                    options.on_rollback(output)
+                    return None
+                return make(rollback_batch(output, form, columns, time_ns), offsets, output, positions, number, ())
+            case _:
+                assert_never(output)
 
-    def portion(self, delivery: Delivery) -> Portion:
-        """The delivery as single changes."""
-        return Portion(delivery, self._options.on_rollback)
+    def portion(self, output: ReaderOutput[tuple[Change, ...]]) -> Portion:
+        """The output as single changes."""
+        return Portion(output, self._options.on_rollback)
 
 
 class Portion:
-    """The single changes of one delivery, and how many of them the user has processed.
+    """The single changes of one output, and how many of them the user has processed.
 
     Asking for the next change means that the user has processed the one before.
     """
 
-    def __init__(self, delivery: Delivery, on_rollback: OnRollback) -> None:
-        self._delivery = delivery
+    def __init__(self, output: ReaderOutput[tuple[Change, ...]], on_rollback: OnRollback) -> None:
+        self._output = output
         self._on_rollback = on_rollback
         self._changes: tuple[Change, ...] = ()
         self._processed = 0
@@ -320,15 +309,18 @@ class Portion:
 
     def __iter__(self) -> Iterator[Change]:
         """The changes; a function of the user takes a rollback instead."""
-        item, rollback = self._delivery.item, self._delivery.rollback
-        if isinstance(item, EventGroup):
-            self._changes = tuple(manifest_change(event) for event in item.events)
-        elif rollback is None:
-            self._changes = item
-        elif callable(self._on_rollback):
-            self._on_rollback(rollback)
-        else:
-            yield rollback_change(rollback)
+        match self._output:
+            case RowsRead(rows):
+                self._changes = rows
+            case CollectionEvents(events):
+                self._changes = tuple(manifest_change(event) for event in events)
+            case RollbackEvent() as rollback:
+                if callable(self._on_rollback):
+                    self._on_rollback(rollback)
+                else:
+                    yield rollback_change(rollback)
+            case _:
+                assert_never(self._output)
         for change in self._changes:
             yield change
             self._processed += 1
@@ -336,4 +328,4 @@ class Portion:
 
     def processed(self) -> Mapping[int, StreamOffset]:
         """The positions after the changes that the user has processed; empty if there are none."""
-        return self._delivery.offsets if self._is_complete else positions_after(self._changes[: self._processed])
+        return self._output.offsets if self._is_complete else positions_after(self._changes[: self._processed])

@@ -11,13 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from dcpstream.client import Client, SavedOffset
 from dcpstream.client.blocking.client import Messages
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.reader.messages import MessageRun
-from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.client.machine.values import CollectionEvents, ManifestEvent, RollbackEvent, RowsRead
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import FailoverEntry, FailoverLog, StreamOffset
 from dcpstream.recording import history
@@ -178,21 +177,24 @@ class _Recorder:
     def take(self, messages: Messages) -> None:
         """Write what one receive brought."""
         parts: list[bytes] = []
-        item, rollback = messages.item, messages.rollback
-        if rollback is not None:
-            self._rollbacks += 1
-            one = self._histories.of(rollback.vbid)
-            parts.append(history.rolled_back(one.vbid, rollback.to_seqno))
-            one.roll_back(rollback.to_seqno)
-            self._open(one, rollback.resumed_at, rollback.new_vbuuid, messages.failover_logs, parts)
-        elif isinstance(item, EventGroup):
-            for event in item.events:
-                self._event(event, messages, parts)
-            for vbid, at in item.moved.items():
-                self._advance(self._histories.of(vbid), at, parts)
-        else:
-            for run in item or ():
-                self._run(run, messages, parts)
+        output = messages.output
+        match output:
+            case RowsRead(runs):
+                for run in runs:
+                    self._run(run, messages, parts)
+            case CollectionEvents(events, moved):
+                for event in events:
+                    self._event(event, messages, parts)
+                for vbid, at in moved.items():
+                    self._advance(self._histories.of(vbid), at, parts)
+            case RollbackEvent():
+                self._rollbacks += 1
+                one = self._histories.of(output.vbid)
+                parts.append(history.rolled_back(one.vbid, output.to_seqno))
+                one.roll_back(output.to_seqno)
+                self._open(one, output.resumed_at, output.new_vbuuid, messages.failover_logs, parts)
+            case _:
+                assert_never(output)
         self.writer.write(b"".join(parts), self._clock.time_ns())
 
     def _run(self, run: MessageRun, messages: Messages, parts: list[bytes]) -> None:

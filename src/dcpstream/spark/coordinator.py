@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.selection import Selection, unknown_names
 from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
-from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, RowsRead, VbucketRange
 from dcpstream.columnar import RowFilter
 from dcpstream.errors import AuthenticationFailed, BucketReset, ConnectionLost, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
@@ -42,6 +42,9 @@ from dcpstream.spark.options import OffsetSpec, SourceOptions
 from dcpstream.spark.planner import PlannedRange
 from dcpstream.spark.starting import end_seqnos, require_all, start_positions
 from dcpstream.spark.task_notes import Notes, TaskNotes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RETRY_INTERVAL_S = 0.2
 """Pause between two requests to a cluster that does not answer."""
@@ -104,7 +107,7 @@ class BucketView(Protocol):
         collections: Selection,
         buffer_bytes: int,
         idle_timeout_s: float,
-    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+    ) -> Iterator[ReaderOutput[pa.RecordBatch]]:
         """The rows of ranges, for a sample."""
         ...
 
@@ -508,7 +511,7 @@ class Coordinator:
             buffer_bytes=SAMPLE_WINDOW_BYTES,
             idle_timeout_s=self._options.connect_timeout_s,
         )
-        return sum(item.record_batch.nbytes for item in items if isinstance(item, ReadBatch))
+        return sum(item.rows.nbytes for item in items if isinstance(item, RowsRead))
 
     def wait_for_all(self) -> None:
         """Wait until every vbucket has an active node.

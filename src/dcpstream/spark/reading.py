@@ -16,7 +16,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -24,7 +24,14 @@ from pyspark.sql.datasource import InputPartition
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
-from dcpstream.client.machine.values import ManifestEvent, ReadBatch, RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import (
+    CollectionEvents,
+    ManifestEvent,
+    ReaderOutput,
+    RollbackEvent,
+    RowsRead,
+    VbucketRange,
+)
 from dcpstream.columnar import ControlRow, RowFilter, control_rows
 from dcpstream.errors import BucketReset, RollbackRequired
 from dcpstream.model import Op, StreamOffset
@@ -153,20 +160,23 @@ def _read_members(
     notes = TaskNotes.of(options.checkpoint_location)
     kept_starts = {one.vbid: one.start.seqno for one in ranges if one.keeps_start}
     for item in _explained(ahead, options, ranges):
-        if isinstance(item, RollbackEvent):
-            if options.on_rollback == "fail":
-                if item.from_seqno == item.to_seqno:
-                    raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
-                raise _refused(item.vbid, item.to_seqno, ranges)
-            if notes is not None and item.to_seqno < kept_starts.get(item.vbid, 0):
-                notes.went_below(item.vbid, kept_starts[item.vbid])
-            yield from controls.of_rollback(item)
-        elif isinstance(item, ManifestEvent):
-            yield from controls.of_manifest(item)
-        else:
-            reached.update(item.offsets)
-            if item.record_batch.num_rows and (batch := layout.batch(item.record_batch)).num_rows:
-                yield batch
+        match item:
+            case RowsRead():
+                reached.update(item.offsets)
+                if item.rows.num_rows and (batch := layout.batch(item.rows)).num_rows:
+                    yield batch
+            case RollbackEvent():
+                if options.on_rollback == "fail":
+                    if item.from_seqno == item.to_seqno:
+                        raise RollbackRequired(item.vbid, item.to_seqno, branch_message(item.vbid, item.to_seqno))
+                    raise _refused(item.vbid, item.to_seqno, ranges)
+                if notes is not None and item.to_seqno < kept_starts.get(item.vbid, 0):
+                    notes.went_below(item.vbid, kept_starts[item.vbid])
+                yield from controls.of_rollback(item)
+            case CollectionEvents():
+                yield from controls.of_events(item.events)
+            case _:
+                assert_never(item)
     if SNAPSHOT_MARKS in options.include and reached:
         yield from controls.of_snapshots(reached)
 
@@ -183,8 +193,8 @@ class _ControlRows:
     def of_rollback(self, event: RollbackEvent) -> Iterator[pa.RecordBatch]:
         yield from self._shown(rollback_batch(event, self._layout.value_format, self._columns, self._clock.time_ns()))
 
-    def of_manifest(self, event: ManifestEvent) -> Iterator[pa.RecordBatch]:
-        yield from self._shown(manifest_batch([event], self._layout.value_format, self._columns, self._clock.time_ns()))
+    def of_events(self, events: Sequence[ManifestEvent]) -> Iterator[pa.RecordBatch]:
+        yield from self._shown(manifest_batch(events, self._layout.value_format, self._columns, self._clock.time_ns()))
 
     def of_snapshots(self, reached: Mapping[int, StreamOffset]) -> Iterator[pa.RecordBatch]:
         rows = [
@@ -232,8 +242,8 @@ def fixed_selection(
 
 
 def _explained(
-    items: Iterator[ReadBatch | RollbackEvent | ManifestEvent], options: SourceOptions, ranges: list[VbucketRange]
-) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+    items: Iterator[ReaderOutput[pa.RecordBatch]], options: SourceOptions, ranges: list[VbucketRange]
+) -> Iterator[ReaderOutput[pa.RecordBatch]]:
     """The items; a rollback in the middle of a vbucket gets a message for users of Spark."""
     try:
         yield from items
@@ -272,7 +282,7 @@ def _read(
     window: int,
     connect: Callable[[SourceOptions], Cluster],
     bucket_uuid: str,
-) -> Generator[ReadBatch | RollbackEvent | ManifestEvent, None, None]:
+) -> Generator[ReaderOutput[pa.RecordBatch], None, None]:
     with pool.borrowed(options, connect) as cluster:
         yield from cluster.read_ranges(
             ranges,

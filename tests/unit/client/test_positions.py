@@ -43,9 +43,8 @@ def received(connection: NodeConnection, data: bytes) -> RowsReceived:
 
 
 def changes(event: RowsReceived) -> tuple[Change, ...]:
-    ((found, _),) = ChangeConverter().convert(event, True, {}, {0: 0xA, 1: 0xA})
-    assert isinstance(found, tuple)
-    return found
+    (output,) = ChangeConverter().convert(event, True, {}, {0: 0xA, 1: 0xA})
+    return output.rows
 
 
 def test_each_piece_ends_at_its_own_last_rows(connection: NodeConnection) -> None:

@@ -62,9 +62,8 @@ def check_documents(received: list[RowsReceived], has_collections: bool) -> None
     """The last change of each key is the document that the server gave afterwards."""
     documents: dict[bytes, bytes | None] = {}
     for event in received:
-        ((changes, _),) = ChangeConverter().convert(event, has_collections, NAMES, {})
-        assert isinstance(changes, tuple)
-        for change in changes:
+        (output,) = ChangeConverter().convert(event, has_collections, NAMES, {})
+        for change in output.rows:
             documents[change.key] = None if change.op != "mutation" else change.value
     for key, crc in expected_crcs().items():
         value = documents[key if isinstance(key, bytes) else key.encode()]

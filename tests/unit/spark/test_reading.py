@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import dcpstream
-from dcpstream.client.machine.values import ReadBatch, VbucketRange
+from dcpstream.client.machine.values import RowsRead, VbucketRange
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock
@@ -478,7 +478,7 @@ def test_a_small_task_has_a_small_window(seqnos: int, most: int, window: int) ->
 class LosesRows:
     """A cluster whose node loses rows of vbucket 3 that were given out."""
 
-    def read_ranges(self, ranges: list[VbucketRange], **_: object) -> Iterator[ReadBatch]:
+    def read_ranges(self, ranges: list[VbucketRange], **_: object) -> Iterator[RowsRead[Any]]:
         raise RollbackRequired(3, 7)
         yield
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcpstream.client.aio.sockets import AsyncSockets
 from dcpstream.client.machine.nodes.nodes import Nodes
@@ -18,7 +18,7 @@ from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.changes import Change
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
+from dcpstream.client.machine.values import ManifestEvent, ReaderOutput, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.connection_string import ConnectionString
@@ -33,7 +33,7 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced_async
-from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
+from dcpstream.client.streaming import End, OnRollback, Start, StreamOptions, StreamRun
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -136,11 +136,11 @@ class AsyncClient:
         run = await self._begin(options, idle_timeout_s)
         if beginnings := run.beginnings():
             await asyncio.to_thread(run.positions.write, beginnings)
-        async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
-            async for delivery in deliveries:
-                if records := run.due(delivery):
+        async with contextlib.aclosing(self._outputs(run)) as outputs:
+            async for output in outputs:
+                if records := run.due(output):
                     await asyncio.to_thread(run.positions.write, records)
-                batch = run.batch(AsyncBatch, delivery, self._clock.time_ns())
+                batch = run.batch(AsyncBatch, output, self._clock.time_ns())
                 if batch is not None:
                     yield batch
 
@@ -174,11 +174,11 @@ class AsyncClient:
         run = await self._begin(options, idle_timeout_s)
         if beginnings := run.beginnings():
             await asyncio.to_thread(run.positions.write, beginnings)
-        async with contextlib.aclosing(traced_async(self._deliveries(run), self._options, self._clock)) as deliveries:
-            async for delivery in deliveries:
-                if records := run.due(delivery):
+        async with contextlib.aclosing(self._outputs(run)) as outputs:
+            async for output in outputs:
+                if records := run.due(output):
                     await asyncio.to_thread(run.positions.write, records)
-                portion = run.portion(delivery)
+                portion = run.portion(output)
                 try:
                     for change in portion:
                         yield change
@@ -216,17 +216,19 @@ class AsyncClient:
             now=self._clock.monotonic(),
         )
 
-    async def _deliveries(self, run: StreamRun) -> AsyncGenerator[Delivery, None]:
+    def _outputs(self, run: StreamRun) -> AsyncGenerator[ReaderOutput[Any], None]:
+        return traced_async(self._driven(run), self._options, self._clock)
+
+    async def _driven(self, run: StreamRun) -> AsyncGenerator[ReaderOutput[Any], None]:
         reader, now = run.reader, self._clock.monotonic
         sockets = AsyncSockets(reader, run.nodes, self._clock)
         try:
             while True:
-                event = reader.next_event()
-                if event is not None:
-                    delivery = run.delivery(event)
-                    yield delivery
-                    if delivery.rollback is None:
-                        reader.record(delivery.offsets)
+                output = reader.next_event()
+                if output is not None:
+                    yield output
+                    if not isinstance(output, RollbackEvent):
+                        reader.record(output.offsets)
                         reader.resumed(now())
                 elif reader.is_done:
                     return

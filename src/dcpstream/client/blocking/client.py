@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcpstream.client.blocking.cluster import Cluster
 from dcpstream.client.blocking.loop import drive
 from dcpstream.client.blocking.sockets import Sockets
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.changes import Change
 from dcpstream.client.machine.reader.messages import MessageRun
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
+from dcpstream.client.machine.values import ManifestEvent, ReaderOutput, RollbackEvent
 from dcpstream.client.offsets import OffsetStore
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import (
@@ -27,7 +26,7 @@ from dcpstream.client.settings.options import (
 )
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced
-from dcpstream.client.streaming import Delivery, End, OnRollback, Start, StreamOptions, StreamRun
+from dcpstream.client.streaming import End, OnRollback, Start, StreamOptions, StreamRun
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -64,15 +63,11 @@ class Messages:
     """What one receive brought, for users of `Client.messages`.
 
     Attributes:
-        item: messages, or events of scopes and collections; None for a rollback.
-        offsets: vbucket → exact position after them, for those that moved.
-        rollback: messages of its vbucket above `rollback.to_seqno` are void; the valid ones follow.
+        output: messages, a rollback, or events of scopes and collections.
         failover_logs: vbucket → the log that its last stream was opened with; goes on to change.
     """
 
-    item: tuple[MessageRun, ...] | EventGroup | None
-    offsets: Mapping[int, StreamOffset]
-    rollback: RollbackEvent | None
+    output: ReaderOutput[tuple[MessageRun, ...]]
     failover_logs: Mapping[int, FailoverLog]
 
 
@@ -290,8 +285,8 @@ class Client:
             frames=True,
         )
         run = self._begin(options, None)
-        for delivery in self._traced(run, is_over):
-            yield Messages(delivery.item, delivery.offsets, delivery.rollback, run.reader.failover_logs)
+        for output in self._outputs(run, is_over):
+            yield Messages(output, run.reader.failover_logs)
 
     def close(self) -> None:
         """Close the connections for questions; streams close theirs when they end."""
@@ -308,18 +303,18 @@ class Client:
     def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
         run = self._begin(options, idle_timeout_s)
         run.positions.write(run.beginnings())
-        for delivery in self._traced(run):
-            run.positions.write(run.due(delivery))
-            batch = run.batch(Batch, delivery, self._clock.time_ns())
+        for output in self._outputs(run):
+            run.positions.write(run.due(output))
+            batch = run.batch(Batch, output, self._clock.time_ns())
             if batch is not None:
                 yield batch
 
     def _changes(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
         run = self._begin(options, idle_timeout_s)
         run.positions.write(run.beginnings())
-        for delivery in self._traced(run):
-            run.positions.write(run.due(delivery))
-            portion = run.portion(delivery)
+        for output in self._outputs(run):
+            run.positions.write(run.due(output))
+            portion = run.portion(output)
             try:
                 yield from portion
             finally:
@@ -348,16 +343,17 @@ class Client:
             now=self._clock.monotonic(),
         )
 
-    def _traced(self, run: StreamRun, is_over: Callable[[], bool] | None = None) -> Generator[Delivery, None, None]:
-        return traced(self._deliveries(run, is_over), self.cluster.connect_options, self._clock)
+    def _outputs(
+        self, run: StreamRun, is_over: Callable[[], bool] | None = None
+    ) -> Generator[ReaderOutput[Any], None, None]:
+        return traced(self._driven(run, is_over), self.cluster.connect_options, self._clock)
 
-    def _deliveries(self, run: StreamRun, is_over: Callable[[], bool] | None = None) -> Generator[Delivery, None, None]:
+    def _driven(self, run: StreamRun, is_over: Callable[[], bool] | None) -> Generator[ReaderOutput[Any], None, None]:
         sockets = Sockets(run.nodes.options.tls)
         try:
-            # Closed before the sockets are: while a delivery is out, another thread works on them.
-            events = drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True, is_over=is_over)
-            with contextlib.closing(events):
-                for event in events:
-                    yield run.delivery(event)
+            # Closed before the sockets are: while an output is with the user, another thread works on them.
+            outputs = drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True, is_over=is_over)
+            with contextlib.closing(outputs):
+                yield from outputs
         finally:
             sockets.close()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from dcpstream.client.blocking.loop import drive, turn
 from dcpstream.client.blocking.sockets import Sockets
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.questions import (
@@ -38,7 +37,7 @@ from dcpstream.client.machine.rollback_policy import (
     check_purge_gap,
     check_rewind_to,
 )
-from dcpstream.client.machine.values import Accepted, ManifestEvent, ReadBatch, RollbackEvent, RollbackTo, VbucketRange
+from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, VbucketRange
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import (
     BUFFER_BYTES,
@@ -59,6 +58,8 @@ from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetClusterConfig, GetCollectionsManifest
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dcpstream.columnar import Missing, RowFilter
 
 IDLE_TIMEOUT_S = 60.0
@@ -236,7 +237,7 @@ class Cluster:
         bucket_uuid: str = "",
         row_filter: RowFilter | None = None,
         missing: Missing = "null",
-    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+    ) -> Iterator[ReaderOutput[pa.RecordBatch]]:
         """Read ranges of several vbuckets and finish when each is done.
 
         A vbucket is done when its end was reached (a row, a system event or an advanced seqno at or above it, or the
@@ -274,7 +275,7 @@ class Cluster:
         gap = check_purge_gap(purge_gap, can_rewind=True)
         to_zero = check_rewind_to(rewind_to)
 
-        def make_reader(nodes: Nodes) -> StreamReader:
+        def make_reader(nodes: Nodes) -> StreamReader[pa.RecordBatch]:
             return StreamReader(
                 ranges,
                 nodes,
@@ -296,8 +297,12 @@ class Cluster:
         return self._read(make_reader, dcp_settings(self._name, buffer_bytes, needed), is_known, bucket_uuid)
 
     def _read(
-        self, make_reader: Callable[[Nodes], StreamReader], settings: DcpSettings, is_known: bool, bucket_uuid: str
-    ) -> Iterator[ReadBatch | RollbackEvent | ManifestEvent]:
+        self,
+        make_reader: Callable[[Nodes], StreamReader[pa.RecordBatch]],
+        settings: DcpSettings,
+        is_known: bool,
+        bucket_uuid: str,
+    ) -> Iterator[ReaderOutput[pa.RecordBatch]]:
         # Taken out while they are used, so that a second reader would make its own.
         if settings in self._data:
             nodes, sockets = self._data.pop(settings)
@@ -311,11 +316,7 @@ class Cluster:
         is_clean = False
         try:
             with contextlib.closing(drive(make_reader(nodes), nodes, sockets, self._clock)) as events:
-                for event in events:
-                    if isinstance(event, EventGroup):
-                        yield from event.events
-                    else:
-                        yield event if isinstance(event, RollbackEvent) else ReadBatch(*event)
+                yield from events
             is_clean = True
         finally:
             # A reader that was left in the middle has streams open and bytes under way: its connections go.

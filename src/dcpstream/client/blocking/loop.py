@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator
 
 from dcpstream.client.blocking.sockets import Sockets
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.reader.reader import StreamReader
-from dcpstream.client.machine.values import RollbackEvent
+from dcpstream.client.machine.values import R, ReaderOutput, RollbackEvent
 from dcpstream.client.transport import MAX_WAIT_S, Machine
-from dcpstream.model import StreamOffset
 from dcpstream.runtime import Clock
 
 BEAT_S = 5.0
@@ -101,14 +98,14 @@ def turn(machine: Machine, nodes: Nodes, sockets: Sockets, clock: Clock, limit_s
 
 
 def drive(
-    reader: StreamReader,
+    reader: StreamReader[R],
     nodes: Nodes,
     sockets: Sockets,
     clock: Clock,
     *,
     keeps_records: bool = False,
     is_over: Callable[[], bool] | None = None,
-) -> Generator[tuple[Any, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup, None, None]:
+) -> Generator[ReaderOutput[R], None, None]:
     """Yield what a reader delivers, until it is done.
 
     While the user works on it and the reader has streams, the nodes' probes are answered.
@@ -142,7 +139,7 @@ def drive(
                     if has_streams:
                         keep_alive.enter()
                 if keeps_records and not isinstance(event, RollbackEvent):
-                    reader.record(event.offsets if isinstance(event, EventGroup) else event[1])
+                    reader.record(event.offsets)
                 reader.resumed(clock.monotonic())
             elif reader.is_done or (is_over is not None and is_over()):
                 # Send the last acknowledgements and closings before the connections go back to their owner.

@@ -1,4 +1,4 @@
-"""Values that cross the client's surface: what a bounded read is asked for, and what any read reports besides rows.
+"""Values that cross the client's surface: the ranges that a read is asked for, and everything that it gives.
 
 All of them can be pickled, so that a planner can send them to workers.
 """
@@ -6,14 +6,13 @@ All of them can be pickled, so that a planner can send them to workers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dcpstream.model import FailoverLog, Op, StreamOffset
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+R = TypeVar("R")
+"""The rows of a reader's user: Arrow batches, changes or messages."""
 
 UNKNOWN_BRANCH = -1
 """Stands for an unknown vbuuid: reading on any branch then counts as a rollback."""
@@ -59,16 +58,17 @@ class VbucketRange:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBatch:
+class RowsRead(Generic[R]):
     """Rows of one or more vbuckets, and the positions after them.
 
     Attributes:
-        record_batch: rows with the requested columns of CHANGE_SCHEMA; per vbucket in seqno order.
-        offsets: vbucket → position after this batch, for every vbucket that moved. The positions are those of the
+        rows: an Arrow batch with the requested columns, a tuple of changes, or a tuple of message runs; per vbucket in
+            seqno order.
+        offsets: vbucket → position after these rows, for every vbucket that moved. The positions are those of the
             messages that were read, with the bounds of their snapshots; a planned end is not among them.
     """
 
-    record_batch: pa.RecordBatch
+    rows: R
     offsets: Mapping[int, StreamOffset]
 
 
@@ -94,6 +94,11 @@ class RollbackEvent:
     old_vbuuid: int
     new_vbuuid: int
     resumed_at: StreamOffset
+
+    @property
+    def offsets(self) -> dict[int, StreamOffset]:
+        """Vbucket → position after the rollback."""
+        return {self.vbid: self.resumed_at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,36 @@ class ManifestEvent:
         found = {"scope_id": self.scope_id, "collection_id": self.collection_id, "max_ttl": self.max_ttl}
         known: dict[str, object] = {name: value for name, value in found.items() if value is not None}
         return {**known, "manifest_uid": str(self.manifest_uid)}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEvents:
+    """Adjacent events of scopes and collections: in order for each vbucket, with no row between them.
+
+    Attributes:
+        events: in order; empty if only positions have moved.
+        moved: positions that are reached without an event, after the events.
+    """
+
+    events: tuple[ManifestEvent, ...]
+    moved: Mapping[int, StreamOffset] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> dict[int, StreamOffset]:
+        """Vbucket → position after its events."""
+        return {**{event.vbid: event.offset for event in self.events}, **self.moved}
+
+    def joined(self, other: CollectionEvents) -> CollectionEvents:
+        """These events followed by the others."""
+        return CollectionEvents((*self.events, *other.events), {**self.moved, **other.offsets})
+
+
+ReaderOutput: TypeAlias = RowsRead[R] | RollbackEvent | CollectionEvents
+"""Everything that a reader gives to its user. Each member has `offsets`, the positions after it.
+
+Converters at the edge make batches, single changes, rows of Spark or a recording of it; every `match` on it ends in
+`assert_never`, so that a new member is handled everywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.cluster_map import parse_config
-from dcpstream.client.machine.values import RollbackEvent
+from dcpstream.client.machine.values import CollectionEvents, RollbackEvent, RowsRead
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.streaming import StreamOptions, StreamRun
@@ -245,30 +245,32 @@ class SimulatedReader:
         assert run is not None
         while True:
             try:
-                event = run.reader.next_event()
+                output = run.reader.next_event()
             except DcpstreamError as error:
                 raise AssertionError(f"{self._name} gave up: {error}") from error
-            if event is None:
+            if output is None:
                 return
-            delivery = run.delivery(event)
-            run.positions.write(run.due(delivery))
-            number = run.positions.give(delivery.offsets)
-            if isinstance(event, RollbackEvent):
-                judge.roll_back(event.vbid, event.to_seqno)
-            elif isinstance(event, EventGroup):
-                for each in event.events:
-                    if each.op is Op.COLLECTION_DROPPED and each.collection_id is not None:
-                        judge.drop(each.vbid, each.seqno, each.collection_id)
-            else:
-                for change in delivery.item:
-                    key = collection_of(change.collection), change.key
-                    judge.add(change.vbid, change.seqno, (key, change.value))
-                    self._look(change.vbid, change.offset)
-                for vbid, offset in delivery.offsets.items():
-                    self._look(vbid, offset)
+            run.positions.write(run.due(output))
+            number = run.positions.give(output.offsets)
+            match output:
+                case RowsRead(changes, offsets):
+                    for change in changes:
+                        key = collection_of(change.collection), change.key
+                        judge.add(change.vbid, change.seqno, (key, change.value))
+                        self._look(change.vbid, change.offset)
+                    for vbid, offset in offsets.items():
+                        self._look(vbid, offset)
+                case CollectionEvents(events):
+                    for each in events:
+                        if each.op is Op.COLLECTION_DROPPED and each.collection_id is not None:
+                            judge.drop(each.vbid, each.seqno, each.collection_id)
+                case RollbackEvent():
+                    judge.roll_back(output.vbid, output.to_seqno)
+                case _:
+                    assert_never(output)
             if self._cluster.chance.random() < self._ack_share:
                 run.positions.acknowledge(number)
-                run.reader.record(delivery.offsets)
+                run.reader.record(output.offsets)
 
     def _look(self, vbid: int, offset: StreamOffset) -> None:
         (self.within.discard if offset.seqno == offset.snapshot_end else self.within.add)(vbid)

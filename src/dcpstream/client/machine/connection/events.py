@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dcpstream.client.machine.connection.rows import Rows, Slice
 from dcpstream.client.machine.tracker import PositionTracker, Run
-from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.client.machine.values import CollectionEvents, ManifestEvent
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
 from dcpstream.wire import Frame
@@ -107,28 +107,6 @@ class StreamBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class EventGroup:
-    """Adjacent events of scopes and collections: in order for each vbucket, with no row between them.
-
-    Attributes:
-        events: in order.
-        moved: positions that are reached without an event, after the events.
-    """
-
-    events: tuple[ManifestEvent, ...]
-    moved: Mapping[int, StreamOffset] = field(default_factory=dict)
-
-    @property
-    def offsets(self) -> dict[int, StreamOffset]:
-        """Vbucket → position after its events."""
-        return {**{event.vbid: event.offset for event in self.events}, **self.moved}
-
-    def joined(self, other: EventGroup) -> EventGroup:
-        """This group followed by the other."""
-        return EventGroup((*self.events, *other.events), {**self.moved, **other.offsets})
-
-
-@dataclass(frozen=True, slots=True)
 class RowsReceived:
     """Rows for the user.
 
@@ -165,7 +143,7 @@ class RowsReceived:
         """The same rows without those of some vbuckets."""
         return RowsReceived(self.rows, [run for run in self.runs if run.vbid not in vbids], self.flow_bytes)
 
-    def parts(self) -> Iterator[RowsReceived | EventGroup]:
+    def parts(self) -> Iterator[RowsReceived | CollectionEvents]:
         """Rows without events and events without rows, in an order that is right for each vbucket.
 
         Vbuckets do not depend on each other. The rows of all of them before their first events form one part, and so
@@ -195,7 +173,7 @@ class RowsReceived:
             events[at].append(run.event)
         for group, runs in zip(events, rows, strict=True):
             if group:
-                yield EventGroup(tuple(group))
+                yield CollectionEvents(tuple(group))
             if runs:
                 yield RowsReceived(self.rows, runs, 0)
 

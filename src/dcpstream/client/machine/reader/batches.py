@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import ArrowRows, require_columnar
 from dcpstream.client.machine.reader.output_queue import Branches, Names
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
-from dcpstream.model import StreamOffset
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, RowsRead
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +58,7 @@ class ArrowConverter:
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
-    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+    ) -> Iterator[RowsRead[pa.RecordBatch]]:
         """One RecordBatch for each `max_batch_rows`; see `output_queue.Converter`."""
         rows = event.rows
         assert isinstance(rows, ArrowRows)
@@ -83,14 +82,14 @@ class ArrowConverter:
             missing=self._missing,
         )
         if count <= self._max_batch_rows:
-            yield batch, event.offsets
+            yield RowsRead(batch, event.offsets)
             return
         for first, stop, offsets in event.pieces(self._max_batch_rows):
             if rows_before is None:
-                yield batch.slice(first, stop - first), offsets
+                yield RowsRead(batch.slice(first, stop - first), offsets)
             else:
                 begin = int(rows_before[first])
-                yield batch.slice(begin, int(rows_before[stop]) - begin), offsets
+                yield RowsRead(batch.slice(begin, int(rows_before[stop]) - begin), offsets)
 
 
 def _counted(stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ from dcpstream.client.machine.connection.native_rows import NativeRows
 from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent
+from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, RowsRead
 from dcpstream.errors import FieldError
 from dcpstream.model import Op, StreamOffset
 from dcpstream.wire import Datatype, Frame
@@ -206,7 +206,7 @@ class ChangeConverter:
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
-    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+    ) -> Iterator[RowsRead[tuple[Change, ...]]]:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
         if isinstance(rows, NativeRows):
@@ -216,7 +216,7 @@ class ChangeConverter:
         else:
             assert isinstance(rows, FrameRows)
             changes = changes_of(rows.frames, event.runs, has_collections, names, vbuuids)
-        yield changes, event.offsets
+        yield RowsRead(changes, event.offsets)
 
 
 def changes_of(

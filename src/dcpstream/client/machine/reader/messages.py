@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
-from dcpstream.model import StreamOffset
+from dcpstream.client.machine.values import RowsRead
 from dcpstream.wire import Frame
 
 
@@ -35,11 +35,9 @@ class MessageConverter:
 
     def convert(
         self, event: RowsReceived, has_collections: bool, _names: Names, _vbuuids: Branches
-    ) -> Iterator[tuple[object, Mapping[int, StreamOffset]]]:
+    ) -> Iterator[RowsRead[tuple[MessageRun, ...]]]:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
         assert isinstance(rows, FrameRows), "the connection keeps frames"
-        yield (
-            tuple(MessageRun(tuple(rows.frames[run.first : run.stop]), run, has_collections) for run in event.runs),
-            event.offsets,
-        )
+        runs = tuple(MessageRun(tuple(rows.frames[run.first : run.stop]), run, has_collections) for run in event.runs)
+        yield RowsRead(runs, event.offsets)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, assert_never
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import EventGroup, RowsReceived
+from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.reader.catalog import Catalog
-from dcpstream.client.machine.values import RollbackEvent
-from dcpstream.model import StreamOffset
+from dcpstream.client.machine.values import CollectionEvents, R, ReaderOutput, RollbackEvent, RowsRead
 
 Names = Mapping[int, tuple[str, str]]
 """Collection id → (scope name, collection name)."""
@@ -20,19 +19,19 @@ Branches = Mapping[int, int]
 """Vbucket → vbuuid."""
 
 
-class Converter(Protocol):
-    """Makes one or more items for the user of the rows of one receive.
+class Converter(Protocol[R]):
+    """Makes the rows that the user asked for of the rows of one receive.
 
     Attributes:
-        uses_names: whether the items have the names of collections in them, so that rows wait for these.
+        uses_names: whether the rows have the names of collections in them, so that they wait for these.
     """
 
     uses_names: bool
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches
-    ) -> Iterable[tuple[object, Mapping[int, StreamOffset]]]:
-        """(item, positions after it) of each item, for the vbuckets that the item moves.
+    ) -> Iterable[RowsRead[R]]:
+        """The rows for the user, in one part or more.
 
         Args:
             event: the rows.
@@ -59,19 +58,19 @@ class Received:
     vbuuids: Branches
 
 
-class OutputQueue:
+class OutputQueue(Generic[R]):
     """The output of one reader; its size is bounded by the flow-control windows of the connections.
 
     Args:
-        converter: makes the user's items of rows.
+        converter: makes the user's rows.
         catalog: the names of collections.
     """
 
-    def __init__(self, converter: Converter, catalog: Catalog) -> None:
+    def __init__(self, converter: Converter[R], catalog: Catalog) -> None:
         self._converter = converter
         self._catalog = catalog
-        self._queue: deque[Received | RollbackEvent | EventGroup] = deque()
-        self._ready: Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup] | None = None
+        self._queue: deque[Received | RollbackEvent | CollectionEvents] = deque()
+        self._ready: Iterator[RowsRead[R] | CollectionEvents] | None = None
         self._unacknowledged: tuple[NodeConnection, int] | None = None
 
     @property
@@ -79,9 +78,13 @@ class OutputQueue:
         """Whether everything was taken."""
         return not self._queue and self._ready is None
 
-    def put(self, entry: Received | RollbackEvent | EventGroup) -> None:
+    def put(self, entry: Received | RollbackEvent | CollectionEvents) -> None:
         """Append an entry; adjacent events become one group."""
-        if isinstance(entry, EventGroup) and self._queue and isinstance(last := self._queue[-1], EventGroup):
+        if (
+            isinstance(entry, CollectionEvents)
+            and self._queue
+            and isinstance(last := self._queue[-1], CollectionEvents)
+        ):
             self._queue[-1] = last.joined(entry)
         else:
             self._queue.append(entry)
@@ -91,7 +94,7 @@ class OutputQueue:
         self._queue.clear()
         self._ready = self._unacknowledged = None
 
-    def take(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
+    def take(self) -> ReaderOutput[R] | None:
         """The next item; acknowledges the bytes of the receive before. None if there is none, or it waits for names."""
         while True:
             if self._ready is not None:
@@ -107,14 +110,19 @@ class OutputQueue:
             if not self._queue:
                 return None
             entry = self._queue[0]
-            if isinstance(entry, RollbackEvent | EventGroup):
-                return self._queue.popleft()  # type: ignore[return-value]
-            names = self._names_for(entry)
-            if names is None:
-                return None
-            self._queue.popleft()
-            self._unacknowledged = (entry.connection, entry.event.flow_bytes)
-            self._ready = self._items(entry, names)
+            match entry:
+                case RollbackEvent() | CollectionEvents():
+                    self._queue.popleft()
+                    return entry
+                case Received():
+                    names = self._names_for(entry)
+                    if names is None:
+                        return None
+                    self._queue.popleft()
+                    self._unacknowledged = (entry.connection, entry.event.flow_bytes)
+                    self._ready = self._parts(entry, names)
+                case _:
+                    assert_never(entry)
 
     def _names_for(self, entry: Received) -> Names | None:
         """The names of the rows' collections; None while one has no name."""
@@ -125,11 +133,11 @@ class OutputQueue:
         ids = event.rows.collections(event.keep, has_collections=session.has_collections)
         return entry.names if all(number in entry.names for number in ids) else self._catalog.names_of(ids)
 
-    def _items(self, entry: Received, names: Names) -> Iterator[tuple[object, Mapping[int, StreamOffset]] | EventGroup]:
+    def _parts(self, entry: Received, names: Names) -> Iterator[RowsRead[R] | CollectionEvents]:
         session = entry.connection.session
         assert session is not None
         for part in entry.event.parts():
-            if isinstance(part, EventGroup):
+            if isinstance(part, CollectionEvents):
                 yield part
             else:
                 yield from self._converter.convert(part, session.has_collections, names, entry.vbuuids)

@@ -29,11 +29,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Generic
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
-    EventGroup,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -60,7 +60,15 @@ from dcpstream.client.machine.reader.stability import StableGate
 from dcpstream.client.machine.reader.vbucket import NOT_OPEN, CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
-from dcpstream.client.machine.values import UNKNOWN_BRANCH, ManifestEvent, RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import (
+    UNKNOWN_BRANCH,
+    CollectionEvents,
+    ManifestEvent,
+    R,
+    ReaderOutput,
+    RollbackEvent,
+    VbucketRange,
+)
 from dcpstream.errors import (
     ConnectionLost,
     ConnectTimeout,
@@ -100,14 +108,14 @@ MOVED_GRACE_S = 5.0
 the stream itself; without this limit, a node that is cut off would be noticed only by its silence."""
 
 
-class StreamReader:
+class StreamReader(Generic[R]):
     """Reads ranges of vbuckets until all are done.
 
     Args:
         ranges: at most one per vbucket; MAX_SEQNO as end means for ever.
         nodes: the connections; may be used again after the reader is done.
         random: for pauses.
-        converter: makes the user's items of rows.
+        converter: makes the user's rows.
         policy: what a rollback means.
         purge_gap: what to do about purged deletions.
         is_stable: whether rows are held back until all copies have them on disk.
@@ -127,7 +135,7 @@ class StreamReader:
         ranges: Iterable[VbucketRange],
         nodes: Nodes,
         random: Random,
-        converter: Converter,
+        converter: Converter[R],
         *,
         policy: RollbackPolicy,
         collections: Sequence[str] | Selection | FixedSelection | None,
@@ -220,10 +228,10 @@ class StreamReader:
                 if vbucket.stuck_since is not None:
                     vbucket.stuck_since += absence_s
 
-    def next_event(self) -> tuple[object, Mapping[int, StreamOffset]] | RollbackEvent | EventGroup | None:
-        """The next item for the user: (the converter's item, offsets after it), rollback, events; None for now.
+    def next_event(self) -> ReaderOutput[R] | None:
+        """The next rows, rollback or events for the user; None if there is nothing now.
 
-        Taking an item means that the user is finished with the one before: its bytes are acknowledged.
+        Taking the next one means that the user is finished with the one before: its bytes are acknowledged.
 
         Raises:
             DcpstreamError: the read failed; everything before was taken.
@@ -691,7 +699,7 @@ class StreamReader:
             vbucket.offset = at.with_collections(known, self._catalog.manifest_uid)
             vbucket.catch_up = None
             vbucket.released = vbucket.offset
-            self._output.put(EventGroup((), {vbucket.range.vbid: vbucket.offset}))
+            self._output.put(CollectionEvents((), {vbucket.range.vbid: vbucket.offset}))
         else:
             catch_up.is_allowed = True
         self._last_progress = now
@@ -712,7 +720,7 @@ class StreamReader:
             manifest_uid=self._catalog.manifest_uid,
             offset=offset,
         )
-        self._output.put(EventGroup((event,)))
+        self._output.put(CollectionEvents((event,)))
 
     def _nothing_wanted(self, vbucket: Vbucket, now: float) -> None:
         """All that was wanted of a vbucket is gone: a bounded read is done, an endless one waits for a while."""

@@ -14,7 +14,7 @@ from dcpstream.client.machine.connection.collection_events import follow
 from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
-    EventGroup,
+    CollectionEvents,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -235,7 +235,7 @@ def test_a_new_collection_is_told_between_the_rows_around_it(connection: NodeCon
     before, told, after = rows.parts()
     assert isinstance(before, RowsReceived)
     assert isinstance(after, RowsReceived)
-    assert isinstance(told, EventGroup)
+    assert isinstance(told, CollectionEvents)
     assert [part.offsets[0].seqno for part in (before, told, after)] == [3, 4, 5]
     assert told.offsets[0] == StreamOffset(0xA, 4, 0, 5, 5)
     (event,) = told.events
@@ -647,7 +647,7 @@ def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: boo
     connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 5) + message, 0.0)
     rows = next(item for item in connection.events() if isinstance(item, RowsReceived))
     (group,) = rows.parts()
-    assert isinstance(group, EventGroup)
+    assert isinstance(group, CollectionEvents)
     return group.events[0]
 
 

@@ -7,12 +7,11 @@ import random
 
 import pytest
 
-from dcpstream.client.machine.connection.events import EventGroup
 from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
 from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
 from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
-from dcpstream.client.machine.values import RollbackEvent, VbucketRange
+from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketRange
 from dcpstream.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -466,9 +465,9 @@ def test_a_collection_that_is_made_meanwhile_has_its_name() -> None:
     changes = []
     world._take = lambda: changes.extend(
         change
-        for event in iter(world.reader.next_event, None)
-        if not isinstance(event, EventGroup)
-        for change in event[0]  # type: ignore[index]
+        for output in iter(world.reader.next_event, None)
+        if isinstance(output, RowsRead)
+        for change in output.rows
     )
     world.run()
     assert [(change.scope, change.collection) for change in changes] == [
