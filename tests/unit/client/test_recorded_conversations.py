@@ -149,7 +149,7 @@ class Replay:
             self._take_out()
             self.session._closings.setdefault(opaque, 0)
         else:
-            self.session._requests[opaque] = (opcode, 0.0)
+            self.session._requests.sent(opaque, opcode, 0.0)
 
     def _came(self, frame: bytes) -> None:
         self._read(frame)
