@@ -1,4 +1,4 @@
-"""Received bytes as columns: the kernel, numpy, and one frame after the other give the same rows or the same error.
+"""Received bytes as columns: the kernel and plain Python give the same rows or the same error.
 
 Input: options and where the bytes are cut, and frames.
 """
@@ -28,7 +28,7 @@ from tests.kit import raw_frames
 FRAMES_AT = 2
 MAX_BYTES = 2000
 MANY = 60
-"""So many frames before the input's take the fast path of numpy."""
+"""Frames before those of the input, in half of the inputs."""
 CONTEXT = ChangeContext(collection_names={0: ("_default", "_default"), 9: ("s", "c")}, vbuuids={1: 5})
 _ROW = raw_frames.mutation()
 

@@ -1,10 +1,9 @@
 """The decoder from many frames at once to Arrow batches.
 
-`scan` finds the whole frames in a receive buffer (`boundaries`) and gathers their headers (`headers`) into a
-`FrameIndex`. `decode_wire` makes columns of the data messages, a `WireChunk`. `to_changes` gives them the names and
-types of a table of changes (`changes`, `schema`), with inflated values (`values`), attributes (`xattrs`) and text
-(`text`). `filtering` selects rows before that. `decode_messages` yields the same chunk message by message, in plain
-Python. `documents` makes typed columns of JSON values.
+`scan` finds the whole frames in a receive buffer, a `FrameIndex`. `decode_wire` makes columns of the data messages, a
+`WireChunk`: with the native kernel, or message by message in plain Python (`decode_messages`). `to_changes` gives them
+the names and types of a table of changes (`changes`, `schema`), with inflated values (`values`), attributes (`xattrs`)
+and text (`text`). `filtering` selects rows before that. `documents` makes typed columns of JSON values.
 
 Needs pyarrow (the extra `arrow`). Knows no sockets and no streams: the opaque of a row names its stream, and control
 frames are returned to the caller.

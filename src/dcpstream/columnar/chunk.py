@@ -1,7 +1,7 @@
 """The result of decoding a buffer: columns with the types of the wire.
 
 A `WireChunk` holds the data messages of a buffer as columns, and every other frame unchanged with its place among the
-rows. Both decoders, the fast one and the one by message, yield equal chunks.
+rows. Both decoders, the native one and the one by message, yield equal chunks.
 """
 
 from __future__ import annotations

@@ -1,25 +1,24 @@
 """The whole, checked frames of a receive buffer.
 
-`scan` is the first half of decoding. With the native kernel it is one loop in C. In plain Python it finds the
-boundaries (`dcpstream.columnar.boundaries`), gathers all headers once (`dcpstream.columnar.headers`) and checks them.
-The second half, `decode_wire`, continues in the way in which the buffer was scanned.
+`scan` is the first half of decoding: one loop, in C with the native kernel, otherwise in Python. The second half,
+`decode_wire`, continues in the way in which the buffer was scanned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from dcpstream.columnar.boundaries import LITTLE_ENDIAN, Int64Array, find_boundaries
-from dcpstream.columnar.headers import WORDS_BYTES, Headers, gather, swap_words
 from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.columns import NativeScan, check_rest, scan_natively
-from dcpstream.wire.frames import frame_length
+from dcpstream.wire.frames import HEADER_BYTES, frame_length
 
-SMALL_BATCH_FRAMES = 50
-"""Below this many frames numpy's fixed cost (about 75 µs) is more than decoding one by one."""
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
 MAX_BUFFER_BYTES = 2**31 - 1
 """Arrow's plain string and binary columns count their bytes in an int32."""
 
@@ -32,23 +31,17 @@ class FrameIndex:
         starts: int64[n], offset in bytes of each header in the buffer, rising; the frames touch each other.
         consumed: bytes of whole frames from the start of the scan. An incomplete frame may follow.
         end: offset in the buffer at which the last whole frame ends.
-        headers: the gathered headers; None after a native scan, and for few frames.
         native: what a native scan has found; None in plain Python.
     """
 
     starts: Int64Array
     consumed: int
     end: int
-    headers: Headers | None = field(default=None, repr=False, compare=False)
     native: NativeScan | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         """The number of whole frames."""
         return len(self.starts)
-
-    def ends(self) -> Int64Array:
-        """int64[n], offset in bytes behind each frame."""
-        return np.append(self.starts[1:], self.end)
 
 
 def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
@@ -69,7 +62,7 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
             not returned: the connection has lost its boundaries.
         ValueError: a buffer of 2 GiB or more, or bounds outside of it.
 
-    Cost: about 5 ns a frame with the native kernel; otherwise 40 ns below 600 bytes, and 130 ns above.
+    Cost: about 5 ns a frame with the native kernel; otherwise about 0.6 µs.
     """
     stop = len(buffer) if stop is None else stop
     if not 0 <= start <= stop <= len(buffer) or len(buffer) > MAX_BUFFER_BYTES:
@@ -78,17 +71,13 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
         found = scan_natively(kernel.native, buffer, start, stop)
         starts = np.frombuffer(found.starts, np.int64)
         return FrameIndex(starts, found.end - start, found.end, native=found)
-    starts, end = find_boundaries(buffer, start, stop)
-    headers = None
-    if len(starts) < SMALL_BATCH_FRAMES or not LITTLE_ENDIAN:
-        for at in starts.tolist():
-            frame_length(buffer, at)
-    else:
-        headers = Headers(swap_words(gather(buffer, starts, WORDS_BYTES)))
-        broken = headers.broken()
-        if broken.any():
-            at = int(starts[np.argmax(broken)])
-            frame_length(buffer, at)
-            raise AssertionError(f"the fast check refused the frame at {at}, the plain one did not")
-    check_rest(buffer, end, stop)
-    return FrameIndex(starts, end - start, end, headers)
+    places: list[int] = []
+    at = start
+    while stop - at >= HEADER_BYTES:
+        after = at + frame_length(buffer, at)
+        if after > stop:
+            break
+        places.append(at)
+        at = after
+    check_rest(buffer, at, stop)
+    return FrameIndex(np.array(places, np.int64), at - start, at)

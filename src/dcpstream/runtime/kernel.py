@@ -28,14 +28,14 @@ def load(switch: str | None) -> tuple[ModuleType | None, str]:
         switch: the value of `PURE_VARIABLE`, None if it is not set.
     """
     if switch not in {None, "", "0"}:
-        return None, f"plain Python with numpy ({PURE_VARIABLE}={switch})"
+        return None, f"plain Python ({PURE_VARIABLE}={switch})"
     try:
         kernel = importlib.import_module("dcpstream._kernel")
     except ImportError as error:
-        return None, f"plain Python with numpy (the native kernel is not installed: {error})"
+        return None, f"plain Python (the native kernel is not installed: {error})"
     if getattr(kernel, "INTERFACE", None) != INTERFACE:
         found = f"the kernel in {kernel.__file__} is of other sources: install dcpstream again"
-        return None, f"plain Python with numpy ({found})"
+        return None, f"plain Python ({found})"
     return kernel, f"native kernel ({kernel.__file__})"
 
 

@@ -51,11 +51,6 @@ class Field:
         return _FORMATS[self.width].lower() if self.form == "i" else _FORMATS[self.width]
 
     @property
-    def dtype(self) -> str:
-        """Its type in numpy."""
-        return f"S{self.width}" if self.form == "s" else f">{self.form}{self.width}"
-
-    @property
     def type_name(self) -> str:
         """Its type in documents and errors: u16, i64, 16 bytes."""
         return f"{self.width} bytes" if self.form == "s" else f"{self.form}{8 * self.width}"

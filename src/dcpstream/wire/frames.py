@@ -36,8 +36,6 @@ HEADER = struct.Struct(">" + "".join({1: "B", 2: "H", 4: "I", 8: "Q"}[width] for
 HEADER_BYTES = 24
 BODY_LENGTH_AT = 8
 """Offset of the body's length in a header."""
-unpack_body_length = struct.Struct(">I").unpack_from
-"""For loops that follow frames and need nothing else of their headers: (buffer, frame's offset + `BODY_LENGTH_AT`)."""
 MAX_FRAME_BYTES = 30 * 1024 * 1024
 """Largest frame: the server's default max_packet_size; a larger one closes the connection."""
 MAX_FRAME_BYTES_BEFORE_AUTH = 16 * 1024

@@ -3,7 +3,7 @@
 Theory of operation: a message is a frozen dataclass whose fields are declared with `u8` … `u64`, `i64` and `raw`. The
 `message` decorator reads the declarations, works out offsets, compiles the structs and enters a `Layout` into
 `LAYOUTS`. Everything else is derived from that one table: the encoder (`encode`, `pack`), the decoder (`decode`,
-`unpack`, `decode_message`), numpy dtypes, the checks of both protocol ends (`dcpstream.wire.shape`), flow-control
+`unpack`, `decode_message`), the checks of both protocol ends (`dcpstream.wire.shape`), flow-control
 accounting, the Hypothesis strategies of the test kit, `dcpstream decode`, and the reference pages. `record` does the
 same for structures that have no opcode, such as the entries of a failover log.
 
@@ -297,11 +297,6 @@ class Layout:
                 return at
             at += width
         raise KeyError(name)
-
-    def numpy_dtype(self) -> list[tuple[str, str]]:
-        """A numpy dtype description of header and extras: (name, big-endian type) pairs, 24 + extras_bytes in all."""
-        header = [(name, f">u{width}") for name, width in HEADER_FIELDS]
-        return header + [(item.name, item.dtype) for item in self.extras_fields]
 
     def mismatch(self, frame: Frame) -> str | None:
         """The reason why the frame does not have this layout, or None if it does."""

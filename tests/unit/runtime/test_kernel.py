@@ -26,20 +26,20 @@ WIDTHS = (1, 1, 2, 8, 8, 8, 4, 4, 4, 4, 2)
 class TestChoice:
     @pytest.mark.parametrize("switch", ["1", "yes", "true"])
     def test_the_variable_turns_it_off(self, switch: str) -> None:
-        assert kernel.load(switch) == (None, f"plain Python with numpy (DCPSTREAM_PURE={switch})")
+        assert kernel.load(switch) == (None, f"plain Python (DCPSTREAM_PURE={switch})")
 
     @pytest.mark.parametrize("switch", [None, "", "0"])
     def test_without_a_kernel_plain_python_runs(self, switch: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "dcpstream._kernel", None)
         native, description = kernel.load(switch)
         assert native is None
-        assert description.startswith("plain Python with numpy (the native kernel is not installed: ")
+        assert description.startswith("plain Python (the native kernel is not installed: ")
 
     def test_a_kernel_of_other_sources_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         older = ModuleType("dcpstream._kernel")
         older.__file__ = "there"
         monkeypatch.setitem(sys.modules, "dcpstream._kernel", older)
-        text = "plain Python with numpy (the kernel in there is of other sources: install dcpstream again)"
+        text = "plain Python (the kernel in there is of other sources: install dcpstream again)"
         assert kernel.load(None) == (None, text)
         older.__dict__["INTERFACE"] = kernel.INTERFACE
         assert kernel.load(None) == (older, "native kernel (there)")
@@ -57,7 +57,7 @@ class TestChoice:
             timeout=patient(60),
             check=True,
         )
-        assert done.stdout == "None plain Python with numpy (DCPSTREAM_PURE=1)\n"
+        assert done.stdout == "None plain Python (DCPSTREAM_PURE=1)\n"
 
 
 @pytest.fixture(scope="module")

@@ -41,17 +41,6 @@ def test_no_two_layouts_of_an_opcode_fit_the_same_frame() -> None:
         assert len(fitting) <= 1, fitting
 
 
-def test_numpy_dtype_describes_header_and_extras() -> None:
-    numpy = pytest.importorskip("numpy")
-    layout = dcp.Mutation.layout
-    dtype = numpy.dtype(layout.numpy_dtype())
-    assert dtype.itemsize == 24 + 31
-    data = dcp.Mutation(vbid=7, opaque=9, cas=11, by_seqno=2**63 + 1, rev_seqno=3, flags=4, key=b"k").encode()
-    row = numpy.frombuffer(data[: dtype.itemsize], dtype)[0]
-    assert (row["vbid"], row["opaque"], row["cas"]) == (7, 9, 11)
-    assert (int(row["by_seqno"]), row["rev_seqno"], row["flags"]) == (2**63 + 1, 3, 4)
-
-
 def test_a_field_that_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(FieldError, match=r"StreamEnd\.reason=-1 is not a u32"):
         dcp.StreamEnd(reason=-1).encode()

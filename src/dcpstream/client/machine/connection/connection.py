@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder, MixedDecoder
+from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
@@ -45,7 +45,7 @@ _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFIC
 
 
 def _decoder_for_changes(collections: bool) -> Decoder:
-    return MixedDecoder(collections) if kernel.native is None else NativeDecoder(kernel.native, collections)
+    return FrameDecoder() if kernel.native is None else NativeDecoder(kernel.native, collections)
 
 
 class NodeConnection:
@@ -59,7 +59,7 @@ class NodeConnection:
         now: seconds of a monotonic clock.
         connect_timeout_s: from now until the handshake is done.
         arrow: decode rows into Arrow columns; else for single changes: into the kernel's columns, without the kernel
-            into frames, and where that is faster into Arrow columns, too.
+            into frames.
         frames: keep all rows as frames.
     """
 

@@ -8,7 +8,6 @@ them, and which row is the first above a seqno. `FrameRows` needs no extra; `Arr
 from __future__ import annotations
 
 import importlib
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -31,19 +30,8 @@ if TYPE_CHECKING:
 DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
 
 
-MANY_RUNS = 8
-"""Number of runs from which their ends are looked up all at once."""
-
-COLUMNS_MIN_BYTES = 64 * 1024
-"""Bytes of a receive from which single changes are read from columns; below, the fixed cost of columns is more."""
-
-COLUMNS_AFTER_BYTES = 16 * 1024 * 1024
-"""Bytes of large receives before pyarrow is imported for single changes: what the import costs is saved by then."""
-
 SMALL_IDS = 1 << 16
 """Ids of collections below this are counted instead of sorted, which takes a twentieth of the time."""
-
-NEVER = 1 << 63
 
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
@@ -258,17 +246,8 @@ class ArrowRows:
         if self._found is not None:
             edges: list[tuple[int, int, int]] = self._found[1]
             return edges
-        if len(runs) < MANY_RUNS:
-            vbid, seqno = self.vbid, self.seqno
-            return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
-        firsts = [first for first, _, _ in runs]
-        lasts = [stop - 1 for _, stop, _ in runs]
-        return zip(
-            self.chunk.vbucket[firsts].tolist(),
-            self.chunk.seqno[firsts].tolist(),
-            self.chunk.seqno[lasts].tolist(),
-            strict=True,
-        )
+        vbid, seqno = self.vbid, self.seqno
+        return [(vbid(first), seqno(first), seqno(stop - 1)) for first, stop, _ in runs]
 
     def disorder(self) -> tuple[list[int], list[int]]:
         """Rows that do not follow the row before."""
@@ -330,38 +309,6 @@ class ArrowDecoder:
         """The whole frames between `start` and `stop`."""
         index = self._scan(buffer, start, stop)
         return ArrowRows(self._decode(buffer, index, self._options), index.consumed), start + index.consumed
-
-
-class MixedDecoder:
-    """Rows for single changes without the kernel: Arrow columns if many arrive and pyarrow is installed, else frames.
-
-    Reading a column is much cheaper than a Python step for each field of each frame.
-
-    Args:
-        collections: whether keys carry a collection id.
-    """
-
-    def __init__(self, collections: bool) -> None:
-        self._collections = collections
-        self._frames = FrameDecoder()
-        self._columns: ArrowDecoder | None = None
-        self._until_columns = 0 if "pyarrow" in sys.modules else COLUMNS_AFTER_BYTES
-
-    def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
-        """The whole frames between `start` and `stop`."""
-        if stop - start >= COLUMNS_MIN_BYTES:
-            self._until_columns -= stop - start
-            if self._until_columns < 0:
-                try:
-                    if self._columns is None:
-                        self._columns = ArrowDecoder(self._collections)
-                    return self._columns.decode(buffer, start, stop)
-                except ConfigError:
-                    self._until_columns = NEVER
-                except FieldError:
-                    # A key that cannot be read concerns only its own row here; as frames the others can be read.
-                    pass
-        return self._frames.decode(buffer, start, stop)
 
 
 def require_columnar() -> ModuleType:

@@ -6,11 +6,11 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.native_rows import NativeRows
-from dcpstream.client.machine.connection.rows import ArrowRows, FrameRows
+from dcpstream.client.machine.connection.rows import FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, RowsRead
@@ -20,11 +20,6 @@ from dcpstream.wire import Datatype, Frame
 from dcpstream.wire.keys import split_collection_key
 from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutation
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from dcpstream.columnar import WireChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,50 +65,6 @@ class Change:
         if self._run is None:
             return StreamOffset(self.vbuuid, self.seqno, 0, None)  # the snapshot is not known: bounds that always hold
         return self._run.offset(self.seqno)
-
-
-class _Draft:
-    """A `Change` in the making.
-
-    The slots of a frozen dataclass are filled through `object.__setattr__`, which takes 1.1 µs. A draft has the same
-    slots without the lock, so it becomes a change by a change of its class.
-    """
-
-    __slots__ = Change.__slots__
-
-    def __init__(
-        self,
-        op: str,
-        key: bytes,
-        value: bytes | None,
-        scope: str,
-        collection: str,
-        vbid: int,
-        vbuuid: int,
-        seqno: int,
-        rev: int,
-        cas: int,
-        flags: int,
-        datatype: int,
-        expiry: int,
-        xattrs: Mapping[str, bytes],
-        run: Run | None,
-    ) -> None:
-        self.op = op
-        self.key = key
-        self.value = value
-        self.scope = scope
-        self.collection = collection
-        self.vbid = vbid
-        self.vbuuid = vbuuid
-        self.seqno = seqno
-        self.rev = rev
-        self.cas = cas
-        self.flags = flags
-        self.datatype = datatype
-        self.expiry = expiry
-        self.xattrs = xattrs
-        self._run = run
 
 
 class _Shape(NamedTuple):
@@ -211,8 +162,6 @@ class ChangeConverter:
         rows = event.rows
         if isinstance(rows, NativeRows):
             changes = native_changes(rows, event.runs, names, vbuuids)
-        elif isinstance(rows, ArrowRows):
-            changes = changes_in(rows.chunk, event.runs, names, vbuuids)
         else:
             assert isinstance(rows, FrameRows)
             changes = changes_of(rows.frames, event.runs, has_collections, names, vbuuids)
@@ -256,77 +205,6 @@ def native_changes(rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids:
         _body_of,
     )
     return changes
-
-
-def changes_in(chunk: WireChunk, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:
-    """The changes in those rows of a chunk that lie in runs, in their order; as `changes_of` makes them of frames.
-
-    Raises:
-        FieldError: a value is malformed.
-
-    Cost: about 2 µs a change.
-    """
-    key_offsets, keys = _offsets_and_bytes(chunk.key)
-    value_offsets, values = _offsets_and_bytes(chunk.value)
-    columns = [
-        column.tolist()
-        for column in (
-            chunk.opcode,
-            chunk.collection_ids,
-            chunk.vbucket,
-            chunk.seqno,
-            chunk.rev,
-            chunk.cas,
-            chunk.flags,
-            chunk.datatype,
-            chunk.expiry,
-        )
-    ]
-    ops, known = _OPS, {}
-    for number in set(columns[1]):
-        known[number] = names.get(number) or ("", f"0x{number:x}")
-    changes: list[Change] = []
-    append = changes.append
-    for run in runs:
-        row = run.first
-        for opcode, collection_id, vbid, seqno, rev, cas, flags, datatype, expiry in zip(
-            *(column[run.first : run.stop] for column in columns), strict=True
-        ):
-            op = ops[opcode]
-            value = values[value_offsets[row] : value_offsets[row + 1]]
-            body, xattrs = _body_of(value, datatype, op)
-            key = keys[key_offsets[row] : key_offsets[row + 1]]
-            row += 1
-            scope, collection = known[collection_id]
-            draft = _Draft(
-                op,
-                key,
-                body,
-                scope,
-                collection,
-                vbid,
-                vbuuids.get(vbid, 0),
-                seqno,
-                rev,
-                cas,
-                flags,
-                datatype,
-                expiry,
-                xattrs,
-                run,
-            )
-            draft.__class__ = Change  # type: ignore[assignment]
-            append(draft)  # type: ignore[arg-type]
-    return tuple(changes)
-
-
-def _offsets_and_bytes(column: pa.BinaryArray) -> tuple[list[int], bytes]:
-    """Where each value of a column begins, the end of the last one, and the bytes of all."""
-    import numpy as np
-
-    _, offsets, data = column.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).tolist()
-    return bounds, data.to_pybytes()
 
 
 def positions_after(changes: Iterable[Change]) -> dict[int, StreamOffset]:

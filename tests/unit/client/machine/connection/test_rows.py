@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 
 from dcpstream.client.machine.connection.native_rows import NativeDecoder
 from dcpstream.client.machine.connection.rows import (
-    COLUMNS_AFTER_BYTES,
-    COLUMNS_MIN_BYTES,
     ArrowDecoder,
-    ArrowRows,
     Decoder,
     FrameDecoder,
     FrameRows,
-    MixedDecoder,
     Rows,
     require_columnar,
 )
@@ -152,45 +148,3 @@ def test_the_kernel_leaves_a_key_that_cannot_be_read_to_its_row() -> None:
     rows, end = native_decoder().decode(data, 0, len(data))
     assert isinstance(rows, FrameRows)
     assert (rows.count, end) == (3, len(data))
-
-
-class TestMixedDecoder:
-    """Single changes: columns for many messages, frames otherwise."""
-
-    MANY = bytearray(b"".join(mutation(1, seqno, value=bytes(1000)) for seqno in range(1, 101)))
-
-    def decode(self, decoder: MixedDecoder, data: bytearray) -> Rows:
-        rows, end = decoder.decode(data, 0, len(data))
-        assert end == len(data)
-        assert rows.count == 100 if data is self.MANY else rows.count
-        return rows
-
-    def test_few_messages_stay_frames(self) -> None:
-        few = bytearray(mutation(1, 1))
-        assert isinstance(self.decode(MixedDecoder(True), few), FrameRows)
-        assert len(few) < COLUMNS_MIN_BYTES <= len(self.MANY)
-
-    def test_many_become_columns_where_pyarrow_is_loaded(self) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-        assert isinstance(self.decode(MixedDecoder(True), self.MANY), ArrowRows)
-
-    def test_pyarrow_is_imported_only_when_it_pays(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-        with monkeypatch.context() as patch:
-            patch.delitem(sys.modules, "pyarrow")
-            decoder = MixedDecoder(True)
-        before = COLUMNS_AFTER_BYTES // len(self.MANY)
-        kinds = [type(self.decode(decoder, self.MANY)) for _ in range(before + 3)]
-        assert kinds == [FrameRows] * before + [ArrowRows] * 3
-
-    def test_a_key_that_cannot_be_read_is_left_to_its_row(self) -> None:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-        decoder = MixedDecoder(True)
-        bad = bytearray(raw_frames.mutation(b"\x80") + self.MANY)
-        assert isinstance(self.decode(decoder, bad), FrameRows)
-        assert isinstance(self.decode(decoder, self.MANY), ArrowRows)
-
-    def test_without_pyarrow_all_are_frames(self, without_extras: None) -> None:
-        decoder = MixedDecoder(True)
-        decoder._until_columns = 0
-        assert [type(self.decode(decoder, self.MANY)) for _ in range(3)] == [FrameRows] * 3

@@ -13,8 +13,8 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
-from dcpstream.client.machine.connection.rows import ArrowDecoder, FrameDecoder
-from dcpstream.client.machine.reader.changes import Change, change_of, changes_in, changes_of, native_changes
+from dcpstream.client.machine.connection.rows import FrameDecoder
+from dcpstream.client.machine.reader.changes import Change, change_of, changes_of, native_changes
 from dcpstream.client.machine.tracker import Run
 from dcpstream.errors import FieldError
 from dcpstream.runtime import kernel
@@ -83,14 +83,7 @@ def natively(data: bytearray, runs: Sequence[Run], vbuuids: Mapping[int, int]) -
     return native_changes(rows, runs, NAMES, vbuuids)
 
 
-def by_arrow(data: bytearray, runs: Sequence[Run], vbuuids: Mapping[int, int]) -> tuple[Change, ...]:
-    """The same out of Arrow columns."""
-    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    rows, _ = ArrowDecoder(True).decode(data, 0, len(data))
-    return changes_in(rows.chunk, runs, NAMES, vbuuids)
-
-
-@pytest.mark.parametrize("way", [natively, by_arrow])
+@pytest.mark.parametrize("way", [natively])
 class TestColumns:
     """Changes out of columns are those out of frames."""
 
