@@ -77,6 +77,20 @@ def _in_its_process(method: Callable[Concatenate[Node, P], T]) -> Callable[Conca
     return carry_out
 
 
+def _on_its_loop(method: Callable[Concatenate[Node, P], T]) -> Callable[Concatenate[Node, P], T]:
+    """Have a method carried out on the node's loop between two turns; in the node's own process, if it has one."""
+
+    @_in_its_process
+    @wraps(method)
+    def carry_out(self: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def act() -> T:
+            return method(self, *args, **kwargs)
+
+        return self._order(act)
+
+    return carry_out
+
+
 class Node:
     """An embedded Couchbase-compatible node.
 
@@ -422,7 +436,8 @@ class Node:
         check_kinds(settings)
         chosen = self._settings_of(name) if settings is None else settings
 
-        async def create(buckets: RunningBuckets) -> None:
+        async def create() -> None:
+            buckets = self._serving[1]
             await buckets.gone(name)
             buckets.create(name, count, chosen, is_filled=True)
 
@@ -435,11 +450,7 @@ class Node:
         Raises:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
         """
-
-        async def drop(buckets: RunningBuckets) -> None:
-            await buckets.drop(self._bucket(name).name)
-
-        self._order(drop)
+        self._order(lambda: self._serving[1].drop(self._bucket(name).name))
 
     @_in_its_process
     def flush_bucket(self, name: str) -> None:
@@ -451,13 +462,9 @@ class Node:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
             StoreError: it could not be made durable.
         """
+        self._order(lambda: self._serving[1].flush(self._bucket(name).name))
 
-        async def flush(buckets: RunningBuckets) -> None:
-            await buckets.flush(self._bucket(name).name)
-
-        self._order(flush)
-
-    @_in_its_process
+    @_on_its_loop
     def change_bucket(self, name: str, settings: BucketSettings) -> None:
         """Give a bucket other settings, durably.
 
@@ -465,18 +472,13 @@ class Node:
             ConfigError: there is no such bucket, or a changed setting is fixed.
             DcpstreamError: the node does not run. StoreError: it could not be made durable.
         """
+        bucket = self._bucket(name)
+        for field in ("is_ephemeral", "conflict_resolution"):
+            if getattr(settings, field) != getattr(bucket.settings, field):
+                raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
+        self._serving[0].change_settings(bucket, settings)
 
-        async def change(_: RunningBuckets) -> None:
-            bucket = self._bucket(name)
-            for field in ("is_ephemeral", "conflict_resolution"):
-                if getattr(settings, field) != getattr(bucket.settings, field):
-                    raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
-            assert self.engine is not None
-            self.engine.change_settings(bucket, settings)
-
-        self._order(change)
-
-    @_in_its_process
+    @_on_its_loop
     def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
         """Give a bucket these scopes and collections; others are dropped with their documents.
 
@@ -489,24 +491,19 @@ class Node:
         Raises:
             ConfigError: no such bucket, or a name that cannot be. DcpstreamError: the node does not run.
         """
+        bucket = self._bucket(name)
+        wanted = {
+            scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
+            for scope, items in scopes.items()
+        }
+        editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
+        try:
+            manifest = editor.replace_all(wanted, keeps_default_collection=True)
+        except ManifestError as error:
+            raise ConfigError("scopes", scopes, str(error)) from error
+        self._serving[0].set_manifest(bucket, manifest)
 
-        async def change(_: RunningBuckets) -> None:
-            bucket = self._bucket(name)
-            assert self.engine is not None
-            wanted = {
-                scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
-                for scope, items in scopes.items()
-            }
-            editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
-            try:
-                manifest = editor.replace_all(wanted, keeps_default_collection=True)
-            except ManifestError as error:
-                raise ConfigError("scopes", scopes, str(error)) from error
-            self.engine.set_manifest(bucket, manifest)
-
-        self._order(change)
-
-    @_in_its_process
+    @_on_its_loop
     def begin_playback(self, name: str, manifest: Manifest, uuid: str = "") -> None:
         """Make an empty bucket ready for `play`.
 
@@ -518,17 +515,12 @@ class Node:
         Raises:
             ConfigError: no such bucket, or one that has documents. DcpstreamError: the node does not run.
         """
+        bucket = self._bucket(name)
+        if any(vbucket is not None and vbucket.high_seqno for vbucket in bucket.vbuckets):
+            raise ConfigError("bucket", name, "an empty one: a recording is played into nothing else")
+        Playback(bucket, self._serving[0]).begin(manifest, uuid)
 
-        async def begin(_: RunningBuckets) -> None:
-            bucket = self._bucket(name)
-            if any(vbucket is not None and vbucket.high_seqno for vbucket in bucket.vbuckets):
-                raise ConfigError("bucket", name, "an empty one: a recording is played into nothing else")
-            assert self.engine is not None
-            Playback(bucket, self.engine).begin(manifest, uuid)
-
-        self._order(begin)
-
-    @_in_its_process
+    @_on_its_loop
     def play(self, name: str, frames: bytes) -> None:
         """Take recorded history into a bucket, with its seqnos, CAS and failover logs.
 
@@ -540,14 +532,9 @@ class Node:
             ConfigError: no such bucket.
             DcpstreamError: a row does not follow the bucket's, or the node does not run.
         """
+        Playback(self._bucket(name), self._serving[0]).take(frames)
 
-        async def play(_: RunningBuckets) -> None:
-            assert self.engine is not None
-            Playback(self._bucket(name), self.engine).take(frames)
-
-        self._order(play)
-
-    @_in_its_process
+    @_on_its_loop
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
         """Make a user, or change one.
 
@@ -560,27 +547,19 @@ class Node:
         Raises:
             ConfigError: a name, password or role that cannot be. DcpstreamError: the node does not run.
         """
+        self._users.put(name, password, roles, display_name)
 
-        async def add(_: RunningBuckets) -> None:
-            self._users.put(name, password, roles, display_name)
-
-        self._order(add)
-
-    @_in_its_process
+    @_on_its_loop
     def remove_user(self, name: str) -> None:
         """Take a user away, also on connections that are open.
 
         Raises:
             ConfigError: there is none, or the node was started with it. DcpstreamError: the node does not run.
         """
+        if not self._users.remove(name):
+            raise ConfigError("user", name, "a user of this node")
 
-        async def remove(_: RunningBuckets) -> None:
-            if not self._users.remove(name):
-                raise ConfigError("user", name, "a user of this node")
-
-        self._order(remove)
-
-    @_in_its_process
+    @_on_its_loop
     def change_users(self, change: str, *arguments: Any) -> None:
         """Carry out a change of users or groups that was made on another member of the cluster.
 
@@ -590,46 +569,33 @@ class Node:
         Raises:
             ConfigError: it cannot be. DcpstreamError: the node does not run.
         """
-
-        async def carry_out(_: RunningBuckets) -> None:
-            if change == "put_group":
-                name, data = arguments
-                self._users.put_group(Group.from_json(name, data))
-            else:
-                getattr(self._users, change)(*arguments)
-
-        self._order(carry_out)
+        if change == "put_group":
+            name, data = arguments
+            self._users.put_group(Group.from_json(name, data))
+        else:
+            getattr(self._users, change)(*arguments)
 
     @_in_its_process
     def users_data(self) -> dict[str, Any]:
         """The users and groups made while it ran, for `take_users` of another member: salted hashes, no password."""
         return self._users.to_json()
 
-    @_in_its_process
+    @_on_its_loop
     def take_users(self, data: Mapping[str, Any]) -> None:
         """Have the users and groups of another member, and no others beside those that the node was started with.
 
         Raises:
             ConfigError: it is not what `users_data` gives. DcpstreamError: the node does not run.
         """
+        self._users.replace(data)
 
-        async def take(_: RunningBuckets) -> None:
-            self._users.replace(data)
-
-        self._order(take)
-
-    @_in_its_process
+    @_on_its_loop
     def set_pool(self, name: str | None, quotas_mib: Mapping[str, int]) -> None:
         """Set the name of the cluster, unless it is None, and memory quotas of services, as POST /pools/default does.
 
         Raises: DcpstreamError: the node does not run.
         """
-
-        async def change(_: RunningBuckets) -> None:
-            assert self.engine is not None
-            self.engine.set_pool(name, quotas_mib)
-
-        self._order(change)
+        self._serving[0].set_pool(name, quotas_mib)
 
     @_in_its_process
     def inject(self, kind: str, /, **fields: Any) -> int:
@@ -644,42 +610,23 @@ class Node:
         Raises:
             ConfigError: a fault that cannot be. DcpstreamError: the node does not run.
         """
-        numbers: list[int] = []
+        return self._order(lambda: self._serving[2].inject(kind, fields))
 
-        async def inject(_: RunningBuckets) -> None:
-            assert self._fault_host is not None, "it runs"
-            numbers.append(await self._fault_host.inject(kind, fields))
-
-        self._order(inject)
-        return numbers[0]
-
-    @_in_its_process
+    @_on_its_loop
     def lift(self, number: int | None = None) -> None:
         """End a fault, or all of them. One that is not there is left alone.
 
         Raises: DcpstreamError: the node does not run.
         """
+        self._serving[2].lift(number)
 
-        async def lift(_: RunningBuckets) -> None:
-            assert self._fault_host is not None, "it runs"
-            self._fault_host.lift(number)
-
-        self._order(lift)
-
-    @_in_its_process
+    @_on_its_loop
     def faults(self) -> list[dict[str, Any]]:
         """The faults that last: their fields, `id`, and `hits`, how often they acted.
 
         Raises: DcpstreamError: the node does not run.
         """
-        found: list[dict[str, Any]] = []
-
-        async def look(_: RunningBuckets) -> None:
-            assert self._fault_host is not None, "it runs"
-            found.extend(self._fault_host.describe())
-
-        self._order(look)
-        return found
+        return list(self._serving[2].describe())
 
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None
@@ -687,20 +634,28 @@ class Node:
             raise ConfigError("bucket", name, "a bucket of this node")
         return bucket
 
-    def _order(self, what: Callable[[RunningBuckets], Coroutine[Any, Any, None]]) -> None:
-        """Run a change of the buckets on the node's loop."""
-        loop, buckets, server = self._loop, self._buckets, self._server
-        if not self.is_running or loop is None or buckets is None or server is None:
+    def _order(self, what: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a change on the node's loop."""
+        loop, server = self._loop, self._server
+        if not self.is_running or loop is None or server is None:
             raise DcpstreamError("the node does not run: start it first")
 
-        async def turn() -> None:
+        async def turn() -> T:
             server.set_time()
             try:
-                await what(buckets)
+                return await what()
             finally:
                 server.schedule_turn()
 
-        asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
+
+    @property
+    def _serving(self) -> tuple[Engine, RunningBuckets, FaultHost]:
+        """The parts of a node that runs."""
+        assert self.engine is not None
+        assert self._buckets is not None
+        assert self._fault_host is not None
+        return self.engine, self._buckets, self._fault_host
 
     # --------------------------------------------------------------------------------------------------- its thread
 
