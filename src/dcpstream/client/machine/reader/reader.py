@@ -29,11 +29,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic
+from typing import Generic, assert_never
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
+    ConfigPushed,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -41,6 +42,9 @@ from dcpstream.client.machine.connection.events import (
     StreamOpened,
     StreamRefused,
     StreamStopped,
+)
+from dcpstream.client.machine.connection.events import (
+    Event as ConnectionEvent,
 )
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import (
@@ -365,7 +369,7 @@ class StreamReader(Generic[R]):
             f"no progress for {self._idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
         )
 
-    def _handle(self, connection: NodeConnection, event: object, now: float) -> None:
+    def _handle(self, connection: NodeConnection, event: ConnectionEvent, now: float) -> None:
         match event:
             case RowsReceived():
                 self._rows(connection, event, now)
@@ -381,6 +385,10 @@ class StreamReader(Generic[R]):
                 self._broken(event.stream, event.error, now)
             case Answer():
                 self._answered(connection, event, now)
+            case ConfigPushed():
+                pass  # `Nodes` takes maps and gives none on
+            case _:
+                assert_never(event)
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
