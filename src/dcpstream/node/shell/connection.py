@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every read needs some.
+_INPUT = Wants.INPUT
+_ROOM = Wants.ROOM
+_TURN = Wants.TURN
+_CLOSE = Wants.CLOSE
+
 READ_BYTES = 512 * 1024
 """Size of the buffer that all connections read into. The more requests one read brings, the cheaper is each of them."""
 SHORT_READ_BYTES = 16 * 1024
@@ -284,15 +290,15 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is None or transport is None or transport.is_closing():
             return
         self.server.set_time()
-        takes_answers, wants = self._takes_answers(transport), Wants.ROOM
-        while wants is Wants.ROOM and takes_answers:
-            step = session.receive(data)
-            data, wants, self._needed = data[step.used :], step.wants, step.needed
-            if step.output:
-                self._write(step.output)
+        takes_answers, wants = self._takes_answers(transport), _ROOM
+        while wants is _ROOM and takes_answers:
+            output, wants, used, self._needed, _ = session.receive(data)
+            data = data[used:]
+            if output:
+                self._write(output)
                 takes_answers = self._takes_answers(transport)
-        self._set_reading(wants is Wants.INPUT and takes_answers)
-        if wants is Wants.TURN and not self._is_sliced:
+        self._set_reading(wants is _INPUT and takes_answers)
+        if wants is _TURN and not self._is_sliced:
             self._postpone()
         if session.identity.user is not self.user:
             self.server.count_user(self)
@@ -320,6 +326,8 @@ class KvProtocol(asyncio.BufferedProtocol):
 
     def _takes_answers(self, transport: asyncio.Transport) -> bool:
         """Whether the client reads. A DCP client's BUFFER_ACK must be read also while data waits for it."""
+        if self._is_writable and self._gate is None:
+            return True
         return self._can_send or (self._has_dcp and transport.get_write_buffer_size() < WRITE_LIMIT_BYTES)
 
     def _set_reading(self, is_reading: bool) -> None:
@@ -386,12 +394,12 @@ class KvProtocol(asyncio.BufferedProtocol):
             if self._has_dcp:
                 self._lent += [piece for piece in step.output if isinstance(piece, memoryview)]
                 self._give_back(transport)
-        if step.wants is Wants.CLOSE:
+        if step.wants is _CLOSE:
             self._close()
             return
-        if step.wants is Wants.TURN:
+        if step.wants is _TURN:
             self.server.schedule_turn()
-        elif step.wants is Wants.INPUT and not self._is_reading and not self._is_sliced:
+        elif step.wants is _INPUT and not self._is_reading and not self._is_sliced:
             self._process(self._take())
         if step.wake_at is not None:
             self._schedule_timeout(step.wake_at)

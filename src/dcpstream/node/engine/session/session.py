@@ -66,6 +66,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every read needs some.
+_INPUT = Wants.INPUT
+_ROOM = Wants.ROOM
+_TURN = Wants.TURN
+_EVENT = Wants.EVENT
+_CLOSE = Wants.CLOSE
+
 STREAM_OUTPUT_BYTES = 256 * 1024
 """Limit of waiting output up to which a long answer is continued, so that other connections are served in between."""
 
@@ -545,19 +552,19 @@ class Session:
         """Answer the whole frames at the start of `data`: the kept rest and what came since."""
         at, end = 0, len(data)
         engine, output, pending = self.engine, self.output, self.pending
-        faults, wants = engine.faults, Wants.INPUT
+        faults, wants = engine.faults, _INPUT
         while True:
             if pending.frame is not None or self.close_reason is not None or output.held_bytes > MAX_OUTPUT_BYTES:
-                wants = Wants.EVENT
+                wants = _EVENT
                 break
             if end - at < self._needed:
                 break
             if at and engine.stopwatch() - engine.now > SLICE_S:
-                wants = Wants.TURN
+                wants = _TURN
                 break
             at = self._answer_one(data, at, faults) if faults.has_requests else self._answer(data, at)
             if output.nbytes > engine.output_limit:
-                wants = Wants.ROOM
+                wants = _ROOM
                 break
         return Step(self.take_output() if output.pieces else (), wants, at, self._needed, None)
 
@@ -823,13 +830,13 @@ class Session:
         """What the session waits for after it sent."""
         output = self.output
         if self.close_reason is not None:
-            return Wants.EVENT if output.is_held else Wants.CLOSE
+            return _EVENT if output.is_held else _CLOSE
         if wants_turn:
             self.wake()
-            return Wants.TURN
+            return _TURN
         if self.pending.frame is not None or output.nbytes > self.engine.output_limit:
-            return Wants.EVENT
-        return Wants.INPUT
+            return _EVENT
+        return _INPUT
 
     def handle_timeout(self) -> None:
         """Carry out what is due in the DCP connection."""
