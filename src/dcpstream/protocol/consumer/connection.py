@@ -96,6 +96,10 @@ def check_add_stream(frame: Frame) -> Refusal | None:
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
 
 
+ROOM_CHECK_S = 1.0
+"""A replica without room holds its acknowledgement back and looks so often whether there is room again,
+because a bucket reports no event for that."""
+
 _HANDLERS: ByMessage[Callable[[ConsumerConnection, Frame], None]] = ByMessage("a consumer")
 """The requests that a consumer handles; any other well-formed DCP request ends the connection."""
 
@@ -146,6 +150,7 @@ class ConsumerConnection:
         self.opened_at = now
         self.pause = Pause(now)
         self._silence = Silence(now, idle_timeout_s)
+        self._room_check_at = now
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
@@ -433,9 +438,10 @@ class ConsumerConnection:
         """The messages to send; empty if there are none. All of them are small, so `max_bytes` does not matter."""
         if self.close_reason is not None:
             return []
-        if self.negotiation.has_begun and self.replicas.has_room:
-            freed = self.window.take(now)
-            if freed:
+        if self.negotiation.has_begun:
+            if not self.replicas.has_room:
+                self._room_check_at = now + ROOM_CHECK_S
+            elif freed := self.window.take(now):
                 opaque = opaque_of(self._next_number())
                 self._out.append(BufferAck.pack(freed, opaque=opaque))
         out: list[Buffer] = list(self._out)
@@ -447,8 +453,8 @@ class ConsumerConnection:
         """The time at which `handle_timeout` must be called, for an acknowledgement or to give the producer up."""
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
-        ack = self.window.next_timeout if self.replicas.has_room else None
-        return earliest(ack, self._given_up_at)
+        ack = self.window.next_timeout
+        return earliest(None if ack is None else max(ack, self._room_check_at), self._given_up_at)
 
     @property
     def _given_up_at(self) -> float | None:
