@@ -50,7 +50,7 @@ def test_a_scan_that_is_read_slowly(node):
         # Nobody reads: what the node makes of 12 MB meanwhile is bounded, and others are served.
         for _ in range(50):
             assert other.call(Opcode.GET, key=b"\0k00001").value == VALUE
-        (session,) = [item for item in node.engine.sessions if item.is_streaming]
+        (session,) = [item for item in node.engine.sessions if item.pending.steps is not None]
         assert session.output.nbytes < 1_000_000
         size = packets = 0
         while True:

@@ -139,7 +139,7 @@ class Engine(Generic[S]):
         max_connections: sessions at a time.
         has_maps: whether there are cluster configurations; see `hide_maps`.
         control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
-        is_stepwise: whether `end_turn` is called again while `is_behind`, so that long work is done in steps.
+        is_stepwise: whether `end_turn` is called again until `is_quiet`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
         trusts_own_host: whether one is taken from this machine in any case: a member's manager logs in like that.
     """
@@ -305,11 +305,6 @@ class Engine(Generic[S]):
             if bucket.behind or (bucket.dirty and bucket.dcp_sessions):
                 return False
         return True
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the next turn has more to do, without waiting for an event."""
-        return any(bucket.behind for bucket in self.buckets.values())
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""

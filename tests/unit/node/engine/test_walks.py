@@ -49,7 +49,7 @@ def finish(client: Talker, frames: list[Frame], between: Iterable[Callable[[], o
     """Turn by turn, with something else done in each."""
     others = iter(between)
     turns = 0
-    while client.session.is_streaming:
+    while client.session.pending.steps is not None:
         next(others, lambda: None)()
         frames += client.collect()
         turns += 1
@@ -102,7 +102,7 @@ def test_a_range_scan_is_as_of_its_creation(engine: Engine) -> None:
     (made,) = finish(client, frames, changes(engine))
     assert made.status == Status.SUCCESS
     found = ask(client, Opcode.RANGE_SCAN_CONTINUE, extras=_CONTINUE.pack(made.value, 0, 0, 0))
-    while client.session.is_streaming:
+    while client.session.pending.steps is not None:
         found += client.collect()
     content = b"".join(frame.value for frame in found)
     assert b"changed" not in content

@@ -218,11 +218,6 @@ class Session:
         return self.pending.frame is not None
 
     @property
-    def is_streaming(self) -> bool:
-        """Whether packets of a long answer are still to come."""
-        return self.pending.steps is not None
-
-    @property
     def is_degraded(self) -> bool:
         """Whether the selected bucket refuses requests for documents that are not there: it is still being loaded."""
         return self.bucket is not None and not self.bucket.takes_traffic
