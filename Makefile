@@ -12,10 +12,10 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMPS := $(VENV)/.stamps
 PIP := $(PY) -m pip --disable-pip-version-check --no-input
-LOCKED := sh tools/install-locked.sh $(PY)
+LOCKED := sh lab/tools/install-locked.sh $(PY)
 say = @printf '\033[1m== %s\033[0m\n' $(1)
 
-# Programs of the system come first, then those that tools/install-judges.sh has put into .venv.
+# Programs of the system come first, then those that lab/tools/install-judges.sh has put into .venv.
 export PATH := $(PATH):$(abspath $(BIN))
 # Tests start hundreds of Python processes. Without compiled files each of them compiles the package anew, and pytest
 # every test.
@@ -69,10 +69,10 @@ check: setup ## format, lint, prose, commit subjects, laws, types, dead code, di
 	$(call say,'format and lint')
 	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(PY) tools/wrap_markdown.py --check
-	@$(PY) tools/commit_subjects.py
+	@$(PY) lab/tools/wrap_markdown.py --check
+	@$(PY) lab/tools/commit_subjects.py
 	$(call say,'laws')
-	@$(PY) tools/laws.py
+	@$(PY) lab/tools/laws.py
 	$(call say,'types')
 	@$(BIN)/mypy
 	$(call say,'dead code')
@@ -81,12 +81,12 @@ check: setup ## format, lint, prose, commit subjects, laws, types, dead code, di
 	@$(BIN)/lint-imports --no-cache
 
 .PHONY: dead-code
-dead-code: $(STAMPS)/project ## names that nobody uses (tools/dead_code_whitelist.py lists those that others call)
+dead-code: $(STAMPS)/project ## names that nobody uses (lab/tools/dead_code_whitelist.py lists those that others call)
 	@$(BIN)/vulture
 
 .PHONY: test
 test: check ## check, then the fast tests (what CI runs)
-	@sh tools/install-judges.sh $(VENV) tshark
+	@sh lab/tools/install-judges.sh $(VENV) tshark
 	$(call say,'fast tests')
 	@$(PYTEST)
 
@@ -100,11 +100,11 @@ test-all: check ## check, all tests (also slow ones), and the core on every inte
 
 .PHONY: coverage
 coverage: setup ## branch coverage of the fast tests: a table by package, and pages in .cache/coverage/html
-	@$(PY) tools/branch_coverage.py --dist loadgroup -n $(JOBS) $(ARGS)
+	@$(PY) lab/tools/branch_coverage.py --dist loadgroup -n $(JOBS) $(ARGS)
 
 .PHONY: browser
 browser: setup ## a headless Chromium for the tests of pages, into .venv if the system has none (375 MB)
-	@sh tools/install-judges.sh $(VENV) browser
+	@sh lab/tools/install-judges.sh $(VENV) browser
 
 .PHONY: hooks
 hooks: setup ## have Git check format, lint, types, imports and subjects at each commit (pre-commit)
@@ -112,87 +112,87 @@ hooks: setup ## have Git check format, lint, types, imports and subjects at each
 
 .PHONY: test-matrix
 test-matrix: setup ## the core's tests on every Python found, and without the extras
-	@JOBS=$(JOBS) sh tools/test-matrix.sh $(STRICT)
+	@JOBS=$(JOBS) sh lab/tools/test-matrix.sh $(STRICT)
 
 .PHONY: test-spark-matrix
 test-spark-matrix: setup ## the source's Spark tests on Spark 4.0 to 4.3 (VERSIONS="4.1 4.3"); writes a page of the reference
-	@$(PY) tools/spark_matrix.py $(if $(filter 1 yes true,$(STRICT)),--strict) $(VERSIONS)
+	@$(PY) lab/tools/spark_matrix.py $(if $(filter 1 yes true,$(STRICT)),--strict) $(VERSIONS)
 
 .PHONY: demo
 demo: setup ## flights of 2013 through a node into two Spark tables, with a kill in the middle (ROWS=n)
 	@$(BIN)/dcpstream demo $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench-check
-bench-check: setup ## has a figure lost more than 15 % of CPU time against bench/expected.json? (ARGS=--store: store anew)
-	@$(PY) -m bench.check $(ARGS)
+bench-check: setup ## has a figure lost more than 15 % of CPU time against lab/bench/expected.json? (ARGS=--store: store anew)
+	@$(PY) -m lab.bench.check $(ARGS)
 
 .PHONY: bench-peers
 bench-peers: setup ## our client and our node beside those of others; writes docs/explanation/peers.md
-	@$(PY) -m bench.peers $(ARGS)
-	@$(PY) -m bench.peer_nodes
+	@$(PY) -m lab.bench.peers $(ARGS)
+	@$(PY) -m lab.bench.peer_nodes
 
 .PHONY: bench
-bench: setup ## measure, quietly and beside two busy programs; writes bench/results.json (about 20 min)
-	@$(PY) -m bench --beside 2 $(ARGS)
+bench: setup ## measure, quietly and beside two busy programs; writes lab/bench/results.json (about 20 min)
+	@$(PY) -m lab.bench --beside 2 $(ARGS)
 
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
-	@$(PY) tools/judge.py $(SCENARIOS)
+	@$(PY) lab/tools/judge.py $(SCENARIOS)
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")
-	@sh tools/install-judges.sh $(VENV) tshark
-	@$(PY) -m interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
+	@sh lab/tools/install-judges.sh $(VENV) tshark
+	@$(PY) -m lab.interop $(if $(filter 1 yes true,$(STRICT)),--strict) $(ARGS)
 
 .PHONY: example
 example: setup ## the examples in a fresh virtual environment, with the wheel built from here
 	$(call say,'examples')
-	@STRICT='$(filter 1 yes true,$(STRICT))' sh tools/example.sh $(PY)
+	@STRICT='$(filter 1 yes true,$(STRICT))' sh lab/tools/example.sh $(PY)
 
 .PHONY: sanitize
 sanitize: setup ## tests of the native kernel, built with the address and undefined-behaviour sanitizers
-	@$(PY) tools/sanitize.py $(ARGS)
+	@$(PY) lab/tools/sanitize.py $(ARGS)
 
 .PHONY: conformance
 conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md
-	@$(PY) tools/conformance.py
+	@$(PY) lab/tools/conformance.py
 
 .PHONY: conformance-mutants
 conformance-mutants: setup ## break 60 guards of the protocol, one at a time, and count those that tests notice (SEED=n)
-	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED))
+	@$(PY) lab/tools/mutants.py $(if $(SEED),--seed $(SEED))
 
 .PHONY: kill-loop
 kill-loop: setup ## kill a node under load (SIGKILL), again and again, and check its data (RUNS=n, SEED=n)
-	@$(PY) tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
-	@$(PY) -m tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+	@$(PY) lab/tools/kill_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m lab.tools.kill_creation $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: power-cuts
 power-cuts: setup ## cut the power of a node at any of its calls, and check what the disk may hold (RUNS=n, SEED=n; strace)
-	@$(PY) tools/power_cuts.py $(if $(RUNS),--cuts $(RUNS)) $(if $(SEED),--seed $(SEED))
+	@$(PY) lab/tools/power_cuts.py $(if $(RUNS),--cuts $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: cluster-loop
 cluster-loop: setup ## rebalance a cluster and fail its nodes over under load, again and again (RUNS=n, SEED=n)
-	@$(PY) tools/cluster_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
+	@$(PY) lab/tools/cluster_loop.py $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: chaos
 chaos: setup ## random trouble for a cluster and for Spark, and a check of every row of the tables (ROUNDS=n, SEED=n)
-	@$(PY) -m chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(PY) -m lab.chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: chaos-mutants
 chaos-mutants: setup ## plant bugs in the source and the tables, one at a time, and count those that rounds find
-	@$(PY) -m chaos.mutants $(ARGS)
+	@$(PY) -m lab.chaos.mutants $(ARGS)
 
 .PHONY: sim
 sim: setup ## whole clusters on virtual time from seeds, under the eyes of judges (SEEDS=n, SEED=n)
-	@$(PY) -m dcpstream.testing.simulation --seeds $(or $(SEEDS),1000) --first $(or $(SEED),0) --jobs $(JOBS) $(ARGS)
+	@$(PY) -m lab.simulation --seeds $(or $(SEEDS),1000) --first $(or $(SEED),0) --jobs $(JOBS) $(ARGS)
 
 .PHONY: sim-mutants
 sim-mutants: setup ## plant bugs in the machines, one at a time, and count those that the simulator's judges find
-	@$(PY) -m tools.sim_mutants $(ARGS)
+	@$(PY) -m lab.tools.sim_mutants $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(STAMPS)/fuzz ## change inputs of decoders and machines until one breaks a promise (SECONDS=n for each target)
-	@$(PY) -m fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+	@$(PY) -m lab.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 .PHONY: docs
 docs: $(STAMPS)/docs ## build the documentation into site/
@@ -202,31 +202,31 @@ docs: $(STAMPS)/docs ## build the documentation into site/
 
 .PHONY: docs-test
 docs-test: setup $(STAMPS)/docs ## build the documentation and run every block of every page (ten minutes)
-	@$(PY) -m tools.docs_test --dist loadgroup -n $(JOBS) $(ARGS)
+	@$(PY) -m lab.tools.docs_test --dist loadgroup -n $(JOBS) $(ARGS)
 
 .PHONY: packages
 packages: setup ## build wheel and sdist, install each extra into an environment of its own, and use it (needs a network)
-	@$(PY) -m tools.packages $(ARGS)
+	@$(PY) -m lab.tools.packages $(ARGS)
 
 .PHONY: pictures
 pictures: setup ## take the pictures of the status pages for the documentation (needs a Chromium: make browser)
-	@$(PY) -m tools.page_pictures
+	@$(PY) -m lab.tools.page_pictures
 
 .PHONY: three-doors
 three-doors: setup ## walk through the README's three doors in empty environments; writes a page (needs a network)
-	@$(PY) -m tools.three_doors $(ARGS)
+	@$(PY) -m lab.tools.three_doors $(ARGS)
 
 .PHONY: reference
 reference: setup ## write the generated pages of the documentation anew
-	@for page in $(REFERENCES); do $(PY) tools/$${page}_reference.py || exit 1; done && $(PY) tools/state_diagrams.py
+	@for page in $(REFERENCES); do $(PY) lab/tools/$${page}_reference.py || exit 1; done && $(PY) lab/tools/state_diagrams.py
 
 .PHONY: format
 format: setup ## format the code, wrap the pages, and apply the fixes of the linter
-	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(PY) tools/wrap_markdown.py
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(PY) lab/tools/wrap_markdown.py
 
 .PHONY: lock
 lock: ## move requirements/*.lock to the newest versions that pyproject.toml allows
-	@python=$$(sh tools/find-python.sh) && sh tools/lock.sh "$$python"
+	@python=$$(sh lab/tools/find-python.sh) && sh lab/tools/lock.sh "$$python"
 
 .PHONY: clean
 clean: ## remove what was built and installed
@@ -235,8 +235,8 @@ clean: ## remove what was built and installed
 # ----------------------------------------------------------------------------------------------------------- set-up
 # One stamp a step; a step runs again when its lock file, or a step before it, is newer.
 
-$(STAMPS)/venv: tools/find-python.sh
-	@python=$$(sh tools/find-python.sh) || exit 1; \
+$(STAMPS)/venv: lab/tools/find-python.sh
+	@python=$$(sh lab/tools/find-python.sh) || exit 1; \
 	if [ -x $(PY) ] && $(PY) -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then :; else \
 	    printf '\033[1m== virtual environment in %s (%s)\033[0m\n' '$(VENV)' "$$($$python -V)"; \
 	    "$$python" -m venv --clear $(VENV) || exit 1; \
@@ -253,7 +253,7 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
 	@$(LOCKED) $<
 	@touch $@
 
-$(STAMPS)/project: pyproject.toml $(wildcard native/*) tools/build_kernel.py $(STAMPS)/dev
+$(STAMPS)/project: pyproject.toml $(wildcard native/*) packages/dcpstream/build_kernel.py $(STAMPS)/dev
 	$(call say,'dcpstream itself (editable)')
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.runtime import kernel; print(kernel.description)')"
@@ -283,11 +283,11 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 # Spark needs a Java runtime. If the machine has none, a wheel brings one for this project alone.
 .PHONY: java
 java: $(STAMPS)/build
-	@sh tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac
+	@sh lab/tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac
 
 # The jars of Delta for the locked Spark. They lie in a cache that outlives .venv; without a network, the message says
 # where to put them.
-$(STAMPS)/jars: src/dcpstream/spark/jars.py $(STAMPS)/project | java
+$(STAMPS)/jars: packages/dcpstream-spark/src/dcpstream_spark/jars.py $(STAMPS)/project | java
 	$(call say,'the jars that Spark needs for Delta tables (10 MB)')
 	@$(BIN)/dcpstream jars delta
 	@touch $@

@@ -1,4 +1,4 @@
-/* For dcpstream.store and dcpstream.wire: the rows that a reader sees, and blocks of their frames.
+/* For dcpstream_node.store and dcpstream.wire: the rows that a reader sees, and blocks of their frames.
  *
  * `select_rows` looks for the rows that were not superseded up to a seqno, `cut` copies the runs of their frames out of
  * a larger piece of memory, and `mark` writes a stream's opaque into the headers of many frames.

@@ -1,4 +1,4 @@
-/* For dcpstream.columnar: finds the frames in received bytes, and fills Arrow buffers with the columns of the data
+/* For dcpstream.arrow: finds the frames in received bytes, and fills Arrow buffers with the columns of the data
  * messages among them.
  *
  * `scan` follows the chain of frames, checks every header and counts, so that the caller can allocate buffers of the

@@ -1,11 +1,11 @@
 /* The native kernel of dcpstream: one compiled module of several files, each of which does the work of one package.
  *
- * frames.c    finds and decodes frames, for dcpstream.columnar
- * table.c     makes the columns of a table of changes, for dcpstream.columnar
+ * frames.c    finds and decodes frames, for dcpstream.arrow
+ * table.c     makes the columns of a table of changes, for dcpstream.arrow
  * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
  * changes.c   makes single changes of decoded columns, for dcpstream.client
- * requests.c  answers plain requests, for dcpstream.node
- * blocks.c    selects and copies frames for readers, for dcpstream.store and dcpstream.wire
+ * requests.c  answers plain requests, for dcpstream_node
+ * blocks.c    selects and copies frames for readers, for dcpstream_node.store and dcpstream.wire
  * json.c      tells whether a text is JSON
  * snappy.c    inflates values that clients compressed
  *

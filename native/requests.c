@@ -1,7 +1,7 @@
-/* For dcpstream.node: answers plain GETs and SETs, as every client sends them, and writes the documents into the store.
+/* For dcpstream_node: answers plain GETs and SETs, as every client sends them, and writes the documents into the store.
  *
  * `answer` takes the requests at the start of some input until it meets one that needs more than this file knows. It
- * does to the objects of the node exactly what `fast_get` and `fast_set` do (dcpstream.node.engine.handlers.fast, with
+ * does to the objects of the node exactly what `fast_get` and `fast_set` do (dcpstream_node.engine.handlers.fast, with
  * `VBucketLog.append`, `RowTable.append` and `FrameLog.append` behind them). It works on those objects themselves, so
  * there is no second copy of any state.
  *
@@ -322,7 +322,7 @@ static double seconds(const Batch *batch) {
     return PyErr_Occurred() ? -1 : now;
 }
 
-/* Write the duration of a request into its answer, as `pack_duration` does (dcpstream.node.engine.session.responses). */
+/* Write the duration of a request into its answer, as `pack_duration` does (dcpstream_node.engine.session.responses). */
 static void put_duration(uint8_t *answer, double duration) {
     double us = duration * 1e6;
     us = us < 0 ? 0 : us > DURATION_MAX_US ? DURATION_MAX_US : us;

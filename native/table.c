@@ -1,6 +1,6 @@
-/* For dcpstream.columnar: rows as the columns of a table of changes, in one Arrow batch.
+/* For dcpstream.arrow: rows as the columns of a table of changes, in one Arrow batch.
  *
- * `table` does what the columns of plain Python do one after the other (dcpstream.columnar.changes). It first measures
+ * `table` does what the columns of plain Python do one after the other (dcpstream.arrow.changes). It first measures
  * the texts and looks for rows that it leaves to Python: compressed values, values with attributes, keys that are not
  * UTF-8, collections without a name. Then it takes memory for all columns at once, fills it, and gives the batch to
  * Arrow through Arrow's C data interface. Columns that are already as the table has them, such as the seqno, are not
@@ -22,7 +22,7 @@ typedef struct ArrowArray {
 enum { OPCODE, DATATYPE, VBUCKET, CAS, SEQNO, REV, FLAGS, EXPIRY, OPAQUE, COLLECTION, NUMBERS };
 static const size_t WIDTH[NUMBERS] = {1, 1, 2, 8, 8, 8, 4, 4, 4, 4};
 
-/* What a column of the table holds. dcpstream.columnar.native_table has the same numbers. */
+/* What a column of the table holds. dcpstream.arrow.native_table has the same numbers. */
 enum {
     NULL_NUMBERS,
     NULL_TEXTS,
@@ -47,7 +47,7 @@ enum {
     KINDS
 };
 
-/* Why columns are left to Python, as bits. dcpstream.columnar.native_table has the same numbers. */
+/* Why columns are left to Python, as bits. dcpstream.arrow.native_table has the same numbers. */
 enum { PACKED_VALUES = 1, KEYS_NO_TEXT = 2, VALUES_NO_TEXT = 4, UNKNOWN_COLLECTION = 8 };
 
 /* The lists of texts, in the order of the caller, and the numbers of the first one. */

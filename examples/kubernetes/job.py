@@ -3,10 +3,10 @@
 import logging
 import os
 
-from dcpstream.pipelines import Monitor, Pipeline
 from dcpstream.runtime.logs import JsonFormatter
 from dcpstream.runtime.stopping import stop_signals
-from dcpstream.spark import build_session
+from dcpstream_spark import Pipeline, build_session
+from dcpstream_spark.tables import Monitor
 
 lines = logging.StreamHandler()
 lines.setFormatter(JsonFormatter(redact=True))

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.cli.node import node_command
 from dcpstream.client.kv.client import KvClient
+from dcpstream_node.commands.node import node_command
+from lab.tools.patience import patient
 from tests.kit.sdk import check_program
 from tests.kit.waiting import wait_until
-from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples/container/Containerfile"

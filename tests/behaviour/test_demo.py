@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream_demo.run import PLAN
-from tools.patience import patient
+from lab.tools.patience import patient
 
 pytestmark = pytest.mark.spark
 

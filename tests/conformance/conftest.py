@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, SimulatedNode
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 
 
 @pytest.fixture

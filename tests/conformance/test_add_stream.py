@@ -5,13 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import MAX_SEQNO, FailoverLog
-from dcpstream.testing.simulation import (
-    USUAL_FEATURES,
-    WITHOUT_COLLECTIONS,
-    PretendWire,
-    ScriptedProducer,
-    SimulatedNode,
-)
 from dcpstream.wire import (
     Feature,
     Opcode,
@@ -24,6 +17,13 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
+from dcpstream_node.testing.simulation import (
+    USUAL_FEATURES,
+    WITHOUT_COLLECTIONS,
+    PretendWire,
+    ScriptedProducer,
+    SimulatedNode,
+)
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
 

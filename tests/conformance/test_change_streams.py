@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import BucketSettings
-from dcpstream.node.engine.bucket.retention import Retention
-from dcpstream.store.compact.compaction import CompactionOrder
-from dcpstream.store.compact.purge import purge
-from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Status
+from dcpstream_node.engine.bucket.retention import Retention
+from dcpstream_node.store.compact.compaction import CompactionOrder
+from dcpstream_node.store.compact.purge import purge
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     CHECKPOINT,

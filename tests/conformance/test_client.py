@@ -1,4 +1,4 @@
-"""Rules of a client, on our own client's machines; more of them are proven in tests/unit/client."""
+"""Rules of a client, on our own client's machines; more of them are proven in packages/dcpstream/tests/unit/client."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from dcpstream.client.machine.connection.events import ConfigPushed
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Frame, Magic, Opcode, OpenFlag, decode_message, encode_request
 from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, StreamRequest
+from dcpstream_node.testing.simulation import SimulatedNode
 from tests.kit.client_machines import ClientEnd, client_of_streams
 from tests.kit.rules import rule
 from tests.kit.streams import of

@@ -8,8 +8,8 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.model import MAX_SEQNO, StreamOffset
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, Status, decode_frame, encode_request, encode_response
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from tests.kit.client_machines import pump, ready_connection
 from tests.kit.lists import frames_in
 from tests.kit.messages import accepted, marker, mutation

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import FieldError
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, SystemEventId
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,

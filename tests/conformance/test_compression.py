@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
-from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Opcode, OpenFlag, Status, decode_frame
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, read

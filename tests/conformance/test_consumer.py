@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dcpstream.model import FailoverLog
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import encode_failover_log
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes, statuses
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.controls import ProducerSettings, apply_control
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.protocol.controls import ProducerSettings, apply_control
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.client_machines import client_of_streams, ready_connection
 from tests.kit.fake_node import FakeNode
 from tests.kit.rules import rule

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import (
+from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
+from dcpstream.wire.stored import block
+from dcpstream.wire.stored.block import encode_stored_deletion
+from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import (
     START_UNIX_S,
     USUAL_FEATURES,
     WITHOUT_COLLECTIONS,
     ScriptedProducer,
     SimulatedNode,
 )
-from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
-from dcpstream.wire.stored import block
-from dcpstream.wire.stored.block import encode_stored_deletion
-from dcpstream.wire.values import encode_xattrs
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dcpstream.protocol.producer.responses import is_tolerated
-from dcpstream.store import MemoryBucketStore
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
+from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
 from dcpstream.wire.keys import encode_frame_info
+from dcpstream_node.store import MemoryBucketStore
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR, of, opcodes
 

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from dcpstream import wire
-from dcpstream.testing.simulation import (
+from dcpstream.wire import Datatype, Frame, Opcode, Status, values
+from dcpstream.wire.keys import encode_frame_info
+from dcpstream.wire.messages import dcp
+from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import (
     START_UNIX_S,
     USUAL_FEATURES,
     WITHOUT_COLLECTIONS,
@@ -18,10 +22,6 @@ from dcpstream.testing.simulation import (
     ScriptedProducer,
     SimulatedNode,
 )
-from dcpstream.wire import Datatype, Frame, Opcode, Status, values
-from dcpstream.wire.keys import encode_frame_info
-from dcpstream.wire.messages import dcp
-from dcpstream.wire.values import encode_xattrs
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, FIRST, REPLICA, of, opcodes
 

@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from dcpstream.testing.simulation import START_UNIX_S, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_expiration
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import START_UNIX_S, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA
 

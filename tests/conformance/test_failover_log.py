@@ -11,10 +11,10 @@ import pytest
 
 from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange
 from dcpstream.runtime import new_vbuuid
-from dcpstream.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
 from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.stored.block import encode_stored_mutation
 from dcpstream.wire.values import decode_failover_log, encode_failover_log
+from dcpstream_node.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 

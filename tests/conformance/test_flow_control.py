@@ -8,9 +8,9 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, encode_response
 from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of, opcodes

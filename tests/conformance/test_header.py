@@ -9,10 +9,10 @@ import pytest
 
 from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamRefused
 from dcpstream.errors import FieldError, FrameError
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, FrameReader, Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import decode_frame_infos, encode_frame_info
 from dcpstream.wire.values import snappy_compress
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import rule
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine import ALL_PRIVILEGES, Users
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Opcode, Status
+from dcpstream_node.engine import ALL_PRIVILEGES, Users
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR
 

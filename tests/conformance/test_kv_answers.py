@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit.rules import rule
 
 KEY = b"\0k"

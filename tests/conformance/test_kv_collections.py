@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import GARDEN, collection, manifest, set_manifest
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import snappy_compress
+from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.conformance.test_durability import copy, decide, prepare
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses

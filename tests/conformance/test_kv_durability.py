@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.conformance.test_durability import copy, durable_set, prepare
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, REPLICA, WITHOUT_XERROR

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import StoreError
-from dcpstream.node.engine import Users
-from dcpstream.testing.simulation import Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_response
+from dcpstream_node.engine import Users
+from dcpstream_node.testing.simulation import Peer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine import Engine
-from dcpstream.node.engine.bucket.manifest import MAX_COLLECTIONS, read_manifest
-from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Opcode, Status, encode_request
+from dcpstream_node.engine import Engine
+from dcpstream_node.engine.bucket.manifest import MAX_COLLECTIONS, read_manifest
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import collection, manifest, scope
 

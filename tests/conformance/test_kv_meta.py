@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
-from dcpstream.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import PENDING, REPLICA
 

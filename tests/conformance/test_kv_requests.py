@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine import COMMANDS, Users
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
+from dcpstream_node.engine import COMMANDS, Users
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 
 KEY = b"\0k"

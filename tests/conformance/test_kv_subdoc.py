@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine import ALL_PRIVILEGES, Users
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.engine import ALL_PRIVILEGES, Users
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Datatype, Feature, Opcode, Status
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import durable_set, sync_replica
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA

@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import FieldError
-from dcpstream.node.engine import ALL_PRIVILEGES, COMMANDS, Users
-from dcpstream.node.engine.commands import Command
-from dcpstream.node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
-from dcpstream.testing.simulation import Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import LAYOUTS, Frame, Kind, Magic, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.layout import Layout, Part
@@ -25,6 +21,10 @@ from dcpstream.wire.values import (
     snappy_compress,
     snappy_uncompress,
 )
+from dcpstream_node.engine import ALL_PRIVILEGES, COMMANDS, Users
+from dcpstream_node.engine.commands import Command
+from dcpstream_node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
+from dcpstream_node.testing.simulation import Peer, SeededRandom, SimulatedNode
 from tests.kit import recorded
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR

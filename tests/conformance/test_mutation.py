@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from dcpstream import wire
-from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages import dcp
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
+from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, new_checkpoint, of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import DeadConnection
-from dcpstream.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, encode_request, encode_response
+from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of, opcodes

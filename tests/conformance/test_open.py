@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, OpenFlag, Status, encode_request
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR, of
 

@@ -9,8 +9,8 @@ import pytest
 
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,

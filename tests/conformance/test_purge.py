@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import Status, StreamEndReason, StreamFlag
+from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,
@@ -156,7 +156,7 @@ def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> 
 
 @rule("PRG-07")
 def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dcpstream.node.engine.bucket.vbucket.MEMORY_ITEMS", 4)
+    monkeypatch.setattr("dcpstream_node.engine.bucket.vbucket.MEMORY_ITEMS", 4)
     node = SimulatedNode()
     node.set_doc(1, "first")
     peer = node.producer()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
+from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.conformance.test_durability import copy, decide
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.node.engine.bucket.vbucket import CHECKPOINTS_REMEMBERED
-from dcpstream.testing.simulation import USUAL_FEATURES, PretendWire, ScriptedProducer, SimulatedNode
 from dcpstream.wire import MarkerFlag, Opcode, Status, StreamFlag
+from dcpstream_node.engine.bucket.vbucket import CHECKPOINTS_REMEMBERED
+from dcpstream_node.testing.simulation import USUAL_FEATURES, PretendWire, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, FIRST, LATER, REPLICA, of
 

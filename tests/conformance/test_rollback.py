@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, decide
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
-from dcpstream.protocol.producer.rollback import Accept, Refuse, Rollback, decide
-from dcpstream.testing.simulation import ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_message
 from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream_node.testing.simulation import ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import DEAD, PENDING, REPLICA, answer, branched, drain, end, purge, purged
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.tools.patience import patient
 from tests.kit import recorded
 from tests.kit import rules as rulebook
-from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,7 @@ def test_corrections_cite_a_recording() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "conformance.py"), "--check"],
+        [sys.executable, str(ROOT / "lab" / "tools" / "conformance.py"), "--check"],
         capture_output=True, text=True, timeout=patient(60), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp import sasl
+from dcpstream.dcp.sasl import MECHANISMS, ClientLogin
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.node.engine import Users
-from dcpstream.protocol import sasl
-from dcpstream.protocol.sasl import MECHANISMS, ClientLogin
-from dcpstream.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from dcpstream_node.engine import Users
+from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR, of, opcodes
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.client.machine.tracker import PositionTracker
+from dcpstream.dcp.producer import stream as producer_stream
 from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.protocol.producer import stream as producer_stream
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,

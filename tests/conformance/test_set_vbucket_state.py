@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.testing.simulation import ScriptedProducer, SimulatedNode
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
+from dcpstream_node.testing.simulation import ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 

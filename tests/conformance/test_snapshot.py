@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from dcpstream.wire import (
     MarkerFlag,
     Opcode,
@@ -18,6 +17,7 @@ from dcpstream.wire import (
     encode_request,
 )
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     CHECKPOINT,

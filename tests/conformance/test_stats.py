@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import SnapshotRange
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import SnapshotMarker
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit import recorded
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, garden, of

@@ -7,7 +7,8 @@ import pytest
 from dcpstream.client.machine.connection.events import StreamOpened, StreamStopped
 from dcpstream.errors import StoreError
 from dcpstream.model import MAX_SEQNO, StreamOffset
-from dcpstream.testing.simulation import (
+from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response
+from dcpstream_node.testing.simulation import (
     USUAL_FEATURES,
     WITHOUT_COLLECTIONS,
     Peer,
@@ -15,7 +16,6 @@ from dcpstream.testing.simulation import (
     ScriptedProducer,
     SimulatedNode,
 )
-from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_frame, encode_request, encode_response
 from tests.kit.client_machines import pump, ready_connection
 from tests.kit.messages import accepted, stream_end
 from tests.kit.rules import rule

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, SimulatedNode
 from dcpstream.wire import Magic, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.keys import decode_frame_infos
+from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,

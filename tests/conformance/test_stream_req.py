@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
-from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from dcpstream.wire import Feature, Magic, Opcode, OpenFlag, Status, StreamEndReason, StreamFlag, decode_frame
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import decode_failover_log
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
 from tests.kit.rules import rule
 from tests.kit.streams import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag, encode_response
+from dcpstream_node.testing.simulation import Peer, PretendWire, SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
 

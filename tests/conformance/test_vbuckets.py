@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from dcpstream.testing.simulation import SimulatedNode
 from dcpstream.wire import Opcode, Status, StreamEndReason
+from dcpstream_node.testing.simulation import SimulatedNode
 from tests.kit.rules import rule
 from tests.kit.streams import DEAD, PENDING, REPLICA, end, read
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz import corpus
-from fuzz.targets import NAMES, quiet
+from lab.fuzz import corpus
+from lab.fuzz.targets import NAMES, quiet
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def quiet_logs() -> Iterator[None]:
 @pytest.mark.parametrize("name", NAMES)
 def test_kept_inputs(name: str) -> None:
     pytest.importorskip("pyarrow", reason="columns need pyarrow")
-    target = importlib.import_module(f"fuzz.targets.{name}")
+    target = importlib.import_module(f"lab.fuzz.targets.{name}")
     inputs = corpus.load(name)
     assert inputs
     for data, reason in inputs.items():

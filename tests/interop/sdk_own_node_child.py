@@ -10,7 +10,7 @@ from couchbase.cluster import Cluster
 from couchbase.kv_range_scan import PrefixScan
 from couchbase.options import ClusterOptions
 
-from dcpstream.node import Node
+from dcpstream_node import Node
 
 with Node(vbuckets=16, process=True, compat_version="7.6") as node:
     login = PasswordAuthenticator(node.username, node.password)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
-from interop.clients import CHECKS, CLIENTS, Check, judge, prepare
-from interop.running import PROGRAM_TIMEOUT_S
+from lab.interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
+from lab.interop.clients import CHECKS, CLIENTS, Check, judge, prepare
+from lab.interop.running import PROGRAM_TIMEOUT_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(FETCH_TIMEOUT_S + BUILD_TIMEOUT_S + PROGRAM_TIMEOUT_S)]
 

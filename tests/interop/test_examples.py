@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.patience import patient
+from lab.tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -29,7 +29,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     if not ini.exists():
         ini = tmp_path / "pytest.ini"
         ini.write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "dcpstream.pytest_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "dcpstream_node.pytest_plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-c", str(ini), "--rootdir", str(EXAMPLES / name), str(EXAMPLES / name)],
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{ROOT / 'src'}"},
@@ -45,7 +45,7 @@ def test_example(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(FRESH_TIMEOUT_S + 10)
 def test_examples_in_a_fresh_environment() -> None:
     done = subprocess.run(
-        ["sh", "tools/example.sh", sys.executable],
+        ["sh", "lab/tools/example.sh", sys.executable],
         cwd=ROOT,
         capture_output=True,
         text=True,

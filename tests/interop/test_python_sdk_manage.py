@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node import Node
+from dcpstream_node import Node
 from tests.kit.sdk import check_program, needs_sdk
 
 CHILD = Path(__file__).with_name("sdk_manage_child.py")

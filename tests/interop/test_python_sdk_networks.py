@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dcpstream.node import Node
+from dcpstream_node import Node
 from tests.kit.proxy import Proxy
 from tests.kit.sdk import check_program, needs_sdk
 

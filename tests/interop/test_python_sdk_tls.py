@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.node import Node
-from dcpstream.node.shell.certificates import Authority
-from dcpstream.node.shell.tls import TlsSettings
+from dcpstream_node import Node
+from dcpstream_node.shell.certificates import Authority
+from dcpstream_node.shell.tls import TlsSettings
+from lab.tools.patience import patient
 from tests.kit.sdk import needs_sdk, run_program
-from tools.patience import patient
 
 CHILD = Path(__file__).with_name("sdk_tls_child.py")
 USERS = {"ann": {"password": None, "roles": ["bucket_full_access[default]"]}}

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-import dcpstream
-from bench import peers
+import dcpstream_node
 from dcpstream.cli.app import run
 from dcpstream.client import KvClient
-from dcpstream.recording.player import header_of, play
-from dcpstream.testing.nodes import add_collections
-from interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
+from dcpstream_node.recording.player import header_of, play
+from dcpstream_node.testing.nodes import add_collections
+from lab.bench import peers
+from lab.interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
 
 LOGIN = ("Administrator", "password")
 COLLECTIONS = ("_default._default", "shop.orders", "shop.returns")
 DOCUMENTS, REWRITTEN, DELETED = 1000, 300, 100
 """Of each collection."""
 DRAIN_TIMEOUT_S = 300
-"""After that time the programs of `bench/drains` give up."""
+"""After that time the programs of `lab/bench/drains` give up."""
 
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bucket with three collections, rewritten and deleted documents."""
     path = tmp_path_factory.mktemp("replay") / "bucket.dcp"
-    with dcpstream.Node(vbuckets=64) as node:
+    with dcpstream_node.Node(vbuckets=64) as node:
         add_collections(node, "default", COLLECTIONS[1:])
         for collection in COLLECTIONS:
             with KvClient(node.connection_string, *LOGIN, collection=collection) as kv:
@@ -48,7 +48,7 @@ def test_a_replay_is_read_to_its_end(family: Callable[[], list[peers.Peer]], rec
         found = family()
     except Missing as missing:
         pytest.skip(str(missing))
-    with dcpstream.Node(vbuckets=header_of(recording).vbuckets) as node:
+    with dcpstream_node.Node(vbuckets=header_of(recording).vbuckets) as node:
         play(recording, node, "default")
         for peer in found:
             # The program reads until so many mutations have come, and fails if fewer do.

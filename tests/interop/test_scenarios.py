@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-import dcpstream
+import dcpstream_node
+from lab.tools.patience import patient
 from tests.kit import recorded
-from tools.patience import patient
 
-SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "tests" / "scenarios"
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
@@ -47,7 +47,7 @@ Play = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
 
 def play(prefix: str, directory: Path) -> Play:
     recordings = directory / "recordings"
-    with dcpstream.Node(
+    with dcpstream_node.Node(
         vbuckets=1024, path=directory / "node", username="@admin", password="password", users=USERS
     ) as node:
         if not recorded.had_map(prefix):

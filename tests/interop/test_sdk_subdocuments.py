@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcpstream.node import Node
+from dcpstream_node import Node
 from tests.kit.sdk import check_program, needs_sdk
 
 CHILD = Path(__file__).with_name("sdk_subdoc_child.py")

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.testing.simulation import Peer, PretendWire, SimulatedNode
 from dcpstream.wire import Frame, Opcode, OpenFlag, decode_frame, decode_message
+from dcpstream_node.testing.simulation import Peer, PretendWire, SimulatedNode
+from lab.tools.patience import patient
 from tests.kit.pcap import FramesToPcap
 from tests.kit.streams import REPLICA
-from tools.patience import patient
 
 pytestmark = [
     pytest.mark.interop,

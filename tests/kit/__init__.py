@@ -1,6 +1,6 @@
 """Helpers of the tests, one module for each idea.
 
-Peers of a node: `dcpstream.testing.simulation` (whole nodes on virtual time; public), `engine` (one session of an
+Peers of a node: `dcpstream_node.testing.simulation` (whole nodes on virtual time; public), `engine` (one session of an
 engine), `streams` (DCP frames in the form that tests compare), `peer` (blocking sockets), `rest` (the management port),
 `cluster` (several nodes with one map, and a manager that moves vbuckets between them), `access` (how clients log in).
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dcpstream.store.items import seqno_of
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.frames import HEADER, HEADER_BYTES, frame_length
 from dcpstream.wire.stored.block import BlockKind, FrameBlock, frame_kinds
+from dcpstream_node.store.items import seqno_of
 
 
 def block_of(data: Buffer) -> FrameBlock:

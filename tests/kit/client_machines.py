@@ -21,9 +21,9 @@ from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.errors import ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, FailoverLog, Manifest, NodeAddress, StreamOffset
-from dcpstream.testing.simulation import START_S
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_response
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from dcpstream_node.testing.simulation import START_S
 from tests.kit.fake_node import ADDRESS, LOGIN, FakeNode, config
 from tests.kit.messages import LOG, accepted, marker, mutation
 

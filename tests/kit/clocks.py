@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dcpstream.testing.simulation.clock import VirtualClock
+from dcpstream_node.testing.simulation.clock import VirtualClock
 
 
 class JumpingClock(VirtualClock):

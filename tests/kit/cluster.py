@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import dcpstream
+import dcpstream_node
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, StreamFlag, encode_request
 from tests.kit.peer import SocketPeer
@@ -151,7 +151,9 @@ class MappedNodes:
     """
 
     def __init__(self, path: Path, count: int, vbuckets: int) -> None:
-        self.nodes = [dcpstream.Node(path=path / f"{number}", vbuckets=vbuckets).start() for number in range(count)]
+        self.nodes = [
+            dcpstream_node.Node(path=path / f"{number}", vbuckets=vbuckets).start() for number in range(count)
+        ]
         self.vbuckets = vbuckets
         self.rev = 10
         self.down: set[int] = set()

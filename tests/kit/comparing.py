@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dcpstream.columnar import Comparison
+from dcpstream.arrow import Comparison
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

@@ -41,13 +41,13 @@ from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.streaming import StreamOptions
+from dcpstream.dcp.producer.rollback import Accept, Rollback, decide
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
-from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
-from dcpstream.testing.simulation import VirtualClock
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
+from dcpstream_node.testing.simulation import VirtualClock
 from tests.kit.fake_node import config
 from tests.kit.messages import marker, seqno_advanced, stream_end
 from tests.kit.resume_world import Producer, Table

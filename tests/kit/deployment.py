@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pyspark
 
-from dcpstream.spark.java import ensure_java
+from dcpstream_spark.java import ensure_java
+from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
-from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -1,6 +1,6 @@
 """A node's engine with one session and nothing else: for unit tests that look at single answers.
 
-`dcpstream.testing.simulation` has whole nodes with peers and virtual time.
+`dcpstream_node.testing.simulation` has whole nodes with peers and virtual time.
 """
 
 from __future__ import annotations
@@ -10,16 +10,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from dcpstream.node.engine import Engine, Session
-from dcpstream.node.engine.bucket.manifest import read_manifest
-from dcpstream.store import BucketStore, MemoryBucketStore
-from dcpstream.testing.simulation import (
-    USUAL_FEATURES,
-    SeededRandom,
-    VirtualClock,
-    known_users,
-    simulated_engine,
-)
 from dcpstream.wire import (
     Frame,
     FrameReader,
@@ -32,6 +22,16 @@ from dcpstream.wire import (
     encode_request,
 )
 from dcpstream.wire.buffers import Buffer
+from dcpstream_node.engine import Engine, Session
+from dcpstream_node.engine.bucket.manifest import read_manifest
+from dcpstream_node.store import BucketStore, MemoryBucketStore
+from dcpstream_node.testing.simulation import (
+    USUAL_FEATURES,
+    SeededRandom,
+    VirtualClock,
+    known_users,
+    simulated_engine,
+)
 
 
 def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:

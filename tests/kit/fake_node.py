@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from dcpstream.client.settings.options import Login
+from dcpstream.dcp.sasl import Credentials, Outcome, ServerLogin
 from dcpstream.model import NodeAddress
-from dcpstream.protocol.sasl import Credentials, Outcome, ServerLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_response
 
 ADDRESS = NodeAddress("127.0.0.1", 11210)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from dcpstream.client import AsyncClient, Client, Cluster, RowsRead, VbucketRange
+from dcpstream.client import AsyncClient, BucketReader, Client, RowsRead, VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
@@ -315,7 +315,7 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _ranges(server: HostileServer, outcome: Outcome) -> None:
-    with Cluster(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as cluster:
+    with BucketReader(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as cluster:
         # What is not known of a vbucket is left out of the answer; it is read all the same.
         cluster.high_seqnos()
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]
@@ -325,10 +325,10 @@ def _ranges(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _spark_task(server: HostileServer, outcome: Outcome) -> None:
-    from dcpstream.spark import pool
-    from dcpstream.spark.coordinator import Coordinator
-    from dcpstream.spark.options import OffsetSpec, SourceOptions
-    from dcpstream.spark.reading import DcpPartition, read_partition
+    from dcpstream_spark import pool
+    from dcpstream_spark.options import OffsetSpec, SourceOptions
+    from dcpstream_spark.source.coordinator import Coordinator
+    from dcpstream_spark.source.reading import DcpPartition, read_partition
 
     options = SourceOptions.parse(
         {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from tools.patience import patient
+from lab.tools.patience import patient
 
 
 class Listener:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
-from dcpstream.protocol.consumer.connection import ConsumerConnection
-from dcpstream.store import index_key
-from dcpstream.store.index.rows import collection_of
-from dcpstream.testing.simulation.replication import ProducerScript
 from dcpstream.wire import Feature, Frame, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.stored.block import EMPTY_BLOCK, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import read_prepare
 from dcpstream.wire.system_events import encode_stored_event
+from dcpstream_node.store import index_key
+from dcpstream_node.store.index.rows import collection_of
+from dcpstream_node.testing.simulation.replication import ProducerScript
 from tests.kit.blocks import block_of
 
 UUID = 0xABCDEF012345

@@ -10,8 +10,8 @@ have a reason; others (output, settings, diagrams) are not run.
 | `<!-- in order -->` | run after the blocks of the page that stand before it, in one folder |
 | `<!-- in order: background -->` | a shell command that goes on while later blocks run, such as `dcpstream node` |
 | `<!-- in order: file NAME -->` | a file that later blocks of the page use |
-| `<!-- fragment -->` | part of a program on Spark: `tests/spark/test_pages.py` runs those of a page in order |
-| `<!-- run by: FILE -->` | this test runs it |
+| `<!-- fragment -->` | part of a program on Spark: `packages/dcpstream-spark/tests/spark/test_pages.py` runs those of a
+page in order | | `<!-- run by: FILE -->` | this test runs it |
 | `<!-- not run: REASON -->` | not run |
 
 A block of text right after a run block is its output. Pages write the usual ports, 11210 and 8091. Their nodes get free
@@ -32,8 +32,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
+from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
-from tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
 RUN_LANGUAGES = frozenset({"python", "sh", "bash", "console", "sql"})
@@ -167,7 +167,7 @@ def run_test_module(block: Block, folder: Path) -> None:
     """Run a block that is a test module, with the fixtures of dcpstream and of pytest-asyncio."""
     (folder / "test_page.py").write_text(block.code, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8")
-    plugins = ["-p", "dcpstream.pytest_plugin", "-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider"]
+    plugins = ["-p", "dcpstream_node.pytest_plugin", "-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, "test_page.py"],
         cwd=folder,

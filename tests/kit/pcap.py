@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import BinaryIO
 
-from dcpstream.recording.tcp import Endpoint
+from dcpstream_node.recording.tcp import Endpoint
 
 RAW_IP = 101
 MAX_PACKET_BYTES = 65_535

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterable
 from typing import Self, Unpack
 
-from dcpstream.protocol.sasl import ClientLogin
-from dcpstream.testing.simulation import FrameFields
+from dcpstream.dcp.sasl import ClientLogin
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream_node.testing.simulation import FrameFields
 from tests.kit.waiting import TIMEOUT_S
 
 NONCE = bytes(range(24))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dcpstream.pipelines.engine import FoldReport
-from dcpstream.pipelines.progress import BatchReport, PipelineProgress, RollbackReport, VbucketProgress
+from dcpstream_spark.tables.engine import FoldReport
+from dcpstream_spark.tables.progress import BatchReport, PipelineProgress, RollbackReport, VbucketProgress
 
 
 class PretendedPipeline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from dcpstream.columnar import WireChunk
+    from dcpstream.arrow import WireChunk
 
 MUTATION, DELETION, EXPIRATION, MARKER, STREAM_END = 0x57, 0x58, 0x59, 0x56, 0x55
 JSON, SNAPPY, XATTR = 1, 2, 4

@@ -6,29 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import dcpstream
+import dcpstream_node
 from dcpstream.client import Change, KvClient
-from dcpstream.recording.player import header_of, play
-from dcpstream.recording.recorder import Progress, record
 from dcpstream.runtime import SystemClock
+from dcpstream_node.recording.player import header_of, play
+from dcpstream_node.recording.recorder import Progress, record
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
 
 
-def client(node: dcpstream.Node) -> dcpstream.Client:
+def client(node: dcpstream_node.Node) -> dcpstream.Client:
     return dcpstream.Client(node.connection_string, **LOGIN)  # type: ignore[arg-type]
 
 
-def documents(node: dcpstream.Node, collection: str | None = None) -> KvClient:
+def documents(node: dcpstream_node.Node, collection: str | None = None) -> KvClient:
     return KvClient(node.connection_string, collection=collection, **LOGIN)  # type: ignore[arg-type]
 
 
-def drain(node: dcpstream.Node, path: Path, **options: Any) -> Progress:
+def drain(node: dcpstream_node.Node, path: Path, **options: Any) -> Progress:
     """Record up to now; the last progress."""
     with client(node) as source:
         return list(record(source, path, SystemClock(), **options))[-1]
 
 
-def state(node: dcpstream.Node, collections: list[str] | None = None) -> dict[str, Any]:
+def state(node: dcpstream_node.Node, collections: list[str] | None = None) -> dict[str, Any]:
     """All that a reader of these collections can learn from a node."""
     with client(node) as reader:
         changes: dict[int, list[Change]] = {}
@@ -46,6 +47,6 @@ def state(node: dcpstream.Node, collections: list[str] | None = None) -> dict[st
 def state_of_replay(path: Path, collections: list[str] | None = None) -> dict[str, Any]:
     """The same of a node that plays a recording."""
     header = header_of(path)
-    with dcpstream.Node(("default",), header.vbuckets) as node:
+    with dcpstream_node.Node(("default",), header.vbuckets) as node:
         play(path, node, "default")
         return state(node, collections)

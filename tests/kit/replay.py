@@ -6,10 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcpstream.dcp.opening import read_open
+from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.refusals import Refusal, answer, refuse
 from dcpstream.model import MAX_SEQNO, VbucketState
-from dcpstream.protocol.opening import read_open
-from dcpstream.protocol.producer.connection import ProducerConnection
-from dcpstream.protocol.refusals import Refusal, answer, refuse
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.values import decode_failover_log
 from tests.kit.lists import ListSource, ListVBucket, frames_in

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from dcpstream.node import Node
+from dcpstream_node import Node
 from tests.kit.waiting import TIMEOUT_S
 
 

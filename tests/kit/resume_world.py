@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from dcpstream.client.machine import resume
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.tracker import PositionTracker
+from dcpstream.dcp.producer.rollback import Accept, Rollback, decide
 from dcpstream.model import MAX_SEQNO, FailoverEntry, FailoverLog, StreamOffset, VbucketState
-from dcpstream.protocol.producer.rollback import Accept, Rollback, decide
 from dcpstream.wire import StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
 

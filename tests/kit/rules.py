@@ -34,7 +34,7 @@ EXPLAINED_MAX = 30
 KV_PREFIX = "KV-"
 """The prefix of the ids of key-value rules; no other id has it."""
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2] / "tests"
 HERE = TESTS / "conformance"
 
 

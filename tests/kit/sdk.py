@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.patience import patient
+from lab.tools.patience import patient
 
 TIMEOUT_S = patient(120.0)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable
 
-import dcpstream
+import dcpstream_node
 from dcpstream.client.kv.client import KvClient
-from dcpstream.pipelines import Pipeline
-from dcpstream.spark.source import DcpDataSource
+from dcpstream_spark import Pipeline
+from dcpstream_spark.data_source import DcpDataSource
 
 if TYPE_CHECKING:
-    from dcpstream.spark.source import DcpStreamReader
+    from dcpstream_spark.data_source import DcpStreamReader
 
 VBUCKETS = 16
 
@@ -32,8 +32,10 @@ class Bucket:
         self.node = self._started(self.flush_interval_s)
         self._port = self.node.port
 
-    def _started(self, flush_interval_s: float) -> dcpstream.Node:
-        node = dcpstream.Node(vbuckets=VBUCKETS, path=self._path, port=self._port, flush_interval_s=flush_interval_s)
+    def _started(self, flush_interval_s: float) -> dcpstream_node.Node:
+        node = dcpstream_node.Node(
+            vbuckets=VBUCKETS, path=self._path, port=self._port, flush_interval_s=flush_interval_s
+        )
         return node.start()
 
     def stop_flushing(self) -> None:
@@ -99,12 +101,12 @@ def table_rows(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
     return rows
 
 
-def access(node: dcpstream.Node, **options: str) -> dict[str, str]:
+def access(node: dcpstream_node.Node, **options: str) -> dict[str, str]:
     needed = {"connectionString": node.connection_string, "username": "Administrator", "password": "password"}
     return {**needed, "bucket": "default", **options}
 
 
-def kv_of(node: dcpstream.Node) -> KvClient:
+def kv_of(node: dcpstream_node.Node) -> KvClient:
     return KvClient(node.connection_string, username="Administrator", password="password", bucket="default")
 
 
@@ -117,10 +119,10 @@ class Stream:
 
     running: ClassVar[list[DcpStreamReader]] = []
 
-    def __init__(self, node: dcpstream.Node, **options: str) -> None:
+    def __init__(self, node: dcpstream_node.Node, **options: str) -> None:
         source = DcpDataSource(access(node, startingOffsets="earliest", **options))
         reader = source.streamReader(source.schema())
-        from dcpstream.spark.source import DcpStreamReader  # since Spark 4.2
+        from dcpstream_spark.data_source import DcpStreamReader  # since Spark 4.2
 
         assert isinstance(reader, DcpStreamReader)
         self.reader = reader

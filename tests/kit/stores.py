@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
-from dcpstream.store import BucketStore, VBucketLog
 from dcpstream.wire.stored.block import (
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
     frame_kinds,
 )
+from dcpstream_node.store import BucketStore, VBucketLog
 
 LOG = FailoverLog.of((0xABC, 0))
 

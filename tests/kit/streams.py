@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from dcpstream.model import VbucketState
-from dcpstream.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from dcpstream.wire import Feature, Frame, Opcode, StreamEndReason, decode_message
 from dcpstream.wire.keys import leb128_encode
+from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 
 FRUIT, VEG = 8, 0xA
 FRUIT_KEY, VEG_KEY = leb128_encode(FRUIT), leb128_encode(VEG)

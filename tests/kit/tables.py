@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcpstream.columnar import ControlRow, change_schema, control_rows, rollback_row
+from dcpstream.arrow import ControlRow, change_schema, control_rows, rollback_row
 from dcpstream.model import Op
-from dcpstream.pipelines import Pipeline
-from dcpstream.pipelines.delta_rs import DeltaRsEngine
-from dcpstream.pipelines.document_types import DocumentTypes
-from dcpstream.pipelines.effect import effect, later_than, merged
-from dcpstream.pipelines.engine import BatchSummary, FoldReport, TableEngine, TableState, summary_of, void_bounds
-from dcpstream.pipelines.progress import RollbackReport
-from dcpstream.pipelines.rows import (
+from dcpstream_spark import Pipeline
+from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+from dcpstream_spark.tables.document_types import DocumentTypes
+from dcpstream_spark.tables.effect import effect, later_than, merged
+from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine, TableState, summary_of, void_bounds
+from dcpstream_spark.tables.progress import RollbackReport
+from dcpstream_spark.tables.rows import (
     BATCH_ID,
     changes_schema,
     current_schema,
@@ -29,7 +29,7 @@ from dcpstream.pipelines.rows import (
     with_batch_id,
     with_keys,
 )
-from tools.patience import patient
+from lab.tools.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

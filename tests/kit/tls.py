@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dcpstream.node import Node
 from dcpstream.wire import Frame, FrameReader
+from dcpstream_node import Node
 from tests.kit.fake_node import FakeNode
 from tests.kit.listener import Listener
 

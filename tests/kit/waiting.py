@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tools.patience import patient
+from lab.tools.patience import patient
 
 TIMEOUT_S = patient(20.0)
 """The longest wait of a test; a busy machine needs less."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dcpstream.cluster.machine.watch import Watch
 from dcpstream.model import AutoFailover
-from dcpstream.testing.simulation import SimulatedCluster
+from dcpstream_node.cluster.machine.watch import Watch
+from lab.simulation import SimulatedCluster
 
 TIMEOUT_S = 5.0
 

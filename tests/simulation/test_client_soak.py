@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import dcpstream
+import dcpstream_node
 from dcpstream.client import Change, Client, FileOffsetStore, KvClient
 from dcpstream.client.kv.client import BulkInterrupted
 from dcpstream.errors import ConnectTimeout
@@ -64,7 +64,7 @@ def toggle(rng: random.Random, kv: KvClient) -> None:
         link.ask(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))))
 
 
-def lives(rng: random.Random, path: Path, *, is_stable: bool) -> Iterator[tuple[dcpstream.Node, bool]]:
+def lives(rng: random.Random, path: Path, *, is_stable: bool) -> Iterator[tuple[dcpstream_node.Node, bool]]:
     """The node in several lives, each ended by a crash but the last; whether it is the last."""
     count = rng.randint(2, 4)
     for life in range(count):
@@ -72,7 +72,7 @@ def lives(rng: random.Random, path: Path, *, is_stable: bool) -> Iterator[tuple[
         interval = rng.choice((0.01, 0.01, 3600.0))
         if is_stable and life == count - 1:
             interval = 0.01
-        node = dcpstream.Node(vbuckets=VBUCKETS, path=path, flush_interval_s=interval)
+        node = dcpstream_node.Node(vbuckets=VBUCKETS, path=path, flush_interval_s=interval)
         with node:
             yield node, life == count - 1
             if life < count - 1:

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from dcpstream.cluster.machine.failover import fail_over, fail_over_gracefully
-from dcpstream.cluster.machine.layout import Chain
-from dcpstream.cluster.machine.link import Link
-from dcpstream.cluster.machine.moves import MoveCancelled, move
-from dcpstream.cluster.machine.orchestrator import ORDER_TIMEOUT_S, REPLY_TIMEOUT_S
-from dcpstream.cluster.machine.rebalance import Rebalance
-from dcpstream.cluster.machine.recovery import add_back, rejoin
-from dcpstream.cluster.machine.state import Recovery
-from dcpstream.cluster.machine.watch import LOOK_PAUSE_S, Watch
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import AutoFailover, FailoverLog, Manifest, VbucketState
-from dcpstream.testing.simulation import Peer, SimulatedCluster
-from dcpstream.testing.simulation.steps import Steps
 from dcpstream.wire import Opcode, Status
+from dcpstream_node.cluster.machine.failover import fail_over, fail_over_gracefully
+from dcpstream_node.cluster.machine.layout import Chain
+from dcpstream_node.cluster.machine.link import Link
+from dcpstream_node.cluster.machine.moves import MoveCancelled, move
+from dcpstream_node.cluster.machine.orchestrator import ORDER_TIMEOUT_S, REPLY_TIMEOUT_S
+from dcpstream_node.cluster.machine.rebalance import Rebalance
+from dcpstream_node.cluster.machine.recovery import add_back, rejoin
+from dcpstream_node.cluster.machine.state import Recovery
+from dcpstream_node.cluster.machine.watch import LOOK_PAUSE_S, Watch
+from dcpstream_node.testing.simulation import Peer
+from lab.simulation import SimulatedCluster
+from lab.simulation.steps import Steps
 
 SLOW_SEEDS = 40
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.cluster.machine.failover import fail_over
-from dcpstream.cluster.machine.rebalance import Rebalance
-from dcpstream.cluster.machine.tasks import Outcome
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import VbucketState
-from dcpstream.testing.simulation import Judge, Line, SimulatedCluster
-from dcpstream.testing.simulation.judges import frames
-from dcpstream.testing.simulation.steps import NAMES, Steps
+from dcpstream_node.cluster.machine.failover import fail_over
+from dcpstream_node.cluster.machine.rebalance import Rebalance
+from dcpstream_node.cluster.machine.tasks import Outcome
+from lab.simulation import Judge, Line, SimulatedCluster
+from lab.simulation.judges import frames
+from lab.simulation.steps import NAMES, Steps
 
 VBUCKETS = 8
 EXCHANGE_S = 0.002

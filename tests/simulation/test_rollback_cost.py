@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dcpstream.spark.coordinator import Coordinator
-from dcpstream.spark.options import OffsetSpec, SourceOptions
-from dcpstream.testing.simulation import VirtualClock
+from dcpstream_node.testing.simulation import VirtualClock
+from dcpstream_spark.options import OffsetSpec, SourceOptions
+from dcpstream_spark.source.coordinator import Coordinator
 from tests.kit.spark_model import FakeCluster, read_range
 
 VBUCKETS = 1024

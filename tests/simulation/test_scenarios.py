@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from dcpstream.testing.simulation.scenario import play
+from lab.simulation.scenario import play
 
 SEEDS = 200
 GROUP = 25
@@ -39,7 +39,7 @@ FOUND = {
 def test_seeds_keep_every_promise(first: int) -> None:
     for seed in range(first, first + GROUP):
         report = play(seed)
-        assert not report.failure, f"{report.failure}\npython -m dcpstream.testing.simulation --seed {seed}"
+        assert not report.failure, f"{report.failure}\npython -m lab.simulation --seed {seed}"
 
 
 @pytest.mark.parametrize("seed", FOUND)
@@ -50,7 +50,7 @@ def test_a_seed_that_found_a_bug(seed: int) -> None:
 def trace_of(seed: int, hash_seed: str) -> str:
     """The trace in a process of its own, where sets have another order."""
     return subprocess.run(
-        [sys.executable, "-m", "dcpstream.testing.simulation", "--seed", str(seed), "--trace"],
+        [sys.executable, "-m", "lab.simulation", "--seed", str(seed), "--trace"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dcpstream.pipelines import Pipeline, effect, rows
-from dcpstream.pipelines.engine import void_bounds
-from dcpstream.pipelines.folding import Folder
-from dcpstream.spark.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
-from dcpstream.spark.options import OffsetSpec, SourceOptions
-from dcpstream.testing.simulation import VirtualClock
+from dcpstream_node.testing.simulation import VirtualClock
+from dcpstream_spark import Pipeline
+from dcpstream_spark.options import OffsetSpec, SourceOptions
+from dcpstream_spark.source.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
+from dcpstream_spark.tables import effect, rows
+from dcpstream_spark.tables.engine import void_bounds
+from dcpstream_spark.tables.folding import Folder
 from tests.kit import tables
 from tests.kit.spark_model import FakeCluster, MemoryNotes, read_range
 from tests.kit.tables import (

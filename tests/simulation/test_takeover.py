@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.testing.simulation import PretendWire, SimulatedNode
 from dcpstream.wire import Opcode, StreamFlag
+from dcpstream_node.testing.simulation import PretendWire, SimulatedNode
 from tests.kit.streams import ACTIVE, DEAD, REPLICA
 
 VBID = 1

@@ -63,10 +63,10 @@ def demo_command(
     exits.require(("numpy", "pyarrow", "pyspark", "deltalake", "matplotlib"), "demo")
     from rich.console import Console
 
-    from dcpstream.spark.java import ensure_java
     from dcpstream_demo.display import Display
     from dcpstream_demo.processes import Children
     from dcpstream_demo.run import Run
+    from dcpstream_spark.java import ensure_java
 
     ensure_java()
     settings = Settings(

@@ -20,7 +20,7 @@ from dcpstream.runtime.stopping import StopSign, stop_signals
 from dcpstream_demo.guarded import STANDARD_INPUT, wait_for_end_of_input
 
 if TYPE_CHECKING:
-    from dcpstream.pipelines import BatchReport, FoldReport
+    from dcpstream_spark.tables import BatchReport, FoldReport
 
 FAILURES_MAX = 6
 """Limit of failures in a row without a batch: more of them have another cause than a node that is away."""
@@ -79,8 +79,7 @@ def run(settings: Mapping[str, Any], stopping: StopSign) -> int:
     Args:
         settings: `path` of the tables, `options` of the source, `trigger`, `master` and `temp` of Spark.
     """
-    from dcpstream.pipelines import Pipeline
-    from dcpstream.spark.session import build_session
+    from dcpstream_spark import Pipeline, build_session
 
     clock = SystemClock()
     began = clock.monotonic()

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dcpstream.client.blocking.cluster import Cluster
+from dcpstream.client.blocking.bucket_reader import BucketReader
 from dcpstream.client.kv.client import ObservedSeqno
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import FailoverLog, StreamOffset
-from dcpstream.spark.offsets import SourceOffset
 from dcpstream_demo.bucket import Access
+from dcpstream_spark.source.offsets import SourceOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class NodeWatch:
     def failover_logs(self) -> dict[int, FailoverLog]:
         """Vbucket → its branches."""
         access = self._access
-        with Cluster(
+        with BucketReader(
             access.connection_string, username=access.username, password=access.password, bucket=access.bucket
         ) as cluster:
             return cluster.failover_logs()

@@ -1,0 +1,39 @@
+"""Check an installed wheel: the native kernel is there, and decodes as plain Python does.
+
+python lab/tools/check_kernel.py
+
+The build of published wheels calls it with each of them (`[tool.cibuildwheel]` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dcpstream.arrow import decode_messages, decode_wire, scan
+from dcpstream.runtime import kernel
+from dcpstream.wire import encode_request
+from dcpstream.wire.codes import Opcode
+
+ROWS = 1000
+
+
+def main() -> int:
+    """Compare both decoders; the exit status."""
+    buffer = b"".join(
+        encode_request(
+            Opcode.DCP_MUTATION, extras=number.to_bytes(8, "big") + bytes(23), key=b"\0%d" % number, value=b"{}" * 50
+        )
+        for number in range(ROWS)
+    )
+    if kernel.native is None:
+        print(f"the wheel has no kernel: {kernel.description}")
+        return 1
+    if not decode_wire(buffer, scan(buffer)).batch.equals(decode_messages(buffer).batch):
+        print("the kernel and plain Python differ")
+        return 1
+    print(kernel.description)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

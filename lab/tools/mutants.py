@@ -1,0 +1,362 @@
+"""Break guards of the code one at a time, and count those that the tests of the protocol's rules notice.
+
+    python lab/tools/mutants.py [--seed N] [--count 60] [--list] [--file PART] [--all]
+
+A guard is an `if` (or `elif`) of the wire codec, the protocol's machines or the node's engine whose body rejects the
+peer: it raises, refuses, drops or closes, or returns a refusal, an error status, or the text of a fault. (ConfigError
+and LocalProtocolError are about our own caller, not about the protocol.) A seed, which is printed, draws the guards
+from the functions that the rules' tests run, so code for the management of a node over HTTP or from files is not among
+them. Each drawn guard gets one mutation:
+
+    negate      `if a < b`             becomes `if not (a < b)`
+    never       the guard is gone
+    boundary    `<` becomes `<=`, `>=` becomes `>`, and so on
+    constant    a number in the condition is one higher
+    operand     of `a or b`, `a and b` one part is left out
+
+Mutants that no test can notice are not drawn: tests/conformance/equivalent_mutants.toml lists them with the reasons,
+together with the few guards that are bounds of our own. The mutated tree is a temporary copy. Only tests that name
+rules and have run the guard's condition are run, first those that have run its body, up to the first failure. The last
+line is `mutants: <n> of <count> caught`; exit status 0 if at most one in thirty survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("wire", "protocol", "node/engine")
+EQUIVALENT = ROOT / "tests" / "conformance" / "equivalent_mutants.toml"
+KEY = ("path", "function", "condition", "kind")
+COPIED = ("src", "tests", "tools", "pyproject.toml", "docs", "README.md", "mkdocs.yml", "Makefile")
+COUNT = 60
+PATIENCE = "1"
+"""PATIENCE of the tests on a broken tree: a wait for an event that never happens ends after the plain limit."""
+WORKERS = 2
+MUTANT_TIMEOUT_S = 600
+TEST_TIMEOUT_S = 30
+TRACE_TIMEOUT_S = 1200
+SEED_BITS = 32
+ONE_SURVIVOR_IN = 30
+
+SAYS_NO = ("refuse", "_refuse", "drop", "_drop", "close", "refuse_unknown", "not_my_vbucket", "refuse_with_reference")
+"""Methods and functions that end or refuse something."""
+REFUSALS = ("Refusal", "Refuse", "Rollback", "ControlAnswer", "Fault", "_no_access")
+OF_OUR_CALLERS = ("ConfigError", "LocalProtocolError", "AssertionError")
+"""Errors about the calling program, not about the peer; the protocol's rules do not cover them."""
+ERROR_NAMES = ("INVALID", "UNSUPPORTED")
+OTHER_SIDE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One guard, broken in one way.
+
+    Attributes:
+        path: of the file, relative to the root.
+        line: of the condition.
+        function: the enclosing one; `function_lines` are the lines of that function.
+        body_line: the first line that runs if the condition holds.
+        kind: of the mutation.
+        start, stop: the replaced bytes of the file.
+        before, after: the condition.
+    """
+
+    path: str
+    line: int
+    function: str
+    function_lines: tuple[int, ...]
+    body_line: int
+    kind: str
+    start: int
+    stop: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Place and mutation."""
+        return f"{self.path}:{self.line} {self.kind}: if {self.before}  ->  if {self.after}"
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Its name in the list of equivalent mutants, without line numbers, which change often."""
+        return self.path, self.function, self.before, self.kind
+
+
+def guards(path: Path) -> Iterator[Mutant]:
+    """Every mutant of every guard of a file."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    name = path.relative_to(ROOT).as_posix()
+    for function, node in functions(ast.parse(source)):
+        own = tuple(sorted({item.lineno for item in ast.walk(node) if isinstance(item, ast.stmt)} - {node.lineno}))
+        for guard in ast.walk(node):
+            if isinstance(guard, ast.If) and any(says_no(item) for item in guard.body):
+                test = guard.test
+                assert test.end_lineno is not None
+                assert test.end_col_offset is not None
+                start = starts[test.lineno - 1] + test.col_offset
+                stop = starts[test.end_lineno - 1] + test.end_col_offset
+                before = ast.unparse(test)
+                body_line = guard.body[0].lineno
+                for kind, after in mutations(test):
+                    yield Mutant(name, test.lineno, function, own, body_line, kind, start, stop, before, after)
+
+
+def functions(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions and methods, by qualified name; nested ones belong to the outer one."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef):
+                    yield f"{node.name}.{item.name}", item
+
+
+def says_no(statement: ast.stmt) -> bool:
+    """Whether a statement raises, refuses, drops, closes, or returns something that does."""
+    if isinstance(statement, ast.Raise):
+        return not (isinstance(statement.exc, ast.Call) and is_call_of(statement.exc, OF_OUR_CALLERS))
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return is_call_of(statement.value, SAYS_NO) or is_error_answer(statement.value)
+    return isinstance(statement, ast.Return) and statement.value is not None and is_refusal(statement.value)
+
+
+def is_call_of(call: ast.Call, names: tuple[str, ...]) -> bool:
+    """Whether a function or method of one of these names is called."""
+    function = call.func
+    return (isinstance(function, ast.Name) and function.id in names) or (
+        isinstance(function, ast.Attribute) and function.attr in names
+    )
+
+
+def is_error_answer(call: ast.Call) -> bool:
+    """Whether this answers with the status of an error, or sends a refusal."""
+    if is_call_of(call, ("send",)):
+        return any(isinstance(item, ast.Call) and is_call_of(item, ("refuse",)) for item in call.args)
+    return is_call_of(call, ("respond", "_answer", "answer")) and any(is_error_status(item) for item in call.args)
+
+
+def is_error_status(value: ast.expr) -> bool:
+    """Whether this is a `Status` other than success."""
+    return (
+        isinstance(value, ast.Attribute)
+        and isinstance(value.value, ast.Name)
+        and value.value.id == "Status"
+        and value.attr != "SUCCESS"
+    )
+
+
+def is_refusal(value: ast.expr) -> bool:
+    """Whether the returned value is a refusal, an error status, or the text of a fault."""
+    if isinstance(value, ast.Call):
+        return is_call_of(value, (*REFUSALS, "refuse"))
+    if isinstance(value, ast.Tuple):
+        return any(is_refusal(item) or isinstance(item, ast.JoinedStr) for item in value.elts)
+    if isinstance(value, ast.Name):
+        return value.id in ERROR_NAMES or (value.id.startswith("_") and value.id.isupper())
+    is_text = isinstance(value, ast.JoinedStr) or (
+        isinstance(value, ast.Constant) and isinstance(value.value, str) and bool(value.value)
+    )
+    return is_text or is_error_status(value)
+
+
+def mutations(test: ast.expr) -> Iterator[tuple[str, str]]:
+    """(kind, condition) of every mutation of a condition."""
+    text = ast.unparse(test)
+    yield "negate", f"not ({text})"
+    yield "never", f"False and ({text})"
+    compares = [node for node in ast.walk(test) if isinstance(node, ast.Compare)]
+    for compare in compares:
+        for index, operator in enumerate(compare.ops):
+            other = OTHER_SIDE.get(type(operator))
+            if other is not None:
+                compare.ops[index] = other()
+                yield "boundary", ast.unparse(test)
+                compare.ops[index] = operator
+        for constant in [compare.left, *compare.comparators]:
+            if isinstance(constant, ast.Constant) and type(constant.value) is int:
+                constant.value += 1
+                yield "constant", ast.unparse(test)
+                constant.value -= 1
+    if isinstance(test, ast.BoolOp):
+        whole = test.values
+        for index in range(len(whole)):
+            test.values = whole[:index] + whole[index + 1 :]
+            yield "operand", ast.unparse(test) if len(test.values) > 1 else ast.unparse(test.values[0])
+        test.values = whole
+
+
+def all_mutants() -> list[Mutant]:
+    """Every mutant of the packages, in order of place."""
+    found: list[Mutant] = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / "src" / "dcpstream" / package).rglob("*.py")):
+            found += guards(path)
+    return found
+
+
+def copy_tree(target: Path) -> None:
+    """The parts of the project that a test run needs."""
+    ignore = shutil.ignore_patterns("__pycache__", ".*")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, target / name)
+
+
+def pytest_command(tree: Path, *more: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a run in a tree."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "rule"]
+    command += ["-p", "tests.fixtures.guard_trace", "--no-header", *more]
+    path = os.pathsep.join((str(tree / "src"), str(tree)))
+    return command, {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_files(tree: Path) -> list[str]:
+    """The files with tests that name rules."""
+    paths = (tree / "tests").glob("*/**/test_*.py")
+    return sorted(
+        path.relative_to(tree).as_posix()
+        for path in paths
+        if "scenarios" not in path.parts and "@rule(" in path.read_text(encoding="utf-8")
+    )
+
+
+def trace(tree: Path, mutants: list[Mutant]) -> dict[str, list[str]]:
+    """`file:line` → the tests that run it, for the lines of all functions with guards."""
+    wanted: dict[str, set[int]] = {}
+    for mutant in mutants:
+        wanted.setdefault(mutant.path, set()).update((mutant.line, mutant.body_line, *mutant.function_lines))
+    with tempfile.TemporaryDirectory() as directory:
+        lines = {name: sorted(numbers) for name, numbers in wanted.items()}
+        Path(directory, "lines.json").write_text(json.dumps(lines), encoding="utf-8")
+        command, environment = pytest_command(tree, "-n", str(WORKERS), *test_files(tree))
+        done = subprocess.run(
+            command,
+            cwd=tree, env={**environment, "GUARD_TRACE": directory}, capture_output=True, text=True,
+            timeout=TRACE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            sys.exit(f"the tests must pass before anything is broken:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
+        ran: dict[str, list[str]] = {}
+        for path in Path(directory).glob("ran.*.json"):
+            for place, names in json.loads(path.read_text(encoding="utf-8")).items():
+                ran.setdefault(place, []).extend(names)
+        return ran
+
+
+def tests_for(mutant: Mutant, ran: dict[str, list[str]]) -> list[str]:
+    """The tests that ran the guard's condition, first those that also ran its body; no others can notice."""
+    body = ran.get(f"{mutant.path}:{mutant.body_line}", [])
+    return list(dict.fromkeys([*body, *ran.get(f"{mutant.path}:{mutant.line}", [])]))
+
+
+def is_caught(mutant: Mutant, tree: Path, tests: list[str]) -> bool:
+    """Break the tree, run the tests, restore the tree. A test that hangs fails by its own time limit."""
+    if not tests:
+        return False
+    path = tree / mutant.path
+    original = path.read_bytes()
+    order = tree / "order.txt"
+    order.write_text("\n".join(tests), encoding="utf-8")
+    command, environment = pytest_command(
+        tree, "-x", "--timeout", str(TEST_TIMEOUT_S), *sorted({name.partition("::")[0] for name in tests})
+    )
+    try:
+        path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.stop :])
+        done = subprocess.run(
+            command,
+            cwd=tree, env={**environment, "GUARD_TESTS": str(order), "PATIENCE": PATIENCE}, capture_output=True,
+            timeout=MUTANT_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        print(f"no verdict within {MUTANT_TIMEOUT_S} s, counted as survived", flush=True)
+        return False
+    finally:
+        path.write_bytes(original)
+    return done.returncode != 0
+
+
+def left_out(mutants: list[Mutant]) -> list[Mutant]:
+    """The mutants without the listed ones that cannot be noticed, and without guards that no rule covers."""
+    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    same = {tuple(entry[name] for name in KEY) for entry in listed.get("mutant", []) if entry["reason"]}
+    ours = {tuple(entry[name] for name in KEY[:-1]) for entry in listed.get("no_rule", []) if entry["reason"]}
+    return [item for item in mutants if item.key not in same and item.key[:-1] not in ours]
+
+
+def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """One mutant of each of `count` guards."""
+    chance = random.Random(seed)
+    by_guard: dict[tuple[str, int, int], list[Mutant]] = {}
+    for mutant in mutants:
+        by_guard.setdefault((mutant.path, mutant.line, mutant.start), []).append(mutant)
+    places = chance.sample(sorted(by_guard), min(count, len(by_guard)))
+    return [chance.choice(by_guard[place]) for place in places]
+
+
+def main() -> int:
+    """Trace, draw, break, report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--file", default="", help="only guards of files whose path has one of these parts, a,b,c")
+    parser.add_argument("--list", action="store_true", help="only say which guards there are")
+    parser.add_argument("--all", action="store_true", help="every mutation of every guard; takes long")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(SEED_BITS)
+    parts = arguments.file.split(",")
+    mutants = [item for item in left_out(all_mutants()) if any(part in item.path for part in parts)]
+    if arguments.list:
+        print("\n".join(map(str, mutants)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as directory:
+        trees: Queue[Path] = Queue()
+        for number in range(WORKERS):
+            tree = Path(directory) / str(number)
+            copy_tree(tree)
+            trees.put(tree)
+        ran = trace(trees.queue[0], mutants)
+        reached = [item for item in mutants if any(f"{item.path}:{line}" in ran for line in item.function_lines)]
+        places = {(item.path, item.line, item.start) for item in reached}
+        drawn = reached if arguments.all else draw(reached, arguments.count, seed)
+        print(f"seed {seed}: {len(drawn)} mutants of {len(places)} guards in functions that the tests run", flush=True)
+
+        def judge(mutant: Mutant) -> bool:
+            tree = trees.get()
+            try:
+                caught = is_caught(mutant, tree, tests_for(mutant, ran))
+            finally:
+                trees.put(tree)
+            if not caught:
+                print(f"survived: {mutant}  [{mutant.function}]", flush=True)
+            return caught
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            verdicts = list(pool.map(judge, drawn))
+    survivors = verdicts.count(False)
+    print(f"mutants: {len(drawn) - survivors} of {len(drawn)} caught")
+    return 0 if survivors * ONE_SURVIVOR_IN <= len(drawn) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

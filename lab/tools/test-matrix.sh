@@ -1,0 +1,54 @@
+#!/bin/sh
+# The core's tests on every interpreter found besides the one of .venv, and once more without the extras.
+#   lab/tools/test-matrix.sh [STRICT]
+set -u
+cd "$(dirname "$0")/.."
+main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+core='not slow and not spark and not interop'
+jobs="-n ${JOBS:-3} --dist loadgroup"
+# What needs pyspark, deltalake or psutil, which the environments of other interpreters do not have.
+tables='--ignore=packages/dcpstream-spark/tests/spark --ignore=tests/unit/spark --ignore=packages/dcpstream-spark/tests/unit/tables --ignore=lab/tests/chaos
+    --ignore=tests/simulation/test_tables_model.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_compare.py
+    --ignore=packages/dcpstream-spark/tests/unit/commands/test_jars.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_lake.py
+    --ignore=lab/tests/tools/test_cluster_loop.py'
+# What needs any extra besides those.
+extras='--ignore=packages/dcpstream/tests/unit/arrow --ignore=lab/tests/bench --ignore=packages/dcpstream/tests/property/test_columnar.py
+    --ignore=tests/simulation/test_rollback_cost.py --ignore=tests/behaviour/test_demo.py
+    --ignore=packages/dcpstream-node/tests/behaviour/test_status_page_in_browser.py --ignore=tests/demo/test_picture.py
+    --ignore=tests/demo/test_report.py --ignore=packages/dcpstream/tests/unit/runtime/test_kernel.py
+    --ignore=packages/dcpstream/tests/unit/runtime/test_slabs.py'
+failed='' ran="$main (by make test)"
+
+# A working interpreter of that version: on PATH, or among pyenv's (whose shims fail for versions not switched on).
+interpreter() {
+    for path in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+        "$path" -c "import sys, ensurepip, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null \
+            && { echo "$path"; return 0; }
+    done
+    return 1
+}
+
+say() { printf '\033[1m== %s\033[0m\n' "$1"; }
+
+say "core on Python $main without the extras"
+# shellcheck disable=SC2086
+.venv/bin/python -m pytest -q -p tests.fixtures.without_extras -m "$core" $jobs $tables $extras \
+    || failed="$failed without-extras"
+
+for version in 3.11 3.12 3.13 3.14; do
+    [ "$version" = "$main" ] && continue
+    python=$(interpreter "$version") || continue
+    venv=.venv-$version
+    say "core on Python $version"
+    if [ ! -e "$venv/.installed" ] || [ requirements/matrix.lock -nt "$venv/.installed" ]; then
+        "$python" -m venv --clear "$venv" \
+            && sh lab/tools/install-locked.sh "$venv/bin/python" requirements/matrix.lock \
+            && touch "$venv/.installed" || { failed="$failed $version"; continue; }
+    fi
+    # shellcheck disable=SC2086
+    PYTHONPATH="$PWD/src" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
+        $jobs $tables || failed="$failed $version"
+    ran="$ran, $version"
+done
+echo "interpreters: $ran"
+[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }

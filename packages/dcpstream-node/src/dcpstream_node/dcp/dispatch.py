@@ -1,0 +1,177 @@
+"""Dispatch of DCP frames: DCP_OPEN, the machine of a session, the privileges of each request.
+
+A session gives every frame with a DCP opcode to `handle_dcp`. Once DCP_OPEN succeeded, the session's `dcp` is the
+producer or consumer machine, which gets all further frames; this module keeps no state of its own.
+
+Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/dcpconnmap.cc (names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dcpstream.dcp.consumer.connection import ConsumerConnection, check_add_stream
+from dcpstream.dcp.opening import OpenRequest, read_open
+from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.producer.privilege import Access
+from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
+from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
+from dcpstream_node.dcp.replica import Replicas, Takeovers
+from dcpstream_node.engine.release import RELEASES
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.bucket.bucket import Bucket
+    from dcpstream_node.engine.session.session import Session
+
+__all__ = ["handle_dcp"]
+
+CLUSTER_MANAGER = "@ns_server"
+"""The user whose streams may begin even if memory is short."""
+
+_NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connection")
+_BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
+_WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
+_UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
+_UNKNOWN = Refusal(Status.UNKNOWN_COMMAND)
+_UNDECLARED = Refusal(Status.EACCESS, "Authorization failure: no privilege is declared for this request")
+_PRIVILEGES: Mapping[str, Mapping[int, str | None]] = MappingProxyType(
+    {
+        name: {
+            layout.opcode: layout.privilege
+            for layout in REQUESTS
+            if layout.opcode in DCP_OPCODES and release.knows(layout.since)
+        }
+        for name, release in RELEASES.items()
+    }
+)
+"""Release → the opcode of each request that it knows → the privilege that the user needs at either end."""
+
+_MACHINES = (ProducerConnection, ConsumerConnection)
+"""The machines of an open DCP connection: a session's `dcp` is one of them after DCP_OPEN, and None before."""
+
+
+def handle_dcp(session: Session, frame: Frame, now: float) -> None:
+    """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
+    dcp = session.dcp
+    if frame.is_request and frame.opcode not in _PRIVILEGES[session.engine.release.name]:
+        session.output.add(refuse(frame, _UNKNOWN))
+        return
+    if frame.is_request and frame.datatype & ~session.datatypes:
+        session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
+        return
+    if isinstance(dcp, _MACHINES):
+        if not (frame.is_request and _is_kept_from(session, frame)):
+            dcp.handle(frame, now)
+    elif frame.opcode == Opcode.DCP_OPEN:
+        _open(session, frame, now)
+    else:
+        session.output.add(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
+
+
+def _is_kept_from(session: Session, frame: Frame) -> bool:
+    """Whether a request on an open connection is refused before its machine sees it."""
+    privilege = _PRIVILEGES[session.engine.release.name][frame.opcode]
+    if privilege is None:
+        session.output.add(refuse(frame, _UNDECLARED))
+        return True
+    if not session.identity.may(privilege) and check_shape(frame) is None:
+        session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
+        return True
+    # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
+    is_streamed = (
+        frame.opcode == Opcode.DCP_ADD_STREAM
+        and isinstance(session.dcp, ProducerConnection)
+        and check_add_stream(frame) is None
+        and session.bucket is not None
+        and session.bucket.is_streamed_into(frame.vbid)
+    )
+    if is_streamed:
+        session.respond(frame, Status.KEY_EEXISTS)
+    return is_streamed
+
+
+def _open(session: Session, frame: Frame, now: float) -> None:
+    """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
+    request = read_open(frame)
+    if isinstance(request, Refusal):
+        session.output.add(refuse(frame, request))
+        return
+    if Feature.UNORDERED_EXECUTION in session.features:
+        session.output.add(refuse(frame, _UNORDERED))
+        return
+    privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
+    if not session.identity.may(privilege):
+        context = f"Authorization failure: can't execute DCP_OPEN operation without the {privilege} privilege"
+        session.refuse_with_reference(frame, Status.EACCESS, context, context)
+        return
+    if request.drops:
+        session.close("DCP_OPEN of a consumer with an empty JSON object")
+        return
+    bucket = session.bucket
+    assert bucket is not None, "a session without a bucket does not come here"
+    if not request.is_producer and not bucket.is_warm:
+        session.output.add(refuse(frame, _WARMING_UP))
+        return
+    name = request.name.decode("utf-8", "backslashreplace")
+    older = bucket.dcp_sessions.get(name)
+    if older is not None and older is not session:
+        older.close(f"a newer connection took over its name {name!r}")
+    session.dcp = _machine(request, name, session, bucket, now)
+    session.enable_json()
+    bucket.dcp_sessions[name] = session
+    session.output.add(answer(frame))
+
+
+def _machine(
+    request: OpenRequest, name: str, session: Session, bucket: Bucket, now: float
+) -> ProducerConnection | ConsumerConnection:
+    if request.is_producer:
+        takeovers = Takeovers(bucket, session.engine)
+        producer = ProducerConnection(
+            name,
+            request.flags,
+            session.features,
+            bucket,
+            now,
+            release=session.engine.release.name,
+            takeovers=takeovers,
+            access=partial(_may_stream, session, bucket),
+            buffers=session.engine.buffers,
+            limits=bucket.parameters.producer,
+            cluster_map=session.config_to_send,
+        )
+        producer.is_internal = session.identity.user is not None and session.identity.user.name == CLUSTER_MANAGER
+        return producer
+    return ConsumerConnection(
+        name,
+        Replicas(bucket, session.engine),
+        now,
+        open_flags=request.flags,
+        features=session.features,
+        consumer_name=request.consumer_name,
+        release=session.engine.release.name,
+        idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
+        cluster_map=session.config_to_send,
+    )
+
+
+def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collection_id: int | None) -> Access:
+    """The access of a session's user to a bucket's history, or to that of a scope or a collection."""
+    user = session.identity.user
+    assert user is not None, "DCP_OPEN comes after the login"
+    if scope_id is None and collection_id is None:
+        return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
+    scope, name = "", ""
+    for found in bucket.manifest.scopes:
+        if collection_id is None:
+            scope = found.name if found.scope_id == scope_id else scope
+        for item in found.collections if collection_id is not None else ():
+            if item.collection_id == collection_id:
+                scope, name = found.name, item.name
+    if user.may("DcpStream", bucket.name, scope, name):
+        return Access.GRANTED
+    return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE

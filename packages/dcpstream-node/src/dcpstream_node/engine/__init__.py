@@ -1,0 +1,86 @@
+"""The node without sockets, clocks and threads: bytes in, bytes out.
+
+Nouns: `Engine` holds the buckets, users and the cluster configuration; `Bucket` holds `VBucket`s; a `Session` is one
+client connection. The rows, from the bottom:
+
+- `cluster_config`, `error_map`, `release`, `limit_log`: the configuration's JSON, the differences between server
+  releases, and a log with a bounded rate.
+- `access` and `bucket`: what users may do; the documents and the rules of writing to them.
+- `engine`: `Engine`. `subdocument`: paths inside JSON documents.
+- `commands`: opcode → shape, privilege and handler. `stats`: contents of STAT groups.
+- `session`: takes frames out of the bytes, checks them against the command table, and keeps the output.
+- `handlers`: one function for each command; `fast` and `native` are short paths of GET and SET.
+
+A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then calls `Session.send` of
+the sessions that `end_turn` returns. Both calls of a session return a `Step`, which says what the shell has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dcpstream.runtime import Random
+from dcpstream.wire import Frame
+from dcpstream_node.engine import engine as _engine
+from dcpstream_node.engine.access.groups import Group
+from dcpstream_node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
+from dcpstream_node.engine.access.users import User, Users
+from dcpstream_node.engine.bucket.bucket import Bucket
+from dcpstream_node.engine.bucket.vbucket import VBucket
+from dcpstream_node.engine.cluster_config import ClusterConfig
+from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
+from dcpstream_node.engine.handlers import COMMANDS
+from dcpstream_node.engine.handlers.fast import fast_handlers
+from dcpstream_node.engine.handlers.native import answer_plain
+from dcpstream_node.engine.release import DEFAULT_VERSION, RELEASES, Release
+from dcpstream_node.engine.session.session import Dispatch, Session
+
+__all__ = [
+    "ALL_PRIVILEGES",
+    "COMMANDS",
+    "DEFAULT_VERSION",
+    "KINDS",
+    "MAX_OUTPUT_BYTES",
+    "PERMISSIONS",
+    "RELEASES",
+    "Bucket",
+    "ClusterConfig",
+    "Engine",
+    "Group",
+    "Release",
+    "Role",
+    "RoleKind",
+    "Session",
+    "User",
+    "Users",
+    "VBucket",
+    "new_engine",
+    "parse_roles",
+]
+
+
+Engine = _engine.Engine[Session]
+"""The engine of a node whose sessions are `Session`."""
+
+
+def new_engine(
+    users: Users,
+    config: ClusterConfig,
+    random: Random,
+    dcp_handler: Callable[[Session, Frame, float], None],
+    dcp_stats: Callable[[Bucket, str, str], Iterator[tuple[str, str]] | int],
+) -> Engine:
+    """An engine that knows every command.
+
+    Args:
+        dcp_handler: answers DCP frames.
+        dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
+    """
+    dispatch = Dispatch(COMMANDS.known_to(config.release), fast_handlers, answer_plain, dcp_handler)
+    return Engine(
+        users,
+        config,
+        random,
+        open_session=lambda engine, peer, host, is_secure: Session(engine, dispatch, peer, host, is_secure=is_secure),
+        dcp_stats=dcp_stats,
+    )

@@ -1,0 +1,76 @@
+"""Privileges: which are missing, how a request without them is refused, and what of a manifest a user may see.
+
+Source: kv_engine daemon/mcbp_privileges.cc, docs/rbac.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dcpstream.model import Manifest
+from dcpstream.wire import Status
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.access.users import User, Users
+
+
+def has(rights: frozenset[str], privileges: str) -> bool:
+    """Whether the privileges are among the rights: names with blanks between for all, with bars for one of them."""
+    if privileges in rights or not privileges:
+        return True
+    return not lacking(rights, privileges)
+
+
+def lacking(rights: frozenset[str], privileges: str) -> list[str]:
+    """The privileges that are missing; of those with a bar between one is enough, and the last one is named."""
+    found = []
+    for names in privileges.split():
+        choices = names.split("|")
+        if rights.isdisjoint(choices):
+            found.append(choices[-1])
+    return found
+
+
+class Refusal(NamedTuple):
+    """Why a user's request is refused.
+
+    Attributes:
+        status: EACCESS, or UNKNOWN_COLLECTION.
+        privilege: the missing one; empty if the client must not learn it.
+        context: another reason for the client.
+    """
+
+    status: int
+    privilege: str = ""
+    context: str = ""
+
+
+def refused(missing: list[str]) -> Refusal:
+    """The refusal for lack of privileges."""
+    return Refusal(Status.EACCESS, missing[0] if missing else "")
+
+
+def impersonated(user: User | None, users: Users, name: bytes) -> User | Refusal:
+    """The user for whom `user` makes a request, or why `user` may not make it."""
+    if user is None or not user.is_admin:
+        return Refusal(Status.EACCESS, context="You need the Impersonate privilege in order to impersonate users")
+    if name.startswith(b"^"):
+        return Refusal(Status.NOT_SUPPORTED, context="External authentication service not configured")
+    text = name.decode(errors="replace")
+    other = users.find(text)
+    return other or Refusal(Status.EACCESS, context=f'User "{text}" is not a Couchbase user')
+
+
+def visible_manifest(manifest: Manifest, user: User, bucket: str) -> Manifest:
+    """The scopes and collections that a user may see."""
+    if user.knows(bucket, ""):
+        return manifest
+    scopes = (
+        replace(
+            scope, collections=tuple(item for item in scope.collections if user.knows(bucket, scope.name, item.name))
+        )
+        for scope in manifest.scopes
+        if user.knows(bucket, scope.name)
+    )
+    return replace(manifest, scopes=tuple(scopes))

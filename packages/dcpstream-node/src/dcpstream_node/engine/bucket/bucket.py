@@ -1,0 +1,582 @@
+"""A bucket on this node: its vbuckets, manifest and settings, and the sessions that use it.
+
+`dirty` collects the vbuckets that changed during one turn of the event loop, so that DCP connections are notified once
+per vbucket and turn, not once per write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dcpstream.dcp.producer.connection import DEFAULT_LIMITS, ProducerLimits
+from dcpstream.model import BucketSettings, Collection, Manifest, NodeAddress, Persist, VbucketState
+from dcpstream.runtime import Random
+from dcpstream_node.engine.bucket import manifest as manifests
+from dcpstream_node.engine.bucket.clients import Client
+from dcpstream_node.engine.bucket.durability import Durability
+from dcpstream_node.engine.bucket.range_scans import RangeScans
+from dcpstream_node.engine.bucket.retention import keep_history
+from dcpstream_node.engine.bucket.topology import Meta
+from dcpstream_node.engine.bucket.vbucket import Fetcher, VBucket, new_failover_log
+from dcpstream_node.engine.bucket.waiting_clients import WaitingClients
+
+if TYPE_CHECKING:
+    from dcpstream.wire.system_events import CollectionEvent
+    from dcpstream_node.store import BucketStore, CompactionOrder
+
+THIS_NODE = "this node"
+"""The name of this node in the topologies that it makes; it is never compared."""
+
+OPCODES = 256
+
+CATCH_UP_VBUCKETS = 64
+"""Vbuckets that take in a new manifest in one step, which takes less than a millisecond."""
+CATCH_UP_KEYS = 20_000
+"""A step ends with the vbucket at which it passes this many keys: dropping a collection reads each of them."""
+
+
+@dataclass(slots=True)
+class Parameters:
+    """Parameters of a bucket that can be changed and are not kept with its store.
+
+    Attributes:
+        lock_default_s, lock_max_s: duration of a lock by default, and at most.
+        seqno_persistence_timeout_s: time-out of SEQNO_PERSISTENCE.
+        scan_life_s: age at which a range scan is cancelled.
+        compression_ratio_min: ratio of inflated to compressed size from which a value is stored compressed.
+        strips_deletions: whether DELETE_WITH_META drops a body; if not, it refuses one.
+        producer: bounds of DCP connections that are opened from now on.
+    """
+
+    lock_default_s: int = 15
+    lock_max_s: int = 30
+    seqno_persistence_timeout_s: float = 30.0
+    scan_life_s: float = 180.0
+    strips_deletions: bool = True
+    compression_ratio_min: float = 1.2
+    producer: ProducerLimits = field(default=DEFAULT_LIMITS)
+
+
+def _alone(replicas: int) -> str:
+    """The topology of a vbucket without any of its replicas."""
+    return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
+
+
+def _no_hurry() -> None:
+    """Default of `Bucket.hurry`: nothing commits."""
+
+
+class Bucket:
+    """A bucket: vbuckets on a store, and the sessions that use them.
+
+    Attributes:
+        vbuckets: by vbid; None where this node holds no copy.
+        dirty: vbuckets that changed since the last turn.
+        dcp_sessions: DCP connection name → the session that has it.
+        sessions: every session that selected the bucket.
+        is_warm: whether `open` is through; a consumer can be opened only then.
+        is_persisting: False between STOP_PERSISTENCE and START_PERSISTENCE.
+        durable: vbuckets with durable writes.
+        fetcher: reads history from disk for the streams of all vbuckets; see `set_fetcher`.
+        commits_begun, commits_done: numbers of the last commit that began, and of the last that is through.
+        turns_kept: turns of the loop whose writes count as persisted at once, because the store has no files.
+        expired_by_pager: documents that expired without having been read.
+        holding: sessions with answers that wait for a commit.
+        hurry: asks for a commit at once; set by the task that commits.
+        compact: asks for a compaction and calls back with its error or None; returns False if too many wait. None
+            without a task that compacts.
+        waiters: sessions that wait for a seqno to be persisted, or for a pending vbucket.
+        collections: those of the manifest, by id.
+        behind: active vbuckets whose history does not have the newest manifest yet; see `catch_up`.
+        has_forgotten_manifest: clients are told of the default collection alone, as by a server that has restarted and
+            waits for its manager. Its vbuckets know their collections, so documents and streams are there as before.
+        takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC. Present documents can then be read and deleted;
+            other requests for documents are TMPFAIL, as while a server warms up.
+        range_scans: the open scans.
+        parameters: values of SET_PARAM that are not kept with the store.
+        allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
+        ops: requests of its sessions, by opcode.
+        config_rev: revision of the cluster configuration when something of this bucket changed last.
+        given_chains: the vbucket map of a cluster manager; None on a node that is a cluster of its own.
+        given_nodes: the nodes that the numbers in `given_chains` mean; the maps of two buckets may name other ones.
+        given_this_node: which of `given_nodes` this is.
+        resting: vbuckets that were active when the bucket was closed cleanly, and have had no role since: see
+            `stand_down`.
+    """
+
+    def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
+        self.name = name
+        self.uuid = uuid
+        self.store = store
+        self.storage = storage
+        self._random = random
+        self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
+        self.dirty: set[int] = set()
+        self.dcp_sessions: dict[str, Client] = {}
+        self.sessions: set[Client] = set()
+        self.is_warm = False
+        self.is_persisting = True
+        self.durable: set[int] = set()
+        self.fetcher: Fetcher | None = None
+        self.commits_begun = 0
+        self.commits_done = 0
+        self.turns_kept = 0
+        self.expired_by_pager = 0
+        self.holding: set[Client] = set()
+        self.hurry: Callable[[], None] = _no_hurry
+        self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
+        self.waiters = WaitingClients()
+        self.collections: dict[int, Collection] = {}
+        self.behind: dict[int, None] = {}
+        self._event_seqnos: dict[int, int] = {}
+        self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
+        self.allows_out_of_order: bool = True
+        self.has_forgotten_manifest = False
+        self.takes_traffic = True
+        self.range_scans = RangeScans()
+        self.parameters = Parameters()
+        self.config_rev = 0
+        self.given_chains: list[list[int]] | None = None
+        self.given_nodes: list[NodeAddress] = []
+        self.given_this_node = 0
+        self.resting: set[int] = set()
+        self.ops = [0] * OPCODES
+
+    @property
+    def vbucket_count(self) -> int:
+        """The number of vbuckets of the bucket, on all nodes."""
+        return len(self.vbuckets)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The collections."""
+        return self.store.manifest
+
+    @property
+    def told_manifest(self) -> Manifest:
+        """The collections that clients are told of."""
+        return Manifest.DEFAULT if self.has_forgotten_manifest else self.manifest
+
+    @property
+    def settings(self) -> BucketSettings:
+        """The bucket's settings, as given when it was made or changed since."""
+        return self.store.settings
+
+    @property
+    def keeps_compressed(self) -> bool:
+        """Whether values that come compressed are stored so."""
+        return self.settings.compression != "off"
+
+    def update_sessions(self) -> None:
+        """Have every session choose its short paths anew."""
+        for session in self.sessions:
+            session.update_fast()
+
+    @property
+    def compresses_values(self) -> bool:
+        """Whether clients that negotiated compression get all values compressed, also those stored without."""
+        return self.settings.compression == "active"
+
+    @property
+    def answers_when_durable(self) -> bool:
+        """Whether writes are answered only once they are durable."""
+        return self.store.is_durable and self.store.settings.persist is Persist.EVERY
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether superseded versions are kept for streams of changes."""
+        return self.settings.keeps_history
+
+    @property
+    def collections_without_history(self) -> frozenset[int]:
+        """Collections that keep no history; the default collection follows the default for new ones."""
+        kept = {number for number, item in self.collections.items() if item.history}
+        if self.settings.history_default:
+            kept.add(0)
+        return frozenset(self.collections.keys() - kept)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether streams should read nothing more, because writes wait for the disk."""
+        return not self.store.has_room
+
+    def change_settings(self, settings: BucketSettings) -> None:
+        """Change the settings durably.
+
+        Raises:
+            StoreError: they could not be made durable; nothing has changed.
+        """
+        before = self.settings
+        self.store.settings = settings
+        if settings.replicas != before.replicas:
+            self._lead_alone(_alone(before.replicas))
+        self.update_sessions()
+
+    def flush(self, now: float) -> None:
+        """Delete every document: each vbucket begins a new history in its present role.
+
+        A crash in between leaves the bucket as it was. Streams out of it end. Collections and topologies stay.
+        """
+        with self.store.metadata_batch():
+            for vbid, vbucket in enumerate(self.vbuckets):
+                if vbucket is None:
+                    continue
+                state, topology = vbucket.state, vbucket.topology
+                self.durable.discard(vbid)
+                self.delete_vbucket(vbid, now, is_made_anew=True)
+                self.tell_state_changed(vbid, now)  # consumers that fill the vbucket stop
+                self._create(vbid, state).topology = topology
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                self.catch_up(vbucket)
+
+    def lead_alone(self) -> None:
+        """Give active vbuckets without a topology one that names this node alone, as a cluster manager would.
+
+        It has none of the replicas that the settings ask for.
+        """
+        self._lead_alone("")
+
+    def _lead_alone(self, instead_of: str) -> None:
+        topology = _alone(self.settings.replicas)
+        for vbucket in self.vbuckets:
+            if vbucket is not None and vbucket.is_active and vbucket.topology == instead_of:
+                vbucket.topology = topology
+                if vbucket.durability is not None:
+                    vbucket.durability.topology_changed()
+
+    def set_manifest(self, manifest: Manifest) -> None:
+        """Change the manifest durably.
+
+        `catch_up` writes it into the history of each active vbucket: before the vbucket is used, else in steps.
+        """
+        self.catch_up_all()
+        self.store.manifest = manifest
+        self.has_forgotten_manifest = False
+        self._manifest_changed()
+
+    def adopt_manifest(self, manifest: Manifest) -> None:
+        """Have a manifest whose events come with the history from elsewhere: no vbucket writes them itself."""
+        if manifest == self.manifest:
+            return
+        self.store.manifest = manifest
+        self._manifest_changed()
+        self.behind = {}
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                vbucket.manifest = manifest
+
+    def _manifest_changed(self) -> None:
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        self.update_sessions()
+        self._steps = {}
+        self._event_seqnos = {}
+        self.behind = {each.vbid: None for each in self.vbuckets if each is not None and each.is_active}
+
+    def catch_up_some(self) -> None:
+        """Catch up a limited number of vbuckets, so that other sessions do not wait long."""
+        looked = 0
+        for vbid in list(islice(self.behind, CATCH_UP_VBUCKETS)):
+            self.catch_up_at(vbid)
+            vbucket = self.vbuckets[vbid]
+            looked += vbucket.log.key_count if vbucket is not None else 0
+            if looked >= CATCH_UP_KEYS:
+                break
+
+    def catch_up_all(self) -> None:
+        """Catch up every vbucket, before a request that reads the whole bucket."""
+        for vbid in list(self.behind):
+            self.catch_up_at(vbid)
+
+    def catch_up_at(self, vbid: int) -> None:
+        """Catch up one vbucket, before a request that uses it."""
+        if vbid in self.behind:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                self.catch_up(vbucket)
+            self.behind.pop(vbid, None)
+
+    def catch_up(self, vbucket: VBucket) -> None:
+        """Write the changes of the manifest into an active vbucket's history."""
+        self.behind.pop(vbucket.vbid, None)
+        if vbucket.is_active and self.manifest.uid and vbucket.manifest is not self.manifest:
+            self._take_in(vbucket)
+
+    def _take_in(self, vbucket: VBucket) -> None:
+        manifest, known = self.manifest, vbucket.manifest
+        if known is None:
+            events = manifests.events_between(manifests.manifest_in(vbucket.log, manifest), manifest)
+        else:
+            # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
+            step = self._steps.get(id(known))
+            if step is None:
+                step = self._steps[id(known)] = known, manifests.events_between(known, manifest)
+            events = step[1]
+        vbucket.manifest = manifest
+        if events:
+            vbucket.append_events(events, self._event_seqnos)
+            self.dirty.add(vbucket.vbid)
+
+    def open(self, *, is_filled: bool = True) -> None:
+        """Take over what the store holds; in an empty store every vbucket is created, active.
+
+        A store that was not closed cleanly may have lost its last writes, which clients may have seen. Every active
+        vbucket then begins a new branch at the first seqno that may be lost.
+        """
+        held = dict(self.store.vbuckets)
+        with self.store.metadata_batch():
+            for vbid in range(self.vbucket_count) if is_filled and not held else ():
+                self._create(vbid, VbucketState.ACTIVE)
+        # A node with a full disk still serves its data. A branch that is not on disk is safe: after a crash, clients
+        # that know it are rolled back to 0.
+        with self.store.metadata_batch(may_wait=True):
+            for vbid, log in held.items():
+                keep_history(log, self.settings)
+                vbucket = VBucket(log)
+                self.vbuckets[vbid] = vbucket
+                if log.has_prepares:
+                    self.durability_of(vbucket)
+                if vbucket.is_active and not self.store.was_clean:
+                    vbucket.begin_branch(self._random)
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        if self.manifest.uid:
+            self._manifest_changed()
+            self.catch_up_all()
+        self.is_warm = True
+
+    def stand_down(self) -> None:
+        """Make active and pending copies dead: another node may have become active while this one was down.
+
+        A copy that was active when the bucket was closed cleanly lacks nothing. If its first role is active again, it
+        goes on with its branch, as on a node that is a cluster of its own.
+        """
+        with self.store.metadata_batch(may_wait=True):
+            for vbucket in self.vbuckets:
+                if vbucket is not None and vbucket.state in (VbucketState.ACTIVE, VbucketState.PENDING):
+                    if vbucket.is_active and self.store.was_clean:
+                        self.resting.add(vbucket.vbid)
+                    vbucket.set_state(VbucketState.DEAD, self._random)
+
+    def _create(self, vbid: int, state: VbucketState, *, may_wait: bool = False) -> VBucket:
+        log = self.store.create_vbucket(vbid, state, new_failover_log(self._random), may_wait=may_wait)
+        keep_history(log, self.settings)
+        vbucket = VBucket(log)
+        vbucket.fetcher = self.fetcher
+        self.vbuckets[vbid] = vbucket
+        return vbucket
+
+    def vbucket(self, vbid: int) -> VBucket | None:
+        """The copy on this node, or None."""
+        return self.vbuckets[vbid] if vbid < len(self.vbuckets) else None
+
+    def active(self, vbid: int) -> VBucket | None:
+        """The active copy, or None if it is not here."""
+        vbucket = self.vbucket(vbid)
+        return vbucket if vbucket is not None and vbucket.is_active else None
+
+    def set_vbucket(self, vbid: int, state: VbucketState, meta: Meta, now: float) -> bool:
+        """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it.
+
+        A new copy and a promotion become durable with the next commit, as on a server. A copy that was active is
+        durably none before the answer, so that no crash leaves two active copies.
+
+        Returns: False if the server would give up the connection, because the topology is none.
+        """
+        vbucket = self.vbucket(vbid)
+        goes_on = vbid in self.resting
+        self.resting.discard(vbid)
+        if vbucket is None:
+            vbucket = self._create(vbid, state, may_wait=True)
+            vbucket.topology = "" if meta.is_unusable else meta.topology
+            self.catch_up(vbucket)
+            return not (meta.is_refused or meta.is_unusable)
+        if meta.is_refused:
+            return False
+        if vbucket.state != state:
+            vbucket.set_state(
+                state, self._random, is_takeover=meta.is_unusable or goes_on, may_wait=not vbucket.is_active
+            )
+            self.tell_state_changed(vbid, now)
+            vbucket.topology = ""
+        self.catch_up(vbucket)
+        if meta.topology and not meta.is_unusable:
+            vbucket.topology = meta.topology
+            if vbucket.durability is not None:
+                vbucket.durability.topology_changed()
+        return not meta.is_unusable
+
+    def delete_vbucket(self, vbid: int, now: float, *, is_made_anew: bool = False) -> None:
+        """DEL_VBUCKET: made dead first, which ends its streams, then forgotten.
+
+        Args:
+            is_made_anew: the store keeps it until the caller puts another one in its place, which is one step.
+        """
+        vbucket = self.vbuckets[vbid]
+        assert vbucket is not None, "the caller looks first"
+        if vbucket.state != VbucketState.DEAD:
+            vbucket.set_state(VbucketState.DEAD, self._random)
+            self.tell_state_changed(vbid, now)
+        self.vbuckets[vbid] = None
+        self.resting.discard(vbid)
+        if not is_made_anew:
+            self.store.delete_vbucket(vbid)
+        self.persisted([])
+
+    def tell_state_changed(self, vbid: int, now: float) -> None:
+        """Notify every DCP connection and every waiting session that a vbucket's role changed."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_state_changed(vbid, now)
+                session.wake()
+        self.range_scans.drop_vbucket(vbid)
+        self.waiters.role_changed(vbid)
+
+    def tell_rolled_back(self, vbid: int, now: float) -> None:
+        """Notify every DCP connection that a vbucket's history was cut."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None:
+                session.dcp.vbucket_rolled_back(vbid, now)
+                session.wake()
+
+    # ------------------------------------------------------------------------------------------------ durable writes
+
+    def durability_of(self, vbucket: VBucket) -> Durability:
+        """The durable writes of a vbucket; made with the first one."""
+        if vbucket.durability is None:
+            vbucket.durability = Durability(vbucket, self._note_changed, self._commit_soon)
+            self.durable.add(vbucket.vbid)
+        return vbucket.durability
+
+    def _commit_soon(self) -> None:
+        self.hurry()
+
+    def _note_changed(self, vbid: int) -> None:
+        self.dirty.add(vbid)
+
+    def _durabilities(self) -> list[Durability]:
+        found = [self.vbuckets[vbid] for vbid in self.durable]
+        return [item.durability for item in found if item is not None and item.durability is not None]
+
+    def next_timeout(self) -> float | None:
+        """The next deadline, monotonic seconds: of a durable write, a range scan, or a waiting session."""
+        if not (self.durable or self.waiters.for_seqnos or self.range_scans):
+            return None
+        times = [item.next_timeout() for item in self._durabilities()]
+        times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]
+        return min((at for at in times if at is not None), default=None)
+
+    def handle_timeout(self, now: float) -> None:
+        """End what is past its deadline."""
+        for item in self._durabilities():
+            item.handle_timeout(now)
+        self.range_scans.handle_timeout(now)
+        self.waiters.handle_timeout(now)
+
+    # ----------------------------------------------------------------------------------------------- DCP connections
+
+    def is_streamed_into(self, vbid: int) -> bool:
+        """Whether some DCP connection has a living stream into the vbucket."""
+        return any(
+            session.dcp is not None and session.dcp.is_streaming_into(vbid) for session in self.dcp_sessions.values()
+        )
+
+    def end_turn(self, now: float) -> None:
+        """Notify every DCP connection of the vbuckets that changed since the last turn."""
+        dirty, self.dirty = self.dirty, set()
+        self.turns_kept += bool(dirty) and not self.store.is_durable
+        for vbid in dirty:
+            changed = self.vbuckets[vbid]
+            if changed is not None:
+                changed.age_checkpoint(now)
+        for session in list(self.dcp_sessions.values()):
+            dcp, has_output = session.dcp, False
+            if dcp is not None:
+                for vbid in dirty:
+                    has_output |= dcp.vbucket_changed(vbid, now)
+            if has_output:
+                session.wake()
+
+    def set_fetcher(self, fetcher: Fetcher) -> None:
+        """Set the task that reads history from disk for streams."""
+        self.fetcher = fetcher
+        for vbucket in self.vbuckets:
+            if vbucket is not None:
+                vbucket.fetcher = fetcher
+
+    def hold(self, session: Client) -> None:
+        """A session has answers that wait for a commit."""
+        self.holding.add(session)
+        self.hurry()
+
+    def begin_commit(self) -> int:
+        """Begin a commit of everything written so far; returns its number."""
+        self.commits_begun += 1
+        return self.commits_begun
+
+    def end_commit(self, number: int) -> None:
+        """Send the answers that waited for the commit."""
+        self.commits_done = number
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.wake()
+
+    def fail_commit(self, reason: str) -> None:
+        """A commit failed: close the sessions that wait for it, because the outcome of their writes is unknown."""
+        holding, self.holding = self.holding, set()
+        for session in holding:
+            session.drop_held(reason)
+
+    def wait_for_persistence(self, session: Client, vbid: int, seqno: int, deadline: float) -> bool:
+        """Resume the session when the seqno is persisted; False if too many wait already.
+
+        Args:
+            deadline: monotonic seconds; then it is resumed with TMPFAIL.
+        """
+        is_waiting = self.waiters.add_for_seqno(session, vbid, seqno, deadline)
+        if is_waiting:
+            self.hurry()
+        return is_waiting
+
+    def wait_for_role(self, session: Client, vbid: int) -> bool:
+        """Resume the session when the vbucket's role changed; False if too many wait already."""
+        return self.waiters.add_for_role(session, vbid)
+
+    def persisted(self, vbids: list[int]) -> None:
+        """Note that these vbuckets were persisted further."""
+        self.dirty.update(vbids)
+        for vbid in vbids:
+            vbucket = self.vbuckets[vbid]
+            if vbucket is not None:
+                vbucket.age_memory()
+                if vbucket.durability is not None:
+                    vbucket.durability.decide()
+        self.waiters.persisted(self._persisted_seqno_of)
+
+    def _persisted_seqno_of(self, vbid: int) -> int | None:
+        vbucket = self.vbuckets[vbid]
+        return None if vbucket is None else vbucket.persisted_seqno
+
+    def chains(self) -> list[list[int]]:
+        """The vbucket map, with one place for each copy.
+
+        A cluster manager's map is told as it is. Without one, this node, 0, stands first where it has the active copy,
+        and second where it has a replica; the nodes of the other copies are not known then.
+        """
+        if self.given_chains is not None:
+            return self.given_chains
+        replicas = self.settings.replicas
+        missing = [-1] * replicas
+        return [
+            [-1, 0, *missing[1:]]
+            if replicas and vbucket is not None and vbucket.state == VbucketState.REPLICA
+            else [0 if vbucket is not None and vbucket.is_active else -1, *missing]
+            for vbucket in self.vbuckets
+        ]
+
+    def item_count(self) -> int:
+        """Documents in active vbuckets."""
+        return sum(vbucket.log.item_count for vbucket in self.vbuckets if vbucket is not None and vbucket.is_active)

@@ -1,0 +1,265 @@
+"""Administration: buckets, bucket parameters, persistence, traffic, tokens, and the commands of former servers.
+
+The node checks each of these requests as a 7.2 server does, so malformed and forbidden requests get the server's
+answer. A command that has nothing to work on here is then answered NOT_SUPPORTED; no command is accepted and ignored.
+
+Source: kv_engine docs/BinaryProtocol.md, daemon/mcbp_validators.cc, daemon/mcbp_privileges.cc, daemon/session_cas.cc,
+daemon/ioctl.cc, engines/ep/src/ep_vb.cc (evictKey), include/mcbp/protocol/opcode.h.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from dcpstream.errors import DcpstreamError
+from dcpstream.model import VbucketMap
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.messages import admin
+from dcpstream.wire.shape import Fault
+from dcpstream_node.engine.bucket import documents
+from dcpstream_node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
+from dcpstream_node.engine.bucket.vbucket import MAX_TRUSTED_CAS
+from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.handlers.resolve import active_place, at_place, holds_token
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.bucket.vbucket import VBucket
+    from dcpstream_node.engine.session.session import Session
+
+ENGINE_MODULE: Final = b"ep.so"
+NO_ENGINE_MODULE: Final = b"nobucket.so"
+MAX_VBUCKETS: Final = 1024
+MAX_CAS_DIGITS: Final = 20
+_FIRST_REVISION, _NO_EPOCH = 1, -1
+
+
+def refuse(session: Session, frame: Frame) -> None:
+    """Administration of a server: NOT_SUPPORTED, as there is nothing here that the command could work on."""
+    session.refuse(frame, Status.NOT_SUPPORTED)
+
+
+# ----------------------------------------------------------------------------------------------------------- buckets
+
+
+def create_bucket(session: Session, frame: Frame) -> None:
+    """CREATE_BUCKET: the value is the name of the engine's module, a zero, and `name=value;…`.
+
+    `max_vbuckets` is the only setting that has an effect. The bucket begins without a vbucket.
+    """
+    engine = session.engine
+    module, _, settings = frame.value.partition(b"\0")
+    name = frame.key.decode("utf-8", "replace")
+    known = dict(item.split(b"=", 1) for item in settings.split(b";") if b"=" in item)
+    count = known.get(b"max_vbuckets", b"%d" % MAX_VBUCKETS)
+    if engine.bucket_host is None:
+        session.respond(frame, Status.NOT_SUPPORTED)
+    elif module == NO_ENGINE_MODULE:
+        session.refuse(frame, Status.NOT_SUPPORTED, "The internal bucket type nobucket.so can't be created")
+    elif module == ENGINE_MODULE and name in engine.buckets:
+        session.respond(frame, Status.KEY_EEXISTS)
+    elif module != ENGINE_MODULE or not count.isdigit() or not 1 <= int(count) <= MAX_VBUCKETS:
+        session.refuse(frame, Status.EINVAL, f"a bucket of {ENGINE_MODULE.decode()} has 1 to {MAX_VBUCKETS} vbuckets")
+    else:
+        try:
+            engine.bucket_host.create(name, int(count))
+        except DcpstreamError as error:
+            session.refuse(frame, Status.EINVAL, str(error))
+        else:
+            session.respond(frame)
+
+
+def delete_bucket(session: Session, frame: Frame) -> None:
+    """DELETE_BUCKET: closes the bucket's connections, removes it with its contents, then answers."""
+    engine = session.engine
+    name = frame.key.decode("utf-8", "replace")
+    if engine.bucket_host is None:
+        session.respond(frame, Status.NOT_SUPPORTED)
+    elif name not in engine.buckets:
+        session.respond(frame, Status.KEY_ENOENT)
+    else:
+        engine.bucket_host.delete(name)
+        session.respond(frame)
+
+
+def _check_flush(_session: Session, frame: Frame) -> Fault | None:
+    return Fault(Status.NOT_SUPPORTED, "Delayed flush no longer supported") if any(frame.extras) else None
+
+
+def flush(session: Session, frame: Frame) -> None:
+    """FLUSH, FLUSHQ: NOT_SUPPORTED; use the management port to empty a bucket."""
+    session.respond(frame, Status.NOT_SUPPORTED)
+
+
+def control_traffic(session: Session, frame: Frame) -> None:
+    """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
+    bucket = session.selected
+    bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
+    bucket.update_sessions()
+    session.respond(frame)
+
+
+def control_persistence(session: Session, frame: Frame) -> None:
+    """STOP_PERSISTENCE, START_PERSISTENCE: whether the bucket writes to disk."""
+    session.selected.is_persisting = frame.opcode == Opcode.START_PERSISTENCE
+    session.respond(frame)
+
+
+# -------------------------------------------------------------------------------------------------------- parameters
+
+
+def set_param(session: Session, frame: Frame) -> None:
+    """SET_PARAM: change a parameter of a group; parameters that are unknown or have no effect here are refused."""
+    (group,) = admin.SetParam.unpack(frame)
+    if not FLUSH <= group <= CONFIG:
+        session.refuse(frame, Status.EINVAL, "Invalid param type specified")
+        return
+    if not holds_token(session, frame):
+        return
+    name, text = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
+    if not is_name_of(group, name):
+        session.refuse(frame, Status.KEY_ENOENT, "Unknown config param")
+        return
+    if (group, name) == (VBUCKET, "max_cas"):
+        _set_max_cas(session, frame, text)
+        return
+    try:
+        why = set_parameter(session.selected, group, name, text)
+    except DcpstreamError as error:
+        why = str(error)
+    if why is None:
+        session.respond(frame, cas=frame.cas)
+    else:
+        session.refuse(frame, Status.EINVAL, why)
+
+
+def _set_max_cas(session: Session, frame: Frame, text: str) -> None:
+    """Set the highest CAS of a vbucket: the vbucket's next CAS is above it."""
+    vbucket = session.selected.vbucket(frame.vbid)
+    if not text.isascii() or not text.isdecimal() or len(text) > MAX_CAS_DIGITS:
+        session.refuse(frame, Status.EINVAL, "Value out of range.")
+    elif vbucket is None:
+        session.refuse(frame, Status.NOT_MY_VBUCKET, "Not my vbucket")
+    else:
+        vbucket.max_cas = min(max(1, int(text)), MAX_TRUSTED_CAS)  # 0 would mean that it is not known
+        session.respond(frame, cas=frame.cas)
+
+
+# ---------------------------------------------------------------------------------------------- a server's operators
+
+
+def no_such_property(session: Session, frame: Frame) -> None:
+    """IOCTL: EINVAL for every name, as this node has no properties."""
+    session.refuse(frame, Status.EINVAL)
+
+
+def evict(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """EVICT_KEY: answered as the server does, without effect."""
+    meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
+    if meta is None or meta.is_deleted:
+        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT)
+    elif meta.seqno > vbucket.persisted_seqno:
+        session.refuse(frame, Status.KEY_EEXISTS)
+    else:
+        session.respond(frame, value=b"Ejected.")
+
+
+def get_token(session: Session, frame: Frame) -> None:
+    """GET_CTRL_TOKEN: the CAS that commands which change vbuckets may name."""
+    session.respond(frame, cas=session.engine.control_token)
+
+
+def set_token(session: Session, frame: Frame) -> None:
+    """SET_CTRL_TOKEN: replace the token; the request's CAS is the old token, or 0 for any."""
+    engine = session.engine
+    if frame.cas in (0, engine.control_token):
+        (engine.control_token,) = admin.SetCtrlToken.unpack(frame)
+        session.respond(frame, cas=engine.control_token)
+    else:
+        session.respond(frame, Status.KEY_EEXISTS, cas=engine.control_token)
+
+
+def _check_token(_session: Session, frame: Frame) -> Fault | None:
+    return None if any(frame.extras) else Fault(Status.EINVAL, "New CAS must be set")
+
+
+def _check_map(_session: Session, frame: Frame) -> Fault | None:
+    epoch, revision = admin.SetClusterConfig.unpack(frame)
+    if revision < _FIRST_REVISION:
+        return Fault(Status.EINVAL, "Revision number must not be less than 1")
+    if epoch < _FIRST_REVISION and epoch != _NO_EPOCH:
+        return Fault(Status.EINVAL, "Epoch must not be less than 1 (or -1)")
+    return None
+
+
+def set_cluster_config(session: Session, frame: Frame) -> None:
+    """SET_CLUSTER_CONFIG: the map of the bucket that the key names, or of the cluster without a bucket.
+
+    From then on the node gives clients this map, and no longer one of its own.
+    """
+    engine, name = session.engine, frame.key.decode("utf-8", "replace")
+    bucket = engine.buckets.get(name)
+    if name and bucket is None:
+        session.respond(frame, Status.KEY_ENOENT)
+        return
+    try:
+        content = json.loads(frame.value)
+        # Without a name of its own a node is reached at the address that the client dialled.
+        given = VbucketMap.from_json(content, "")
+        this_node = next(number for number, entry in enumerate(content["nodesExt"]) if entry.get("thisNode"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration):
+        session.refuse(frame, Status.EINVAL, "Not a cluster map with a nodesExt that says thisNode once")
+        return
+    version = given.epoch, given.rev
+    if version != admin.SetClusterConfig.unpack(frame) or this_node >= len(given.nodes):
+        session.refuse(frame, Status.EINVAL, "The map has another version than the request, or lacks this node")
+    elif bucket is not None and len(given.chains) != bucket.vbucket_count:
+        session.refuse(frame, Status.EINVAL, f"The bucket has {bucket.vbucket_count} vbuckets")
+    elif version < engine.given_version(bucket):
+        session.refuse(frame, Status.KEY_EEXISTS, "A newer map is there")
+    else:
+        engine.take_map(bucket, given, this_node)
+        session.respond(frame)
+
+
+def _check_interface(_session: Session, frame: Frame) -> Fault | None:
+    if frame.key not in (b"define", b"delete", b"list", b"tls"):
+        what = 'Key must be "define", "delete", "list", "tls"' if frame.value else "Request must include value"
+        return Fault(Status.EINVAL, what)
+    if frame.key == b"list" and frame.value:
+        return Fault(Status.EINVAL, "Request must not include value")
+    if frame.key in (b"define", b"delete") and not frame.value:
+        return Fault(Status.EINVAL, "Request must include value")
+    return None
+
+
+def _only_in_tests(_session: Session, _frame: Frame) -> Fault | None:
+    return Fault(Status.NOT_SUPPORTED, "Only available for unit tests")
+
+
+def register(table: CommandTable[Session]) -> None:
+    """Add the commands of this module."""
+    table.add(Opcode.CREATE_BUCKET, create_bucket)
+    table.add(Opcode.DELETE_BUCKET, delete_bucket)
+    table.add(Opcode.FLUSH, flush, check=_check_flush)
+    table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic)
+    table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence)
+    table.add(Opcode.SET_PARAM, set_param)
+    table.add((Opcode.IOCTL_GET, Opcode.IOCTL_SET), no_such_property)
+    table.add(
+        (
+            *(Opcode.CONFIG_VALIDATE, Opcode.CONFIG_RELOAD, Opcode.AUDIT_PUT, Opcode.AUDIT_CONFIG_RELOAD),
+            *(Opcode.SHUTDOWN, Opcode.SCRUB, Opcode.ISASL_REFRESH, Opcode.SSL_CERTS_REFRESH, Opcode.RBAC_REFRESH),
+            *(Opcode.AUTH_PROVIDER, Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS),
+        ),
+        refuse,
+    )
+    table.add(Opcode.IFCONFIG, refuse, check=_check_interface)
+    table.add(Opcode.SET_CLUSTER_CONFIG, set_cluster_config, check=_check_map)
+    table.add(Opcode.GET_CTRL_TOKEN, get_token)
+    table.add(Opcode.SET_CTRL_TOKEN, set_token, check=_check_token)
+    table.add(Opcode.EVICT_KEY, at_place(active_place, evict))
+    table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse)
+    table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
+    table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
+    table.add(admin.OBSOLETE, refuse)

@@ -1,0 +1,239 @@
+"""Reading documents: GET and its variants, TOUCH, GAT, GET_META."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dcpstream.model import VbucketState
+from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire.layout import Group, Part
+from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
+from dcpstream.wire.shape import Fault
+from dcpstream.wire.values import split_xattrs
+from dcpstream_node.engine.bucket import documents
+from dcpstream_node.engine.bucket.locks import Lock
+from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.handlers.resolve import (
+    Place,
+    active_place,
+    at_place,
+    expiration_of,
+    readable_place,
+    refuse_locked,
+    stored_key,
+    told_delete_time,
+)
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.bucket.vbucket import VBucket
+    from dcpstream_node.engine.session.session import Session
+    from dcpstream_node.store import StoredItem
+
+# Plain integers: arithmetic with enum members costs more than all the rest of a GET.
+_XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
+_ACTIVE_OR_PENDING = frozenset((VbucketState.ACTIVE, VbucketState.PENDING))
+_WITH_DATATYPE = 2
+"""The version of GET_META whose answer has the datatype."""
+_NEVER_DEGRADED = opcodes_of(Group.PLAIN_MISS)
+
+
+def parts_of(item: StoredItem) -> tuple[bytes, bytes]:
+    """(attribute section, body) of a document, inflated; the section is empty if there are no attributes."""
+    value = documents.plain_value(item.value, item.datatype)
+    return split_xattrs(value) if item.datatype & Datatype.XATTR else (b"", value)
+
+
+def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> tuple[bytes, int]:
+    """(value, datatype) for an answer: without attributes unless asked for, compressed only if negotiated."""
+    has_xattrs = item.datatype & _XATTR
+    if (keeps_xattrs or not has_xattrs) and not item.datatype & ~datatypes & _SNAPPY:
+        return item.value, item.datatype
+    if keeps_xattrs:
+        return documents.plain_value(item.value, item.datatype), item.datatype & ~_SNAPPY
+    return parts_of(item)[1], item.datatype & ~(_XATTR | _SNAPPY)
+
+
+def _missing(session: Session, frame: Frame) -> None:
+    """Answer KEY_ENOENT without the key; the quiet forms get no answer.
+
+    While the bucket takes no traffic the answer is TMPFAIL, also to the quiet forms.
+    """
+    if session.is_degraded and frame.opcode not in _NEVER_DEGRADED:
+        session.refuse(frame, Status.TMPFAIL)
+    elif frame.opcode not in QUIET_FORMS:
+        session.respond(frame, Status.KEY_ENOENT)
+
+
+def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
+    value, datatype = body_of(item, session.datatypes)
+    response = RESPONSES[frame.opcode]
+    session.reply(
+        frame,
+        response,
+        item.flags,
+        cas=cas,
+        datatype=datatype & session.datatypes,
+        key=frame.key if response.layout.key is Part.REQUIRED else b"",
+        value=value,
+    )
+
+
+def _decided_place(session: Session, frame: Frame) -> Place | None:
+    """Like `active_place`; also refuses the request while a durable write of the document is under way."""
+    place = active_place(session, frame)
+    if place is not None and documents.is_undecided(*place):
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS)
+        return None
+    return place
+
+
+def get(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """GET, GETQ, GETK, GETKQ: the document; the quiet forms do not answer a miss, the K forms repeat the key."""
+    before = vbucket.high_seqno
+    item = documents.live_item(vbucket, key, session.engine.unix_ns)
+    if vbucket.high_seqno != before:
+        session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+    else:
+        _found(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
+
+
+def get_replica(session: Session, frame: Frame) -> None:
+    """GET_REPLICA: the document from a replica vbucket."""
+    vbucket = session.selected.vbucket(frame.vbid)
+    if vbucket is None or vbucket.state != VbucketState.REPLICA:
+        session.refuse_vbucket(frame)
+        return
+    key = stored_key(session, frame)
+    if key is None:
+        return
+    item = vbucket.log.get(key)
+    if item is None or item.is_deleted or 0 < item.expiration <= session.engine.unix_s:
+        _missing(session, frame)
+    else:
+        _found(session, frame, item, item.cas)
+
+
+def _touched_place(session: Session, frame: Frame) -> Place | None:
+    """Like `_decided_place`; like the server, also refuses durability requirements."""
+    if FrameInfoId.DURABILITY in session.frame_infos:
+        session.refuse(frame, Status.NOT_SUPPORTED)
+        return None
+    return _decided_place(session, frame)
+
+
+def touch(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """TOUCH, GAT, GATQ: a new expiration; GAT also reads."""
+    engine = session.engine
+    if documents.lock_of(vbucket, key, engine.unix_ns) is not None:
+        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.LOCKED)
+        return
+    item = documents.live_item(vbucket, key, engine.unix_ns)
+    session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+        return
+    (asked,) = kv.Touch.unpack(frame)
+    expiration = expiration_of(session, key, asked)
+    cas = item.cas
+    if expiration != item.expiration:
+        cas, _ = documents.store(
+            vbucket,
+            key,
+            item.value,
+            engine.unix_ns,
+            datatype=item.datatype,
+            flags=item.flags,
+            expiration=expiration,
+            rev_seqno=item.rev_seqno + 1,
+        )
+    if frame.opcode == Opcode.TOUCH:
+        session.respond(frame, cas=cas)
+    else:
+        _found(session, frame, item, cas)
+
+
+def _check_get_meta(_session: Session, frame: Frame) -> Fault | None:
+    (version,) = kv.GetMeta.unpack(frame)
+    return Fault(Status.EINVAL, "Request extras invalid") if version and version > _WITH_DATATYPE else None
+
+
+def _place_of_metadata(session: Session, frame: Frame) -> Place | None:
+    """Like `readable_place`, also in a pending vbucket: the server answers GET_META from it and delays only GET."""
+    return readable_place(session, frame, states=_ACTIVE_OR_PENDING)
+
+
+def get_meta(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """GET_META, GETQ_META: metadata of a document or tombstone."""
+    meta = vbucket.log.meta(key)
+    if meta is None:
+        _missing(session, frame)
+        return
+    unix_ns = session.engine.unix_ns
+    # The metadata of an expired document stays as it is until the document is read or written.
+    is_deleted = meta.is_deleted or 0 < meta.expiration <= unix_ns // 1_000_000_000
+    expiration = meta.expiration
+    if meta.is_deleted:
+        expiration = told_delete_time(session, vbucket, key, meta)
+    (version,) = kv.GetMeta.unpack(frame)
+    session.reply(
+        frame,
+        RESPONSES[frame.opcode],
+        int(is_deleted),
+        meta.flags,
+        expiration,
+        meta.rev_seqno,
+        meta.datatype if version == _WITH_DATATYPE else None,
+        cas=documents.shown_cas(vbucket, key, meta.cas, unix_ns),
+    )
+
+
+def get_locked(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """GET_LOCKED: the document, locked: until the lock ends, writes need the lock's CAS."""
+    unix_ns = session.engine.unix_ns
+    item = documents.live_item(vbucket, key, unix_ns)
+    session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+        return
+    if documents.lock_of(vbucket, key, unix_ns) is not None:
+        refuse_locked(session, frame)
+        return
+    (seconds,) = kv.GetLocked.unpack(frame)
+    parameters = session.selected.parameters
+    if not seconds or seconds > parameters.lock_max_s:
+        seconds = parameters.lock_default_s  # also for a time that is too long, like the server
+    lock = Lock(vbucket.next_cas(unix_ns), unix_ns + seconds * 1_000_000_000, item.seqno, unix_ns)
+    if vbucket.locks.take(key, lock, unix_ns):
+        _found(session, frame, item, lock.cas)
+    else:
+        session.refuse(frame, Status.TMPFAIL, "Too many documents are locked")
+
+
+def unlock(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """UNLOCK: end a lock, which the CAS names."""
+    unix_ns = session.engine.unix_ns
+    item = documents.live_item(vbucket, key, unix_ns)
+    session.changed(vbucket)
+    lock = documents.lock_of(vbucket, key, unix_ns)
+    if item is None:
+        _missing(session, frame)
+    elif lock is None:
+        session.refuse(frame, Status.NOT_LOCKED if session.engine.release.is_76 else Status.TMPFAIL)
+    elif lock.cas != frame.cas:
+        refuse_locked(session, frame)
+    else:
+        vbucket.locks.release(key)
+        session.respond(frame)
+
+
+def register(table: CommandTable[Session]) -> None:
+    """Add the commands of this module."""
+    table.add((Opcode.GET, Opcode.GETK), at_place(readable_place, get))
+    table.add(Opcode.GET_REPLICA, get_replica)
+    touching = at_place(_touched_place, touch)
+    table.add((Opcode.TOUCH, Opcode.GAT), touching)
+    table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked))
+    table.add(Opcode.UNLOCK, at_place(_decided_place, unlock))
+    table.add(Opcode.GET_META, at_place(_place_of_metadata, get_meta), check=_check_get_meta)

@@ -1,0 +1,136 @@
+"""Commands about scopes and collections: the manifest, and the ids of names.
+
+Source: kv_engine docs/Collections.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from dcpstream.model.collections import DEFAULT_NAME
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.messages import kv
+from dcpstream.wire.shape import Fault
+from dcpstream_node.engine.access.permission import visible_manifest
+from dcpstream_node.engine.bucket.manifest import (
+    MAX_NAME_BYTES,
+    CannotApplyError,
+    ManifestError,
+    check_step,
+    read_manifest,
+)
+from dcpstream_node.engine.commands import CommandTable
+
+if TYPE_CHECKING:
+    from dcpstream.model import Manifest
+    from dcpstream_node.engine.session.session import Session
+
+_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
+
+
+def _manifest(session: Session) -> Manifest:
+    """The scopes and collections that the user may see."""
+    assert session.identity.user is not None, "the command needs a login"
+    return visible_manifest(session.selected.told_manifest, session.identity.user, session.selected.name)
+
+
+def _check(_session: Session, frame: Frame) -> Fault | None:
+    return Fault(Status.EINVAL, "Request vbucket id must be 0") if frame.vbid else None
+
+
+def _check_path(_session: Session, frame: Frame) -> Fault | None:
+    if frame.key and frame.value:
+        return Fault(Status.EINVAL, "Cannot set both key and value")
+    return Fault(Status.EINVAL, "Request vbucket id must be 0") if frame.vbid else None
+
+
+def get_manifest(session: Session, frame: Frame) -> None:
+    """GET_COLLECTIONS_MANIFEST: the scopes and collections, JSON."""
+    value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
+    session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
+
+
+def set_manifest(session: Session, frame: Frame) -> None:
+    """SET_COLLECTIONS: replace the manifest; the uid must not be lower than the present one."""
+    bucket = session.selected
+    try:
+        manifest = read_manifest(frame.value)
+        if manifest.uid < bucket.manifest.uid:
+            raise CannotApplyError("the uid is lower than that of the present one")
+        if manifest.uid == bucket.manifest.uid and manifest != bucket.manifest:
+            raise CannotApplyError("the same uid, and something else in it")
+        check_step(bucket.manifest, manifest)
+    except CannotApplyError as error:
+        session.refuse(frame, Status.CANNOT_APPLY_MANIFEST, str(error))
+    except ManifestError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        bucket.has_forgotten_manifest = False
+        if manifest != bucket.manifest:
+            session.engine.set_manifest(bucket, manifest)
+        session.respond(frame)
+
+
+def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
+    """The path in key or value, or None if the request was refused because of its number of dots."""
+    path = (frame.key or frame.value).decode(errors="replace")
+    if path.count(".") in dots:
+        return path
+    session.refuse(frame, Status.EINVAL)
+    return None
+
+
+def _is_name(session: Session, name: str) -> bool:
+    """Whether a scope or collection may have this name. Like the server, close the connection if not."""
+    is_sound = bool(_NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
+    if not is_sound:
+        session.close(f"{name!r} is no name of a scope or collection")
+    return is_sound
+
+
+def get_collection_id(session: Session, frame: Frame) -> None:
+    """GET_COLLECTION_ID: the id of `scope.collection`; an empty part means `_default`."""
+    path = _path(session, frame, (1,))
+    if path is None:
+        return
+    scope_name, _, collection_name = path.partition(".")
+    scope_name, collection_name = scope_name or DEFAULT_NAME, collection_name or DEFAULT_NAME
+    manifest = _manifest(session)
+    if not _is_name(session, scope_name):
+        return
+    if all(scope.name != scope_name for scope in manifest.scopes):
+        session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
+        return
+    if not _is_name(session, collection_name):
+        return
+    found = manifest.find(scope_name, collection_name)
+    if found is None:
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
+    else:
+        session.reply(frame, kv.GetCollectionIdResponse, manifest.uid, found.collection_id)
+
+
+def get_scope_id(session: Session, frame: Frame) -> None:
+    """GET_SCOPE_ID: the id of a scope; text after a dot is ignored."""
+    path = _path(session, frame, (0, 1))
+    if path is None:
+        return
+    name = path.partition(".")[0] or DEFAULT_NAME
+    if not _is_name(session, name):
+        return
+    manifest = _manifest(session)
+    for scope in manifest.scopes:
+        if scope.name == name:
+            session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
+            return
+    session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
+
+
+def register(table: CommandTable[Session]) -> None:
+    """Add the commands of this module."""
+    table.add(Opcode.GET_COLLECTIONS_MANIFEST, get_manifest, check=_check)
+    table.add(Opcode.SET_COLLECTIONS, set_manifest, check=_check)
+    table.add(Opcode.GET_COLLECTION_ID, get_collection_id, check=_check_path)
+    table.add(Opcode.GET_SCOPE_ID, get_scope_id, check=_check_path)

@@ -1,0 +1,219 @@
+"""STAT: groups of names and values about a bucket and its vbuckets.
+
+The package `stats` makes the groups; those about DCP connections come from outside of the engine.
+
+Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (getStats), daemon/protocol/mcbp/stats_context.cc.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from dcpstream.model import VbucketState
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.shape import Fault
+from dcpstream_node.engine.access.permission import Refusal
+from dcpstream_node.engine.bucket import documents
+from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.stats import bucket as bucket_stats
+from dcpstream_node.engine.stats.dcp_options import apply_options, read_options
+from dcpstream_node.engine.stats.vbucket import PER_VBUCKET, cursor, state_name
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.bucket.bucket import Bucket
+    from dcpstream_node.engine.bucket.vbucket import VBucket
+    from dcpstream_node.engine.session.session import Session
+
+Items = Iterable[tuple[str, object] | None]
+"""Names and values; None ends a step of a long search."""
+
+_DCP_GROUPS = ("dcp", "dcpagg", "dcp-vbtakeover")
+"""Groups about DCP connections, which the engine's owner answers."""
+
+_PRIVILEGED = frozenset(
+    (
+        *("reset", "worker_thread_info", "audit", "bucket_details", "client_connection_details", "tracing", "tenants"),
+        *("allocator", "threads", "_checkpoint-dump", "_hash-dump", "_durability-dump", "_vbucket-dump"),
+    )
+)
+"""Groups of the server that need the privilege Stats."""
+_OPEN = frozenset(("clocks", "connections"))
+"""Groups of the server that need no privilege."""
+_KNOWN = frozenset(
+    (
+        *("", "aggregate", "json_validate", "snappy_decompress", "subdoc_execute", "responses", "scopes"),
+        *("scopes-byid", "scopes-details", "collections", "collections-byid", "collections-details", "uuid", "dcpagg"),
+        *("dcp", "eviction", "hash", "vbucket", "prev-vbucket", "vbucket-durability-state", "vbucket-details"),
+        *("vbucket-seqno", "checkpoint", "durability-monitor", "timings", "dispatcher", "tasks", "scheduler"),
+        *("runtimes", "memory", "key", "key-byid", "vkey", "vkey-byid", "kvtimings", "kvstore", "warmup", "info"),
+        *("config", "dcp-vbtakeover", "workload", "failovers", "diskinfo", "disk-failures", "slabs", "items", "sizes"),
+        *("scrub", "stat-timings"),
+    )
+)
+"""Groups of the server that need the privilege SimpleStats."""
+
+ITEMS_A_STEP = 200
+"""Responses per step: a group may have ten thousand, and the client must read them."""
+
+
+def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
+    """The items of a group, or the status that refuses it."""
+    group, _, argument = frame.key.decode(errors="replace").partition(" ")
+    if group == "diskinfo" and argument == "detail":
+        group, argument = "diskinfo-detail", ""
+    if group in PER_VBUCKET:
+        return _of_vbuckets(bucket, group, argument)
+    if group in _DCP_GROUPS:
+        found = session.engine.dcp_stats(bucket, group, argument)
+        if group == "dcp" and frame.value and not isinstance(found, int):
+            return apply_options(bucket, found, read_options(frame.value))
+        return found
+    if group in ("collections", "collections-byid"):
+        return bucket_stats.collections(bucket, argument, is_by_id=group == "collections-byid")
+    if group in ("scopes", "scopes-byid"):
+        return bucket_stats.scopes(bucket, argument, is_by_id=group == "scopes-byid")
+    if group in ("key", "key-byid"):
+        return _document(session, bucket, argument, is_by_id=group == "key-byid")
+    whole: dict[str, Callable[[Bucket], Items]] = {
+        "memory": bucket_stats.memory,
+        "diskinfo": bucket_stats.disk,
+        "config": bucket_stats.config,
+        "warmup": bucket_stats.warmup,
+        "uuid": lambda bucket: iter((("uuid", bucket.uuid),)),
+        "": partial(bucket_stats.totals, session.engine),
+        "all": partial(bucket_stats.totals, session.engine),
+    }
+    if group not in whole:
+        return Status.KEY_ENOENT
+    return Status.EINVAL if argument else whole[group](bucket)
+
+
+def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
+    if not argument:
+        chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None]
+    else:
+        if not argument.isascii() or not argument.isdecimal():
+            return Status.EINVAL
+        one = bucket.vbucket(int(argument))
+        if one is None or (one.state is VbucketState.DEAD and group == "vbucket-seqno"):
+            return Status.NOT_MY_VBUCKET
+        chosen = [one]
+    if not bucket.store.is_durable:
+        for vbucket in chosen:
+            vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
+    return (
+        None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
+        for vbucket in chosen
+        for item in chain(PER_VBUCKET[group](vbucket), _cursors(bucket, vbucket) if group == "checkpoint" else ())
+    )
+
+
+def _cursors(bucket: Bucket, vbucket: VBucket) -> Items:
+    """The cursors of DCP streams in a vbucket's open checkpoint."""
+    for session in bucket.dcp_sessions.values():
+        for name, seqno in session.dcp.cursors(vbucket.vbid) if session.dcp is not None else ():
+            yield from cursor(name, vbucket.checkpoint_number, seqno, vbucket.memory_start_seqno)
+            yield f"{name}:num_items_for_cursor", max(0, vbucket.high_seqno - seqno)
+
+
+def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
+    """The group `key KEY VBUCKET`, or `key-byid KEY VBUCKET 0xCOLLECTION` for any collection."""
+    parts = argument.rsplit(" ", 2 if is_by_id else 1)
+    try:
+        name, vbid = parts[0], int(parts[1])
+        collection_id = int(parts[2], 16) if is_by_id else 0
+    except (IndexError, ValueError):
+        return Status.EINVAL
+    if not name or not 0 <= collection_id <= 0xFFFFFFFF:
+        return Status.EINVAL
+    vbucket = bucket.active(vbid) if vbid >= 0 else None
+    if vbucket is None:
+        return Status.NOT_MY_VBUCKET
+    if refusal := session.refusal_in("Read", collection_id):
+        return refusal.status
+    if collection_id not in bucket.collections:
+        return Status.UNKNOWN_COLLECTION
+    key = leb128_encode(collection_id) + name.encode()
+    if documents.is_recommitted(vbucket, key):
+        return Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
+    documents.live_meta(vbucket, key, session.engine.unix_ns)
+    meta = vbucket.log.meta(key)  # as stored, with its own CAS even if the document is locked
+    if meta is None or meta.is_deleted:
+        return Status.KEY_ENOENT
+    return (
+        ("key_is_dirty", str(meta.seqno > vbucket.persisted_seqno).lower()),
+        ("key_exptime", meta.expiration),
+        *((("key_datatype", _datatype_name(meta.datatype)),) if session.engine.release.is_76 else ()),
+        ("key_flags", meta.flags),
+        ("key_cas", meta.cas),
+        ("key_vb_state", state_name(vbucket)),
+        ("key_is_resident", "true"),
+    )
+
+
+def _datatype_name(datatype: int) -> str:
+    """The datatype as text, in the server's spelling."""
+    names = (
+        name
+        for bit, name in ((Datatype.JSON, "json"), (Datatype.SNAPPY, "snappy"), (Datatype.XATTR, "xattr"))
+        if datatype & bit
+    )
+    return ",".join(names) or "raw"
+
+
+def _refusal(session: Session, group: str) -> Refusal | None:
+    """The refusal of a group to the user, or None. It names no privilege for a group that does not exist."""
+    if group in _OPEN or (group not in _PRIVILEGED and session.identity.may("SimpleStats")):
+        return None
+    if group in _PRIVILEGED:
+        return None if session.identity.may("Stats") else Refusal(Status.EACCESS, "Stats")
+    return Refusal(Status.EACCESS, "SimpleStats" if group in _KNOWN else "")
+
+
+def _check(_session: Session, frame: Frame) -> Fault | None:
+    if not frame.value:
+        return None
+    if not frame.datatype & Datatype.JSON:
+        return Fault(Status.EINVAL, "Datatype must be JSON")
+    try:
+        json.loads(frame.value)
+    except (ValueError, RecursionError):
+        return Fault(Status.EINVAL, "value is not valid JSON")
+    return None
+
+
+def stat(session: Session, frame: Frame) -> None:
+    """STAT: one response for each item, then an empty one."""
+    refusal = _refusal(session, frame.key.decode(errors="replace").partition(" ")[0])
+    if refusal is not None:
+        session.refuse_access(frame, refusal)
+        return
+    items = _items(session, session.selected, frame)
+    if not isinstance(items, int):
+        session.stream(frame, _answers(session, frame, items))
+    elif items == Status.EACCESS:
+        session.refuse_access(frame, Refusal(items, "Read"))
+    elif items in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        session.refuse_unknown(frame, items)
+    else:
+        session.refuse(frame, items)
+
+
+def _answers(session: Session, frame: Frame, items: Items) -> Generator[None, None, None]:
+    """Send the items in steps."""
+    for number, item in enumerate(items, 1):
+        if item is not None:
+            session.respond(frame, key=item[0].encode(), value=str(item[1]).encode())
+        if item is None or not number % ITEMS_A_STEP:
+            yield
+    session.respond(frame)
+
+
+def register(table: CommandTable[Session]) -> None:
+    """Add the command of this module."""
+    table.add(Opcode.STAT, stat, check=_check)

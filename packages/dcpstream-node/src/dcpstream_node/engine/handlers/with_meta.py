@@ -1,0 +1,349 @@
+"""Writes of versions from another cluster: SET, ADD and DELETE_WITH_META, each with its quiet form; RETURN_META.
+
+A WITH_META request has the revision and the CAS of its version. The bucket's `conflict_resolution` says whether the
+higher revision or the higher CAS wins. RETURN_META is a plain write whose answer has the new metadata.
+
+Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMeta), conflict_resolution.cc.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dcpstream.errors import FieldError
+from dcpstream.model import ConflictResolution, VbucketState
+from dcpstream.model.json_text import is_json
+from dcpstream.wire import Datatype, Frame, Opcode, Status
+from dcpstream.wire.messages import QUIET_FORMS, kv, loud_form
+from dcpstream.wire.shape import Fault
+from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
+from dcpstream_node.engine.bucket import documents
+from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.handlers.resolve import expiration_of, max_ttl_of, refuse_locked
+from dcpstream_node.engine.handlers.writes import conflict, is_kept_out, is_under_way, target, token_of
+from dcpstream_node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.bucket.vbucket import VBucket
+    from dcpstream_node.engine.session.session import Session
+    from dcpstream_node.store import ItemMeta
+
+_RETURNING = {1: Opcode.SET, 2: Opcode.ADD, 3: Opcode.DELETE}
+FORCE, ACCEPT_TIMESTAMPS, REGENERATE_CAS, SKIP_RESOLUTION, IS_EXPIRATION = 0x01, 0x02, 0x04, 0x08, 0x10
+"""Options; other bits are ignored."""
+_STATES = frozenset((VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.PENDING))
+"""States in which a vbucket accepts a forced write."""
+_IMPOSSIBLE_CAS = (0, (1 << 64) - 1)
+
+_EXTENDED_VERSION = 1
+_EXTENDED_TYPES = frozenset((1, 2))
+"""Adjusted time and conflict resolution mode; both are ignored."""
+
+
+class _Meta(NamedTuple):
+    """The extras; `time` is the expiration, or the time of a deletion."""
+
+    flags: int
+    time: int
+    rev_seqno: int
+    cas: int
+    options: int = 0
+    meta_bytes: int = 0
+
+    @property
+    def checks_conflicts(self) -> bool:
+        """Whether the version must win over the present one."""
+        return not self.options & (SKIP_RESOLUTION | FORCE)
+
+
+class _Content(NamedTuple):
+    """The value to store."""
+
+    value: bytes
+    datatype: int
+
+
+def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
+    """The extras, or None if the options contradict each other or the bucket's conflict resolution.
+
+    In a bucket that resolves conflicts by time, the request must accept timestamps or let the node choose the CAS.
+    """
+    flags, time, rev_seqno, cas, options, meta_bytes = kv.SetWithMeta.unpack(frame)
+    meta = _Meta(flags, time, rev_seqno, cas, options or 0, meta_bytes or 0)
+    options = meta.options
+    is_wrong = (
+        (options & ACCEPT_TIMESTAMPS and not is_by_time)
+        or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
+        or (options & REGENERATE_CAS and meta.checks_conflicts)
+    )
+    return None if is_wrong else meta
+
+
+def write(session: Session, frame: Frame) -> None:
+    """SET_WITH_META, ADD_WITH_META, DELETE_WITH_META: write a version if it wins over the present one."""
+    if session.is_degraded:
+        session.refuse(frame, Status.TMPFAIL)
+        return
+    is_by_time = session.selected.settings.conflict_resolution is ConflictResolution.LWW
+    meta = _read(frame, is_by_time=is_by_time)
+    if meta is None:
+        session.refuse(frame, Status.EINVAL)
+        return
+    content = _content(session, frame, meta)
+    found = target(session, frame, states=_STATES if meta.options & FORCE else None) if content is not None else None
+    if found is None or content is None:
+        return
+    vbucket, key = found
+    if meta.cas in _IMPOSSIBLE_CAS:
+        session.refuse(frame, Status.KEY_EEXISTS)
+        return
+    is_deletion = _is_deletion(frame)
+    if not is_deletion:
+        time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
+        meta = meta._replace(time=time)
+    old = vbucket.log.meta(key)  # even if the document has expired
+    prepared = documents.prepared_meta(vbucket, key)
+    if prepared is not None:
+        is_won = not meta.checks_conflicts or _wins(frame, meta, content, prepared, is_by_time=is_by_time)
+        session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS if is_won else Status.KEY_EEXISTS)
+        return
+    kept = documents.remains(vbucket, key, old)[0] if is_deletion and old is not None and not content.value else b""
+    status = _status(session, frame, meta, content, old, vbucket, key, is_by_time=is_by_time, is_pruned=bool(kept))
+    if status == Status.LOCKED and is_deletion and not content.value:
+        refuse_locked(session, frame)
+        return
+    if status:
+        session.refuse(frame, status)
+        return
+    _store(session, frame, meta, content._replace(value=kept, datatype=int(Datatype.XATTR)) if kept else content, found)
+
+
+def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: tuple[VBucket, bytes]) -> None:
+    vbucket, key = place
+    unix_ns = session.engine.unix_ns
+    is_deletion = _is_deletion(frame)
+    result = documents.store_version(
+        vbucket,
+        key,
+        content.value,
+        cas=vbucket.next_cas(unix_ns) if meta.options & REGENERATE_CAS else meta.cas,
+        rev_seqno=meta.rev_seqno,
+        datatype=content.datatype,
+        flags=meta.flags,
+        time=meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0),
+        is_deleted=is_deletion,
+        # Like the server, a tombstone with attributes does not keep that it is an expiration's.
+        is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
+    )
+    if is_deletion:
+        vbucket.note_deletion(key, result.seqno, meta.time, unix_ns)
+    session.changed(vbucket)
+    if frame.opcode not in QUIET_FORMS:
+        # Release 7.2 returns the CAS of the request even if the document got another one.
+        cas = result.cas if is_deletion or session.engine.release.is_76 else meta.cas
+        session.respond(frame, cas=cas, extras=token_of(session, vbucket, result))
+
+
+def _is_deletion(frame: Frame) -> bool:
+    return loud_form(frame.opcode) == Opcode.DELETE_WITH_META
+
+
+def _is_sound_extension(data: bytes) -> bool:
+    """Whether further metadata is a version and fields of known types."""
+    if data[:1] != bytes((_EXTENDED_VERSION,)):
+        return not data
+    at = 1
+    while at < len(data):
+        if at + kv.MetaField.size > len(data):
+            return False
+        kind, length = kv.MetaField.struct.unpack_from(data, at)
+        at += kv.MetaField.size + length
+        if kind not in _EXTENDED_TYPES or at > len(data):
+            return False
+    return True
+
+
+def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
+    """The value to store, or None if the request was refused."""
+    if meta.meta_bytes > len(frame.value):
+        session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
+        return None
+    sent, extension = frame.value, b""
+    if meta.meta_bytes:
+        sent, extension = frame.value[: -meta.meta_bytes], frame.value[-meta.meta_bytes :]
+    datatype, value = frame.datatype, sent
+    if meta.meta_bytes and datatype & Datatype.SNAPPY:
+        try:
+            value = snappy_uncompress(sent)
+        except FieldError:
+            session.refuse(frame, Status.EINVAL, "Failed to inflate document")
+            return None
+    elif datatype & Datatype.SNAPPY:
+        value = session.payload
+    if _is_deletion(frame):
+        section, body = split_xattrs(value) if datatype & Datatype.XATTR and value else (b"", value)
+        if body and not session.selected.parameters.strips_deletions:
+            why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
+            session.refuse(frame, Status.EINVAL, why)
+            return None
+        sent = value = section
+        datatype = int(Datatype.XATTR)
+    if not _is_sound_extension(extension):
+        session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
+        return None
+    if not value:
+        return _Content(b"", 0)
+    return _checked(session, frame, sent, value, datatype)
+
+
+def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
+    """The value to store, or None if it was refused as too large; `sent` as received, `value` inflated."""
+    if datatype & Datatype.SNAPPY and (not session.selected.keeps_compressed or len(value) < len(sent)):
+        sent, datatype = value, datatype & ~Datatype.SNAPPY
+    system = system_bytes(decode_xattrs(value)[0]) if datatype & Datatype.XATTR else 0
+    if system > SYSTEM_BYTES_MAX:
+        why = f"System XATTR ({system}) exceeds the max limit for system xattrs: {SYSTEM_BYTES_MAX}"
+        session.refuse(frame, Status.EINVAL, why)
+        return None
+    if len(value) - system > documents.MAX_VALUE_BYTES:
+        session.refuse(frame, Status.E2BIG)
+        return None
+    # The node looks for JSON only on behalf of clients that did not negotiate that datatype.
+    if not session.is_json:
+        body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
+        datatype |= Datatype.JSON if is_json(body) else 0
+    return _Content(sent, int(datatype))
+
+
+def _status(
+    session: Session,
+    frame: Frame,
+    new: _Meta,
+    content: _Content,
+    old: ItemMeta | None,
+    vbucket: VBucket,
+    key: bytes,
+    *,
+    is_by_time: bool,
+    is_pruned: bool,
+) -> int:
+    """The status that forbids the write, or 0, in the server's order: conflict, existence, lock, CAS.
+
+    Args:
+        is_pruned: whether this is a deletion without a value of a document with system attributes; the server then
+            checks neither lock nor CAS.
+    """
+    exists = old is not None and not old.is_deleted
+    if old is not None and new.checks_conflicts and not _wins(frame, new, content, old, is_by_time=is_by_time):
+        return Status.KEY_EEXISTS
+    if is_pruned:
+        return Status.SUCCESS
+    if loud_form(frame.opcode) == Opcode.ADD_WITH_META and exists:
+        return Status.KEY_EEXISTS
+    if is_kept_out(session, frame, vbucket, key):
+        return Status.LOCKED
+    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    if not frame.cas or lock is not None:
+        return Status.SUCCESS
+    is_soft = _is_deletion(frame) and not content.value
+    if old is None:
+        if is_soft:
+            return Status.KEY_EEXISTS if new.checks_conflicts else Status.SUCCESS
+        return Status.KEY_ENOENT
+    if frame.cas == old.cas:
+        return Status.SUCCESS
+    return Status.KEY_ENOENT if old.is_deleted and not _is_deletion(frame) else Status.KEY_EEXISTS
+
+
+def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_time: bool) -> bool:
+    """Whether the new version wins over the old one."""
+    mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
+    if is_by_time:
+        mine, theirs = mine[::-1], theirs[::-1]
+    if _is_deletion(frame):
+        return mine > theirs
+    time = old.delete_time if old.is_deleted else old.expiration
+    ours = (*mine, new.time, _swapped(new.flags))
+    others = (*theirs, time, _swapped(old.flags))
+    if ours != others:
+        return ours > others
+    return bool(content.datatype & Datatype.XATTR and not old.datatype & Datatype.XATTR)
+
+
+def _swapped(flags: int) -> int:
+    """Flags as the server compares them: in network byte order, on little-endian machines."""
+    return int.from_bytes(flags.to_bytes(4, "big"), "little")
+
+
+def _check_extras(_session: Session, frame: Frame) -> Fault | None:
+    is_sound = len(frame.extras) in kv.SetWithMeta.layout.extras_lengths
+    return None if is_sound else Fault(Status.EINVAL, "Request extras invalid")
+
+
+def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
+    mode, _, _ = kv.ReturnMeta.unpack(frame)
+    return None if mode in _RETURNING else Fault(Status.EINVAL, "Invalid mode")
+
+
+def return_meta(session: Session, frame: Frame) -> None:
+    """RETURN_META: SET, ADD or DELETE whose answer has the document's new flags, expiration and revision.
+
+    Unlike the plain commands it also replaces the document's attributes, and accepts no datatype. Like the server, the
+    node looks for JSON only on behalf of clients that did not negotiate that datatype.
+    """
+    if session.is_degraded:
+        session.refuse(frame, Status.TMPFAIL)
+        return
+    mode, flags, expiration = kv.ReturnMeta.unpack(frame)
+    found = target(session, frame)
+    if found is None:
+        return
+    vbucket, key = found
+    if is_under_way(session, frame, vbucket, key):
+        return
+    engine = session.engine
+    opcode = _RETURNING[mode]
+    old = documents.live_meta(vbucket, key, engine.unix_ns)
+    is_there = old is not None and not old.is_deleted
+    status = conflict(opcode, 0 if opcode == Opcode.ADD else frame.cas, old)
+    if opcode == Opcode.ADD and status:
+        status = Status.NOT_STORED
+    elif is_there and opcode != Opcode.ADD and is_kept_out(session, frame, vbucket, key):
+        status = Status.LOCKED
+    elif not status and len(frame.value) > documents.MAX_VALUE_BYTES:
+        status = Status.E2BIG
+    if status:
+        session.changed(vbucket)
+        if status == Status.LOCKED and opcode == Opcode.DELETE:
+            refuse_locked(session, frame)
+        else:
+            session.refuse(frame, status)
+        return
+    if opcode == Opcode.DELETE:
+        assert old is not None, "conflict() found the document"
+        result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
+        fields = old.flags, old.expiration, old.rev_seqno + 1
+    else:
+        has_json = not session.is_json and is_json(frame.value)
+        result = documents.store(
+            vbucket,
+            key,
+            frame.value,
+            engine.unix_ns,
+            datatype=int(Datatype.JSON) if has_json else 0,
+            flags=flags,
+            expiration=expiration_of(session, key, expiration),
+            rev_seqno=documents.next_rev(vbucket, old),
+        )
+        new = vbucket.log.meta(key)
+        assert new is not None, "it was just written"
+        fields = new.flags, new.expiration, new.rev_seqno
+    session.changed(vbucket)
+    session.reply(frame, kv.ReturnMetaResponse, *fields, cas=result.cas)
+
+
+def register(table: CommandTable[Session]) -> None:
+    """Add the commands of this module."""
+    writing = (Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META)
+    table.add(writing, write, check=_check_extras, own_extras=True)
+    table.add(Opcode.RETURN_META, return_meta, check=_check_return_meta)

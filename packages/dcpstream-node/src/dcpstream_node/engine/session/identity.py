@@ -1,0 +1,111 @@
+"""The user of a session, and what they may do.
+
+Privileges that hold for the whole bucket are kept in one set. The document's collection is looked up only if a
+privilege is missing there, and every place in the bucket only for commands that name no single document.
+
+Source: kv_engine daemon/mcbp_privileges.cc, daemon/cookie.cc (UNKNOWN_COLLECTION instead of EACCESS for users without
+any privilege in the collection), docs/rbac.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.wire import Frame, Status
+from dcpstream.wire.keys import leb128_decode
+from dcpstream_node.engine.access.permission import Refusal, has, lacking, refused
+from dcpstream_node.engine.access.roles import BUCKET_PRIVILEGES
+
+if TYPE_CHECKING:
+    from dcpstream.model import Manifest
+    from dcpstream_node.engine.access.users import User
+    from dcpstream_node.engine.bucket.bucket import Bucket
+    from dcpstream_node.engine.commands import Command
+
+NOTHING: frozenset[str] = frozenset()
+
+
+class Identity:
+    """The user that a session acts for.
+
+    Attributes:
+        user: the user that is logged in, or None.
+        rights: the user's privileges in the whole selected bucket, or in the node if no bucket is selected.
+        is_certified: the user comes from a client certificate; no other login is possible.
+    """
+
+    def __init__(self) -> None:
+        self.user: User | None = None
+        self.rights = NOTHING
+        self.is_certified = False
+        self._rights_of: User | None = None
+        self._rights_version = 0
+        self._places: dict[int, tuple[str, str]] = {}
+        self._manifest: Manifest | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the roles of the user changed since `update`."""
+        user = self.user
+        return user is not None and (user is not self._rights_of or user.version != self._rights_version)
+
+    def update(self, bucket: Bucket | None) -> None:
+        """Look up the rights anew: after a login, in another bucket, or after a change of roles."""
+        user = self.user
+        self.rights, self._rights_of = NOTHING, user
+        if user is not None:
+            self._rights_version = user.version
+            self.rights = user.rights("" if bucket is None else bucket.name)
+
+    def may(self, privilege: str) -> bool:
+        """Whether the user has a privilege in the whole selected bucket, or of the node if no bucket is selected."""
+        return self.user is not None and has(self.rights, privilege)
+
+    def refusal_of(
+        self, command: Command[Any], frame: Frame, bucket: Bucket | None, *, has_collections: bool
+    ) -> Refusal | None:
+        """Why the user may not make a request, or None, for a session with a login."""
+        if not command.privilege:
+            return None
+        user = self.user
+        assert user is not None, "before the login only commands without a privilege are answered"
+        if bucket is None:
+            # Without a bucket, privileges that are given for buckets count as present: the answer is NO_BUCKET.
+            missing = lacking(self.rights | BUCKET_PRIVILEGES, command.privilege)
+            return refused(missing) if missing else None
+        if has(self.rights, command.privilege):
+            return None
+        missing = lacking(self.rights, command.privilege)
+        if command.is_anywhere:
+            return None if all(user.may_within(name, bucket.name) for name in missing) else Refusal(Status.EACCESS)
+        if not command.is_document:
+            return refused(missing)
+        collection_id = leb128_decode(frame.key)[0] if has_collections else 0
+        return self.refusal_in(command.privilege, bucket, collection_id, has_collections=has_collections)
+
+    def refusal_in(
+        self, privileges: str, bucket: Bucket, collection_id: int, *, has_collections: bool
+    ) -> Refusal | None:
+        """Why privileges (as a command names them) are refused in a collection, or None.
+
+        The status is UNKNOWN_COLLECTION if the collection does not exist, or if the user has no privilege in it and
+        must not learn of it. Users with a privilege in the whole bucket always learn which privilege is missing.
+        """
+        if has(self.rights, privileges):
+            return None
+        missing = lacking(self.rights, privileges)
+        user = self.user
+        assert user is not None, "the session is logged in"
+        if self._manifest is not bucket.manifest:
+            self._manifest = bucket.manifest
+            self._places = bucket.manifest.collection_names()
+        place = self._places.get(collection_id)
+        if place is not None:
+            rights = user.rights(bucket.name, *place)
+            if has(rights, privileges):
+                return None
+            if user.knows(bucket.name, *place):
+                return refused(lacking(rights, privileges))
+        if user.knows(bucket.name, "") or not has_collections:
+            return refused(missing)
+        return Refusal(Status.UNKNOWN_COLLECTION)

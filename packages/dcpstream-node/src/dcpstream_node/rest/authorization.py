@@ -1,0 +1,180 @@
+"""The user of an HTTP request, and the rights that a page needs.
+
+Basic authentication against the node's users. A correct password is remembered as a keyed hash, so that only the first
+of a client's requests costs the derivation of a key.
+
+Source: Couchbase Server REST API: 401 without a body, 403 with the missing permissions; both come before a 404.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Iterable, Mapping
+
+from aiohttp import web
+
+from dcpstream_node.engine import Bucket, Engine, User
+from dcpstream_node.rest.site import ANYBODY, LOGIN, USER, Handler, Route, answer
+
+logger = logging.getLogger(__name__)
+
+REALM = 'Basic realm="Couchbase Server Admin / REST"'
+MAX_REMEMBERED = 1000
+"""Largest number of remembered logins: the largest number of users."""
+MAX_AUTHORIZATION_LENGTH = 4096
+"""Largest header: longer than any name and password."""
+SECRET_BITS = 256
+
+
+class Access:
+    """Authenticates requests, and checks the rights of their users."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._secret = engine.random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
+        self._remembered: dict[bytes, object] = {}
+
+    def user_of(self, authorization: str, address: str) -> User | None:
+        """The user that a header names; None if the password is wrong, or too many refusals of its address wait."""
+        scheme, _, encoded = authorization.partition(" ")
+        if scheme.lower() != "basic" or len(authorization) > MAX_AUTHORIZATION_LENGTH:
+            return None
+        try:
+            name, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except ValueError:
+            return None
+        if not separator:
+            return None
+        users = self._engine.users
+        proof = hmac.digest(self._secret, f"{name}:{password}".encode(), hashlib.sha256)
+        credentials = users.credentials(name)
+        if credentials is not None and self._remembered.get(proof) is credentials:
+            return users.find(name)
+        if self._engine.logins.is_full(address):
+            return None
+        user = users.authenticate(name, password.encode())
+        if user is not None:
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.pop(next(iter(self._remembered)))
+            self._remembered[proof] = user.credentials
+        return user
+
+    def guarded(self, route: Route) -> Handler:
+        """A route's handler behind the check of its right."""
+        if route.needs == ANYBODY:
+            return route.handler
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            user = request.get(USER)
+            assert user is not None, "the middleware has logged in the user"
+            if not allows(user, route.needs, request.match_info):
+                return forbidden(route.needs, request.match_info.get("bucket", ""))
+            return await route.handler(request)
+
+        return handler
+
+
+def allows(user: User, right: str, place: Mapping[str, str]) -> bool:
+    """Whether a user has a right at the place that a path names."""
+    if right == LOGIN:
+        return True
+    bucket = place.get("bucket", "")
+    if right == "pools.read" or (right == "bucket.read" and user.may_use(bucket)):
+        return True
+    return user.may(right, bucket, place.get("scope", ""), place.get("collection", ""))
+
+
+def visible_buckets(user: User, engine: Engine) -> list[Bucket]:
+    """The buckets whose description a user may read."""
+    return [bucket for bucket in engine.buckets.values() if allows(user, "bucket.read", {"bucket": bucket.name})]
+
+
+_PERMISSION = re.compile(r"cluster(?:\.(\w+(?:\.\w+)*))?!(\w+)")
+_BUCKET_PERMISSION = re.compile(r"cluster\.(?:bucket|scope|collection)\[([^\]]{1,400})\](?:\.(\w+(?:\.\w+)*))?!(\w+)")
+_RIGHTS = {
+    ("", "read"): "cluster.read",
+    ("pools", "read"): "pools.read",
+    ("nodes", "read"): "pools.read",
+    ("settings", "read"): "cluster.read",
+    ("settings", "write"): "cluster.write",
+    ("stats", "read"): "metrics.read",
+    ("buckets", "create"): "bucket.create",
+    ("admin.security", "read"): "users.read",
+    ("admin.security", "write"): "users.write",
+    ("admin.users", "read"): "users.read",
+    ("admin.users", "write"): "users.write",
+}
+"""The server's permissions about the node, and the rights that stand for them here."""
+_BUCKET_RIGHTS = {
+    ("", "read"): "bucket.read",
+    ("", "list"): "bucket.read",
+    ("", "create"): "bucket.create",
+    ("", "write"): "bucket.write",
+    ("", "delete"): "bucket.delete",
+    ("", "flush"): "bucket.flush",
+    ("", "compact"): "bucket.write",
+    ("settings", "read"): "bucket.read",
+    ("settings", "write"): "bucket.write",
+    ("stats", "read"): "bucket.stats",
+    ("collections", "read"): "bucket.read",
+    ("collections", "write"): "collections.write",
+    ("data.docs", "read"): "Read",
+    ("data.docs", "insert"): "Insert",
+    ("data.docs", "upsert"): "Upsert",
+    ("data.docs", "write"): "Upsert",
+    ("data.docs", "delete"): "Delete",
+    ("data.docs", "range_scan"): "RangeScan",
+    ("data.meta", "read"): "MetaRead",
+    ("data.meta", "write"): "MetaWrite",
+    ("data.sxattr", "read"): "SystemXattrRead",
+    ("data.sxattr", "write"): "SystemXattrWrite",
+    ("data.dcp", "read"): "DcpProducer",
+    ("data.dcpstream", "read"): "DcpStream",
+    ("data", "read"): "Read",
+    ("data", "write"): "Upsert",
+}
+"""The same about a bucket, a scope or a collection."""
+ANY_BUCKET = "."
+"""In place of a bucket's name in a permission: any bucket."""
+
+
+def has_permission(user: User, text: str, buckets: Iterable[str]) -> bool:
+    """Whether a user has a permission as the server writes it, `cluster.bucket[travel].data.docs!read`.
+
+    Only administrators have permissions without a meaning here (queries, indexes, …).
+
+    Args:
+        buckets: the names of all buckets.
+    """
+    found = _BUCKET_PERMISSION.fullmatch(text)
+    if found is not None:
+        right = _BUCKET_RIGHTS.get((found[2] or "", found[3]))
+        bucket, *within = found[1].split(":")
+        if right is None:
+            return user.is_admin
+        place = ("bucket", "scope", "collection")
+        return any(
+            allows(user, right, dict(zip(place, (name, *within), strict=False)))
+            for name in (buckets if bucket == ANY_BUCKET else (bucket,))
+        )
+    found = _PERMISSION.fullmatch(text)
+    right = _RIGHTS.get((found[1] or "", found[2])) if found is not None else None
+    return user.is_admin if right is None else allows(user, right, {})
+
+
+def forbidden(right: str, bucket: str = "") -> web.Response:
+    """403, in the server's shape."""
+    what, _, action = right.rpartition(".")
+    where = f"bucket[{bucket}]" if bucket and what.startswith("bucket") else what
+    permission = f"cluster.{where}!{action}" if what not in ("", "cluster") else f"cluster!{action}"
+    content = {"message": "Forbidden. User needs the following permissions", "permissions": [permission]}
+    return answer(content, 403)
+
+
+def login_needed() -> web.Response:
+    """401."""
+    return web.Response(status=401, headers={"WWW-Authenticate": REALM})

@@ -1,0 +1,85 @@
+"""The content of the page of faults on demand: those that last, and a form for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dcpstream.pages.forms import Field, order
+from dcpstream.pages.markup import Row, heads, number, section, table, text
+from dcpstream.wire import Opcode, Status
+from dcpstream_node.faults.fault import AT_ONCE, BOUNDS, KINDS, REQUIRED
+from dcpstream_node.rest.fault_pages import FAULTS
+
+_LASTING = heads("Fault", "With", "#Acted", "-")
+_LABELS = {
+    "opcode": "Frames (opcode)",
+    "bucket": "Bucket",
+    "vbid": "vBucket",
+    "connection": "Connection (part of its name)",
+    "skip": "Let pass first",
+    "count": "How often",
+    "share": "Share of the frames",
+    "after_s": "Begins after seconds",
+    "for_s": "Lasts seconds",
+    "at_byte": "After bytes of the frame",
+    "data": "Bytes instead (hexadecimal)",
+    "delay_s": "Seconds",
+    "status": "Status",
+    "seconds": "Seconds, below 0 back",
+    "seqno": "Last seqno of the replica",
+}
+_ALL = "lift-all"
+
+
+def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) -> str:
+    """The content.
+
+    Args:
+        lasting: the faults that last, as the REST API tells them.
+        buckets: names that are offered.
+    """
+    rows = [_row(fault) for fault in lasting]
+    lifts = order(FAULTS, "End all faults", method="DELETE", done="All faults are over.") if len(rows) > 1 else ""
+    nothing = "Nothing goes wrong on purpose."
+    return "\n".join((table("lasting", "Faults that last", _LASTING, rows, nothing, note=lifts), _new(buckets)))
+
+
+def _row(fault: Mapping[str, Any]) -> Row:
+    number_of, kind = int(fault["id"]), str(fault["kind"])
+    fields = [f"{_LABELS[name]}: {value}" for name, value in fault.items() if name in _LABELS]
+    end = order(f"{FAULTS}/{number_of}", "End", method="DELETE", about=f"fault {number_of}", done="The fault is over.")
+    return Row(
+        str(number_of),
+        (text(kind.replace("_", " ")), text("; ".join(fields) or "any"), number(int(fault["hits"])), end),
+    )
+
+
+def _new(buckets: Sequence[str]) -> str:
+    options = "".join(
+        f'<option value="{kind}" data-fields="{" ".join(fields)}" data-needed="{" ".join(REQUIRED.get(kind, ()))}" '
+        f'data-about="{text(_sentence(kind, about))}">{kind.replace("_", " ")}</option>'
+        for kind, (fields, about) in KINDS.items()
+    )
+    offered = {
+        "opcode": tuple(sorted(Opcode.__members__)),
+        "status": tuple(sorted(Status.__members__)),
+        "bucket": tuple(buckets),
+    }
+    fields = "".join(_field(name, label, offered.get(name, ())) for name, label in _LABELS.items())
+    choice = f'<label>What goes wrong<select name="kind" data-shows>{options}</select></label>'
+    about = '<p class="note" data-about aria-live="polite"></p>'
+    form = order(FAULTS, "Let it go wrong", f"{choice}{about}{fields}", done="The fault is set.", kind="main")
+    note = "Empty fields mean any, or no limit. The faults are for tests: clients meet them as if they were real."
+    return section("new", "A new fault", form, note=note)
+
+
+def _field(name: str, label: str, choices: tuple[str, ...]) -> str:
+    low, high = BOUNDS.get(name, (None, None))
+    kind = "number" if name in BOUNDS else "text"
+    field = Field(name, label, kind=kind, low=low, high=high, choices=choices, is_optional=True)
+    return f'<div data-field="{name}">{field.html()}</div>'
+
+
+def _sentence(kind: str, about: str) -> str:
+    return f"{about[0].upper()}{about[1:]}; {'once, now' if kind in AT_ONCE else 'until it is ended or over'}."

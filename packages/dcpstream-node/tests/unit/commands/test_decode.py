@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dcpstream.errors import ConfigError, FrameError
+from dcpstream.model import FailoverLog, Manifest, StreamOffset
+from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
+from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
+from dcpstream_node.commands import decode
+from dcpstream_node.recording import history
+from dcpstream_node.recording.file import Header, RecordingWriter
+from tests.kit.commands import Commands
+from tests.kit.pcap import FramesToPcap, PcapWriter
+
+END = StreamEnd(vbid=5, opaque=0xFEEDCAFE, reason=2)
+MUTATION = Mutation(
+    vbid=5,
+    opaque=0x1210,
+    cas=99,
+    by_seqno=2**53 + 1,
+    rev_seqno=1,
+    key=b"hello",
+    value=b"world",
+    datatype=1,
+)
+
+
+def decoded(data: bytes | str, *options: str, tmp_path: Path) -> tuple[int, str]:
+    file = tmp_path / "frames"
+    file.write_bytes(data.encode() if isinstance(data, str) else data)
+    outcome = CliRunner().invoke(decode.decode_command, [str(file), *options])
+    if outcome.exception and not isinstance(outcome.exception, SystemExit):
+        raise outcome.exception
+    return outcome.exit_code, outcome.output
+
+
+def test_binary_and_hex_of_the_same_bytes_read_the_same(tmp_path: Path) -> None:
+    data = END.encode() + MUTATION.encode()
+    spaced = "# one direction\n" + data.hex(" ", 4) + "   # the end\n"
+    assert decoded(data, tmp_path=tmp_path) == decoded(spaced, tmp_path=tmp_path)
+
+
+def test_a_line_names_the_message_and_its_fields(tmp_path: Path) -> None:
+    _, output = decoded(END.encode() + MUTATION.encode(), tmp_path=tmp_path)
+    lines = output.splitlines()
+    assert lines[0].startswith("00000000 → DCP_STREAM_END")
+    assert "vb:5" in lines[0]
+    assert "opaque:0xfeedcafe" in lines[0]
+    assert "reason=2" in lines[0]
+    assert "DCP_MUTATION" in lines[1]
+    assert f"by_seqno={2**53 + 1}" in lines[1]
+    assert lines[2].strip() == "key: hello"
+    assert lines[3].strip() == "value: world"
+
+
+def test_json_keeps_64_bit_fields_as_text(tmp_path: Path) -> None:
+    _, output = decoded(MUTATION.encode(), "--json", tmp_path=tmp_path)
+    row = json.loads(output)
+    assert row["fields"]["by_seqno"] == str(2**53 + 1)
+    assert row["cas"] == "99"
+    assert row["key"] == "hello"
+    assert row["message"] == "Mutation"
+
+
+def test_unknown_and_misshapen_frames_are_shown_raw_with_the_reason(tmp_path: Path) -> None:
+    unknown = encode_request(0xDE, extras=b"\x01", value=b"\xff\xfe")
+    short = encode_request(Opcode.DCP_ADD_STREAM, extras=b"\x00")
+    _, output = decoded(unknown + short, tmp_path=tmp_path)
+    assert "extras:01" in output
+    assert "value: fffe" in output
+    assert "problem: DCP_ADD_STREAM request fits no layout" in output
+
+
+def test_responses_show_their_status(tmp_path: Path) -> None:
+    _, output = decoded(encode_response(Opcode.GET, status=1, value=b"Not found"), tmp_path=tmp_path)
+    assert "← GET KEY_ENOENT" in output
+    assert "problem" not in output
+
+
+def test_frames_before_the_broken_one_are_yielded() -> None:
+    data = AddStream(vbid=1, flags=0).encode() + b"\x00" * 24
+    rest = decode.frames(data)
+    offset, frame = next(rest)
+    assert (offset, frame.magic) == (0, Magic.REQUEST)
+    with pytest.raises(FrameError) as caught:
+        next(rest)
+    assert caught.value.offset == 28
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: node\r\n", "0x47 is not a magic, so no frame begins at byte 0 (header "),
+        (END.encode() + b"\xde\xad" * 12, "0xde is not a magic, so no frame begins at byte 28 (header "),
+        (END.encode() * 2 + END.encode()[:-2], "the data ends 2 bytes before the end of the frame at byte 56 (header "),
+        (END.encode() + b"\x80", "the data ends after 1 of the 24 bytes of the header at byte 28 (header 80)"),
+    ],
+)
+def test_what_is_no_frame_is_told_with_its_place_and_what_to_do(
+    commands: Commands, tmp_path: Path, data: bytes, told: str
+) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(data)
+    printed = commands("decode", str(path), "--format", "binary", expect=5)
+    assert commands.error.startswith(f"dcpstream: {told}")
+    todo = "cut the input there to keep them" if printed else "Cut off what comes before the first one"
+    assert todo in commands.error
+
+
+def test_hex_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the input is not hexadecimal text"):
+        decode.frame_bytes(b"80 5x", "hex")
+
+
+def test_long_values_are_cut_with_their_size(tmp_path: Path) -> None:
+    _, output = decoded(encode_request(Opcode.SET, extras=bytes(8), key=b"k", value=b"v" * 500), tmp_path=tmp_path)
+    assert "… (500 B)" in output
+
+
+def test_a_key_with_a_collection_id_stays_readable(tmp_path: Path) -> None:
+    _, output = decoded(encode_request(Opcode.GET, key=b"\x08flight"), tmp_path=tmp_path)
+    assert r"key: \x08flight" in output
+
+
+def test_input_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "MAX_INPUT_BYTES", 10)
+    with pytest.raises(ConfigError, match=r"the input has more than 0 MiB\. Cut it at the start of a frame"):
+        decoded(END.encode(), tmp_path=tmp_path)
+
+
+def captured(path: Path, *frames: bytes) -> Path:
+    """A capture of a request, an answer, and what a producer sent."""
+    with path.open("wb") as file:
+        writer = FramesToPcap(file)
+        for number, data in enumerate(frames):
+            is_from_server = decode.as_object(0, decode_frame(data))["message"] not in ("StreamRequest", "AddStream")
+            writer.write(data, 10**18 + number, is_from_server=is_from_server)
+    return path
+
+
+OPENED = history.opened(5, StreamOffset.ZERO, FailoverLog.of((7, 0)))
+ROW = Mutation(vbid=5, opaque=5, cas=9, by_seqno=1, rev_seqno=1, key=b"\0hello", value=b"{}").encode()
+CAPTURED = (OPENED[:72], OPENED[72:], SnapshotMarker.pack(0, 1, 1, vbid=5, opaque=5), ROW)
+
+
+def test_captured_packets_show_both_directions(commands: Commands, tmp_path: Path) -> None:
+    path = str(captured(tmp_path / "capture", *CAPTURED))
+    lines = commands("decode", path).splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# 127.0.0.1:40000 -> 127.0.0.1:11210",
+        "# 127.0.0.1:11210 -> 127.0.0.1:40000",
+    ]
+    found = [json.loads(line) for line in commands("decode", path, "--json").splitlines()]
+    assert [(one["opcode"], one["to"], one["time_ns"]) for one in found][::3] == [
+        ("DCP_STREAM_REQ", "127.0.0.1:11210", str(10**18)),
+        ("DCP_MUTATION", "127.0.0.1:40000", str(10**18 + 3)),
+    ]
+    assert "no connection to port 9" in commands.refused("decode", path, "--ports", "9", expect=2)
+    assert "are no port numbers" in commands.refused("decode", path, "--ports", "x", expect=2)
+
+
+def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
+    whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
+    cut = whole.index(CAPTURED[2]) - 40 - 16
+    (tmp_path / "capture").write_bytes(whole[:cut] + whole[cut + 16 + 40 + len(CAPTURED[2]) :])
+    assert "DCP_MUTATION" not in commands("decode", str(tmp_path / "capture"))
+    assert "the capture lacks 44 bytes" in commands.error
+
+
+def test_a_connection_without_a_message_is_told(commands: Commands, tmp_path: Path) -> None:
+    whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
+    assert commands("decode", str(tmp_path / "capture"))
+    assert not commands.error
+    headers = whole[24 + 16 : 24 + 16 + 40]  # of IP and of TCP, behind those of the file and of the packet
+    with (tmp_path / "capture").open("wb") as file:
+        PcapWriter(file).write(headers[:2] + (40).to_bytes(2, "big") + headers[4:], 10**18)
+    assert commands("decode", str(tmp_path / "capture")) == ""
+    assert commands.error == "the connections to port 11210 carry no message: they were only opened or closed\n"
+
+
+def test_the_incomplete_end_of_a_recording_is_told(commands: Commands, tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    with RecordingWriter.create(recording, Header("default", "", 8, Manifest.DEFAULT)) as writer:
+        for time_ns, data in enumerate(CAPTURED):
+            writer.write(data, time_ns)
+    whole = commands("decode", str(recording))
+    assert not commands.error
+    size = recording.stat().st_size
+    with recording.open("r+b") as file:
+        file.truncate(size - 1)
+    assert whole.startswith(commands("decode", str(recording)))
+    assert "ends in an incomplete block: it was still being written" in commands.error

@@ -1,0 +1,95 @@
+"""SET_PARAM: every parameter has its effect, and what has none is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from dcpstream.wire import Opcode, Status
+from dcpstream_node.engine.bucket.parameters import CONFIG, DCP, FLUSH, PARAMETERS, VBUCKET
+from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
+
+GOOD = {
+    "compression_mode": ("active", "active"),
+    "min_compression_ratio": ("2.5", "2.5"),
+    "max_ttl": ("77", "77"),
+    "max_size": (str(200 << 20), str(200 << 20)),
+    "exp_pager_stime": ("60", "60"),
+    "durability_min_level": ("majority_and_persist_on_active", "majority_and_persist_on_active"),
+    "getl_default_timeout": ("5", "5"),
+    "getl_max_timeout": ("60", "60"),
+    "seqno_persistence_timeout": ("9", "9"),
+    "range_scan_max_lifetime": ("10", "10"),
+    "allow_sanitize_value_in_deletion": ("false", "false"),
+    "dcp_idle_timeout": ("100", "100"),
+    "dcp_takeover_max_time": ("10", "10"),
+    "dcp_oso_backfill": ("disabled", "disabled"),
+}
+
+
+@pytest.fixture
+def client():
+    return Talker(engine_of())
+
+
+def set_param(client: Talker, name: str, value: str, group: int):
+    extras = struct.pack(">I", group)
+    return client.call(Opcode.SET_PARAM, key=name.encode(), value=value.encode(), extras=extras)
+
+
+def test_every_parameter_has_a_value_here():
+    assert sorted(GOOD) == sorted(PARAMETERS)
+
+
+@rule("KV-PARAM-01")
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_a_parameter_is_set_and_shown(client, name):
+    value, shown = GOOD[name]
+    before = client.stats("config")[f"ep_{name}"]
+    assert before != shown
+    for group in PARAMETERS[name].groups:
+        assert set_param(client, name, value, group).status == 0
+        assert client.stats("config")[f"ep_{name}"] == shown
+    assert set_param(client, name, value, VBUCKET).status == Status.KEY_ENOENT
+    for wrong in ("-1", "x", "inf") if name == "min_compression_ratio" else ("-1", "x", "1.5", str(1 << 60)):
+        answer = set_param(client, name, wrong, PARAMETERS[name].groups[0])
+        assert answer.status == Status.EINVAL
+        assert name in json.loads(answer.value)["error"]["context"] or name == "max_size"
+    assert client.stats("config")[f"ep_{name}"] == shown
+
+
+def test_effects(client):
+    bucket = client.engine.buckets["default"]
+    client.set("k", b"v")
+    set_param(client, "getl_default_timeout", "5", FLUSH)
+    set_param(client, "getl_max_timeout", "60", FLUSH)
+    client.call(Opcode.GET_LOCKED, key=b"\0k", extras=struct.pack(">I", 60))
+    lock = bucket.vbuckets[0].locks.find(b"\0k", 1, client.engine.unix_ns)
+    assert lock.until_ns == client.engine.unix_ns + 60 * 10**9
+    set_param(client, "max_ttl", "50", FLUSH)
+    client.set("mortal", b"v")
+    assert bucket.vbuckets[0].log.meta(b"\0mortal").expiration == client.engine.unix_s + 50
+    set_param(client, "compression_mode", "active", FLUSH)
+    assert bucket.compresses_values
+    set_param(client, "dcp_idle_timeout", "100", DCP)
+    assert client.call(Opcode.DCP_OPEN, key=b"reader", extras=struct.pack(">II", 0, 1)).status == 0
+    assert bucket.dcp_sessions["reader"].dcp.limits.idle_timeout_s == 100
+
+
+@rule("KV-PARAM-01")
+@pytest.mark.parametrize("name", ["dcp_enable_noop", "connection_manager_interval", "nonsense", "max_failover_entries"])
+def test_what_has_no_effect_is_refused(client, name):
+    for group in (FLUSH, DCP, CONFIG):
+        is_unknown = group == DCP and not name.startswith(("dcp", "connection"))
+        assert set_param(client, name, "1", group).status == (Status.KEY_ENOENT if is_unknown else Status.EINVAL)
+
+
+@rule("KV-PARAM-01")
+def test_groups(client):
+    assert set_param(client, "max_ttl", "1", 2).status == Status.KEY_ENOENT
+    assert set_param(client, "max_ttl", "1", 0).status == Status.EINVAL
+    assert set_param(client, "max_ttl", "1", 7).status == Status.EINVAL
+    assert client.call(Opcode.SET_PARAM, key=b"\xff", value=b"1", extras=bytes(3) + b"\1").status == Status.EINVAL

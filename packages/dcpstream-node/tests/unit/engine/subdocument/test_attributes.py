@@ -1,0 +1,177 @@
+"""Names, values of bytes, macros and virtual attributes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dcpstream.wire import Datatype, Status
+from dcpstream_node.engine.subdocument import attributes
+from dcpstream_node.engine.subdocument.attributes import (
+    MUTATION_CAS,
+    MUTATION_CRC32C,
+    MUTATION_SEQNO,
+    Macros,
+    Origin,
+    decode_binary,
+    encode_binary,
+    expand_document,
+    has_bad_binary,
+    is_macro,
+    name_of,
+    virtual_object,
+)
+from dcpstream_node.engine.subdocument.paths import PathError
+from tests.kit.rules import rule
+
+ORIGIN = Origin(
+    cas=1_700_000_000_123_456_789,
+    vbuuid=0xABC,
+    seqno=0x10,
+    rev_seqno=7,
+    expiration=1_800_000_000,
+    flags=0x02000006,
+    datatype=int(Datatype.JSON | Datatype.XATTR),
+    names=("_sync", "txn"),
+    body=b"123456789",
+    now_s=1_700_000_001,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (b"txn", "txn"),
+        (b"txn.id[0]", "txn"),
+        (b"list[0].a", "list"),
+        (b"_sync", "_sync"),
+        (b"$document.CAS", "$document"),
+        (b"a" * 15, "a" * 15),
+        ("é".encode() * 7, "é" * 7),
+        (b"a" * 16, None),
+        ("é".encode() * 8, None),
+        (b"", None),
+        (b".a", None),
+        (b"[0]", None),
+        (b"_", None),
+        (b"$.a", None),
+        (b"`a`", None),
+        (b"-a", None),
+        (b"\x01a", None),
+        (b"a\0", None),
+        (b"\xff", None),
+    ],
+)
+def test_names(path, name):
+    assert name_of(path) == name
+
+
+def test_macros_that_are_known():
+    known = (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C, b'"${$document}"', b'"${$document.any}"')
+    assert all(map(is_macro, known))
+    assert not any(map(is_macro, (b'"${Mutation.cas}"', b"${Mutation.CAS}", b'"${$vbucket}"', b'"${$document"', b"1")))
+
+
+def test_bytes_in_a_string():
+    text = encode_binary(b"\0\xff")
+    assert text == '"cb-content-base64-encoded:AP8="'
+    assert decode_binary(text) == b"\0\xff"
+    assert decode_binary('"cb-content-base64-encoded:%%"') is None
+    assert decode_binary('"other"') is None
+    assert decode_binary("[1]") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "is_bad"),
+    [
+        (b'"plain"', False),
+        (b'"cb-content-base64-encoded:AP8="', False),
+        (b'{"a":"cb-content-base64-encoded:AP8="}', False),
+        (b'"cb-content-base64-encoded:A"', True),
+        (b'{"a":"cb-content-base64-encoded:AP8=', True),
+    ],
+)
+def test_bytes_that_are_not_encoded(value, is_bad):
+    assert has_bad_binary(value) is is_bad
+
+
+def test_the_document():
+    fields = json.loads(virtual_object(ORIGIN, b"$document"))["$document"]
+    assert list(fields) == [
+        "CAS", "datatype", "deleted", "exptime", "flags", "last_modified", "revid", "seqno", "value_bytes",
+        "value_crc32c", "vbucket_uuid",
+    ]  # fmt: skip
+    assert fields == {
+        "CAS": "0x17979cfe3d85cd15",
+        "datatype": ["json", "xattr"],
+        "deleted": False,
+        "exptime": 1_800_000_000,
+        "flags": 0x02000006,
+        "last_modified": "1700000000",
+        "revid": "7",
+        "seqno": "0x0000000000000010",
+        "value_bytes": 9,
+        "value_crc32c": "0xe3069283",  # the check value of CRC-32C
+        "vbucket_uuid": "0x0000000000000abc",
+    }
+    assert json.loads(virtual_object(Origin(), b"$document"))["$document"]["datatype"] == ["raw"]
+
+
+def test_the_checksum_is_made_only_for_those_who_look_at_it(monkeypatch):
+    monkeypatch.setattr(attributes, "checksum", lambda body: pytest.fail("not asked for"))
+    assert virtual_object(ORIGIN, b"$document.exptime") == '{"$document":{"exptime":1800000000}}'
+
+
+def test_the_table_of_contents_and_the_clock():
+    assert virtual_object(ORIGIN, b"$XTOC") == '{"$XTOC":["_sync","txn"]}'
+    assert virtual_object(ORIGIN, b"$vbucket.HLC") == '{"$vbucket":{"HLC":{"mode":"real","now":"1700000001"}}}'
+    behind = virtual_object(Origin(is_clock_behind=True), b"$vbucket")
+    assert json.loads(behind)["$vbucket"]["HLC"]["mode"] == "logical"
+    with pytest.raises(PathError) as error:
+        virtual_object(ORIGIN, b"$other")
+    assert error.value.status == Status.SUBDOC_XATTR_UNKNOWN_VATTR
+
+
+@pytest.mark.parametrize(
+    ("macro", "text"),
+    [
+        (b'"${$document.CAS}"', '"0x17979cfe3d85cd15"'),
+        (b'"${$document.seqno}"', '"0x0000000000000010"'),
+        (b'"${$document.vbucket_uuid}"', '"0x0000000000000abc"'),
+        (b'"${$document.revid}"', '"7"'),
+        (b'"${$document.exptime}"', "1800000000"),
+        (b'"${$document.flags}"', "33554438"),
+        (b'"${$document.value_bytes}"', "9"),
+        (b'"${$document.datatype}"', '["json","xattr"]'),
+        (b'"${$document.deleted}"', "false"),
+        (b'"${$document.last_modified}"', "1700000000"),
+    ],
+)
+def test_macros_about_the_document(macro, text):
+    assert expand_document(ORIGIN, macro) == text
+
+
+def test_the_macro_of_the_whole_document():
+    whole = json.loads(virtual_object(ORIGIN, b"$document"))["$document"]
+    assert json.loads(expand_document(ORIGIN, b'"${$document}"')) == whole
+
+
+@rule("KV-SUBDOC-06")
+@pytest.mark.parametrize("name", [".x", "s", "_CAS", ".value_crc32c"])
+def test_macros_that_are_not_known(name):
+    with pytest.raises(PathError) as error:
+        expand_document(ORIGIN, b'"${$document%b}"' % name.encode())
+    assert error.value.status == Status.SUBDOC_XATTR_UNKNOWN_VATTR_MACRO
+
+
+def test_the_final_values_replace_the_placeholders():
+    taken = b'["0x0000000000000000","0x00000000"]'
+    macros = Macros([taken])
+    placeholders = [
+        macros.placeholder(macro) for macro in (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C, MUTATION_CAS)
+    ]
+    assert placeholders[0] == placeholders[3]
+    assert len(set(placeholders)) == 3
+    filled = macros.fill(",".join(placeholders).encode() + taken, cas=0x1122334455667788, seqno=0x99, body=b"123456789")
+    assert filled == b'"0x8877665544332211","0x0000000000000099","0xe3069283","0x8877665544332211"' + taken

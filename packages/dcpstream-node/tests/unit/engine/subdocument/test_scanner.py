@@ -1,0 +1,170 @@
+"""Places in JSON texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dcpstream.wire import Status
+from dcpstream_node.engine.subdocument import scanner
+from dcpstream_node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
+from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
+from tests.kit.rules import rule
+
+TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("a.b", '[1 , {"c":"x]}"} ]'),
+        ("a.b[1].c", '"x]}"'),
+        ("a.b[-1]", '{"c":"x]}"}'),
+        ("a.b[0]", "1"),
+        ("é", "null"),
+        (r"q\"", "[ ]"),
+        ("b", "7"),
+        ("", TEXT.strip()),
+    ],
+)
+def test_what_is_found(path, found):
+    place = locate(TEXT, parse_path(path.encode()))
+    assert isinstance(place, Found)
+    assert TEXT[place.start : place.end] == found
+
+
+def test_a_member_begins_at_its_name():
+    place = locate('{"x":1, "y":2}', ("y",))
+    assert isinstance(place, Found)
+    assert (place.member, place.start, place.position) == (8, 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "container", "level", "size"),
+    [
+        ("x", TEXT.strip(), 0, 5),
+        ("a.x.y", '{"b":[1 , {"c":"x]}"} ]}', 1, 1),
+        ("a.b[2]", '[1 , {"c":"x]}"} ]', 2, 2),
+        (r"q\"[-1]", "[ ]", 1, 0),
+    ],
+)
+def test_how_far_a_path_leads(path, container, level, size):
+    place = locate(TEXT, parse_path(path.encode()))
+    assert isinstance(place, Missing)
+    assert (TEXT[place.start : place.end], place.level) == (container, level)
+    assert place.size == size if container.startswith("[") else bool(place.size) == bool(size)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "status"),
+    [
+        (TEXT, "a[0]", Status.SUBDOC_PATH_MISMATCH),
+        (TEXT, "a.b.c", Status.SUBDOC_PATH_MISMATCH),
+        (TEXT, "é.x", Status.SUBDOC_PATH_MISMATCH),
+        ("1", "a", Status.SUBDOC_PATH_MISMATCH),
+        ("", "a", Status.SUBDOC_DOC_NOTJSON),
+        ("no json", "a", Status.SUBDOC_DOC_NOTJSON),
+        ("{a:1}", "a", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":1', "b", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":1 "b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
+        ('{"a":NaN,"b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
+        ("[1,]", "[5]", Status.SUBDOC_DOC_NOTJSON),
+        ("[" * 100_000, "[0]", Status.SUBDOC_DOC_E2DEEP),
+    ],
+)
+def test_what_is_not_found(text, path, status):
+    with pytest.raises(PathError) as error:
+        locate(text, parse_path(path.encode()))
+    assert error.value.status == status
+
+
+def test_what_comes_after_the_place_is_not_read():
+    place = locate('{"a":[1],"b":oops', ("a",))
+    assert isinstance(place, Found)
+
+
+def nested(levels: int, leaf: str = "") -> str:
+    return "[" * levels + leaf + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [("1", 1), (nested(1), 1), ("[1]", 2), (nested(32), 32), (nested(31, '"]"'), 32), ('{"[":1}', 2)],
+)
+def test_levels(text, levels):
+    assert not is_deeper(text, levels)
+    assert levels == 1 or is_deeper(text, levels - 1)
+
+
+@rule("KV-SUBDOC-18")
+def test_a_document_as_deep_as_allowed():
+    deep = '{"a":' + nested(LEVELS_MAX - 1) + ',"b":1}'
+    assert isinstance(locate(deep, ("b",)), Found)
+    too_deep = '{"a":' + nested(LEVELS_MAX - 1, "0") + ',"b":1}'
+    with pytest.raises(PathError) as error:
+        locate(too_deep, ("b",))
+    assert error.value.status == Status.SUBDOC_DOC_E2DEEP
+
+
+def test_members_keep_their_texts():
+    assert list(members('{"a": [1, 2] , "b":{}}', 0)) == [("a", "[1, 2]"), ("b", "{}")]
+
+
+def test_large_documents():
+    """Members of no interest are skipped in one go, and the rest is found as in small documents."""
+    members = {f"k{number}": number for number in range(3000)} | {"s": "x", "o": {"k1": 1}} | {"z": None, "k": "k9"}
+    large = json.dumps(members)
+    assert len(large) > scanner.LARGE_CHARACTERS
+    for path, found in ((("k0",), "0"), (("k2999",), "2999"), (("o", "k1"), "1"), (("z",), "null"), (("k",), '"k9"')):
+        place = locate(large, path)
+        assert isinstance(place, Found)
+        assert large[place.start : place.end] == found
+        assert (place.position == 0) == (path[-1] in ("k0", "k1"))
+    missing = locate(large, ("k9999",))
+    assert isinstance(missing, Missing)
+    assert (missing.start, missing.end, bool(missing.size)) == (0, len(large), True)
+
+
+@pytest.mark.parametrize("end", ["}", ",}", ', "b" 1}', ""])
+def test_large_texts_that_are_not_json(end):
+    text = json.dumps({f"k{number}": number for number in range(3000)})[:-1] + end
+    if end == "}":
+        assert isinstance(locate(text, ("x",)), Missing)
+        return
+    with pytest.raises(PathError) as error:
+        locate(text, ("x",))
+    assert error.value.status == Status.SUBDOC_DOC_NOTJSON
+
+
+PATHS = ("a.b[1].c", "b", "a.x.y", "q", r"q\"", "a", r"\b", "é", "a.b[-1]", "a[0]", "é.x", "", "b", "x")
+
+
+def outcome(text: str, path: str) -> object:
+    try:
+        return locate(text, parse_path(path.encode()))
+    except PathError as error:
+        return error.status
+
+
+def test_a_text_that_remembers_finds_the_same():
+    text = Text(TEXT, is_for_reading=True)
+    for path in (*PATHS, *reversed(PATHS)):
+        expected, found = outcome(TEXT, path), outcome(text, path)
+        if isinstance(found, Found | Missing):
+            assert isinstance(expected, Found | Missing), path
+            assert found[:3] == expected[:3], path
+        else:
+            assert found == expected, path
+
+
+@rule("KV-SUBDOC-18")
+def test_a_text_that_remembers_sees_what_is_broken_each_time():
+    text = Text('{"a":1,"a":2,"b":oops', is_for_reading=True)
+    assert outcome(text, "a") == Found(5, 6, 1, 0)
+    assert [outcome(text, path) for path in ("c", "c", "b")] == [Status.SUBDOC_DOC_NOTJSON] * 3
+    deep = Text('{"a":1,"b":' + nested(LEVELS_MAX) + "}", is_for_reading=True)
+    assert isinstance(outcome(deep, "a"), Found)
+    assert outcome(deep, "b") == outcome(deep, "c") == Status.SUBDOC_DOC_E2DEEP
+    deep.forget()
+    assert outcome(deep, "a") == Found(5, 6, 1, 0)

@@ -1,0 +1,338 @@
+"""The schema for Spark, and batches in exactly that schema.
+
+A column of the schema is one of four kinds: a column of the source, a field of the JSON documents, the column of
+documents that do not fit, or the value as a VARIANT. A name that the source has is the source's column; every other
+name is a field. With the option `metaPrefix` the source's names have that prefix, and a field may have any name.
+
+Spark checks only the first RecordBatch of a task; a later one with another layout fails deep inside the JVM. So every
+batch passes through `conform`, which returns exactly the declared types or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
+from dcpstream.arrow import FULL_SCHEMA, change_schema
+from dcpstream.arrow.documents import DocumentParser, load_json
+from dcpstream.arrow.text import strings_of
+from dcpstream.errors import ConfigError, FieldError
+from dcpstream.model import Op
+from dcpstream_spark.options import SourceOptions
+
+_SPARK_TYPES: dict[pa.DataType, t.DataType] = {
+    pa.string(): t.StringType(),
+    pa.binary(): t.BinaryType(),
+    pa.int32(): t.IntegerType(),
+    pa.int64(): t.LongType(),
+    pa.timestamp("us", tz="UTC"): t.TimestampType(),
+    pa.map_(pa.string(), pa.string()): t.MapType(t.StringType(), t.StringType()),
+}
+
+_ARROW_TYPES: dict[type[t.DataType], pa.DataType] = {
+    t.BooleanType: pa.bool_(),
+    t.ByteType: pa.int8(),
+    t.ShortType: pa.int16(),
+    t.IntegerType: pa.int32(),
+    t.LongType: pa.int64(),
+    t.FloatType: pa.float32(),
+    t.DoubleType: pa.float64(),
+    t.StringType: pa.string(),
+    t.BinaryType: pa.binary(),
+    t.DateType: pa.date32(),
+    t.TimestampType: pa.timestamp("us", tz="UTC"),
+    t.TimestampNTZType: pa.timestamp("us"),
+}
+"""Types of document fields without parameters; `arrow_type` has the others."""
+
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+    ]
+)
+
+MALFORMED_SHOWN = 100
+"""Most characters of a document in an error."""
+
+_DOCUMENT_OP = Op.MUTATION.value
+_DELETION_OPS = (Op.DELETION.value, Op.EXPIRATION.value)
+
+Kind = Literal["meta", "field", "corrupt"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """One column of the schema.
+
+    Attributes:
+        kind: "meta" for a column of the source, "field" for one of the documents, "corrupt" for malformed documents.
+        source: name of the source's column or of the field.
+        field: its name and type in batches.
+    """
+
+    kind: Kind
+    source: str
+    field: pa.Field
+
+
+class Layout:
+    """How the columns of a schema are made of the source's rows.
+
+    Args:
+        schema: of Spark.
+        options: checked.
+
+    Raises:
+        ConfigError: a column that cannot be made; says which and why.
+    """
+
+    def __init__(self, schema: t.StructType, options: SourceOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._outputs = [_output(field, options) for field in schema.fields]
+        names = [one.field.name for one in self._outputs]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError("schema", schema.simpleString(), "one or more columns with different names")
+        self.arrow = pa.schema([one.field for one in self._outputs])
+        self._fields = [one for one in self._outputs if one.kind == "field"]
+        meta = {one.source for one in self._outputs if one.kind == "meta"}
+        self._has_variant = options.value_format == "variant" and "value" in meta
+        self._reads_documents = self._has_variant or any(one.kind != "meta" for one in self._outputs)
+        self.value_format: Literal["binary", "string"] = "binary"
+        if self._reads_documents:
+            meta |= {"op", "value"}
+            if options.mode == "FAILFAST":
+                meta |= {"key", "vbucket", "seqno"}
+            self._parser = DocumentParser(pa.schema([pa.field(one.source, one.field.type) for one in self._fields]))
+        elif options.value_format == "string":
+            self.value_format = "string"
+        self.columns: tuple[str, ...] = tuple(name for name in FULL_SCHEMA.names if name in meta)
+        """The source's columns to read, with the value in `value_format`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it is made of."""
+        return type(self), (self._schema, self._options)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Name in the schema → column of the source, of those that are such columns."""
+        return {one.field.name: one.source for one in self._outputs if one.kind == "meta"}
+
+    def batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as a batch in the schema.
+
+        Args:
+            rows: with at least `columns`.
+
+        Raises:
+            FieldError: a document does not fit, and mode is FAILFAST.
+        """
+        if not self._reads_documents:
+            if rows.schema.equals(self.arrow):
+                return rows  # taking 17 columns out and putting them back takes 23 us a batch
+            columns = [_checked(rows.column(one.source), one.field) for one in self._outputs]
+            return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+        values, is_document = rows.column("value"), pc.equal(rows.column("op"), _DOCUMENT_OP)
+        documents = values if is_document.true_count == len(is_document) else _where(is_document, values)
+        malformed: npt.NDArray[np.bool_] = np.zeros(len(values), np.bool_)
+        made: dict[str, pa.Array] = {}
+        if self._fields or not self._has_variant:
+            parsed = self._parser.parse(documents)
+            malformed |= parsed.is_malformed
+            made = {one.source: column for one, column in zip(self._fields, parsed.columns, strict=True)}
+        variants: pa.Array | None = None
+        if self._has_variant:
+            variants, is_bad = _variants(values)
+            malformed |= is_bad & is_document.to_numpy(zero_copy_only=False)
+        columns = []
+        for one in self._outputs:
+            if one.kind == "corrupt":
+                bad = _where(pa.array(malformed), values)
+                column = bad if one.field.type == pa.binary() else strings_of(bad)
+            elif one.kind == "field":
+                column = made[one.source]
+            elif one.source == "value" and variants is not None:
+                column = variants
+            elif one.source == "value" and one.field.type == pa.string():
+                column = strings_of(values)
+            else:
+                column = rows.column(one.source)
+            columns.append(_checked(column, one.field))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+        if self._options.mode == "PERMISSIVE" or not malformed.any():
+            return batch
+        if self._options.mode == "FAILFAST":
+            raise _malformed_error(rows, int(np.argmax(malformed)))
+        return batch.filter(pa.array(~malformed))
+
+
+def default_schema(options: SourceOptions) -> t.StructType:
+    """The schema without one of the user's, and without fields of documents."""
+    return spark_schema(options.meta_columns, options.value_format, options.meta_prefix)
+
+
+def spark_schema(
+    columns: Sequence[str], value_format: Literal["binary", "string", "variant"], prefix: str = ""
+) -> t.StructType:
+    """The StructType of the source's columns; every column is nullable, because control rows fill only some."""
+    return t.StructType([t.StructField(prefix + name, _meta_type(name, value_format)) for name in columns])
+
+
+def spark_fields(columns: pa.Schema) -> t.StructType:
+    """The StructType of columns with the types of `arrow_type`."""
+    return t.StructType([t.StructField(column.name, _spark_type(column.type)) for column in columns])
+
+
+def _spark_type(kind: pa.DataType) -> t.DataType:
+    if pa.types.is_struct(kind):
+        return spark_fields(pa.schema(list(kind)))
+    if pa.types.is_list(kind):
+        return t.ArrayType(_spark_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return t.MapType(t.StringType(), _spark_type(kind.item_type))
+    if pa.types.is_decimal(kind):
+        return t.DecimalType(kind.precision, kind.scale)
+    return next(spark() for spark, arrow in _ARROW_TYPES.items() if arrow == kind)
+
+
+def arrow_type(kind: t.DataType) -> pa.DataType:
+    """The Arrow type of a document field's type.
+
+    Raises:
+        ValueError: no such column is made, or a member of it may not be null; says which.
+    """
+    if isinstance(kind, t.StructType):
+        if not kind.fields:
+            raise ValueError("a struct without fields")
+        return pa.struct([_member(field.name, field.dataType, field.nullable) for field in kind.fields])
+    if isinstance(kind, t.ArrayType):
+        return pa.list_(_member("element", kind.elementType, kind.containsNull))
+    if isinstance(kind, t.MapType):
+        if type(kind.keyType) is not t.StringType:
+            raise ValueError(f"keys of a map are STRING, not {kind.keyType.simpleString().upper()}")
+        return pa.map_(pa.string(), _member("value", kind.valueType, kind.valueContainsNull))
+    if isinstance(kind, t.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    found = _ARROW_TYPES.get(type(kind))
+    if isinstance(kind, t.VariantType):
+        raise ValueError("Spark's from_json makes a VARIANT, this source does not; use parse_json in the query")
+    if found is None:
+        raise ValueError(f"this source makes no {kind.simpleString().upper()} of JSON")
+    return found
+
+
+def _member(name: str, kind: t.DataType, is_nullable: bool) -> pa.Field:
+    if not is_nullable:
+        raise ValueError(f"{name} is NOT NULL, but a document may lack it")
+    return pa.field(name, arrow_type(kind))
+
+
+def _meta_type(name: str, value_format: Literal["binary", "string", "variant"]) -> t.DataType:
+    if name == "value" and value_format == "variant":
+        return t.VariantType()
+    return _SPARK_TYPES[change_schema("string" if value_format == "string" else "binary", [name]).field(name).type]
+
+
+def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
+    name, kind, prefix = field.name, field.dataType, options.meta_prefix
+    shown = f"{name} {kind.simpleString().upper()}"
+    if not field.nullable:
+        raise ConfigError("schema", f"{shown} NOT NULL", "nullable columns, because a control row fills only some")
+    if name == options.corrupt_column:
+        if type(kind) not in {t.StringType, t.BinaryType}:
+            raise ConfigError("schema", shown, f"{name} STRING, or {name} BINARY for the exact bytes")
+        return OutputColumn("corrupt", name, pa.field(name, _ARROW_TYPES[type(kind)]))
+    source = name.removeprefix(prefix)
+    if name.startswith(prefix) and source in FULL_SCHEMA.names:
+        expected = _meta_type(source, options.value_format)
+        if kind != expected:
+            raise ConfigError("schema", shown, _other_type(name, expected, prefix))
+        if source == "value" and options.value_format == "variant":
+            return OutputColumn("meta", source, pa.field(name, VARIANT))
+        return OutputColumn("meta", source, pa.field(name, FULL_SCHEMA.field(source).type).with_type(_arrow(expected)))
+    try:
+        return OutputColumn("field", name, pa.field(name, arrow_type(kind)))
+    except ValueError as error:
+        raise ConfigError("schema", shown, f"a type that a field can have ({error})") from None
+
+
+def _arrow(kind: t.DataType) -> pa.DataType:
+    if isinstance(kind, t.MapType):
+        return pa.map_(pa.string(), pa.string())
+    return _ARROW_TYPES[type(kind)]
+
+
+def _other_type(name: str, expected: t.DataType, prefix: str) -> str:
+    text = f"{name} {expected.simpleString().upper()}, a column of the source"
+    if name.removeprefix(prefix) == "value":
+        return f"{text}; valueFormat chooses its type, and value_text STRING is the text beside it"
+    return f"{text}; to read a field {name} of the documents, set metaPrefix to give the source's columns other names"
+
+
+def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type != field.type:
+        raise TypeError(f"column {field.name} is {column.type}, declared was {field.type}")
+    return column
+
+
+def _where(condition: pa.BooleanArray, values: pa.Array) -> pa.Array:
+    """The values where the condition is true, else null."""
+    return pc.if_else(condition, values, pa.scalar(None, values.type))
+
+
+def _variants(values: pa.BinaryArray) -> tuple[pa.StructArray, npt.NDArray[np.bool_]]:
+    """(VARIANT of each value, null where it is no JSON; where it is no JSON)."""
+    from pyspark.sql.variant_utils import VariantUtils
+
+    rows: list[dict[str, Any] | None] = []
+    bad = np.zeros(len(values), np.bool_)
+    for number, text in enumerate(values.to_pylist()):
+        row = None
+        if text is not None:
+            try:
+                load_json(text, is_strict=True)
+                value, metadata = VariantUtils.parse_json(text.decode())
+                row = {"value": value, "metadata": metadata}
+            except (ValueError, ArithmeticError):
+                bad[number] = True
+        rows.append(row)
+    valid = pa.array([row is not None for row in rows])
+    parts = [pa.array([b"" if row is None else row[name] for row in rows], pa.binary()) for name in VARIANT.names]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.invert(valid)), bad
+
+
+def _malformed_error(rows: pa.RecordBatch, row: int) -> FieldError:
+    value = rows.column("value")[row].as_py()
+    shown = value[:MALFORMED_SHOWN].decode("utf-8", "backslashreplace") + ("…" if len(value) > MALFORMED_SHOWN else "")
+    key, vbucket, seqno = (rows.column(name)[row].as_py() for name in ("key", "vbucket", "seqno"))
+    return FieldError(
+        f"document {key!r} (vbucket {vbucket}, seqno {seqno}) does not fit the schema, and mode is FAILFAST: {shown}. "
+        "With mode=PERMISSIVE such a document has nulls, and the column _corrupt_record holds it"
+    )
+
+
+def field_columns(fields: Iterable[t.StructField], options: SourceOptions) -> t.StructType:
+    """The default schema with these fields of documents.
+
+    Raises:
+        ConfigError: a field has the name of a column of the source.
+    """
+    schema = default_schema(options)
+    clashes = [
+        field.name for field in fields if field.name in {options.meta_prefix + name for name in FULL_SCHEMA.names}
+    ]
+    if clashes:
+        raise ConfigError(
+            "metaPrefix",
+            options.meta_prefix,
+            f"a prefix like _dcp_, because documents have fields {', '.join(clashes)}",
+        )
+    return t.StructType([*schema.fields, *fields])

@@ -1,0 +1,413 @@
+"""The engine for one machine: Delta tables in a local directory, written with delta-rs, without Spark.
+
+A batch passes through the driver's memory, and so do the tail of `changes` at a fold and the history of the keys that a
+rollback touches. A batch that is appended while a fold runs needs memory besides the fold. Every call opens the tables
+anew, so that calls of several threads share nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from pyarrow import fs
+
+from dcpstream.errors import LeaseRefused
+from dcpstream.model import Op
+from dcpstream_spark.tables.document_types import REASON, DocumentTypes, as_bytes, effect_with_types, rejects_schema
+from dcpstream_spark.tables.effect import IS_FORCED, IS_REMOVED, effect, later_than, merged
+from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, summary_of, void_bounds
+from dcpstream_spark.tables.progress import RollbackReport
+from dcpstream_spark.tables.rows import (
+    BATCH_ID,
+    CURRENT_COLUMNS,
+    DOCUMENT_KEY,
+    RULE_COLUMNS,
+    changes_schema,
+    current_schema,
+    is_control,
+    places,
+    plan_fold,
+    with_batch_id,
+    with_keys,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WRITER = WriterProperties(compression="ZSTD", compression_level=1)
+"""For JSON less than half the bytes of snappy at about the same speed; files are rewritten often."""
+
+FOLD_ROWS_MIN = 20_000
+"""A merge of fewer rows takes about as long: 0.1 s and more, most of it for reading and rewriting files."""
+
+_RETYPED = "dcpstream.retyped"
+"""Marks a commit that changed the columns of `current` and brought no batch."""
+
+
+class _Table:
+    """A Delta table whose commits carry transaction identifiers.
+
+    Args:
+        path: its directory.
+        schema: its columns.
+        skipping: columns with statistics. Statistics of keys and values are large and skip nothing.
+        name, description: for people.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, skipping: Iterable[str], name: str, description: str) -> None:
+        self.path = path
+        self.schema = schema
+        self._skipping = ",".join(skipping)
+        self._name = name
+        self._description = description
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table at the path."""
+        return bool(DeltaTable.is_deltatable(str(self.path)))
+
+    def create(self) -> None:
+        """Create the table if there is none."""
+        if not self.exists:
+            DeltaTable.create(
+                str(self.path),
+                self.schema,
+                name=self._name,
+                description=self._description,
+                configuration={"delta.dataSkippingStatsColumns": self._skipping},
+            )
+
+    def open(self) -> DeltaTable:
+        """The table in its newest version."""
+        return DeltaTable(str(self.path))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it holds a batch: whether there was another commit than its creation and changes of its columns."""
+        table = self.open()
+        known = [entry for entry in table.history() if entry["operation"] == "CREATE TABLE" or _RETYPED in entry]
+        return table.version() >= len(known)
+
+    def batch(self, app: str) -> int | None:
+        """The newest batch of this writer that the table holds, or None."""
+        return self.version().batch(app)
+
+    def version(self) -> _Version:
+        """The rows of the newest version."""
+        return _Version(self.open(), self.schema, self.path)
+
+    def vacuum(self, retain_hours: float) -> None:
+        """Remove files that no version of the last `retain_hours` uses."""
+        self.open().vacuum(retention_hours=int(retain_hours), dry_run=False, enforce_retention_duration=False)
+
+    @staticmethod
+    def transaction(app: str, batch_id: int) -> CommitProperties:
+        """What a commit carries."""
+        return CommitProperties(app_transactions=[Transaction(app, batch_id)])
+
+
+class _Version:
+    """One version of a table. Later commits do not change its rows.
+
+    Args:
+        table: in that version.
+        schema: its columns.
+        path: its directory.
+    """
+
+    def __init__(self, table: DeltaTable, schema: pa.Schema, path: Path) -> None:
+        self.schema = schema
+        self._table = table
+        self._path = path
+
+    def batch(self, app: str | None) -> int | None:
+        """The newest batch of this writer that the version holds, or None."""
+        version = None if app is None else self._table.transaction_version(app)
+        return None if version is None else int(version)
+
+    def rows(
+        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
+    ) -> pa.Table:
+        """Some columns of the rows that meet a condition; with `keys`, no rows that have another key."""
+        names = list(columns)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        dataset = self._table.to_pyarrow_dataset()
+        if keys is None:
+            return dataset.to_table(columns=names, filter=condition).cast(schema)
+        batches = dataset.to_batches(columns=names, filter=condition)
+        found = [with_keys(pa.Table.from_batches([batch]).cast(schema), keys) for batch in batches]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def files(self) -> ds.Dataset:
+        """The rows, read without delta-rs, which does not read while it writes."""
+        place = fs.SubTreeFileSystem(str(self._path), fs.LocalFileSystem())
+        return self._table.to_pyarrow_dataset(filesystem=place)
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        """What a batch of `changes` holds."""
+        rows = self.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
+        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+
+
+def _refused(reason: str) -> LeaseRefused:
+    return LeaseRefused(
+        f"a batch was not appended ({reason}): another process keeps the tables of this pipeline, too. Stop one of "
+        "them; no row is lost, and none is there twice."
+    )
+
+
+class DeltaRsEngine:
+    """The tables `changes` and `current` in a local directory; see `dcpstream_spark.tables.engine.TableEngine`.
+
+    Args:
+        path: the directory.
+        value_format: "binary" or "string", the type of `value`.
+    """
+
+    name = "delta-rs"
+
+    def __init__(self, path: Path, value_format: str = "binary") -> None:
+        self.fold_rows_min = FOLD_ROWS_MIN
+        self.changes = _Table(
+            path / "changes",
+            changes_schema(value_format),
+            (BATCH_ID, "vbucket", "seqno", "_commit_timestamp"),
+            "changes",
+            "Changes of a Couchbase bucket, each row once",
+        )
+        self.current = _Table(
+            path / "current",
+            current_schema(value_format),
+            ("vbucket", "seqno"),
+            "current",
+            "Documents of a Couchbase bucket as they are",
+        )
+
+        self._untyped = self.current.schema
+        self._types: DocumentTypes | None = None
+
+    def typed_columns(self) -> pa.Schema | None:
+        """The columns of `current` beside CURRENT_COLUMNS, as the table's log tells them; None without a table."""
+        if not self.current.exists:
+            return None
+        schema = pa.schema(self.current.open().schema())
+        return pa.schema([field for field in schema if field.name not in CURRENT_COLUMNS])
+
+    def use(self, types: DocumentTypes | None) -> None:
+        """From now on fill these typed columns of `current`."""
+        self._types = types
+        self.current.schema = pa.schema([*self._untyped, *([] if types is None else types.columns)])
+
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit."""
+        upto = None if app is None else self.folded(app)
+
+        def parts() -> Iterator[pa.Table]:
+            if from_changes and upto is not None:
+                return _newest_of(self.changes.version(), upto, upto, void_bounds(self.summary(upto).rollbacks))
+            return self._values_of_current()
+
+        schema = self.current.schema
+        if self._types is not None and self._types.mode == "FAILFAST":
+            # Inside the generator below delta-rs would tell the error in words of its own.
+            for part in parts():
+                self._typed(part)
+        rows = (
+            batch
+            for part in parts()
+            for batch in self._typed(part)[0].filter(~pc.field(IS_REMOVED)).select(schema.names).to_batches()
+        )
+        write_deltalake(
+            str(self.current.path),
+            pa.RecordBatchReader.from_batches(schema, rows),
+            mode="overwrite",
+            schema_mode="overwrite",
+            writer_properties=_WRITER,
+            commit_properties=CommitProperties(custom_metadata={_RETYPED: "true"}),
+        )
+
+    def rejects(self) -> pa.Table:
+        """The documents as of the newest batch that do not fit the types."""
+        types = self._types
+        assert types is not None
+        version = self.changes.version()
+        found = version.rows([BATCH_ID], pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
+        newest = pc.max(found.column(BATCH_ID)).as_py()
+        bounds = {} if newest is None else void_bounds(version.summary(newest).rollbacks)
+        schema = rejects_schema(str(self.changes.schema.field("value").type))
+        parts = [schema.empty_table()]
+        for rows in _newest_of(version, None, newest, bounds):
+            documents = rows.filter(~pc.field(IS_REMOVED))
+            typed, is_unfit = types.with_columns(documents, documents.column("value"))
+            unfit = typed.filter(pa.array(is_unfit))
+            reasons = [types.reason(as_bytes(value)) for value in unfit.column("value").to_pylist()]
+            parts.append(unfit.append_column(REASON, pa.array(reasons, pa.string())).select(schema.names).cast(schema))
+        return pa.concat_tables(parts)
+
+    def _typed(self, rows: pa.Table) -> tuple[pa.Table, int]:
+        """Rows to merge with the typed columns, and the number of documents that do not fit."""
+        return (rows, 0) if self._types is None else effect_with_types(rows, self._types)
+
+    def _values_of_current(self) -> Iterator[pa.Table]:
+        """The rows of `current`, with CURRENT_COLUMNS and IS_REMOVED."""
+        untyped = self._untyped
+
+        def kept(batch: pa.RecordBatch) -> pa.Table:
+            rows = pa.Table.from_batches([batch]).cast(untyped)
+            return rows.append_column(IS_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
+
+        return map(kept, self.current.version().files().to_batches(columns=untyped.names))
+
+    def state(self) -> TableState:
+        """What exists."""
+        tables = [table for table in (self.changes, self.current) if table.exists]
+        return TableState(
+            has_changes=self.changes in tables,
+            has_current=self.current in tables,
+            is_written=any(table.is_written for table in tables),
+        )
+
+    def create(self) -> None:
+        """Create the tables that do not exist."""
+        self.changes.path.parent.mkdir(parents=True, exist_ok=True)
+        self.changes.create()
+        self.current.create()
+
+    def last_batch(self, app: str) -> int | None:
+        """The newest batch of this writer in `changes`, or None."""
+        return self.changes.batch(app)
+
+    def folded(self, app: str) -> int | None:
+        """The newest batch of this writer in `current`, or None."""
+        return self.current.batch(app)
+
+    def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        """Append a batch to `changes`."""
+        rows = with_batch_id(frame.toArrow(), batch_id, self.changes.schema)
+        # A commit fails if another one with this writer's name was made since this version.
+        table = self.changes.open()
+        held = table.transaction_version(app)
+        if held is not None and held >= batch_id:
+            raise _refused(f"the table changes holds batch {held} already")
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                writer_properties=_WRITER,
+                commit_properties=_Table.transaction(app, batch_id),
+            )
+        except CommitFailedError as error:
+            raise _refused(str(error)) from error
+        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        """What a batch of `changes` holds."""
+        return self.changes.version().summary(batch_id)
+
+    def tail_rows(self, after: int | None) -> int:
+        """Rows of `changes` in batches above `after`."""
+        return int(self.changes.open().to_pyarrow_dataset().count_rows(filter=later_than(after)))
+
+    def current_rows(self) -> int:
+        """Documents in `current`."""
+        return int(self.current.open().count())
+
+    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+        """Bring the batches above `after` up to `upto` into `current`, in one commit."""
+        changes, current = self.changes.version(), self.current.version()
+        source, restored = effect(changes, current, after, upto, void_bounds(rollbacks))
+        source, rejected = self._typed(source)
+        values = {f'"{name}"': f's."{name}"' for name in self.current.schema.names}
+        is_newer = f"(s.{IS_FORCED} or s.seqno > t.seqno)"
+        metrics = (
+            self.current.open()
+            .merge(
+                source,
+                " and ".join(f"t.{name} = s.{name}" for name in reversed(DOCUMENT_KEY)),
+                source_alias="s",
+                target_alias="t",
+                writer_properties=_WRITER,
+                commit_properties=_Table.transaction(app, upto),
+            )
+            .when_matched_delete(predicate=f"s.{IS_REMOVED} and {is_newer}")
+            .when_matched_update(values, predicate=is_newer)
+            .when_not_matched_insert(values, predicate=f"not s.{IS_REMOVED}")
+            .execute()
+        )
+        if self.current.batch(app) != upto:
+            # delta-rs leaves out a commit that changes no row, and with it the transaction.
+            self.current.open().create_write_transaction(
+                [], mode="append", schema=self.current.schema, commit_properties=_Table.transaction(app, upto)
+            )
+        return FoldReport(
+            upto=upto,
+            documents=metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"],
+            removed=metrics["num_target_rows_deleted"],
+            restored=restored,
+            current_rows=self.current_rows(),
+            rejected=rejected,
+        )
+
+    def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
+        """Delete void rows from `changes`."""
+        bounds = void_bounds(rollbacks)
+        if not bounds:
+            return
+        void = " or ".join(f"(vbucket = {vbucket} and seqno > {seqno})" for vbucket, seqno in bounds.items())
+        self.changes.open().delete(f"{BATCH_ID} < {before_batch} and op <> 'rollback' and ({void})")
+
+    def live(self, app: str | None) -> pa.Table:
+        """The documents as of the newest batch."""
+        # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
+        # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
+        changes, current = self.changes.version(), self.current.version()
+        after = current.batch(app)
+        documents = current.rows(current.schema.names)
+        newest = pc.max(changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
+        if newest is None:
+            return documents
+        source, _ = effect(changes, current, after, newest, void_bounds(changes.summary(newest).rollbacks))
+        return merged(documents, self._typed(source)[0])
+
+    def maintain(self, retain_hours: float) -> None:
+        """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
+        self.changes.open().optimize.compact(writer_properties=_WRITER)
+        self.changes.vacuum(retain_hours)
+        self.current.vacuum(retain_hours)
+
+
+def _newest_of(
+    changes: _Version, upto: int | None, before: int | None, bounds: Mapping[int, int]
+) -> Iterator[pa.Table]:
+    """The newest effective row of each document, with the columns of `changes` and IS_REMOVED.
+
+    Memory: for the keys of `changes`, and for one block of its rows.
+
+    Args:
+        changes: the table.
+        upto: the newest batch that counts; None for all.
+        before, bounds: rows that a rollback in the batch `before` has made void do not count; vbucket → seqno.
+    """
+    is_in = None if upto is None else pc.field(BATCH_ID) <= upto
+    files, schema = changes.files(), changes.schema
+    rules = files.to_table(columns=list(RULE_COLUMNS), filter=is_in)
+    plan = plan_fold(rules, rules.slice(0, 0), bounds, -1 if before is None else before)
+    wanted = places(rules.take(pa.array(plan.newest)))
+
+    def decided(batch: pa.RecordBatch) -> pa.Table:
+        rows = pa.Table.from_batches([batch]).cast(schema)
+        rows = rows.filter(pc.invert(is_control(rows)))
+        rows = rows.filter(pa.array(np.isin(places(rows), wanted)))
+        is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
+        return rows.append_column(IS_REMOVED, is_removed)
+
+    return map(decided, files.to_batches(columns=schema.names, filter=is_in))

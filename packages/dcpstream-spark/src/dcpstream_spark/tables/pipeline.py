@@ -1,0 +1,739 @@
+"""The pipeline that keeps the tables `changes` and `current` of a bucket.
+
+Theory of operation. Spark delivers a micro-batch at least once, and a replayed batch may hold other rows: the feed
+deduplicates, and a failover may have happened in between. The tables are a log and its fold:
+
+- A batch is appended to `changes`, in one commit that carries its number. That is all that most batches cost, however
+  large the tables are. A batch that `changes` holds is never read again: its first attempt counts.
+- From time to time the batches since the last fold, the tail, are folded into `current`, in one commit that carries the
+  number of the newest of them. A fold happens when the tail exceeds a share of `current`, after a batch with a
+  rollback, and at the end of a run. `live` shows every batch at once: `current` and the tail together. Batches go on
+  while a fold runs; `dcpstream_spark.tables.folding` says when they wait for it.
+
+Both numbers are read from the tables. A process may therefore be killed between any two commits: the next one finds
+out which batches `changes` and `current` hold, and derives everything else from `changes`.
+
+A rollback of a vbucket to seqno P makes older rows of `changes` above P void. The source goes back to the recorded
+position P (`rewindTo=recorded`), and the server continues from there. `changes` still holds every row up to P, so the
+fold restores the documents that void rows had touched from it. Only then are the void rows deleted. All three steps
+can be repeated, and Spark replays the batch until all are done.
+
+One process at a time keeps the tables of a path: a pipeline that runs, folds or maintains holds its `lease`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
+from dcpstream.runtime import Clock, SystemClock
+from dcpstream.runtime.tracing import Value, span
+from dcpstream_spark.files import can_open
+from dcpstream_spark.including import NEEDED_BY_TABLES
+from dcpstream_spark.options import SourceOptions
+from dcpstream_spark.session import cluster_partitions
+from dcpstream_spark.tables.document_types import Mode
+from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine
+from dcpstream_spark.tables.engines import TableTarget, choose_engine
+from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
+from dcpstream_spark.tables.failures import full_disk_explained, must_repeat
+from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
+from dcpstream_spark.tables.lease import DIRECTORY, Lease
+from dcpstream_spark.tables.location import child, exists, local_directory
+from dcpstream_spark.tables.progress import BatchReport, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
+from dcpstream_spark.tables.small_files import small_files
+from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+DEFAULT_TRIGGER = "1 second"
+"""Pause between the starts of two micro-batches: each leaves files and a version of `changes`."""
+
+MAINTENANCE_BATCHES = 50
+"""Batches between two runs of maintenance: each batch leaves a file in `changes`."""
+
+RETAIN_HOURS = 24.0
+"""Time that files of older versions are kept, for readers that still use them."""
+
+REPEATS_MAX = 3
+"""Times that a batch is read again after a rollback in the middle of it. Spark repeats a failed task as often on a
+cluster, but never with the master `local[N]`."""
+
+STOP_TIMEOUT_S = 60.0
+"""Time that `stop` waits for a batch that is being written."""
+
+Until: TypeAlias = Literal["stopped", "available", "now"]
+
+_OPTIONS = {"startingOffsets": "earliest", "onRollback": "rewindAndMark", "valueFormat": "binary"}
+_FIXED = {"rewindto": "recorded", "columns": "all columns", "checkpointlocation": "checkpoint in its path"}
+
+_FILTERED = frozenset(("key", "vbucket", "scope", "collection"))
+"""Columns that a pipeline's `where` may compare: they are the same in all changes of a document."""
+
+_log = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """Two tables that follow a bucket.
+
+    ```
+    with Pipeline(spark, "/data/flights", options) as pipeline:
+        pipeline.run(until="available")
+    ```
+
+    The path holds the query's checkpoint and, unless they have names in a catalog, the tables `changes` and `current`.
+    Checkpoint and tables belong together.
+
+    Args:
+        spark: the session.
+        path: a directory; created if it does not exist.
+        options: of the data source `dcp`. By default all changes from the beginning are read, values are bytes, and a
+            rollback is repaired; the pipeline itself chooses `columns` and `rewindTo`.
+        engine: the name of the engine that writes the tables, see `choose_engine`, or an engine.
+        changes, current: names of the tables in a catalog of the session, instead of directories.
+        live: name of a view in a catalog that shows every batch at once.
+        schema: fields of the JSON documents that become columns of `current` and `live`, as DDL text or StructType.
+            "infer" takes those of a sample at the first start, and those of `current` afterwards. None for no such
+            columns. See `dcpstream_spark.tables.evolution` for another schema than that of the tables.
+        mode: what happens to a document that does not fit the schema. PERMISSIVE: fields that do not fit are null, and
+            `_corrupt_record` has the document. With DROPMALFORMED it is not in `current` and `live`. FAILFAST: the fold
+            fails, and with it the run.
+        field_prefix: of the names of these columns, where documents have fields like `key` or `flags`.
+        rejects: name of a view in a catalog with the documents that do not fit, see `rejects`.
+        fold_share: see `FOLD_SHARE`.
+        fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
+        folds_beside: whether batches go on while a fold or maintenance runs, in a thread of the pipeline's own. If not,
+            the memory and the tasks of both are never needed at once.
+        on_batch: called after each written batch, in the thread that wrote it.
+        on_fold: called after each fold, in the thread that folded.
+        retain_hours: see `RETAIN_HOURS`.
+        maintenance_batches: see `MAINTENANCE_BATCHES`; 0 = never.
+        clock: for the times in reports.
+
+    Attributes:
+        path: the directory, absolute, or its URL.
+        checkpoint: the directory of the query's checkpoint.
+        engine: what writes the tables.
+
+    Raises:
+        ConfigError: an option that is not allowed, or a path that the engine cannot write.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str | Path,
+        options: Mapping[str, str],
+        *,
+        engine: str | TableEngine = "auto",
+        changes: str | None = None,
+        current: str | None = None,
+        live: str | None = None,
+        schema: Schema = None,
+        mode: Mode = "PERMISSIVE",
+        field_prefix: str = "",
+        rejects: str | None = None,
+        fold_share: float = FOLD_SHARE,
+        fold_rows_min: int | None = None,
+        folds_beside: bool = True,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+        retain_hours: float = RETAIN_HOURS,
+        maintenance_batches: int = MAINTENANCE_BATCHES,
+        clock: Clock | None = None,
+    ) -> None:
+        for name, value in options.items():
+            if name.lower() in _FIXED:
+                message = f"a pipeline chooses {name} itself ({_FIXED[name.lower()]}). Leave it out"
+                raise ConfigError(name, value, "left out", message=message)
+        given = {name.lower() for name in options}
+        defaults = {name: value for name, value in _OPTIONS.items() if name.lower() not in given}
+        self._options = {**defaults, **options, "rewindTo": "recorded"}
+        value_format = _value_format(SourceOptions.parse(self._options))
+        self._spark = spark
+        self.path = str(local_directory(path) or path)
+        self.checkpoint = child(self.path, "checkpoint")
+        if isinstance(engine, str):
+            target = TableTarget(self.path, value_format, changes, current, live, rejects)
+            engine = choose_engine(engine, spark, target)
+        self.engine: TableEngine = engine
+        self._typing = Typing(schema, mode, field_prefix, self._sampled_fields)
+        if not self._typing.is_typed:
+            for option, given_value in (("mode", None if mode == "PERMISSIVE" else mode), ("rejects", rejects)):
+                if given_value is not None:
+                    message = f"{option} is given without a schema, and every document fits then. Give a schema, too"
+                    raise ConfigError(option, given_value, "left out, without a schema", message=message)
+        self._on_batch = [] if on_batch is None else [on_batch]
+        self._on_fold = [] if on_fold is None else [on_fold]
+        self._retain_hours = retain_hours
+        self._maintenance_batches = maintenance_batches
+        self._clock = clock or SystemClock()
+        self._lease = Lease(lambda: small_files(spark, child(self.checkpoint, DIRECTORY)), self.path, self._clock)
+        self._folder = Folder(
+            engine,
+            share=fold_share,
+            rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
+            is_beside=folds_beside,
+            on_fold=self._tell_fold,
+            verify=self._lease.verify,
+            clock=self._clock,
+        )
+        # One entry for each call that needs the lease while no query runs.
+        self._calls: list[None] = []
+        self._query: StreamingQuery | None = None
+        # Of the present run: what `start`, the last fold or the end of the query raised.
+        self._failure: Exception | None = None
+        self._writer: DataStreamWriter | None = None
+        self._wanted: dict[int, int] | None = None
+        # Held while a batch is written, because a stopped query leaves its Python callback running.
+        self._writing = threading.Lock()
+        self._rejects = rejects
+        self._is_warned = False
+        self._rows = 0
+        self._rollbacks = 0
+        self._batches_since_maintenance = 0
+
+    def __enter__(self) -> Pipeline:
+        """The pipeline itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def name(self) -> str:
+        """The query's name in Spark. It holds the whole path, because Spark refuses two queries of one name."""
+        return name_of(self.path)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a query is active."""
+        return self._query is not None and self._query.isActive
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether Spark is working at a micro-batch, or asks the cluster for one, at this moment."""
+        return self._query is not None and self._query.isActive and bool(self._query.status["isTriggerActive"])
+
+    def add_listener(
+        self,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        on_fold: Callable[[FoldReport], None] | None = None,
+    ) -> None:
+        """Call these, too, after each written batch and after each fold."""
+        if on_batch is not None:
+            self._on_batch.append(on_batch)
+        if on_fold is not None:
+            self._on_fold.append(on_fold)
+
+    def start(self, *, until: Until = "stopped", trigger: str | None = DEFAULT_TRIGGER) -> None:
+        """Start the query in the background.
+
+        Args:
+            until: "stopped" follows the bucket; "available", or "now", ends when the state at the start has been read.
+            trigger: pause between micro-batches of a query that follows, in Spark's notation; None for no pause.
+
+        Raises:
+            ConfigError: an unknown `until`.
+            LeaseRefused: another pipeline keeps the tables of this path.
+            LocalProtocolError: it is running already.
+            OffsetError: tables and checkpoint do not belong together.
+        """
+        if until not in {"stopped", "available", "now"}:
+            raise ConfigError("until", until, "'stopped', 'available' or 'now'")
+        if self.is_running:
+            raise LocalProtocolError("the pipeline is running already", state="running", event="start")
+        self._query = self._failure = None
+        with self._kept_failure(), full_disk_explained(), self._at_work():
+            # Before the lease, whose file would stand where a checkpoint is to be restored.
+            self._require_whole()
+            self._hold()
+            try:
+                self._start(until, trigger)
+            except BaseException:
+                self._lease.release()
+                raise
+
+    def _start(self, until: Until, trigger: str | None) -> None:
+        self._folder.reset()
+        self._typing.prepare(self.engine, self._app)
+        tasks = cluster_partitions(self._spark)
+        partitions = {} if tasks is None else {"numPartitions": str(tasks)}
+        if any(name.lower() == "numpartitions" for name in self._options):
+            partitions = {}
+        hint = self._checkpoint_hint()
+        stream = self._spark.readStream.format("dcp").options(**hint, **partitions, **self._options).load()
+        writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
+        if until != "stopped":
+            writer = writer.trigger(availableNow=True)
+        elif trigger is not None:
+            writer = writer.trigger(processingTime=trigger)
+        from dcpstream_spark.data_source import (
+            HAS_ADMISSION_CONTROL,  # loaded when used: readers of tables need no source
+        )
+
+        # Before Spark 4.2 such a run is one batch, so it is repeated until the state of its start is read.
+        is_repeated = until != "stopped" and not HAS_ADMISSION_CONTROL
+        self._wanted = wanted_seqnos(SourceOptions.parse(self._options)) if is_repeated else None
+        self._writer = writer.queryName(self.name)
+        self._query = self._writer.start()
+
+    def _checkpoint_hint(self) -> dict[str, str]:
+        """The option that names the checkpoint to the source, if its tasks can write there."""
+        if can_open(self.checkpoint):
+            return {"checkpointLocation": self.checkpoint}
+        if not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "%s: tasks leave no notes in this checkpoint, because Arrow cannot open its file system (it opens "
+                "local directories, and URLs such as s3:// and gs:// where its own libraries and logins are set up). "
+                "If a node purges deletions between the plan of a batch and its read, and a failover follows before "
+                "the next batches, documents that were deleted may stay in the table. Keep the metadata purge interval "
+                "of the bucket longer than any stop of this pipeline, and run dcpstream compare after a failover.",
+                self.checkpoint,
+            )
+        return {}
+
+    def run(
+        self,
+        *,
+        until: Until = "available",
+        trigger: str | None = DEFAULT_TRIGGER,
+        timeout_s: float | None = None,
+    ) -> PipelineProgress:
+        """Start and wait for the end; see `start` and `await_end`."""
+        self.start(until=until, trigger=trigger)
+        self.await_end(timeout_s)
+        return self.progress()
+
+    def await_end(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query ends, and fold the rest of `changes` into `current`.
+
+        Returns: False if it is still running after `timeout_s`.
+
+        Raises:
+            StreamingQueryException: the query failed; the message says why.
+            FoldFailed: a fold or maintenance failed after the last batch.
+            StoreError: a disk is full.
+        """
+        if self._query is None:
+            return True
+        try:
+            while True:
+                with full_disk_explained():
+                    if timeout_s is None:
+                        self._query.awaitTermination()
+                    elif not self._query.awaitTermination(timeout_s):  # type: ignore[arg-type]  # takes fractions, too
+                        return False
+                if isinstance(self._failure, LeaseRefused):
+                    raise self._failure
+                if self._is_whole(self._query):
+                    break
+                assert self._writer is not None
+                self._hold()
+                self._query = self._writer.start()
+            with self._kept_failure():
+                self.fold()
+        finally:
+            if not self.is_running:
+                self._folder.wait()
+                self._lease.release()
+        return True
+
+    def _is_whole(self, query: StreamingQuery) -> bool:
+        if self._wanted is None:
+            return True
+        last = query.lastProgress
+        progress = None if last is None else json.loads(last.json)
+        return is_whole(progress, SourceOptions.parse(self._options).bucket, self._wanted)
+
+    def stop(self) -> None:
+        """Stop the query after the batch that is being written, and fold. A second call does nothing.
+
+        Waits for a fold that runs. After a failure of the query nothing else is folded: the next run completes the
+        work.
+
+        Raises:
+            FoldFailed: a fold or maintenance failed after the last batch.
+        """
+        query = self._query
+        if query is not None and query.isActive:
+            # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
+            # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
+            if self._writing.acquire(timeout=STOP_TIMEOUT_S):
+                self._writing.release()
+            query.stop()
+        try:
+            if query is not None and query.exception() is None and not isinstance(self._failure, LeaseRefused):
+                with self._kept_failure():
+                    self.fold()
+        finally:
+            with self._writing:
+                self._folder.close()
+            self._lease.release()
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the run failed with; None if it did not. A stop is no failure.
+
+        The error that ended the query, that kept it from starting, or of a fold that will end it or was its last.
+        """
+        failure = None if self._query is None else self._query.exception()
+        return failure or self._folder.failure or self._failure
+
+    def progress(self) -> PipelineProgress:
+        """The current progress; cheap."""
+        last = self._query.lastProgress if self._query is not None else None
+        if last is None:
+            return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks, tail_rows=self._folder.tail_rows)
+        # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
+        details = json.loads(last.json)
+        lag = lag_of(details)
+        return PipelineProgress(
+            batch_id=details["batchId"],
+            rows=self._rows,
+            rollbacks=self._rollbacks,
+            tail_rows=self._folder.tail_rows,
+            rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
+            total_lag=None if lag is None else lag.total,
+            lag={} if lag is None else lag.worst,
+            vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
+        )
+
+    def vbuckets(self) -> list[VbucketProgress]:
+        """How far the pipeline is with each vbucket that it reads, by number; empty before the first micro-batch."""
+        last = self._query.lastProgress if self._query is not None else None
+        if last is None:
+            return []
+        return vbuckets_of(json.loads(last.json), SourceOptions.parse(self._options).wanted_vbuckets)
+
+    @property
+    def rejects_place(self) -> str | None:
+        """Where the documents are that do not fit the schema: a view, or a method. None without a schema."""
+        if not self._typing.is_typed:
+            return None
+        return self._rejects or "Pipeline.rejects()"
+
+    def fold(self) -> FoldReport | None:
+        """Fold what `current` does not hold yet. Batches go on meanwhile.
+
+        Returns: None if there is nothing to fold.
+
+        Raises:
+            FoldFailed: this fold, or one that ran before, has failed.
+            LeaseRefused: another pipeline keeps the tables of this path.
+        """
+        app = self._app()
+        if app is None:
+            return None
+        with self._leased():
+            return self._fold(app)
+
+    def _fold(self, app: str) -> FoldReport | None:
+        with self._writing, self._exact():
+            self._typing.prepare(self.engine, self._app)
+            held = self._folder.held(app)
+            if held.last is None or held.last == held.folded:
+                return None
+            rollbacks = self.engine.summary(held.last).rollbacks
+            if rollbacks:
+                # Only a batch that was interrupted leaves them.
+                return self._folder.fold_rollbacks(held, rollbacks)
+            job = self._folder.fold(held)
+        return self._folder.result(job)
+
+    def live(self) -> DataFrame | pa.Table:
+        """The documents as of the newest batch, with the columns of `current`. A call for each query sees new batches.
+
+        Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
+        """
+        self._typing.look(self.engine)
+        return self.engine.live(self._app())
+
+    def rejects(self) -> DataFrame | pa.Table:
+        """The documents as of the newest batch that do not fit the schema, whatever the mode.
+
+        The columns are key, scope, collection, vbucket, seqno, _batch_id, _commit_timestamp, reason and value. Every
+        call looks at all of `changes`.
+
+        Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
+
+        Raises:
+            ConfigError: the tables have no typed columns.
+        """
+        if not self._typing.is_typed:
+            message = "the pipeline has no rejects, because without a schema every document fits. Give a schema"
+            raise ConfigError("schema", None, "a schema", message=message)
+        self._typing.look(self.engine)
+        return self.engine.rejects()
+
+    def rebuild(self) -> FoldReport | None:
+        """Make `current` anew of `changes`, with exactly the columns of the schema, in one commit; then fold.
+
+        For a schema that `start` refuses, and for a mode that should apply to all documents. It takes a pass over all
+        of `changes`. Readers see the old table until the commit.
+
+        Raises:
+            LocalProtocolError: the pipeline is running.
+            FoldFailed: the fold has failed.
+        """
+        if self.is_running:
+            raise LocalProtocolError("the pipeline is running", state="running", event="rebuild")
+        with self._leased():
+            with self._writing, self._exact():
+                self._folder.settle()
+                self._typing.rebuild(self.engine, self._app)
+                self._folder.forget()
+            return self.fold()
+
+    def maintain(self) -> None:
+        """Join small files of `changes`, and remove files that only versions older than `retain_hours` use.
+
+        Waits for the fold that runs. Batches go on meanwhile, unless `retain_hours` is below an hour.
+
+        Raises:
+            FoldFailed: it has failed, or a fold that ran before.
+        """
+        with self._leased():
+            with self._writing:
+                job = self._folder.maintain(self._retain_hours)
+            self._folder.result(job)
+
+    def _apply(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch; called by Spark."""
+        # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
+        app = _app_of(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+        report = self.apply_batch(app, batch_id, frame)
+        if report is not None:
+            for listener in self._on_batch:
+                listener(report)
+
+    def _tell_fold(self, report: FoldReport) -> None:
+        for listener in self._on_fold:
+            listener(report)
+
+    def apply_batch(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
+        """Bring a batch into the tables that do not have it yet.
+
+        Args:
+            app: names the writer in the tables' transactions.
+            batch_id: rises by one from batch to batch.
+            frame: the rows; not read if `changes` has them.
+
+        Returns: None if nothing was left to do.
+
+        Raises:
+            OffsetError: the tables lack an earlier batch.
+            FoldFailed: a fold or maintenance beside the batches has failed.
+        """
+        about: dict[str, Value] = {
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "dcpstream.batch": batch_id,
+        }
+        with self._writing, self._exact(), span(f"process {self.name}", about, kind="consumer") as one:
+            self._lease.verify()
+            self._typing.prepare(self.engine, lambda: app)
+            report = self._applied(app, batch_id, frame)
+            if report is not None:
+                one.set_attribute("messaging.batch.message_count", report.rows)
+                self._rows += report.rows
+                self._rollbacks += len(report.rollbacks)
+                self._batches_since_maintenance += 1
+                if self._maintenance_batches and self._batches_since_maintenance >= self._maintenance_batches:
+                    self._batches_since_maintenance = 0
+                    self._folder.maintain(self._retain_hours)
+        return report
+
+    def _applied(self, app: str, batch_id: int, frame: DataFrame) -> BatchReport | None:
+        begin = self._clock.monotonic()
+        held = self._folder.held(app)
+        is_recovered = held.last is not None and held.last >= batch_id
+        if held.last is not None and held.last > batch_id:
+            return None
+        if is_recovered:
+            _log.warning("batch %d is in changes already: its first attempt counts", batch_id)
+            summary = self.engine.summary(batch_id)
+        else:
+            self._require_next(held, batch_id)
+            summary = self._appended(app, batch_id, frame)
+        appended = self._clock.monotonic()
+        if summary.rollbacks:
+            # No fold may take these rows for rows without a rollback, and void rows are deleted while nobody uses them.
+            self._folder.settle()
+        if not is_recovered:
+            self._folder.note(held, summary)
+        was_folded = held.folded is not None and held.folded >= batch_id
+        if was_folded:
+            self.engine.take_back(summary.rollbacks, batch_id)
+        elif summary.rollbacks:
+            self._folder.fold_rollbacks(held, summary.rollbacks)
+        else:
+            self._folder.fold_if_due(held)
+        if was_folded or (not is_recovered and not (summary.rows or summary.events or summary.rollbacks)):
+            return None
+        return BatchReport(
+            batch_id=batch_id,
+            rows=summary.rows,
+            rollbacks=summary.rollbacks,
+            append_s=appended - begin,
+            wait_s=self._clock.monotonic() - appended,
+            is_recovered=is_recovered,
+        )
+
+    def _hold(self) -> None:
+        """Take the lease, or keep it."""
+        if not self._lease.is_held:
+            self._lease.acquire(lambda: self.is_running or self._folder.is_busy or bool(self._calls))
+            self._lease.keep(self._lose)
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Keep the lease meanwhile, although no query runs yet."""
+        self._calls.append(None)
+        try:
+            yield
+        finally:
+            self._calls.pop()
+
+    @contextlib.contextmanager
+    def _leased(self) -> Iterator[None]:
+        """Hold the lease, and release it if it was not held before."""
+        was_held = self._lease.is_held
+        with self._at_work():
+            self._hold()
+            try:
+                yield
+            finally:
+                if not was_held:
+                    self._lease.release()
+
+    def _lose(self, error: LeaseRefused) -> None:
+        """Stop, because another process keeps the tables now."""
+        _log.error("%s", error)
+        self._failure = error
+        if self._query is not None:
+            self._query.stop()
+
+    @contextlib.contextmanager
+    def _kept_failure(self) -> Iterator[None]:
+        """Keep an error for `failure`: whoever watches the pipeline is not who called."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _appended(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        """Append a batch; again if a node lost changes while its tasks read them. Nothing is committed then."""
+        for _ in range(REPEATS_MAX):
+            try:
+                return self.engine.append(app, batch_id, frame)
+            except Exception as error:
+                if not must_repeat(error, self._options):
+                    raise
+                _log.warning("batch %d is read again, because a node lost changes that it had sent", batch_id)
+            self._lease.verify()
+        return self.engine.append(app, batch_id, frame)
+
+    @contextlib.contextmanager
+    def _exact(self) -> Iterator[None]:
+        """After an error, ask the tables what they hold."""
+        try:
+            with full_disk_explained():
+                yield
+        except BaseException:
+            self._folder.forget()
+            raise
+
+    def _app(self) -> str | None:
+        """The writer of the tables: the id that Spark keeps in the checkpoint. None before the first start."""
+        if self._query is not None:
+            return _app_of(str(self._query.id))
+        metadata = child(self.checkpoint, "metadata")
+        if not exists(self._spark, metadata):
+            return None
+        local = local_directory(metadata)
+        text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
+        return _app_of(json.loads(text)["id"])
+
+    def _sampled_fields(self) -> pa.Schema:
+        """The fields of a sample of documents."""
+        from dcpstream_spark.source.inference import inferred_fields
+
+        return columns_of(fields_of(inferred_fields(SourceOptions.parse(self._options))))
+
+    def _require_whole(self) -> None:
+        """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""
+        state = self.engine.state()
+        has_checkpoint = exists(self._spark, child(self.checkpoint, "metadata"))
+        if has_checkpoint and not (state.has_changes and state.has_current):
+            raise OffsetError(
+                f"{self.path}: there is a checkpoint, but a table is missing: its rows would not come again. Remove "
+                "the checkpoint and the tables to read the bucket from the beginning."
+            )
+        if not has_checkpoint and state.is_written:
+            raise OffsetError(
+                f"{self.path}: there are tables, but their checkpoint is missing: their rows would come twice. Remove "
+                "the tables to read the bucket from the beginning."
+            )
+
+    def _require_next(self, held: Held, batch_id: int) -> None:
+        """Refuse to go on after a batch that `changes` does not hold."""
+        if batch_id != (0 if held.last is None else held.last + 1):
+            holds = "no batch" if held.last is None else f"batches up to {held.last}"
+            raise OffsetError(
+                f"{self.path}: the table changes holds {holds} of this checkpoint, but batch {batch_id} follows. "
+                "Either the table or the checkpoint was replaced by another copy. Restore the one that belongs to the "
+                "other, or remove both to read the bucket from the beginning."
+            )
+
+
+def name_of(path: str | Path) -> str:
+    """The name of the pipeline of a path."""
+    return f"dcpstream {local_directory(path) or path}"
+
+
+def _app_of(query_id: str | None) -> str:
+    return f"dcpstream:{query_id}"
+
+
+def _value_format(source: SourceOptions) -> Literal["binary", "string"]:
+    """The form of the tables' values.
+
+    Raises:
+        ConfigError: the source would leave out, or not name, what the tables need.
+    """
+    if source.value_format == "variant":
+        raise ConfigError(
+            "valueFormat", "variant", "binary or string; use parse_json(CAST(value AS STRING)) in queries"
+        )
+    if source.infer_schema:
+        message = "inferSchema cannot be used in a pipeline, whose tables hold whole documents. Leave it out"
+        raise ConfigError("inferSchema", "true", "false", message=message)
+    if source.meta_prefix:
+        message = "metaPrefix cannot be used in a pipeline, whose tables have the source's names. Leave it out"
+        raise ConfigError("metaPrefix", source.meta_prefix, "left out", message=message)
+    if not source.include >= NEEDED_BY_TABLES:
+        raise ConfigError("include", ",".join(sorted(source.include)), "deletes, expirations and systemEvents")
+    if source.starting_timestamp is not None:
+        message = "startingTimestamp cannot be used in a pipeline, whose tables need all changes. Leave it out"
+        raise ConfigError("startingTimestamp", source.starting_timestamp, "left out", message=message)
+    compared = source.row_filter.columns if source.row_filter is not None else frozenset()
+    if not compared <= _FILTERED:
+        others = ", ".join(sorted(compared - _FILTERED))
+        raise ConfigError(
+            "where", others, f"comparisons of {', '.join(sorted(_FILTERED))}: the tables need all changes"
+        )
+    return source.value_format

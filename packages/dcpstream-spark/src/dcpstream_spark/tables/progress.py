@@ -1,0 +1,178 @@
+"""Reports of a pipeline: its progress, its batches, their rollbacks, its vbuckets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcpstream_spark.source.lag import Lag
+from dcpstream_spark.source.offsets import is_start_marker, positions_of
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """A rollback of one vbucket.
+
+    Attributes:
+        vbucket: the vbucket.
+        from_seqno: the position that was refused, or is now on another branch.
+        to_seqno: the position at which reading continued.
+        old_vbuuid, new_vbuuid: the branches.
+    """
+
+    vbucket: int
+    from_seqno: int
+    to_seqno: int
+    old_vbuuid: int
+    new_vbuuid: int
+
+    @classmethod
+    def from_row(cls, vbucket: int, value: str | bytes | bytearray) -> RollbackReport:
+        """The rollback of a control row of `changes`.
+
+        Args:
+            vbucket: of the row.
+            value: its JSON, see `dcpstream.arrow.rollback_row`.
+        """
+        detail = json.loads(value)
+        return cls(
+            vbucket=vbucket,
+            from_seqno=int(detail["from_seqno"]),
+            to_seqno=int(detail["to_seqno"]),
+            old_vbuuid=int(detail["old_vbuuid"]),
+            new_vbuuid=int(detail["new_vbuuid"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """A micro-batch that is now in the tables: in `changes`, and visible in `live`.
+
+    Attributes:
+        batch_id: Spark's number, the same for a replayed batch.
+        rows: data rows of the batch, without control rows.
+        rollbacks: control rows about rollbacks.
+        append_s: seconds to read the batch and append it to `changes`.
+        wait_s: seconds that the query then waited for a fold, because the batch had a rollback, because the tail was
+            too long, or because the pipeline does not fold beside the batches.
+        is_recovered: an earlier run had appended the batch and ended before Spark knew.
+    """
+
+    batch_id: int
+    rows: int
+    rollbacks: tuple[RollbackReport, ...] = ()
+    append_s: float = 0.0
+    wait_s: float = 0.0
+    is_recovered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineProgress:
+    """Where a pipeline stands.
+
+    Attributes:
+        batch_id: of the last micro-batch that Spark finished, or None before the first.
+        rows: data rows written by this object.
+        rollbacks: control rows written by this object.
+        tail_rows: rows of `changes` that `current` does not hold yet; None if that is not known.
+        rows_per_second: of the last micro-batch.
+        total_lag: seqnos between the high seqnos and what the tables hold, of all vbuckets; as of the last micro-batch.
+            None if it is not known.
+        lag: vbucket → its share of that, of the ten vbuckets that are furthest behind.
+        vbuckets_inside_snapshot: vbuckets whose position lies within a snapshot: there a document may still show an
+            older state, until the batch that holds its newest change.
+    """
+
+    batch_id: int | None = None
+    rows: int = 0
+    rollbacks: int = 0
+    tail_rows: int | None = None
+    rows_per_second: float = 0.0
+    total_lag: int | None = None
+    lag: Mapping[int, int] = field(default_factory=dict)
+    vbuckets_inside_snapshot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketProgress:
+    """How far a pipeline is with one vbucket, as of its last micro-batch.
+
+    Attributes:
+        vbucket: its number.
+        seqno: up to which it is read.
+        snapshot_end: end of the snapshot that `seqno` lies in; None while that is not known.
+        lag: seqnos between `seqno` and the high seqno. None if it is not known: Spark's progress has those that are
+            furthest behind.
+        lag_max: what the lag is at most; None if that is not known either.
+    """
+
+    vbucket: int
+    seqno: int
+    snapshot_end: int | None
+    lag: int | None
+    lag_max: int | None
+
+    @property
+    def high_seqno(self) -> int | None:
+        """The newest seqno of the vbucket; None if it is not known."""
+        return None if self.lag is None else self.seqno + self.lag
+
+    @property
+    def is_inside_snapshot(self) -> bool | None:
+        """Whether documents may show an older state until the next batch; None if that is not known."""
+        if self.snapshot_end is None:
+            return None if self.lag is None else self.lag > 0
+        return self.seqno < self.snapshot_end
+
+
+def vbuckets_of(query_progress: Mapping[str, Any], wanted: Container[int] | None) -> list[VbucketProgress]:
+    """The vbuckets, from Spark's progress of a query, by number. Empty before the first batch.
+
+    Args:
+        wanted: those that the query reads; None for all.
+
+    Raises:
+        OffsetError: the query does not read from this source.
+    """
+    sources = query_progress.get("sources") or [{}]
+    end = offset_in(sources[0].get("endOffset"))
+    if end is None or is_start_marker(end):
+        return []
+    positions = {vbid: at for vbid, at in positions_of(end).items() if wanted is None or vbid in wanted}
+    lag = lag_of(query_progress)
+    rest, most = _others(lag, len(positions))
+    found = []
+    for vbid, at in sorted(positions.items()):
+        own = rest if lag is None else lag.worst.get(vbid, rest)
+        found.append(VbucketProgress(vbid, at.seqno, at.snapshot_end, own, most if own is None else own))
+    return found
+
+
+def _others(lag: Lag | None, vbuckets: int) -> tuple[int | None, int | None]:
+    """The lag of those that the report does not name, and what it is at most; None: not known."""
+    if lag is None or lag.vbuckets < vbuckets:
+        return None, None
+    if sum(lag.worst.values()) == lag.total:
+        return 0, 0
+    return None, min(lag.worst.values(), default=None)
+
+
+def offset_in(value: Any) -> Any:
+    """What a source has written into Spark's progress, parsed; it may stand there as JSON or as a text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def lag_of(query_progress: Mapping[str, Any]) -> Lag | None:
+    """The lag, from Spark's progress of a query.
+
+    None if the cluster did not answer, before the first batch, and before Spark 4.2, which shows a planned end there.
+
+    Raises:
+        OffsetError: the query does not read from this source.
+    """
+    sources = query_progress.get("sources") or [{}]
+    latest = offset_in(sources[0].get("latestOffset"))
+    is_offset = isinstance(latest, Mapping) and "bucket" in latest
+    return None if latest is None or is_offset else Lag.from_json(latest)

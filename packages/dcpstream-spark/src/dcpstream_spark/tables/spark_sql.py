@@ -1,0 +1,454 @@
+"""The engine that writes with Spark: the executors write, and no row of a batch passes through the driver.
+
+A batch is one append to `changes`. While its rows are written, Spark counts them and collects the control rows about
+rollbacks; that is all that the driver learns of a batch. A fold is one MERGE into `current`. Its rows are a query over
+both tables, see `fold_sql`.
+
+All statements run in sessions of the engine's own, copies of the user's. Their settings, and the identifiers of their
+transactions, do not reach what else the user runs. Folds and maintenance have one for themselves, because they may run
+beside the batches: their settings, temporary views and transactions are not those of an append. Their jobs are in a
+scheduler pool of their own, so that in a session with `spark.scheduler.mode=FAIR` the tasks of a batch get the next
+free core.
+"""
+
+# ruff: noqa: S608 - tables are named as their owner wrote them
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dcpstream.arrow import CHANGE_SCHEMA, ValueFormat
+from dcpstream.errors import ConfigError
+from dcpstream.model import Op
+from dcpstream_spark.tables.document_sql import IS_UNFIT
+from dcpstream_spark.tables.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
+from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
+from dcpstream_spark.tables.fold_sql import IS_REMOVED, NO_BATCH, FoldQuery, void_rows
+from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS
+from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+    from dcpstream_spark.tables.progress import RollbackReport
+
+FOLD_ROWS_MIN = 100_000
+"""A fold takes a few seconds for two commits and their jobs, however few rows it has."""
+
+ROWS_PER_PARTITION = 250_000
+"""Rows of a fold that one task sorts: about 100 MB with documents of 250 bytes."""
+
+OBSERVED_TIMEOUT_S = 10.0
+"""Time to wait for the counts of a batch; after it they are read from `changes`."""
+
+APPEND_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.openCostInBytes": "0",
+}
+"""Of the session of a batch, which reads no files and has no shuffle to adapt. Before each append Delta reads its log
+in it: a few small files, in one job instead of three, and with few tasks."""
+
+FOLD_POOL = "dcpstream-fold"
+"""Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
+
+_log = logging.getLogger(__name__)
+
+_SOURCE = "dcpstream_fold_source"
+_DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
+
+
+class SparkSqlEngine:
+    """The tables `changes` and `current`, written by Spark; see `dcpstream_spark.tables.engine.TableEngine`.
+
+    Args:
+        spark: the user's session.
+        table_format: how the tables are stored.
+        changes, current: the tables.
+        value_format: "binary" or "string", the type of `value`.
+        live: the name of a view in a catalog that shows every batch at once; None for no view.
+        rejects: the name of a view in a catalog with the documents that do not fit the types; None for no view.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table_format: TableFormat,
+        changes: Table,
+        current: Table,
+        value_format: ValueFormat = "binary",
+        live: str | None = None,
+        rejects: str | None = None,
+    ) -> None:
+        self.name = table_format.name
+        self.fold_rows_min = FOLD_ROWS_MIN
+        self.changes = changes
+        self.current = current
+        self._format = table_format
+        self._user_session = spark
+        self._session, self._fold_session = _own_session(spark), _own_session(spark)
+        catalog_settings = {**table_format.catalog_settings(changes), **table_format.catalog_settings(current)}
+        for name, value in {**table_format.settings, **catalog_settings}.items():
+            for session in (self._session, self._fold_session):
+                session.conf.set(name, value)
+        # Held while the view is made: the later text must win.
+        self._publishing = threading.Lock()
+        self._value_format = value_format
+        self._live = live
+        self._rejects = rejects
+        self._types: DocumentTypes | None = None
+
+    def state(self) -> TableState:
+        """What exists."""
+        found = [table for table in (self.changes, self.current) if self._format.exists(self._session, table)]
+        return TableState(
+            has_changes=self.changes in found,
+            has_current=self.current in found,
+            is_written=any(self._format.is_written(self._session, table) for table in found),
+        )
+
+    def typed_columns(self) -> pa.Schema | None:
+        """The columns of `current` beside CURRENT_COLUMNS, as the table tells them; None without a table."""
+        from dcpstream_spark.source.schema import arrow_type
+
+        if not self._format.exists(self._session, self.current):
+            return None
+        fields = self._session.table(self.current.sql).schema.fields[len(CURRENT_COLUMNS) :]
+        return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in fields])
+
+    def use(self, types: DocumentTypes | None) -> None:
+        """From now on fill these typed columns of `current`."""
+        self._types = types
+
+    def retype(self, app: str | None, *, from_changes: bool) -> None:
+        """Make `current` anew with the columns of `use`, in one commit."""
+        upto = None if app is None else self.folded(app)
+        query = self._query(None, upto, {})
+        if from_changes and upto is not None:
+            query = replace(query, bounds=void_bounds(self.summary(upto).rollbacks))
+            rows = self._session.sql(query.newest())
+        else:
+            rows = self._session.sql(query.retyped())
+        if self._types is not None and self._types.mode == "FAILFAST":
+            self._rejected(rows)
+        self._format.replace(self._session, self.current, rows.where(f"NOT {IS_REMOVED}").select(*query.columns))
+        if app is not None:
+            self._publish(app)
+        self._publish_rejects()
+
+    def create(self) -> None:
+        """Create the tables that do not exist."""
+        from pyspark.sql import types as t
+
+        from dcpstream_spark.source.schema import spark_fields, spark_schema
+
+        changes = spark_schema(CHANGE_SCHEMA.names, self._value_format).add(BATCH_ID, t.LongType())
+        current = spark_schema(CURRENT_COLUMNS, self._value_format)
+        if self._types is not None:
+            current = t.StructType([*current, *spark_fields(self._types.columns)])
+        for table, schema, statistics in (
+            (self.changes, changes, (BATCH_ID, "vbucket", "seqno", "_commit_timestamp")),
+            (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
+        ):
+            self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
+        self._create_views()
+
+    def last_batch(self, app: str) -> int | None:
+        """The newest batch of this writer in `changes`, or None."""
+        return self._format.batch(self._session, self.changes, app)
+
+    def folded(self, app: str) -> int | None:
+        """The newest batch of this writer in `current`, or None."""
+        return self._format.batch(self._session, self.current, app)
+
+    def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
+        """Append a batch to `changes` in one commit, also one without rows."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        # The frame belongs to a session that Spark has made for the query.
+        for name, value in {**self._format.settings, **APPEND_SETTINGS}.items():
+            frame.sparkSession.conf.set(name, value)
+        observation = Observation()
+        numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
+        rows = numbered.observe(observation, *_facts_of_batch())
+        self._format.append(self._session, self.changes, rows, app, batch_id)
+        # Spark plans and reads the next batch meanwhile.
+        threading.Thread(target=self._look_ahead, args=[frame.sparkSession], name="dcp-look-ahead", daemon=True).start()
+        found = _observed(observation)
+        summary = self.summary(batch_id) if found is None else _summary(batch_id, found)
+        if summary.rollbacks:
+            # Until the fold, readers of the view would see void rows.
+            self._publish(app)
+            self._publish_rejects()
+        return summary
+
+    def _look_ahead(self, session: SparkSession) -> None:
+        try:
+            self._format.look_ahead(session, self.changes)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            # The next append does the same, and tells what is wrong. Spark may just have been stopped.
+            _log.debug("%s: no look at the log before the next batch: %s", self.changes.sql, error)
+
+    def summary(self, batch_id: int) -> BatchSummary:
+        """What a batch of `changes` holds."""
+        from pyspark.sql import functions as f
+
+        found = self._session.table(self.changes.sql).where(f.col(BATCH_ID) == batch_id).agg(*_facts_of_batch())
+        return _summary(batch_id, found.collect()[0].asDict())
+
+    def tail_rows(self, after: int | None) -> int:
+        """Rows of `changes` in batches above `after`; all of them for None."""
+        return _count(self._session, f"{self.changes.sql} WHERE {BATCH_ID} > {_or_none(after)}")
+
+    def current_rows(self) -> int:
+        """Documents in `current`."""
+        return _count(self._session, self.current.sql)
+
+    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+        """Bring the batches above `after` up to `upto` into `current`, in one commit."""
+        query = self._query(after, upto, void_bounds(rollbacks))
+        session = self._fold_session
+        with _in_fold_pool(session):
+            facts = session.sql(query.facts()).collect()[0]
+            before = _count(session, self.current.sql)
+            partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
+            session.conf.set("spark.sql.shuffle.partitions", partitions)
+            if before == 0:
+                rejected = self._fill(query, app)
+                current_rows = _count(session, self.current.sql)
+                counts, restored = MergeCounts(current_rows, 0), 0
+            else:
+                counts, restored, rejected = self._merge(query, app, has_emptying=facts["emptying"] > 0)
+                current_rows = _count(session, self.current.sql)
+            self._publish(app)
+        return FoldReport(upto, counts.written, counts.removed, restored, current_rows, rejected)
+
+    def _fill(self, query: FoldQuery, app: str) -> int:
+        """Fold into a table without rows. Returns the number of documents that do not fit the types."""
+        assert query.upto is not None
+        newest = self._fold_session.sql(query.newest())
+        rows = newest.where(f"NOT {IS_REMOVED}").select(*query.columns)
+        if query.types is None:
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
+            return 0
+        if query.types.mode == "PERMISSIVE":
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
+            return _count(self._fold_session, f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
+        newest.persist()
+        try:
+            rejected = self._rejected(newest)
+            self._format.append(self._fold_session, self.current, rows, app, query.upto)
+        finally:
+            newest.unpersist()
+        return rejected
+
+    def _rejected(self, newest: DataFrame) -> int:
+        """The number of documents that do not fit the types.
+
+        Raises:
+            FieldError: mode is FAILFAST, and there is one.
+        """
+        if self._types is None:
+            return 0
+        unfit = newest.where(IS_UNFIT)
+        if self._types.mode == "FAILFAST":
+            for row in unfit.orderBy("vbucket", "seqno").limit(1).collect():
+                raise unfit_error(row.asDict(), self._types.reason(as_bytes(row["value"])))
+        return unfit.count()
+
+    def _merge(self, query: FoldQuery, app: str, *, has_emptying: bool) -> tuple[MergeCounts, int, int]:
+        """Fold into a table that has rows.
+
+        Returns: (the counts, number of documents with void rows, number of documents that do not fit the types)
+        """
+        assert query.upto is not None
+        session = self._fold_session
+        parts = {"newest": query.newest()}
+        if query.bounds:
+            parts["touched"] = query.touched()
+        if has_emptying:
+            parts["floors"] = query.floors()
+        frames = {name: session.sql(text) for name, text in parts.items()}
+        views = {name: f"dcpstream_fold_{name}" for name in frames}
+        # More than one part of the statement uses them.
+        kept = list(frames.values()) if len(frames) > 1 or query.types is not None else []
+        try:
+            for frame in kept:
+                frame.persist()
+            rejected = self._rejected(frames["newest"])
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(views[name])
+            restored = frames["touched"].count() if "touched" in frames else 0
+            session.sql(query.source(**views)).createOrReplaceTempView(_SOURCE)
+            counts = self._format.merge(session, query.merge(_SOURCE), self.current, app, query.upto)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        return counts, restored, rejected
+
+    def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
+        """Delete void rows from `changes`. A second call changes nothing."""
+        bounds = void_bounds(rollbacks)
+        if bounds:
+            self._session.sql(f"DELETE FROM {self.changes.sql} WHERE {void_rows(bounds, before_batch)}")
+
+    def live(self, app: str | None) -> DataFrame:
+        """The documents as of the newest batch, in the user's session."""
+        for table in (self.changes, self.current):
+            self._format.refresh(self._user_session, table)
+        # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
+        # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
+        changes, _ = self._format.version(self._session, self.changes, None)
+        current, after = self._format.version(self._session, self.current, app)
+        return self._user_session.sql(self._unfolded(after, changes, current).live())
+
+    def _publish(self, app: str) -> None:
+        """Make the view `live`, if it has a name, for what `current` holds now.
+
+        A view of an earlier fold shows the same documents, and reads a longer tail for them.
+        """
+        if self._live is None:
+            return
+        with self._publishing:
+            query = self._unfolded(self.folded(app), self.changes, self.current)
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {query.live()}")
+
+    def _create_views(self) -> None:
+        """Make the views that do not exist, so that a catalog without views is refused before any batch.
+
+        Raises:
+            ConfigError: a view cannot be made.
+        """
+        from pyspark.errors import AnalysisException, UnsupportedOperationException
+
+        option, name = "live", self._live
+        try:
+            query = self._whole_query()
+            # `retype` makes the view of a table that gets other columns first.
+            has_columns = self._session.table(self.current.sql).columns == list(query.columns)
+            if name is not None and has_columns and not _is_there(self._session, name):
+                # It reads all of `changes` until the next fold.
+                with self._publishing:
+                    self._session.sql(f"CREATE OR REPLACE VIEW {name} AS {query.live()}")
+            option, name = "rejects", self._rejects
+            self._publish_rejects()
+        except (AnalysisException, UnsupportedOperationException) as error:
+            reason = str(error).strip().partition("\n")[0]
+            message = (
+                f"{option} cannot be {name!r}: the view cannot be made ({reason}). Name a view in a catalog that has "
+                f"views, such as spark_catalog.default.{option}, or leave {option} out and call Pipeline.{option}()"
+            )
+            raise ConfigError(option, name, "a view in a catalog that has views", message=message) from None
+
+    def rejects(self) -> DataFrame:
+        """The documents as of the newest batch that do not fit the types, in the user's session."""
+        self._format.refresh(self._user_session, self.changes)
+        return self._user_session.sql(self._whole_query().rejects())
+
+    def _publish_rejects(self) -> None:
+        """Make the view of rejects, if it has a name. It is right until the next rollback."""
+        if self._rejects is None or self._types is None:
+            return
+        with self._publishing:
+            self._session.sql(f"CREATE OR REPLACE VIEW {self._rejects} AS {self._whole_query().rejects()}")
+
+    def _whole_query(self) -> FoldQuery:
+        """The query for all batches. Void rows of the newest rollback are left out, be they deleted yet or not."""
+        query = self._unfolded(None, self.changes, self.current)
+        return query if query.upto is None else replace(query, is_open=True)
+
+    def maintain(self, retain_hours: float) -> None:
+        """Join small files, and remove files that only versions older than `retain_hours` use."""
+        with _in_fold_pool(self._fold_session):
+            for table in (self.changes, self.current):
+                self._format.maintain(self._fold_session, table, retain_hours)
+
+    def _unfolded(self, after: int | None, changes: Table, current: Table) -> FoldQuery:
+        """The query for all batches above `after`, also while a batch with rollbacks waits for its fold."""
+        found = self._session.sql(
+            f"SELECT {BATCH_ID}, vbucket, value FROM {changes.sql} "
+            f"WHERE {BATCH_ID} > {_or_none(after)} AND op = '{Op.ROLLBACK.value}'"
+        ).collect()
+        query = FoldQuery(changes.sql, current.sql, self._types, _or_none(after))
+        if not found:
+            return query
+        newest = max(row[BATCH_ID] for row in found)
+        rollbacks = rollback_reports([row.asDict() for row in found if row[BATCH_ID] == newest])
+        return replace(query, upto=newest, bounds=void_bounds(rollbacks))
+
+    def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
+        return FoldQuery(self.changes.sql, self.current.sql, self._types, _or_none(after), upto, bounds)
+
+
+def _is_there(session: SparkSession, name: str) -> bool:
+    """Whether a name is that of a view or a table, in any catalog."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        session.table(name)
+    except AnalysisException:
+        return False
+    return True
+
+
+def _count(session: SparkSession, source: str) -> int:
+    return int(session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])
+
+
+@contextmanager
+def _in_fold_pool(session: SparkSession) -> Iterator[None]:
+    """Jobs of this thread are in `FOLD_POOL`."""
+    name = "spark.scheduler.pool"
+    before = session.sparkContext.getLocalProperty(name)
+    session.sparkContext.setLocalProperty(name, FOLD_POOL)
+    try:
+        yield
+    finally:
+        session.sparkContext.setLocalProperty(name, before)  # type: ignore[arg-type]  # None removes it
+
+
+def _own_session(spark: SparkSession) -> SparkSession:
+    """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
+    return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def _facts_of_batch() -> list[Column]:
+    """Aggregates over the rows of a batch, for `_summary`."""
+    from pyspark.sql import functions as f
+
+    is_data = f.col("op").isin(_DOCUMENT_OPS)
+    is_rollback = f.col("op") == Op.ROLLBACK.value
+    return [
+        f.count_if(is_data).alias("rows"),
+        f.count_if(~is_data & ~is_rollback).alias("events"),
+        f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
+    ]
+
+
+def _observed(observation: Observation) -> dict[str, Any] | None:
+    """The metrics of a write that has ended; None if Spark does not tell them.
+
+    They come through Spark's queue of events, which drops events when it is full.
+    """
+    found: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
+    thread.start()
+    thread.join(OBSERVED_TIMEOUT_S)
+    return found[0] if found else None
+
+
+def _summary(batch_id: int, found: dict[str, Any]) -> BatchSummary:
+    rollbacks = rollback_reports([row.asDict() for row in found["rollbacks"]])
+    return BatchSummary(batch_id, found["rows"], found["events"], rollbacks)
+
+
+def _or_none(after: int | None) -> int:
+    return NO_BATCH if after is None else after

@@ -1,0 +1,85 @@
+"""A table by its name, path or URL, as a DataFrame of any session.
+
+A Delta table must be read through its log: its directory also holds files of older versions, and a plain Parquet read
+would take them for rows. Without Delta's connector, the log is read with delta-rs and its files with Spark.
+
+A session remembers tables of its catalogs: Iceberg's catalog keeps a version for 30 seconds after its last use, and
+Spark a list of files for as long as it likes. So a table by its name is read anew, also through a view.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from dcpstream.errors import ConfigError
+from dcpstream_spark.tables.location import child, exists, local_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TableKind: TypeAlias = Literal["auto", "delta", "parquet", "catalog"]
+
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_READABLE_FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+"""Features of a Delta table that change nothing about how its files are read."""
+
+
+def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> DataFrame:
+    """The rows of a table.
+
+    Args:
+        spark: the session.
+        table: a name in a catalog of the session, a path, or a URL.
+        kind: what it is. "auto" takes a text with a slash for a path, and a directory with `_delta_log` for Delta.
+
+    Raises:
+        ConfigError: there is no such table, or this session cannot read it.
+    """
+    if kind == "auto" and "/" not in table and not exists(spark, table):
+        kind = "catalog"
+    if kind == "catalog":
+        if not spark.catalog.tableExists(table):
+            raise ConfigError("table", table, "a table of the session's catalogs, or a path with a slash")
+        return _newest(spark, table)
+    local = local_directory(table)
+    path = table if local is None else str(local)
+    if not exists(spark, path):
+        raise ConfigError("table", table, "a table; there is nothing at this path")
+    is_delta = exists(spark, child(path, "_delta_log"))
+    if kind == "parquet" and is_delta:
+        raise ConfigError("table", table, "read as Delta: a plain read of its files takes old versions for rows")
+    if not is_delta:
+        return spark.read.parquet(path)
+    if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
+        return spark.read.format("delta").load(path)
+    return _through_delta_rs(spark, path)
+
+
+def _newest(spark: SparkSession, name: str) -> DataFrame:
+    """A table or a view as of now, whatever the session remembers of it."""
+    spark.catalog.refreshTable(name)
+    frame = spark.table(name)
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return frame  # of Spark Connect, whose client has no plan
+    # Refreshing a view does not reach the tables of other catalogs in it.
+    leaves = plan.queryExecution().analyzed().collectLeaves()
+    tables = [leaves.apply(number) for number in range(leaves.size())]
+    for one in tables:
+        if one.getClass().getSimpleName() == "DataSourceV2Relation" and one.identifier().isDefined():
+            one.catalog().get().invalidateTable(one.identifier().get())
+    return spark.table(name)
+
+
+def _through_delta_rs(spark: SparkSession, path: str) -> DataFrame:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(path)
+    features = set(table.protocol().reader_features or ())
+    if not features <= _READABLE_FEATURES:
+        allowed = f"read with Delta's connector: it uses {', '.join(sorted(features - _READABLE_FEATURES))}"
+        raise ConfigError("table", path, allowed)
+    files = table.file_uris()
+    if not files:
+        return spark.createDataFrame(table.schema().to_arrow().empty_table())
+    return spark.read.option("basePath", path).parquet(*files)

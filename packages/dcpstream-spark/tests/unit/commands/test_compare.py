@@ -1,0 +1,118 @@
+"""`dcpstream compare` without Spark: its options, its output, its exit status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dcpstream.cli.app import run
+from dcpstream.errors import ConfigError
+from dcpstream_spark.commands.compare import as_text, compare_command
+from dcpstream_spark.tables.comparison import ComparisonReport, Difference
+
+DIFFERENT = ComparisonReport(1000, missing=1, examples=(Difference("missing", "s", "c", "k", "seqno 5"),))
+
+
+class FakeSession:
+    stopped = 0
+
+    def stop(self) -> None:
+        FakeSession.stopped += 1
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `compare` was called with."""
+    seen: dict[str, Any] = {"report": DIFFERENT}
+
+    def compare(spark: Any, table: Any, options: Any, **more: Any) -> ComparisonReport:
+        seen.update(table=table, options=options, **more)
+        if more["on_progress"] is not None:
+            more["on_progress"](1, 2)
+        report: ComparisonReport = seen["report"]
+        return report
+
+    def build_session(name: str, **more: Any) -> FakeSession:
+        seen.update(session=more)
+        return FakeSession()
+
+    monkeypatch.setattr("dcpstream_spark.tables.comparison.compare", compare)
+    monkeypatch.setattr("dcpstream_spark.session.build_session", build_session)
+    return seen
+
+
+def called(*arguments: str) -> Result:
+    return CliRunner().invoke(compare_command, list(arguments), catch_exceptions=False, standalone_mode=False)
+
+
+def test_options_reach_the_comparison(seen: dict[str, Any]) -> None:
+    before = FakeSession.stopped
+    result = called(
+        "/data/t",
+        "couchbase://host",
+        *(
+            "--user",
+            "u",
+            "--password",
+            "p",
+            "--bucket",
+            "b",
+            "--collections",
+            "s.c",
+            "--also",
+            "cas",
+            "--also",
+            "seqno",
+        ),
+        *("--values", "bytes", "--examples", "3", "-o", "network=external", "--conf", "a=b=c", "--key-column", "k"),
+        "--progress",
+    )
+    assert result.return_value == 1
+    assert seen["options"] == {
+        "connectionString": "couchbase://host",
+        "username": "u",
+        "password": "p",
+        "bucket": "b",
+        "network": "external",
+        "collections": "s.c",
+    }
+    assert (seen["table"], seen["kind"], seen["also"], seen["examples"]) == ("/data/t", "auto", ("cas", "seqno"), 3)
+    assert seen["session"]["settings"] == {"a": "b=c"}
+    assert seen["columns"].key == "k"
+    assert FakeSession.stopped == before + 1
+
+
+def test_the_table_current_of_a_pipeline(seen: dict[str, Any]) -> None:
+    called("/data/p/", "--table-kind", "current")
+    assert (seen["table"], seen["kind"]) == ("/data/p/current", "auto")
+
+
+def test_the_exit_status_says_whether_they_are_equal(seen: dict[str, Any]) -> None:
+    assert run(["compare", "t"]) == 1
+    seen["report"] = ComparisonReport(equal=5)
+    assert run(["compare", "t"]) == 0
+
+
+def test_json(seen: dict[str, Any]) -> None:
+    assert json.loads(called("t", "--json").output)["missing"] == 1
+
+
+def test_text() -> None:
+    assert as_text(DIFFERENT).splitlines() == [
+        "       1,000 equal     the same in both",
+        "           0 different in both, and different",
+        "           1 missing   in the bucket, not in the table",
+        "           0 extra     in the table, not in the bucket",
+        "           0 duplicate more than once in the table",
+        "missing: s.c 'k': seqno 5",
+        "different",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--option", "--conf"])
+def test_a_pair_needs_an_equals_sign(option: str) -> None:
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        called("t", option, "broken")

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.model import StreamOffset
+from dcpstream_spark.position_text import chain, chain_text, number, number_text
+
+
+@given(st.integers(0, 2**64 - 1) | st.integers(0, 5000))
+def test_numbers(value: int) -> None:
+    assert number(number_text(value)) == value
+    assert number_text(value) == number_text(value).lstrip("0") or value == 0
+
+
+def test_what_is_usual_needs_no_character() -> None:
+    positions = (
+        StreamOffset(65536, 1000, 400, None), StreamOffset(65536, 400, 90, 403), StreamOffset(65536, 90, 0, 94),
+        StreamOffset(3, 80, 80, 80, 7), StreamOffset(3, 60, 0, 80, 7),
+    )  # fmt: skip
+    text = chain_text(positions, lambda names: 0)
+    assert text == "1ekg@rs?go+3;8m<2iC3@a<0#7=k."
+    assert chain(text) == positions
+
+
+def test_sets_of_collections_have_numbers() -> None:
+    at = StreamOffset(1, 9, 0, 9).with_collections(())
+    text = chain_text((at, StreamOffset(1, 5, 0, 5)), lambda names: 0 if names is None else 1)
+    assert text == "1@9<9/1=4/0="
+    assert [one.collections for one in chain(text, [None, ()])] == [(), None]
+
+
+@pytest.mark.parametrize("text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3"])
+def test_what_is_no_chain_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a|within"):
+        chain(text)

@@ -1,0 +1,174 @@
+"""`dcpstream doctor`: what this machine has for dcpstream, and whether a cluster lets a user in.
+
+Each check is a function that returns findings. A finding that is not well names the command that mends it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Literal
+
+import click
+
+import dcpstream
+from dcpstream.cli.connection_options import BucketAccess, access_options
+from dcpstream.cli.exits import FAILED, OK
+from dcpstream.cli.output import json_option
+from dcpstream.errors import AccessDenied, DcpstreamError
+
+NODE_PORTS = {11210: "--port", 8091: "--mgmt-port"}
+"""The ports that `dcpstream node` opens by default, with the options that choose others."""
+PROBE_KEY = "dcpstream-doctor"
+"""A document that is asked for, to see whether the user may read; it need not exist."""
+
+Verdict = Literal["ok", "note", "problem"]
+_MARKS: Mapping[Verdict, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "note": ("note", "yellow"),
+    "problem": ("PROBLEM", "red"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        check: what was looked at.
+        verdict: "note" is something that only some users need.
+        text: what was found, as a sentence.
+        fix: the command that mends it; empty if nothing is to be done.
+    """
+
+    check: str
+    verdict: Verdict
+    text: str
+    fix: str = ""
+
+
+@click.command("doctor")
+@access_options(is_argument=False)
+@json_option()
+@click.pass_context
+def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> int:
+    """Check this machine, and with --cluster also a bucket: can it be reached, and may the user read it?
+
+    Each finding that is not well is followed by the command that mends it. Status 1 if there is a problem; a note is
+    something that only some users need.
+    """
+    has_cluster = ctx.get_parameter_source("cluster") is not click.core.ParameterSource.DEFAULT
+    found = chain(machine_findings(os.environ), bucket_findings(access) if has_cluster else ())
+    findings = []
+    for finding in found:
+        findings.append(finding)
+        if not as_json:
+            # At once, because some checks take seconds.
+            click.echo(shown(finding), color=False if os.environ.get("NO_COLOR") else None)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    elif not has_cluster:
+        click.echo("No cluster was checked; name one with --cluster couchbase://HOST:PORT.")
+    return FAILED if any(finding.verdict == "problem" for finding in findings) else OK
+
+
+def shown(finding: Finding) -> str:
+    """A finding as lines of text, with colours."""
+    mark, colour = _MARKS[finding.verdict]
+    line = f"{click.style(f'{mark:<8}', fg=colour)}{finding.check}: {finding.text}"
+    return f"{line}\n        mend it: {finding.fix}" if finding.fix else line
+
+
+def machine_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What this machine has."""
+    yield _python()
+    yield _arrow()
+    yield _spark()
+    if importlib.util.find_spec("pyspark") is not None:
+        from dcpstream_spark.commands.spark_findings import spark_findings
+
+        yield from spark_findings(environ)
+    for port, option in NODE_PORTS.items():
+        yield port_finding(port, option)
+
+
+def _python() -> Finding:
+    text = f"{platform.python_version()} at {sys.executable}, dcpstream {dcpstream.__version__}"
+    return Finding("Python", "ok", text)
+
+
+def _arrow() -> Finding:
+    missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        text = f"{' and '.join(missing)} is missing, so changes come one by one, not as Arrow batches"
+        return Finding("Arrow", "note", text, "pip install 'dcpstream[arrow]'")
+    from dcpstream.runtime import kernel
+
+    return Finding("Arrow", "ok", f"pyarrow {importlib.metadata.version('pyarrow')}, decoder: {kernel.description}")
+
+
+def _spark() -> Finding:
+    if importlib.util.find_spec("pyspark") is None:
+        return Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
+    version = importlib.metadata.version("pyspark")
+    if int(version.partition(".")[0]) < 4:
+        text = f"pyspark {version} is too old: the source needs Spark 4.0 or newer"
+        return Finding("Spark", "problem", text, "pip install --upgrade 'dcpstream[spark]'")
+    return Finding("Spark", "ok", f"pyspark {version}")
+
+
+def port_finding(port: int, option: str) -> Finding:
+    """Whether `dcpstream node` can open a port."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            text = f"port {port} cannot be opened ({error.strerror}), so another node needs other ports"
+            return Finding("Ports", "note", text, f"dcpstream node {option} 0")
+    return Finding("Ports", "ok", f"port {port} is free for `dcpstream node`")
+
+
+def bucket_findings(access: BucketAccess) -> Iterator[Finding]:
+    """Whether a bucket can be reached, and what the user may do with it."""
+    with access.documents() as documents:
+        try:
+            found = documents.map
+        except DcpstreamError as error:
+            yield Finding("Cluster", "problem", str(error), _mend_access(access))
+            return
+        count, name = found.vbucket_count, access.bucket
+        yield Finding("Cluster", "ok", f"bucket {name} at {', '.join(map(str, found.nodes))}, {count} vbuckets")
+        unserved = sum(found.active_node(vbid) is None for vbid in range(count))
+        if unserved:
+            text = f"{unserved} of {count} vbuckets have no active node: a node is down or was failed over"
+            yield Finding("Cluster", "problem", text, "dcpstream cluster status")
+        yield _allowed("Read documents", "data_reader", access, lambda: documents.get(PROBE_KEY))
+    with access.client() as client:
+        yield _allowed("Read changes", "data_dcp_reader", access, client.cluster.failover_logs)
+
+
+def _allowed(what: str, role: str, access: BucketAccess, act: Callable[[], object]) -> Finding:
+    try:
+        act()
+    except AccessDenied:
+        text = f"user {access.username} may not, in bucket {access.bucket}"
+        return Finding(
+            what, "problem", text, f"dcpstream user create {access.username} --role '{role}[{access.bucket}]'"
+        )
+    except DcpstreamError as error:
+        return Finding(what, "problem", str(error), _mend_access(access))
+    return Finding(what, "ok", f"user {access.username or 'of the certificate'} may, in bucket {access.bucket}")
+
+
+def _mend_access(access: BucketAccess) -> str:
+    """The command that shows what is wrong with a cluster that does not let us in."""
+    return f"dcpstream bucket list --cluster http://HOST:8091 --user {access.username or 'NAME'}"

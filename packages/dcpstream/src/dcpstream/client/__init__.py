@@ -1,0 +1,83 @@
+"""The client: a bucket's changes as streams or bounded reads, positions, and a small key-value client.
+
+`machine` holds every decision and does no I/O. The shells `blocking` and `aio` drive it over sockets (`transport` is
+what they share); `streaming` is one run of a stream for both. `settings` are the user's checked options. `positions`
+decides which position is saved when, and `offsets` keeps them between runs. `kv` is a key-value client of its own.
+
+A receive goes socket → NodeConnection → DcpSession → StreamReader → OutputQueue → batch; requests go the other way.
+
+The names below are loaded when they are first used: a blocking reader does not load asyncio, nor a writer the reader.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dcpstream.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dcpstream.client.aio.client import AsyncBatch, AsyncClient
+    from dcpstream.client.blocking.bucket_reader import BucketReader
+    from dcpstream.client.blocking.client import Batch, Client
+    from dcpstream.client.kv.client import KvClient
+    from dcpstream.client.machine.reader.changes import Change
+    from dcpstream.client.machine.resume import BranchState
+    from dcpstream.client.machine.values import (
+        Accepted,
+        CollectionEvents,
+        ManifestEvent,
+        RollbackEvent,
+        RollbackTo,
+        RowsRead,
+        VbucketRange,
+    )
+    from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+    from dcpstream.client.settings.tls import TlsOptions
+
+__all__ = [
+    "Accepted",
+    "AsyncBatch",
+    "AsyncClient",
+    "Batch",
+    "BranchState",
+    "Change",
+    "Client",
+    "BucketReader",
+    "CollectionEvents",
+    "FileOffsetStore",
+    "KvClient",
+    "ManifestEvent",
+    "OffsetStore",
+    "RollbackEvent",
+    "RollbackTo",
+    "RowsRead",
+    "SavedOffset",
+    "SqliteOffsetStore",
+    "TlsOptions",
+    "VbucketRange",
+]
+
+_HOME_OF = {
+    "Accepted": "dcpstream.client.machine.values",
+    "AsyncBatch": "dcpstream.client.aio.client",
+    "AsyncClient": "dcpstream.client.aio.client",
+    "Batch": "dcpstream.client.blocking.client",
+    "BranchState": "dcpstream.client.machine.resume",
+    "Change": "dcpstream.client.machine.reader.changes",
+    "Client": "dcpstream.client.blocking.client",
+    "BucketReader": "dcpstream.client.blocking.bucket_reader",
+    "CollectionEvents": "dcpstream.client.machine.values",
+    "FileOffsetStore": "dcpstream.client.offsets",
+    "KvClient": "dcpstream.client.kv.client",
+    "ManifestEvent": "dcpstream.client.machine.values",
+    "OffsetStore": "dcpstream.client.offsets",
+    "RollbackEvent": "dcpstream.client.machine.values",
+    "RollbackTo": "dcpstream.client.machine.values",
+    "RowsRead": "dcpstream.client.machine.values",
+    "SavedOffset": "dcpstream.client.offsets",
+    "SqliteOffsetStore": "dcpstream.client.offsets",
+    "TlsOptions": "dcpstream.client.settings.tls",
+    "VbucketRange": "dcpstream.client.machine.values",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)

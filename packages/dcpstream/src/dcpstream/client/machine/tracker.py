@@ -1,0 +1,197 @@
+"""The position of one vbucket's reader while the messages of its stream arrive.
+
+`PositionTracker` follows the messages; a `Run` holds the position of a run of rows. Both follow the resume rule (see
+`resume`): a position always carries the bounds of the snapshot that it lies in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.dcp.snapshot import READER, ReceivedSnapshots, Violation
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import CollectionName, FailoverLog, StreamOffset
+
+
+class Run(NamedTuple):
+    """Adjacent rows of one stream, and the position after each of them.
+
+    All rows of a run lie under one marker, so their positions differ only in the seqno. Inside an out-of-order snapshot
+    they do not differ at all. A run without rows is a place where the position moved without one.
+
+    Attributes:
+        vbid: the vbucket.
+        first, stop: number of the first row, and of the row after the last.
+        vbuuid, seqno, snapshot_start, snapshot_end, manifest_uid: the position after the last row.
+        unordered_high: inside an out-of-order snapshot the highest seqno received in it so far, else 0.
+        collections: what the position covers.
+        held: the position that counts instead, whatever the rows' seqnos.
+        event: the event of a scope or collection, for a run without rows.
+    """
+
+    vbid: int
+    first: int
+    stop: int
+    vbuuid: int
+    seqno: int
+    snapshot_start: int
+    snapshot_end: int | None
+    manifest_uid: int
+    unordered_high: int = 0
+    collections: tuple[CollectionName, ...] | None = None
+    held: StreamOffset | None = None
+    event: ManifestEvent | None = None
+
+    @classmethod
+    def standing(cls, vbid: int, at: StreamOffset) -> Run:
+        """A position without rows."""
+        return cls(vbid, 0, 0, at.vbuuid, at.seqno, at.snapshot_start, at.snapshot_end, at.manifest_uid, held=at)
+
+    def offset(self, seqno: int | None = None) -> StreamOffset:
+        """The position after the row with this seqno; after the last one for None."""
+        if self.held is not None:
+            return self.held
+        if seqno is None or self.unordered_high:
+            seqno = self.seqno
+        return StreamOffset(
+            self.vbuuid, seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections
+        )
+
+
+class PositionTracker:
+    """The position of one vbucket's reader as the messages of its stream arrive.
+
+    `ReceivedSnapshots` decides which message fits and where the position is. This class adds what else a position
+    holds: its branch, the manifest, the collections. A violation becomes an error.
+
+    Attributes:
+        snapshots: the seqno, and the bounds of its snapshot.
+    """
+
+    def __init__(self, offset: StreamOffset, *, held: StreamOffset | None = None) -> None:
+        self.snapshots = ReceivedSnapshots(READER, offset.seqno, (offset.snapshot_start, offset.request_bounds()[2]))
+        self._held = held
+        self._collections = offset.collections
+        self._vbuuid = offset.vbuuid
+        self._manifest_uid = offset.manifest_uid
+
+    @property
+    def seqno(self) -> int:
+        """The last seqno that was reached."""
+        return self.snapshots.seqno
+
+    @property
+    def vbuuid(self) -> int:
+        """The branch that is being read."""
+        return self._vbuuid
+
+    @property
+    def offset(self) -> StreamOffset:
+        """The position to record, and to resume from."""
+        return self._held or self.reached_offset
+
+    @property
+    def reached_offset(self) -> StreamOffset:
+        """The position of this stream, also if another position is held meanwhile."""
+        start, end = self.snapshots.bounds
+        return StreamOffset(self._vbuuid, self.snapshots.seqno, start, end, self._manifest_uid, self._collections)
+
+    def run(self, vbid: int, first: int, stop: int) -> Run:
+        """The rows from `first` up to `stop`, the last of which was the last `item`."""
+        snapshots = self.snapshots
+        start, end = snapshots.bounds
+        return Run(
+            vbid,
+            first,
+            stop,
+            self._vbuuid,
+            snapshots.seqno,
+            start,
+            end,
+            self._manifest_uid,
+            snapshots.unordered_high or 0,
+            self._collections,
+            self._held,
+        )
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether the reader is inside an out-of-order snapshot: the seqnos there do not rise."""
+        return self.snapshots.unordered_high is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another position counts meanwhile."""
+        return self._held is not None
+
+    @property
+    def collections(self) -> tuple[CollectionName, ...] | None:
+        """The collections that the position covers."""
+        return self._collections
+
+    def opened(self, log: FailoverLog) -> None:
+        """The producer accepted the position: from now on it belongs to the newest branch."""
+        self._vbuuid = log.newest.vbuuid
+        self.snapshots.opened()
+
+    def cover(self, collections: Iterable[CollectionName]) -> None:
+        """A collection has begun or ended: from now on the position covers these."""
+        self._collections = tuple(sorted(collections))
+
+    def manifest(self, uid: int) -> None:
+        """A system event named a newer collections manifest."""
+        self._manifest_uid = max(self._manifest_uid, uid)
+
+    def marker(self, start_seqno: int, end_seqno: int) -> None:
+        """A snapshot marker arrived: what follows lies within these bounds.
+
+        Raises:
+            RemoteProtocolError: it may not come now.
+        """
+        refuse(self.snapshots.marker(start_seqno, end_seqno))
+
+    def oso(self, is_start: bool) -> None:
+        """An out-of-order snapshot begins or ends.
+
+        Raises:
+            RemoteProtocolError: a second one begins inside it, or one ends that did not begin.
+        """
+        refuse(self.snapshots.out_of_order(is_start=is_start))
+
+    def item(self, seqno: int) -> None:
+        """An item, system event or seqno-advanced arrived.
+
+        Raises:
+            RemoteProtocolError: it may not come now.
+        """
+        refuse(self.snapshots.items(seqno, seqno))
+
+    def items(self, first_seqno: int, last_seqno: int) -> None:
+        """Items arrived under one marker, their seqnos rising from the first to the last.
+
+        Raises:
+            RemoteProtocolError: they may not come now.
+        """
+        violation = self.snapshots.items(first_seqno, last_seqno)
+        if violation is not None:
+            refuse(violation)
+
+    def check(self, first_seqno: int, last_seqno: int) -> None:
+        """Refuse items that may not come now; the position stays.
+
+        Raises:
+            RemoteProtocolError: they may not come now.
+        """
+        refuse(self.snapshots.item_violation(first_seqno, last_seqno))
+
+
+def refuse(violation: Violation | None) -> None:
+    """Turn a violation into an error.
+
+    Raises:
+        RemoteProtocolError: it is one.
+    """
+    if violation is not None:
+        raise RemoteProtocolError(violation.text)

@@ -1,0 +1,230 @@
+"""Checked options of a connection: login, addresses, time limits, and what comes over the wire.
+
+Plain values, made from the user's arguments and the connection string; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from dcpstream.client.settings.connection_string import ConnectionString, parse
+from dcpstream.client.settings.tls import TlsOptions, tls_options
+from dcpstream.dcp.controls import asked_by_client
+from dcpstream.dcp.sasl import MECHANISMS
+from dcpstream.errors import ConfigError
+from dcpstream.model import NodeAddress
+from dcpstream.wire import OpenFlag
+
+CONNECT_TIMEOUT_S = 10.0
+"""Seconds for connecting to a cluster, with authentication and bucket, before ConnectTimeout."""
+
+PATIENCE_S = 300.0
+"""Seconds that a node may stay away before a stream gives up; an automatic failover takes up to 120 s."""
+
+MAX_BATCH_ROWS = 10_000
+"""Rows of a batch at most: the best size for Spark."""
+
+MIN_BUFFER_BYTES = 64 * 1024
+"""Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
+
+MAX_BUFFER_BYTES = 1024 * 1024 * 1024
+"""Largest flow-control window."""
+
+NOOP_INTERVAL_S = 20
+"""Seconds between NOOPs of the node: the least that all server versions allow."""
+
+BUFFER_BYTES = 4 * 1024 * 1024
+"""Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
+for a connection, and of the bytes that are read in vain when a read ends inside a snapshot."""
+
+_VALUE_COLUMNS = frozenset(("value", "value_text", "xattrs"))
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """User, password and bucket of a connection.
+
+    Attributes:
+        allow_plain: whether the password may be sent readable if the node offers nothing better, or refuses what it
+            offers.
+        mechanism: the only SASL mechanism to use; None for the strongest that the node offers.
+        by_certificate: the node knows the user by the certificate of the TLS connection: nothing is sent to log in.
+    """
+
+    username: str
+    password: str = field(repr=False)
+    bucket: str
+    allow_plain: bool = False
+    mechanism: str | None = None
+    by_certificate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DcpSettings:
+    """The flags and controls of a DCP connection.
+
+    Attributes:
+        name: unique among the node's connections: a second one with that name replaces the first.
+        buffer_bytes: the flow-control window.
+        noop_interval_s: seconds between the node's NOOPs.
+        xattrs: whether values come with their xattr section.
+        no_value: leave out values and xattrs.
+        out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
+            where it finds the collection faster that way.
+    """
+
+    name: str
+    buffer_bytes: int = BUFFER_BYTES
+    noop_interval_s: int = NOOP_INTERVAL_S
+    xattrs: bool = True
+    no_value: bool = False
+    out_of_order: bool = False
+
+    @property
+    def open_flags(self) -> int:
+        """The flags of DCP_OPEN; with delete times, which distinguish expirations from deletions.
+
+        Values are left out by the flag that keeps the datatypes of the stored documents. With the other one, NO_VALUE
+        alone, servers since 7.6 do not read documents from disk: they send deletions as mutations, and every CAS,
+        revision, flag and expiry as that of a new document. No value comes with either of them.
+        """
+        flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
+        if self.no_value:
+            flags |= OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+        elif self.xattrs:
+            flags |= OpenFlag.INCLUDE_XATTRS
+        return int(flags)
+
+    def controls(self) -> list[tuple[str, str, bool]]:
+        """(name, value, must be granted) in the order in which they are sent."""
+        return asked_by_client(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """The options of connections.
+
+    Attributes:
+        seeds: addresses from the connection string.
+        network: the kind of a node's addresses to use.
+        login: user, password, bucket.
+        connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
+        arrow: decode rows into Arrow columns.
+        frames: keep rows as the frames that they came in; then `arrow` does not count.
+        settings: of each DCP connection; the name is completed with a part of its own.
+        tls: how connections are secured; None for none.
+    """
+
+    seeds: tuple[NodeAddress, ...]
+    network: str
+    login: Login
+    connect_timeout_s: float
+    arrow: bool
+    settings: DcpSettings
+    tls: TlsOptions | None = None
+    frames: bool = False
+
+
+def check_buffer_bytes(buffer_bytes: int) -> int:
+    """The flow-control window, checked.
+
+    Raises:
+        ConfigError: it is too small or too large.
+    """
+    if not MIN_BUFFER_BYTES <= buffer_bytes <= MAX_BUFFER_BYTES:
+        raise ConfigError("buffer_bytes", buffer_bytes, f"{MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}")
+    return buffer_bytes
+
+
+def dcp_settings(
+    name: str, buffer_bytes: int, columns: Sequence[str] | None, *, out_of_order: bool = False
+) -> DcpSettings:
+    """The settings of a connection that needs only some columns."""
+    wanted = None if columns is None else frozenset(columns)
+    return DcpSettings(
+        name=name,
+        buffer_bytes=buffer_bytes,
+        xattrs=wanted is None or "xattrs" in wanted,
+        no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
+        out_of_order=out_of_order,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Addresses, login and TLS of a user.
+
+    Attributes:
+        parsed: the connection string, with the network to use.
+        login: user, password and bucket.
+        tls: None without TLS.
+    """
+
+    parsed: ConnectionString
+    login: Login
+    tls: TlsOptions | None
+
+    def connect_options(self, connect_timeout_s: float, name: str) -> ConnectOptions:
+        """The options of connections for questions; those for streams are derived from them."""
+        return ConnectOptions(
+            seeds=self.parsed.seeds,
+            network=self.parsed.network,
+            login=self.login,
+            connect_timeout_s=connect_timeout_s,
+            arrow=False,
+            settings=DcpSettings(name=f"{name}:control"),
+            tls=self.tls,
+        )
+
+
+def access(
+    connection_string: str,
+    username: str,
+    password: str,
+    bucket: str,
+    tls: TlsOptions | None = None,
+    sasl_mechanism: str | None = None,
+    network: str | None = None,
+) -> Access:
+    """Check the user's arguments; where one is None, the options of the connection string count.
+
+    Args:
+        username, password: empty with a client certificate, and only then.
+        sasl_mechanism: one of `MECHANISMS`, None for the strongest that the node offers.
+        network: as `ConnectionString.network`.
+
+    Raises:
+        ConfigError: an option is not allowed.
+    """
+    parsed = parse(connection_string)
+    secured = tls_options(tls, parsed.options, is_secure=parsed.is_secure)
+    by_certificate = secured is not None and secured.certificate is not None
+    mechanism = sasl_mechanism or parsed.options.get("sasl_mechanism")
+    if by_certificate and (username or password or mechanism):
+        message = (
+            "a client certificate is given together with a user, a password or a mechanism. The node knows the user by "
+            "the certificate: leave the others out"
+        )
+        raise ConfigError("username", username, "no user, with a client certificate", message=message)
+    if not by_certificate and not username:
+        raise ConfigError("username", username, "a name, unless a client certificate is given")
+    if mechanism is not None:
+        mechanism = mechanism.upper()
+        if mechanism not in MECHANISMS:
+            raise ConfigError("sasl_mechanism", mechanism, f"one of {', '.join(MECHANISMS)}")
+        if mechanism == "PLAIN" and secured is None:
+            message = (
+                "the mechanism PLAIN sends the password as it is, so it needs TLS. Begin the connection string with "
+                "couchbases://, or leave the mechanism out"
+            )
+            raise ConfigError("sasl_mechanism", mechanism, "a mechanism of SCRAM, without TLS", message=message)
+    login = Login(
+        username,
+        password,
+        bucket,
+        allow_plain=secured is not None and secured.verify,
+        mechanism=mechanism,
+        by_certificate=by_certificate,
+    )
+    return Access(replace(parsed, network=network or parsed.network), login, secured)

@@ -1,0 +1,158 @@
+"""The controls of a consumer: its questions to the producer before the first stream.
+
+The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
+before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP distinguishes old
+producers from new ones. A refused control stays off, and the next one follows.
+
+Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from dcpstream.dcp.controls import BUFFER_SIZE, DEFAULT_RELEASE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
+from dcpstream.dcp.transitions import Transitions
+from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.wire import Frame, Opcode, Status
+from dcpstream.wire.messages.dcp import Control
+from dcpstream.wire.messages.kv import GetErrorMap
+
+__all__ = ["NOOP_INTERVAL_S", "TRANSITIONS", "Negotiation", "NegotiationEvent", "NegotiationState"]
+
+NOOP_INTERVAL_S = 1
+"""Seconds between the NOOPs that a consumer asks for, as recorded."""
+
+NOOP_INTERVAL_OF_OLD_S = 180
+"""The same for a producer without GET_ERROR_MAP: one from before 5.0."""
+
+
+class NegotiationState(Enum):
+    """The question whose answer the negotiation waits for."""
+
+    IDLE = "nothing asked"
+    ERROR_MAP = "error map"
+    CONTROLS = "control"
+    DONE = "done"
+
+
+class NegotiationEvent(Enum):
+    """The events of a negotiation."""
+
+    BEGUN = "first ADD_STREAM"
+    BUFFER_ANSWERED = "connection_buffer_size answered"
+    ERROR_MAP_ANSWERED = "GET_ERROR_MAP answered"
+    CONTROL_ANSWERED = "control answered, more follow"
+    LAST_ANSWERED = "last control answered"
+
+
+TRANSITIONS = Transitions(
+    "controls of a consumer",
+    NegotiationState.IDLE,
+    {
+        NegotiationState.IDLE: {
+            NegotiationEvent.BEGUN: NegotiationState.ERROR_MAP,
+        },
+        NegotiationState.ERROR_MAP: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.ERROR_MAP,
+            NegotiationEvent.ERROR_MAP_ANSWERED: NegotiationState.CONTROLS,
+        },
+        NegotiationState.CONTROLS: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.CONTROLS,
+            NegotiationEvent.CONTROL_ANSWERED: NegotiationState.CONTROLS,
+            NegotiationEvent.LAST_ANSWERED: NegotiationState.DONE,
+        },
+        NegotiationState.DONE: {
+            NegotiationEvent.BUFFER_ANSWERED: NegotiationState.DONE,
+        },
+    },
+    peer_events=set(NegotiationEvent) - {NegotiationEvent.BEGUN},
+)
+
+
+class Negotiation:
+    """The questions of one connection. There is no time-out: a producer that never answers is asked for no stream.
+
+    Args:
+        consumer_name, release: see `ReplicaWishes`.
+        next_opaque: gives a fresh opaque for each question.
+
+    Attributes:
+        state: see `TRANSITIONS`.
+        asked_for_noops: the producer was asked for NOOPs, so that its silence means something.
+        accepted: names of the controls that the producer accepted.
+    """
+
+    def __init__(self, consumer_name: str, next_opaque: Callable[[], int], release: str = DEFAULT_RELEASE) -> None:
+        self._release = release
+        self._consumer_name = consumer_name
+        self._controls: deque[tuple[str, str]] = deque()
+        self._next_opaque = next_opaque
+        self._unanswered: dict[tuple[int, int], str] = {}
+        self.state = TRANSITIONS.start
+        self.asked_for_noops = False
+        self.accepted: set[str] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first question was asked."""
+        return self.state is not NegotiationState.IDLE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last question was answered; streams may be asked for."""
+        return self.state is NegotiationState.DONE
+
+    def _go(self, event: NegotiationEvent) -> None:
+        self.state = TRANSITIONS.after(self.state, event)
+
+    def begin(self) -> list[bytes]:
+        """The first two questions."""
+        self._go(NegotiationEvent.BEGUN)
+        self._look_up(NOOP_INTERVAL_S)
+        name, value = self._controls.popleft()
+        assert name == BUFFER_SIZE, "it is the first control of the table"
+        return [self._ask(name, value), GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, ""))]
+
+    def answered(self, frame: Frame) -> list[bytes]:
+        """The questions that follow on the answer to a control or to GET_ERROR_MAP.
+
+        Raises:
+            RemoteProtocolError: no question waits for this answer.
+        """
+        name = self._unanswered.pop((frame.opcode, frame.opaque), None)
+        if name is None:
+            raise RemoteProtocolError(
+                f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for"
+            )
+        if frame.opcode == Opcode.GET_ERROR_MAP:
+            self._go(NegotiationEvent.ERROR_MAP_ANSWERED)
+            is_old = frame.status == Status.UNKNOWN_COMMAND
+            self._look_up(NOOP_INTERVAL_OF_OLD_S if is_old else NOOP_INTERVAL_S)
+            self._controls.popleft()  # the buffer's size was asked for
+        elif name == BUFFER_SIZE:
+            self._go(NegotiationEvent.BUFFER_ANSWERED)
+            return []
+        else:
+            self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)
+            if frame.status == Status.SUCCESS:
+                self.accepted.add(name)
+        return [self._ask(*self._controls.popleft())] if self._controls else []
+
+    def _look_up(self, noop_interval_s: int) -> None:
+        """Look up the controls to ask for, in order."""
+        wishes = ReplicaWishes(CONSUMER_BUFFER_BYTES, noop_interval_s, self._consumer_name, self._release)
+        self._controls = deque((name, value) for name, value, _ in asked_by_replica(wishes))
+
+    def _ask(self, name: str, value: str) -> bytes:
+        self.asked_for_noops |= name == NOOP_INTERVAL
+        opaque = self._opaque_for(Opcode.DCP_CONTROL, name)
+        return Control.pack(opaque=opaque, key=name.encode(), value=value.encode())
+
+    def _opaque_for(self, opcode: Opcode, name: str) -> int:
+        opaque = self._next_opaque()
+        self._unanswered[opcode, opaque] = name
+        return opaque

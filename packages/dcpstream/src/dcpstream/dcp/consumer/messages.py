@@ -1,0 +1,354 @@
+"""The producer's messages as a consumer reads them: markers, and changes in their stored form.
+
+A stored row has more than most connections carry: its key gets a collection prefix, and a deletion gets a time. A
+document's value stays compressed if it came compressed; a deletion's value is inflated. The checks here do not depend
+on the stream.
+
+Source: kv_engine daemon/mcbp_validators.cc, engines/ep/src/dcp/consumer.cc; texts and statuses as recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dcpstream.dcp.bucket import Change
+from dcpstream.dcp.refusals import Refusal
+from dcpstream.errors import FieldError
+from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId
+from dcpstream.wire.keys import key_fault
+from dcpstream.wire.layout import Kind, classes_of
+from dcpstream.wire.messages.dcp import (
+    Abort,
+    Commit,
+    Deletion,
+    DeletionV2,
+    Expiration,
+    Mutation,
+    Prepare,
+    SnapshotMarker,
+    SystemEvent,
+)
+from dcpstream.wire.stored.block import (
+    encode_stored_deletion,
+    encode_stored_expiration,
+    encode_stored_mutation,
+    frame_kinds,
+)
+from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare
+from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER
+from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
+from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
+
+__all__ = [
+    "PERSIST_TO_MAJORITY",
+    "Decision",
+    "Dialect",
+    "Marker",
+    "PreparedChange",
+    "abort_of",
+    "commit_of",
+    "read_change",
+    "read_decision",
+    "read_marker",
+    "read_prepare",
+    "read_system_event",
+]
+
+# Plain ints: every row is looked at, and enum arithmetic is slow.
+_SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
+_unpack_mutation = Mutation.layout.extras.unpack
+_MARKERS = tuple(
+    version for version in classes_of(SnapshotMarker.layout.opcode, Kind.REQUEST) if version.layout.refused is None
+)
+_DELETION_V1_BYTES = Deletion.layout.extras_bytes
+_DELETION_BYTES = DeletionV2.layout.extras_bytes
+
+_DELETION_DATATYPES = frozenset((0, 2, 4, 5, 6, 7))
+"""Datatypes of a deletion's value: none, or xattrs with or without a body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The negotiated form of a connection's rows.
+
+    Attributes:
+        has_collections: keys carry a collection prefix.
+        has_delete_times: deletions carry their time.
+        datatypes: the datatype bits that values may have.
+    """
+
+    has_collections: bool = False
+    has_delete_times: bool = False
+    datatypes: int = int(Datatype.JSON)
+
+
+class Marker(NamedTuple):
+    """A snapshot marker of any version; fields that its version lacks are None."""
+
+    start_seqno: int
+    end_seqno: int
+    flags: int
+    max_visible_seqno: int | None = None
+    high_completed_seqno: int | None = None
+    purge_seqno: int | None = None
+    high_prepared_seqno: int | None = None
+
+
+class PreparedChange(NamedTuple):
+    """A prepare in stored form, and its durability level."""
+
+    change: Change
+    level: int
+
+
+class Decision(NamedTuple):
+    """A commit or an abort.
+
+    Attributes:
+        key: with collection prefix.
+        prepared_seqno: the seqno of its prepare.
+        seqno: its own seqno.
+    """
+
+    key: bytes
+    prepared_seqno: int
+    seqno: int
+    is_abort: bool
+
+
+def read_marker(frame: Frame) -> Marker:
+    """Read a marker whose shape was checked."""
+    fitting = next(version for version in _MARKERS if version.layout.mismatch(frame) is None)
+    return Marker(*fitting.unpack(frame))
+
+
+def read_change(frame: Frame, dialect: Dialect, unix_s: int) -> Change | Refusal:
+    """Turn a mutation, deletion or expiration into its stored form, or refuse it."""
+    content = _content(frame, dialect)
+    if isinstance(content, Refusal):
+        return content
+    key, value, datatype = content
+    if not any(frame.extras[:8]):
+        kind = "mutation" if frame.opcode == Opcode.DCP_MUTATION else "deletion"
+        return Refusal(Status.EINVAL, f"Invalid seqno(0) for DCP {kind}")
+    if frame.opcode == Opcode.DCP_MUTATION:
+        return _mutation(frame, key)
+    if datatype & _XATTR:
+        value, datatype = split_xattrs(value)[0], _XATTR  # a deletion keeps its xattrs and loses its body
+    else:
+        value, datatype = b"", 0
+    return _deletion(frame, key, value, datatype, unix_s)
+
+
+def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refusal:
+    """Check key and value: (key with prefix, inflated value, its datatype), or a refusal."""
+    refusal = _bad_datatype(frame, dialect) or _bad_key(frame.key, dialect)
+    if refusal is not None:
+        return refusal
+    value, datatype = frame.value, frame.datatype
+    if datatype & _SNAPPY:
+        try:
+            value, datatype = snappy_uncompress(value), datatype & ~_SNAPPY
+        except FieldError:
+            return Refusal(Status.EINVAL, "Failed to inflate payload")
+    if datatype & _XATTR:
+        try:
+            decode_xattrs(value)
+        except FieldError:
+            return Refusal(Status.XATTR_EINVAL, "The provided xattr segment is not valid")
+    return frame.key if dialect.has_collections else b"\0" + frame.key, value, datatype
+
+
+def _mutation(frame: Frame, key: bytes) -> Change | Refusal:
+    """A mutation in stored form; a compressed value stays compressed."""
+    datatype = frame.datatype
+    seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _unpack_mutation(frame.extras)
+    if nru == EXACT_COUNTER:
+        nru = COARSE_COUNTER  # the stored counter of a fresh document; hifi streams get the exact one from it again
+    if meta_bytes:
+        return Refusal(Status.EINVAL, "Extended metadata is not supported")
+    stored = encode_stored_mutation(
+        vbid=frame.vbid,
+        key=key,
+        value=frame.value,
+        by_seqno=seqno,
+        rev_seqno=rev_seqno,
+        cas=frame.cas,
+        datatype=datatype,
+        flags=flags,
+        expiration=expiration,
+        nru=nru,
+    )
+    kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & (_XATTR | _SNAPPY) else 0
+    return Change(stored, key, seqno, frame.cas, rev_seqno, kinds)
+
+
+def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int) -> Change:
+    delete_time, encode = unix_s, encode_stored_deletion
+    if frame.opcode == Opcode.DCP_EXPIRATION:
+        seqno, rev_seqno, delete_time = Expiration.unpack(frame)
+        encode = encode_stored_expiration
+    elif len(frame.extras) == _DELETION_V1_BYTES:
+        seqno, rev_seqno, _ = Deletion.unpack(frame)
+    else:
+        seqno, rev_seqno, delete_time, _ = DeletionV2.unpack(frame)
+    stored = encode(
+        vbid=frame.vbid,
+        key=key,
+        by_seqno=seqno,
+        rev_seqno=rev_seqno,
+        cas=frame.cas,
+        delete_time=delete_time,
+        value=value,
+        datatype=datatype,
+    )
+    kinds = int(frame_kinds(frame.opcode, datatype, key))
+    return Change(stored, key, seqno, frame.cas, rev_seqno, kinds, is_deleted=True)
+
+
+def _bad_datatype(frame: Frame, dialect: Dialect) -> Refusal | None:
+    datatype = frame.datatype
+    is_wrong = datatype & ~dialect.datatypes
+    if frame.opcode in (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION):
+        is_wrong = is_wrong or datatype not in _DELETION_DATATYPES
+        wanted = Expiration.layout.extras_bytes
+        if frame.opcode == Opcode.DCP_DELETION:
+            has_version_2 = dialect.has_delete_times or dialect.has_collections
+            wanted = _DELETION_BYTES if has_version_2 else _DELETION_V1_BYTES
+        if len(frame.extras) != wanted:
+            return Refusal(Status.EINVAL, f"Request must include extras of length {wanted}")
+        if wanted == _DELETION_V1_BYTES and Deletion.unpack(frame)[2]:
+            return Refusal(Status.EINVAL, "Extended metadata is not supported")
+    return Refusal(Status.EINVAL, "Request datatype invalid") if is_wrong else None
+
+
+def _bad_key(key: bytes, dialect: Dialect) -> Refusal | None:
+    if not dialect.has_collections:
+        return None  # the check of the shape covers keys without a prefix
+    context = key_fault(key)
+    return None if context is None else Refusal(Status.EINVAL, context)
+
+
+_EVENT_VALUE_BYTES = {
+    SystemEventId.CREATE_COLLECTION: (16, 20),
+    SystemEventId.DROP_COLLECTION: (16,),
+    SystemEventId.CREATE_SCOPE: (12,),
+    SystemEventId.DROP_SCOPE: (12,),
+}
+"""Bytes of an event's value in version 0, and in version 1 if there is one."""
+_NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE))
+
+
+def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
+    """Turn a system event into its stored form, or refuse it; version 2 is legal only if it was negotiated."""
+    seqno, event, version = SystemEvent.unpack(frame)
+    if not seqno or not dialect.has_collections:
+        return Refusal(Status.EINVAL)
+    if version == VERSION_FLATBUFFERS:
+        is_known = has_flatbuffers and event in tuple(SystemEventId)
+        return _flatbuffer_event(frame, seqno, event) if is_known else Refusal(Status.EINVAL)
+    lengths = _EVENT_VALUE_BYTES.get(event, ())
+    is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
+    if not is_sound:
+        return Refusal(Status.EINVAL)
+    stored = SystemEvent.pack(seqno, event, version, vbid=frame.vbid, key=frame.key, value=frame.value, cas=frame.cas)
+    return Change(stored, frame.key, seqno, frame.cas, 0, int(frame_kinds(frame.opcode, 0, frame.key)))
+
+
+def _flatbuffer_event(frame: Frame, seqno: int, event: int) -> Change | Refusal:
+    """Turn an event of version 2 into the equivalent older version, in stored form."""
+    try:
+        found = read_flatbuffer(event, frame.value)
+    except FieldError:
+        return Refusal(Status.EINVAL)
+    if bool(found.name) != (event in _NAMED or event == SystemEventId.MODIFY_COLLECTION):
+        return Refusal(Status.EINVAL)
+    stored = encode_stored_event(found, vbid=frame.vbid, by_seqno=seqno)
+    key = found.name.encode()
+    return Change(stored, key, seqno, 0, 0, int(frame_kinds(frame.opcode, 0, key)))
+
+
+_LEVELS = (1, 2, 3)
+PERSIST_TO_MAJORITY = 3
+"""The level that counts a write as prepared only when it is on the copy's disk."""
+
+
+def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
+    """Turn a prepare into its stored form and its level, or refuse it."""
+    content = _content(frame, dialect)
+    if isinstance(content, Refusal):
+        return content
+    key, value, datatype = content
+    seqno, rev_seqno, flags, expiration, _, nru, deleted, level = Prepare.unpack(frame)
+    if not (seqno and frame.cas and level in _LEVELS and deleted <= 1):
+        return Refusal(Status.EINVAL, "Request must have a seqno, a CAS, a durability level and a deleted flag")
+    if not deleted:
+        value, datatype = frame.value, frame.datatype
+    stored = encode_stored_prepare(
+        vbid=frame.vbid,
+        key=key,
+        value=value,
+        by_seqno=seqno,
+        rev_seqno=rev_seqno,
+        cas=frame.cas,
+        level=level,
+        datatype=datatype,
+        flags=flags,
+        expiration=expiration,
+        nru=COARSE_COUNTER if nru == EXACT_COUNTER else nru,
+        is_deleted=bool(deleted),
+    )
+    kinds = int(frame_kinds(Opcode.DCP_PREPARE, datatype, key))
+    return PreparedChange(Change(stored, key, seqno, frame.cas, rev_seqno, kinds), level)
+
+
+def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
+    """Read a commit or an abort, or refuse it."""
+    refusal = _bad_key(frame.key, dialect)
+    if refusal is not None:
+        return refusal
+    prepared, seqno = (Abort if frame.opcode == Opcode.DCP_ABORT else Commit).unpack(frame)
+    if frame.cas or not 0 < prepared < seqno:
+        return Refusal(Status.EINVAL, "Request must have a prepared seqno below its own, and no CAS")
+    key = frame.key if dialect.has_collections else b"\0" + frame.key
+    return Decision(key, prepared, seqno, frame.opcode == Opcode.DCP_ABORT)
+
+
+def abort_of(decision: Decision, vbid: int) -> Change:
+    """An abort in stored form."""
+    stored = encode_stored_abort(
+        vbid=vbid, key=decision.key, by_seqno=decision.seqno, prepared_seqno=decision.prepared_seqno
+    )
+    return Change(stored, decision.key, decision.seqno, kinds=int(frame_kinds(Opcode.DCP_ABORT, 0, decision.key)))
+
+
+def commit_of(decision: Decision, prepare: StoredPrepare, vbid: int) -> Change:
+    """The committed document in stored form: the prepared mutation or deletion, with the commit's seqno."""
+    seqno, key = decision.seqno, decision.key
+    if prepare.is_deleted:
+        stored = encode_stored_deletion(
+            vbid=vbid,
+            key=key,
+            by_seqno=seqno,
+            rev_seqno=prepare.rev_seqno,
+            cas=prepare.cas,
+            delete_time=prepare.expiration,
+            value=prepare.value,
+            datatype=prepare.datatype,
+        )
+    else:
+        stored = encode_stored_mutation(
+            vbid=vbid,
+            key=key,
+            value=prepare.value,
+            by_seqno=seqno,
+            rev_seqno=prepare.rev_seqno,
+            cas=prepare.cas,
+            datatype=prepare.datatype,
+            flags=prepare.flags,
+            expiration=prepare.expiration,
+        )
+    opcode = Opcode.DCP_DELETION if prepare.is_deleted else Opcode.DCP_MUTATION
+    kinds = int(frame_kinds(opcode, prepare.datatype, key))
+    return Change(stored, key, seqno, prepare.cas, prepare.rev_seqno, kinds, is_deleted=prepare.is_deleted)

@@ -1,0 +1,375 @@
+"""DCP_CONTROL: the parameters of a connection. One table serves both ends.
+
+`CONTROLS` says of each control its name, the release that brought it, the field of `ProducerSettings` that it sets and
+the rule for its values, and with which value a client and a replica ask for it. A producer applies what it is asked
+(`apply_control`); it does not know controls of later releases than its own. A client and a replica ask for theirs in
+the order of the table (`asked_by_client`, `asked_by_replica`).
+
+The accepted values are those of a recorded 7.2 server, which is laxer in places than the documentation: switches accept
+any text, of which only "true" means on; three names also match by prefix (`e`, `enable_noo`, `c`, `s`), and the first
+match of the table counts.
+
+Source: kv_engine engines/ep/src/dcp/producer.cc (control), recordings of every name and value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from dcpstream.dcp.liveness import DEFAULT_INTERVAL_S
+from dcpstream.wire import OpenFlag, Status
+from dcpstream.wire.layout import release_number
+
+__all__ = [
+    "BUFFER_SIZE",
+    "CHANGE_STREAMS",
+    "CONTROLS",
+    "FLATBUFFERS",
+    "NOOP_INTERVAL",
+    "SYNC_WRITES",
+    "V7_STATUS_CODES",
+    "ClientWishes",
+    "Control",
+    "ControlAnswer",
+    "ProducerSettings",
+    "ReplicaWishes",
+    "Wish",
+    "apply_control",
+    "asked_by_client",
+    "asked_by_replica",
+    "control_of",
+]
+
+DEFAULT_RELEASE = "7.2"
+"""The release of a producer where nothing else is said: that of the recordings."""
+
+ONLY_KEYS_FROM_DISK_SINCE = (7, 6)
+"""The first release whose producer sends keys alone from disk."""
+
+BUFFER_SIZE = "connection_buffer_size"
+NOOP_INTERVAL = "set_noop_interval"
+V7_STATUS_CODES = "v7_dcp_status_codes"
+FLATBUFFERS = "flatbuffers_system_events"
+SYNC_WRITES = "enable_sync_writes"
+CHANGE_STREAMS = "change_streams"
+
+MARKER_WITH_PURGE_SEQNO = "2.2"
+_UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
+
+
+@dataclass(slots=True)
+class ProducerSettings:
+    """The values of one producer connection's controls.
+
+    Attributes:
+        open_flags: u32, flags of DCP_OPEN.
+        has_snappy: whether HELLO granted Snappy.
+        has_history: whether the bucket keeps superseded versions.
+        has_cache_transfer: whether the bucket permits the transfer of cached values.
+        buffer_bytes: consumer's buffer, 0 = no flow control.
+        out_of_order: "", "true" or "true_with_seqno_advanced".
+        release: the release that the producer is of.
+        The others are named as their controls.
+    """
+
+    open_flags: int = OpenFlag.PRODUCER
+    release: str = DEFAULT_RELEASE
+    has_snappy: bool = False
+    has_history: bool = False
+    has_cache_transfer: bool = False
+    noop_enabled: bool = False
+    noop_interval_s: float = DEFAULT_INTERVAL_S
+    buffer_bytes: int = 0
+    priority: str = "medium"
+    force_value_compression: bool = False
+    cursor_dropping: bool = True
+    hifi_mfu: bool = False
+    stream_end_on_client_close: bool = False
+    expiry_opcode: bool = False
+    stream_ids: bool = False
+    sync_writes: bool = False
+    consumer_name: str = ""
+    backfill_order: str = "round-robin"
+    out_of_order: str = ""
+    deleted_user_xattrs: bool = False
+    v7_status_codes: bool = False
+    flatbuffers_system_events: bool = False
+    change_streams: bool = False
+    max_marker_version: str = ""
+
+    @property
+    def is_sync_replication(self) -> bool:
+        """Whether the peer is a replica that takes part in durable writes."""
+        return self.sync_writes and bool(self.consumer_name)
+
+    @property
+    def is_everything_visible(self) -> bool:
+        """Whether the peer gets every message of the history, prepares and all events, and hence no SEQNO_ADVANCED."""
+        return self.sync_writes and self.flatbuffers_system_events
+
+    @property
+    def has_marker_v22(self) -> bool:
+        """Whether markers of disk snapshots have version 2.2, with the purge seqno."""
+        return self.max_marker_version == MARKER_WITH_PURGE_SEQNO
+
+    @property
+    def sends_only_keys_from_disk(self) -> bool:
+        """Whether documents from disk come as `StreamForm.only_keys` says.
+
+        The peer asked for no part of the documents' values; keeping the datatype is a wish for a part.
+        """
+        has_no_value = self.open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS) == OpenFlag.NO_VALUE
+        return has_no_value and release_number(self.release) >= ONLY_KEYS_FROM_DISK_SINCE
+
+
+class ControlAnswer(NamedTuple):
+    """Status and, for some refusals, a text for the client."""
+
+    status: Status
+    context: str = ""
+
+
+OK = ControlAnswer(Status.SUCCESS)
+INVALID = ControlAnswer(Status.EINVAL)
+UNSUPPORTED = ControlAnswer(Status.NOT_SUPPORTED)
+
+Rule = Callable[[ProducerSettings, str, bytes], ControlAnswer]
+"""Takes a value for a field of the settings, or refuses it."""
+
+
+def _number(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """A decimal number as the server's parser reads it: surrounding white space is skipped, a minus sign is refused."""
+    found = _UNSIGNED.fullmatch(value)
+    if found is None:
+        return INVALID
+    setattr(settings, name, int(found[1]))
+    return OK
+
+
+def _switch(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """A switch: on for "true", off for everything else; never refused."""
+    setattr(settings, name, value == b"true")
+    return OK
+
+
+def _latch(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """A switch that cannot be switched off again; never refused."""
+    setattr(settings, name, getattr(settings, name) or value == b"true")
+    return OK
+
+
+def _true(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """Only "true"."""
+    if value != b"true":
+        return INVALID
+    setattr(settings, name, True)
+    return OK
+
+
+def _true_unless(other: str) -> Rule:
+    """Only "true", and nothing while the switch `other` is on."""
+
+    def rule(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+        return UNSUPPORTED if getattr(settings, other) else _true(settings, name, value)
+
+    return rule
+
+
+def _choice(*choices: str, context: str = "") -> Rule:
+    """One of the given words."""
+
+    def rule(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+        text = value.decode("latin-1")
+        if text not in choices:
+            return ControlAnswer(Status.EINVAL, context)
+        setattr(settings, name, text)
+        return OK
+
+    return rule
+
+
+def _text(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """Any text."""
+    setattr(settings, name, value.decode("utf-8", "replace"))
+    return OK
+
+
+_NO_SNAPPY = (
+    "The ctrl parameter force_value_compression is only supported if datatype snappy is enabled on the connection"
+)
+
+
+def _if_snappy(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    return _switch(settings, name, value) if settings.has_snappy else ControlAnswer(Status.EINVAL, _NO_SNAPPY)
+
+
+def _if_opened_so(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    is_open_so = settings.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS
+    return _true(settings, name, value) if is_open_so else INVALID
+
+
+def _if_history(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    return UNSUPPORTED if value == b"true" and not settings.has_history else _true(settings, name, value)
+
+
+def _if_cache_transfer(settings: ProducerSettings, _name: str, _value: bytes) -> ControlAnswer:
+    """Any value, if the bucket permits it."""
+    return OK if settings.has_cache_transfer else UNSUPPORTED
+
+
+def _unsupported(_settings: ProducerSettings, _name: str, _value: bytes) -> ControlAnswer:
+    return UNSUPPORTED
+
+
+class ClientWishes(Protocol):
+    """The settings of a client's connection that its controls depend on."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The flow-control window."""
+        ...
+
+    @property
+    def noop_interval_s(self) -> int:
+        """Seconds between the node's NOOPs."""
+        ...
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether out-of-order snapshots are welcome."""
+        ...
+
+
+class ReplicaWishes(NamedTuple):
+    """The settings of a replica's connection that its controls depend on.
+
+    Attributes:
+        consumer_name: of DCP_OPEN's JSON; a consumer that has one takes part in durable writes.
+        release: that of the replica's node, which does not know controls of later ones.
+    """
+
+    buffer_bytes: int
+    noop_interval_s: int
+    consumer_name: str = ""
+    release: str = DEFAULT_RELEASE
+
+
+class Wish(NamedTuple):
+    """The value with which one end asks for a control.
+
+    Attributes:
+        value: the text; `{0.name}` stands for an attribute of that end's settings.
+        only_if: the attribute that must be set, or "" for none.
+        is_required: whether the end cannot do without the control.
+    """
+
+    value: str = "true"
+    only_if: str = ""
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control.
+
+    Attributes:
+        name: the key of DCP_CONTROL.
+        field: the attribute of `ProducerSettings` that it sets; "" for none.
+        rule: takes or refuses a value.
+        since: the release that brought it; see `dcpstream.wire.layout.Layout`.
+        client, replica: how these ends ask for it; None: they do not.
+        has_prefixes: whether the first bytes of the name are enough.
+    """
+
+    name: str
+    field: str
+    rule: Rule
+    since: str = ""
+    client: Wish | None = None
+    replica: Wish | None = None
+    has_prefixes: bool = False
+
+    def is_known_to(self, release: str) -> bool:
+        """Whether a node of that release has the control."""
+        return release_number(self.since) <= release_number(release)
+
+
+_TRUE = Wish()
+_BUFFER = Wish("{0.buffer_bytes}", is_required=True)
+_INTERVAL = Wish("{0.noop_interval_s}", is_required=True)
+_BACKFILL_ORDER = "Unsupported value 'backfill_order' for ctrl parameter 'backfill_order'"
+_IN_ORDER = (
+    Control(BUFFER_SIZE, "buffer_bytes", _number, client=_BUFFER, replica=_BUFFER, has_prefixes=True),
+    Control("stream_buffer_size", "", _unsupported, has_prefixes=True),
+    Control("enable_noop", "noop_enabled", _switch, client=Wish(is_required=True), replica=_TRUE, has_prefixes=True),
+    Control("force_value_compression", "force_value_compression", _if_snappy),
+    Control(NOOP_INTERVAL, "noop_interval_s", _number, client=_INTERVAL, replica=_INTERVAL),
+    Control("set_priority", "priority", _choice("high", "medium", "low"), replica=Wish("high")),
+    Control("supports_cursor_dropping", "cursor_dropping", _switch),
+    Control("supports_cursor_dropping_vulcan", "cursor_dropping", _switch, replica=_TRUE),
+    Control("supports_hifi_MFU", "hifi_mfu", _switch, replica=_TRUE),
+    Control(
+        "send_stream_end_on_client_close_stream",
+        "stream_end_on_client_close",
+        _latch,
+        since="5.5",
+        client=_TRUE,
+        replica=_TRUE,
+    ),
+    Control("enable_expiry_opcode", "expiry_opcode", _switch, since="6.5", client=_TRUE, replica=_TRUE),
+    Control("enable_stream_id", "stream_ids", _true_unless("sync_writes"), since="6.5"),
+    Control(SYNC_WRITES, "sync_writes", _true_unless("stream_ids"), since="6.5", replica=Wish(only_if="consumer_name")),
+    Control("consumer_name", "consumer_name", _text, replica=Wish("{0.consumer_name}", only_if="consumer_name")),
+    Control(
+        "enable_out_of_order_snapshots",
+        "out_of_order",
+        _choice("true", "true_with_seqno_advanced"),
+        since="7.0",
+        client=Wish("true_with_seqno_advanced", only_if="out_of_order"),
+    ),
+    Control("include_deleted_user_xattrs", "deleted_user_xattrs", _if_opened_so, replica=_TRUE),
+    Control(V7_STATUS_CODES, "v7_status_codes", _true, since="7.0", replica=_TRUE),
+    Control(FLATBUFFERS, "flatbuffers_system_events", _true, since="7.2", client=_TRUE, replica=_TRUE),
+    Control("backfill_order", "backfill_order", _choice("round-robin", "sequential", context=_BACKFILL_ORDER)),
+    Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
+    Control("max_marker_version", "max_marker_version", _choice(MARKER_WITH_PURGE_SEQNO), since="8.0"),
+    Control("cache_transfer", "", _if_cache_transfer, since="8.5"),
+)
+
+CONTROLS: Mapping[bytes, Control] = MappingProxyType({control.name.encode(): control for control in _IN_ORDER})
+"""Name → control, in the order in which they are asked for."""
+
+
+def control_of(key: bytes, release: str = DEFAULT_RELEASE) -> Control | None:
+    """The control that a key names; the first bytes of some are enough. None if the release has none of that name."""
+    found = CONTROLS.get(key)
+    if found is None:
+        found = next((each for each in _IN_ORDER if each.has_prefixes and each.name.encode().startswith(key)), None)
+    return found if found is not None and found.is_known_to(release) else None
+
+
+def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
+    """Apply one DCP_CONTROL; the check of its shape ensures that key and value are not empty."""
+    control = control_of(key, settings.release)
+    return INVALID if control is None else control.rule(settings, control.field, value)
+
+
+def asked_by_client(wishes: ClientWishes) -> list[tuple[str, str, bool]]:
+    """(name, value, whether it must be granted) of the controls of a client, in order."""
+    return list(_asked(((control.name, control.client) for control in _IN_ORDER), wishes))
+
+
+def asked_by_replica(wishes: ReplicaWishes) -> list[tuple[str, str, bool]]:
+    """(name, value, whether it must be granted) of the controls of a replica, in order."""
+    known = (control for control in _IN_ORDER if control.is_known_to(wishes.release))
+    return list(_asked(((control.name, control.replica) for control in known), wishes))
+
+
+def _asked(found: Iterator[tuple[str, Wish | None]], wishes: object) -> Iterator[tuple[str, str, bool]]:
+    for name, wish in found:
+        if wish is not None and (not wish.only_if or getattr(wishes, wish.only_if)):
+            yield name, wish.value.format(wishes), wish.is_required

@@ -1,0 +1,56 @@
+"""The privilege DcpStream: whether a user may stream a bucket, a scope or single collections.
+
+The producer asks when a stream is requested, and again before each marker, so that a privilege taken away ends the
+stream. The producer knows collections by their ids and knows nothing of users; the node answers.
+
+Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (checkPrivileges), docs/rbac.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from dcpstream.dcp.producer.stream_filter import StreamFilter
+from dcpstream.dcp.refusals import Refusal, unknown_place
+from dcpstream.wire import Status
+
+__all__ = ["Access", "StreamAccess", "everything", "refusal_of"]
+
+
+class Access(Enum):
+    """The user's privilege at a place."""
+
+    GRANTED = "granted"
+    DENIED = "not granted; the user may know that the place exists"
+    INVISIBLE = "not granted, as no other privilege is; the user is not told that the place exists"
+
+
+StreamAccess = Callable[[int | None, int | None], Access]
+"""(scope id, collection id) → access; a collection alone has scope None, the bucket has both None."""
+
+
+def everything(scope_id: int | None, collection_id: int | None) -> Access:
+    """The access of a user with every privilege."""
+    return Access.GRANTED
+
+
+def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) -> Refusal | None:
+    """Refuse a stream that the user may not have; None if the user may have it.
+
+    Args:
+        wanted: the stream's filter.
+        manifest_uid: part of the answer for a place that the user may not know.
+    """
+    ids = wanted.collection_ids
+    if wanted.scope_id is not None:
+        found = [access(wanted.scope_id, None)]
+        unknown = Status.UNKNOWN_SCOPE
+    elif ids is None:
+        return None if access(None, None) is Access.GRANTED else Refusal(Status.EACCESS)
+    else:
+        found = [access(None, number) for number in sorted(ids)]
+        unknown = Status.UNKNOWN_COLLECTION
+    if Access.INVISIBLE in found:
+        return unknown_place(unknown, manifest_uid)
+    return None if all(item is Access.GRANTED for item in found) else Refusal(Status.EACCESS)

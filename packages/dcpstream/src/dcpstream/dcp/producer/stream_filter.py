@@ -1,0 +1,225 @@
+"""The filter of a stream: the JSON value of STREAM_REQ, and the collections that it selects as the stream goes on.
+
+A request names collections, or a scope. A collection that is created in a wanted scope belongs to the stream from its
+creation on. When the last wanted collection, or the wanted scope, is dropped, the stream ends. The events in the
+history decide both when the stream passes them, not the bucket's manifest, which may be far ahead.
+
+Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (also checkSystemEvent), checked against recordings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcpstream.dcp.refusals import Refusal, unknown_place
+from dcpstream.model import Manifest
+from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire.system_events import CollectionEvent, events_of_scope
+
+__all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
+
+DEFAULT_COLLECTION_ONLY = frozenset((0,))
+
+_KEYS = frozenset(("collections", "scope", "sid", "uid"))
+"""The members that a 7.2 server knows; there must be one of them. The value of `uid` and other members are ignored."""
+
+MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
+"""Largest whole number of a JSON value; the server reads a larger one as a fraction."""
+
+_RESERVED_SCOPES, _RESERVED_COLLECTIONS = range(1, 8), range(2, 8)
+"""Ids that no scope or collection can have. The server accepts collection 1, its system collection, as unknown."""
+
+_BEGIN = SystemEventId.CREATE_COLLECTION
+_END, _DROP_SCOPE = SystemEventId.DROP_COLLECTION, SystemEventId.DROP_SCOPE
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """The selection of a stream.
+
+    Attributes:
+        collection_ids: the wanted collections, or None for everything. A stream of no collections ends before it sends
+            anything from memory.
+        scope_id: the scope of these collections, if the request named one.
+        stream_id: u16, or None.
+        has_value: the request had a value; for statistics only.
+    """
+
+    collection_ids: frozenset[int] | None = None
+    scope_id: int | None = None
+    stream_id: int | None = None
+    has_value: bool = field(default=False, compare=False)
+
+
+EVERYTHING = StreamFilter()
+"""The filter of a request without one."""
+
+
+def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
+    """Read the value of a STREAM_REQ, or refuse it. `refusal_on_connection` checks what the connection may use.
+
+    Args:
+        value: the bytes of the request's value.
+        manifest: the bucket's.
+        has_collections: the connection's keys carry collection ids; without them it gets the default collection only.
+    """
+    if not has_collections:
+        # The status UNKNOWN_COLLECTION means nothing to such a client.
+        has_default = any(item.collection_id == 0 for _, item in manifest.collections())
+        return StreamFilter(DEFAULT_COLLECTION_ONLY) if has_default else Refusal(Status.EINVAL)
+    if not value:
+        return EVERYTHING
+    try:
+        document = json.loads(value.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return Refusal(Status.EINVAL)
+    if not isinstance(document, dict):
+        return Refusal(Status.EINVAL)
+    return _read(document, manifest)
+
+
+def refusal_on_connection(
+    wanted: StreamFilter, *, has_collections: bool, has_stream_ids: bool, has_sync_writes: bool
+) -> Refusal | None:
+    """Refuse a filter that the connection's settings do not allow; None if they do.
+
+    Args:
+        wanted: the request's filter.
+        has_collections: collections were negotiated; without them the client did not choose the filter.
+        has_stream_ids: `enable_stream_id` was accepted: then every stream needs an id, and otherwise none may have one.
+        has_sync_writes: `enable_sync_writes` was accepted; such a stream may not be filtered.
+    """
+    if (wanted.stream_id is not None) != has_stream_ids:
+        return Refusal(Status.DCP_STREAMID_INVALID)
+    is_filtered = has_collections and wanted.collection_ids is not None
+    return Refusal(Status.NOT_SUPPORTED) if has_sync_writes and is_filtered else None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusal:
+    """Check the members in the server's order; the first wrong one decides the refusal."""
+    stream_id = _stream_id(document)
+    if isinstance(stream_id, Refusal):
+        return stream_id
+    if "collections" in document and "scope" in document:
+        return Refusal(Status.EINVAL)
+    collection_ids, scope_id = _wanted_collections(document, manifest)
+    if isinstance(collection_ids, Refusal):
+        return collection_ids
+    if not _KEYS & document.keys():
+        return Refusal(Status.EINVAL)
+    return StreamFilter(collection_ids, scope_id, stream_id, has_value=True)
+
+
+def _wanted_collections(
+    document: dict[str, Any], manifest: Manifest
+) -> tuple[frozenset[int] | Refusal | None, int | None]:
+    if "scope" in document:
+        scope_id = _hexadecimal(document["scope"])
+        if scope_id is None or scope_id in _RESERVED_SCOPES:
+            return Refusal(Status.EINVAL), None
+        found = next((scope for scope in manifest.scopes if scope.scope_id == scope_id), None)
+        if found is None:
+            return unknown_place(Status.UNKNOWN_SCOPE, manifest.uid), None
+        return frozenset(item.collection_id for item in found.collections), scope_id
+    if "collections" not in document:
+        return None, None
+    names = document["collections"]
+    if not isinstance(names, list):
+        return Refusal(Status.EINVAL), None
+    known = {item.collection_id for _, item in manifest.collections()}
+    ids = set()
+    for name in names:
+        number = _hexadecimal(name)
+        if number is None or number in _RESERVED_COLLECTIONS:
+            return Refusal(Status.EINVAL), None
+        if number not in known:
+            return unknown_place(Status.UNKNOWN_COLLECTION, manifest.uid), None
+        ids.add(number)
+    return frozenset(ids), None
+
+
+def _hexadecimal(text: object) -> int | None:
+    """A collection or scope id, or None."""
+    if not isinstance(text, str):
+        return None
+    if not 0 < len(text) <= 8 or any(digit not in "0123456789abcdefABCDEF" for digit in text):
+        return None
+    return int(text, 16)
+
+
+def _stream_id(document: dict[str, Any]) -> int | Refusal | None:
+    if "sid" not in document:
+        return None
+    number = document["sid"]
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_NUMBER:
+        return Refusal(Status.EINVAL)
+    stream_id = number & 0xFFFF  # the server keeps 16 bits, so that 65536 is 0
+    return stream_id or Refusal(Status.DCP_STREAMID_INVALID)
+
+
+class LiveFilter:
+    """The filter of one stream, as it follows the events of the history.
+
+    Args:
+        wanted: the filter of the request.
+        manifest: the bucket's when the stream began.
+
+    Attributes:
+        collection_ids: every collection that was ever wanted; None for a stream of everything.
+        is_over: every wanted collection, or the wanted scope, was dropped.
+    """
+
+    __slots__ = ("_living", "_manifest", "_scope_id", "collection_ids", "is_over")
+
+    def __init__(self, wanted: StreamFilter, manifest: Manifest) -> None:
+        self.collection_ids = wanted.collection_ids
+        self.is_over = False
+        self._scope_id = wanted.scope_id
+        self._living = set(wanted.collection_ids or ())
+        self._manifest = manifest
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the filter selects no collection and no scope."""
+        return self._scope_id is None and self.collection_ids is not None and not self.collection_ids
+
+    def coming(self, events: Iterable[CollectionEvent]) -> None:
+        """Take events that are about to be sent: collections created in the wanted scope are wanted."""
+        if self._scope_id is None or self.collection_ids is None:
+            return
+        begun = {item.collection_id for item in events if item.event == _BEGIN and item.scope_id == self._scope_id}
+        if not begun <= self.collection_ids:
+            self.collection_ids |= begun
+
+    def passed(self, events: Iterable[CollectionEvent]) -> None:
+        """Take events that were sent or left out: dropping the last wanted collection ends the stream."""
+        if self.collection_ids is None:
+            return
+        for item in events:
+            if item.event == _DROP_SCOPE and item.scope_id == self._scope_id:
+                self.is_over = True
+            elif item.event == _END and self._scope_id is None and item.collection_id in self._living:
+                self._living.discard(item.collection_id)
+                self.is_over = not self._living
+
+    def numbers(self, manifest: Manifest) -> frozenset[int] | None:
+        """The numbers of the wanted collections, and of the scope's events, in a history; None for everything.
+
+        Args:
+            manifest: the bucket's now; it may have collections of the scope whose creation the stream has not reached.
+        """
+        if self.collection_ids is None or self._scope_id is None:
+            return self.collection_ids
+        if manifest is not self._manifest:
+            self._manifest = manifest
+            for scope in manifest.scopes:
+                if scope.scope_id == self._scope_id:
+                    self.collection_ids |= {item.collection_id for item in scope.collections}
+        return self.collection_ids | {events_of_scope(self._scope_id)}

@@ -1,0 +1,55 @@
+"""WireChunk: parts of it, and its batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dcpstream.arrow import WIRE_SCHEMA, DecodeOptions, WireChunk, decode_messages, decode_wire, scan
+from tests.kit import raw_frames
+
+pytestmark = pytest.mark.usefixtures("each_decoder")
+
+IDS = DecodeOptions(stream_ids=True)
+
+
+@pytest.fixture
+def chunk() -> WireChunk:
+    frames = [
+        raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3, stream_id=n % 5 + 1) for n in range(90)
+    ]
+    buffer = b"".join(frames) + raw_frames.marker()
+    return decode_wire(buffer, scan(buffer), IDS)
+
+
+def part(rows: list[int]) -> WireChunk:
+    frames = [raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3, stream_id=n % 5 + 1) for n in rows]
+    return decode_messages(b"".join(frames), IDS)
+
+
+def test_the_batch_has_the_wire_schema_and_is_made_once(chunk: WireChunk) -> None:
+    assert chunk.batch.schema == WIRE_SCHEMA
+    assert chunk.batch is chunk.batch
+    assert len(chunk) == chunk.batch.num_rows == 90
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 90), (3, 70), (5, 5), (89, 90)])
+def test_slice(chunk: WireChunk, start: int, stop: int) -> None:
+    raw_frames.same(chunk.slice(start, stop), part(list(range(start, stop))))
+
+
+def test_slice_of_a_slice(chunk: WireChunk) -> None:
+    raw_frames.same(chunk.slice(10, 60).slice(5, 9), part([15, 16, 17, 18]))
+
+
+def test_select_by_mask_and_by_number(chunk: WireChunk) -> None:
+    rows = list(range(1, 90, 3))
+    raw_frames.same(chunk.select(chunk.opaques == 1), part(rows))
+    raw_frames.same(chunk.select(rows), part(rows))
+    raw_frames.same(chunk.select(np.array([7, 3])), part([7, 3]))
+    raw_frames.same(chunk.select([]), part([]))
+    raw_frames.same(chunk.slice(10, 60).select([0, 2]), part([10, 12]))
+
+
+def test_select_does_not_share_memory(chunk: WireChunk) -> None:
+    assert not np.shares_memory(chunk.select(np.ones(90, np.bool_)).seqno, chunk.seqno)

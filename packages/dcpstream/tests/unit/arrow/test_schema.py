@@ -1,0 +1,43 @@
+"""The schema of changes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dcpstream.arrow import CHANGE_SCHEMA, change_schema
+from dcpstream.errors import ConfigError
+
+
+def test_types_are_what_spark_takes() -> None:
+    assert change_schema() == CHANGE_SCHEMA
+    assert all(field.nullable for field in CHANGE_SCHEMA)
+    kinds = {str(field.type) for field in CHANGE_SCHEMA}
+    assert kinds == {"string", "binary", "int32", "int64", "timestamp[us, tz=UTC]", "map<string, string>"}
+
+
+def test_value_as_text() -> None:
+    schema = change_schema("string")
+    assert schema.field("value").type == pa.string()
+    assert schema.names == CHANGE_SCHEMA.names
+
+
+def test_chosen_columns_keep_the_order() -> None:
+    assert change_schema(columns=["seqno", "key"]).names == ["key", "seqno"]
+    assert change_schema(columns=["seqno"], missing="null") == CHANGE_SCHEMA
+    assert change_schema(columns=[]).names == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "value"),
+    [
+        ({"value_format": "json"}, "value_format", "json"),
+        ({"columns": ["key", "kex", "another"]}, "columns", "another, kex"),
+        ({"missing": "zero"}, "missing", "zero"),
+    ],
+)
+def test_wrong_options_are_named(arguments: dict[str, str], option: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        change_schema(**arguments)
+    assert (caught.value.option, caught.value.value) == (option, value)
+    assert "key" in str(caught.value.allowed) or " or " in str(caught.value.allowed)

@@ -1,0 +1,42 @@
+"""`dcpstream bucket` against a real node."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+import dcpstream_node
+from dcpstream.client import KvClient
+from tests.kit.commands import Commands
+
+
+def test_a_bucket_is_made_emptied_and_dropped(one_node: dcpstream_node.Node, commands: Commands) -> None:
+    at = ("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}")
+    assert commands("bucket", "create", "travel", "--flush", "--max-ttl", "60", *at) == "bucket travel made\n"
+    with KvClient(one_node.connection_string, "Administrator", "password", "travel") as kv:
+        kv.set("a", "{}")
+        found = {each["name"]: each for each in commands.json("bucket", "list", *at)}
+        assert found["travel"]["flush"]
+        assert not found["default"]["flush"]
+        assert "travel   couchbase" in commands("bucket", "list", *at)
+        assert commands.json("bucket", "flush", "travel", "--yes", *at) == {"result": "bucket travel emptied"}
+        assert kv.get("a") is None
+    assert commands("bucket", "drop", "travel", "--yes", *at) == "bucket travel dropped\n"
+    assert "travel" not in commands("bucket", "list", *at)
+
+
+def test_what_the_node_refuses_is_told_in_its_words(one_node: dcpstream_node.Node, commands: Commands) -> None:
+    at = ("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}")
+    assert "Flush is disabled for the bucket" in commands.refused("bucket", "flush", "default", "--yes", *at)
+    assert "Bucket with given name already exists" in commands.refused("bucket", "create", "default", *at)
+    assert "check --user and --password" in commands.refused("bucket", "list", *at, "--password", "x", expect=4)
+
+
+def test_without_a_terminal_nothing_is_dropped_unasked(
+    one_node: dcpstream_node.Node, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    at = ("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}")
+    assert "Go on?" in commands("bucket", "drop", "default", *at, expect=130)
+    assert "default" in commands("bucket", "list", *at)

@@ -1,0 +1,684 @@
+"""One connection's streams, through the whole machine: bytes in, events and bytes out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcpstream.client.machine.connection.collection_events import follow
+from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
+from dcpstream.client.machine.connection.events import (
+    Answer,
+    CollectionEvents,
+    RowsReceived,
+    Stream,
+    StreamBroken,
+    StreamDone,
+    StreamOpened,
+    StreamRefused,
+    StreamStopped,
+)
+from dcpstream.client.machine.reader.catalog import Catalog
+from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S
+from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
+from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
+from dcpstream.wire import (
+    Feature,
+    Frame,
+    FrameReader,
+    Magic,
+    Opcode,
+    Status,
+    StreamFlag,
+    encode_request,
+    encode_response,
+)
+from dcpstream.wire.messages.kv import GetAllVbSeqnos
+from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
+from tests.kit.client_machines import new_connection, pump, ready_connection
+from tests.kit.fake_node import GRANTED, FakeNode
+from tests.kit.messages import (
+    LOG,
+    accepted,
+    deletion,
+    marker,
+    mutation,
+    oso,
+    rollback,
+    seqno_advanced,
+    stream_end,
+    system_event,
+)
+from tests.kit.recorded import split_frames
+from tests.kit.rules import rule
+
+
+def open_stream(connection: NodeConnection, end: int = MAX_SEQNO, offset: StreamOffset = StreamOffset.ZERO) -> Stream:
+    assert connection.session is not None
+    return connection.session.open_stream(0, offset, end, 0.0)
+
+
+def sent(connection: NodeConnection) -> list[Frame]:
+    reader = FrameReader()
+    reader.receive_data(connection.data_to_send())
+    return list(reader.frames())
+
+
+def seqnos(events: Iterable[object]) -> list[int]:
+    """The seqnos of all rows that count."""
+    result = []
+    for event in events:
+        if isinstance(event, RowsReceived):
+            for first, stop in event.keep:
+                result += [event.rows.seqno(row) for row in range(first, stop)]
+    return result
+
+
+def row_seqnos(events: Iterator[object]) -> list[int]:
+    """The same of rows in both shapes."""
+    received = [event for event in events if isinstance(event, RowsReceived)]
+    return [event.rows.seqno(row) for event in received for first, stop in event.keep for row in range(first, stop)]
+
+
+@pytest.fixture
+def connection() -> NodeConnection:
+    return ready_connection()[0]
+
+
+@rule("CLI-04")
+def test_the_request_carries_the_whole_position(connection: NodeConnection) -> None:
+    open_stream(connection, 99, StreamOffset(0xA, 7, 3, None))
+    (request,) = sent(connection)
+    assert struct.unpack(">IIQQQQQ", request.extras) == (StreamFlag.ACTIVE_ONLY, 0, 7, 99, 0xA, 3, MAX_SEQNO)
+
+
+def test_at_zero_no_branch_is_named(connection: NodeConnection) -> None:
+    open_stream(connection, 99, StreamOffset(0xA, 0, 0, 0))
+    assert struct.unpack(">IIQQQQQ", sent(connection)[0].extras)[4] == 0
+
+
+def test_a_stream_from_marker_to_end(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    connection.receive_data(
+        accepted(opaque)
+        + marker(opaque, 0, 3)
+        + mutation(opaque, 1)
+        + deletion(opaque, 3)
+        + marker(opaque, 4, 9)
+        + stream_end(opaque, 2),
+        0.0,
+    )
+    opened, rows, stopped = connection.events()
+    assert opened == StreamOpened(stream, LOG, StreamOffset(0xA, 0, 0, 0))
+    assert isinstance(rows, RowsReceived)
+    assert rows.offsets == {0: StreamOffset(0xA, 3, 0, 3)}
+    assert seqnos([rows]) == [1, 3]
+    assert stopped == StreamStopped(stream, 2)
+
+
+def test_rollback_and_other_refusals(connection: NodeConnection) -> None:
+    first, second = open_stream(connection), open_stream(connection)
+    refusal = encode_response(
+        Opcode.DCP_STREAM_REQ, status=Status.NOT_MY_VBUCKET, opaque=second.opaque, value=b'{"rev": 2}'
+    )
+    connection.receive_data(rollback(first.opaque, 5) + refusal, 0.0)
+    assert list(connection.events()) == [
+        StreamRefused(first, Status.ROLLBACK, 5),
+        StreamRefused(second, Status.NOT_MY_VBUCKET, None, b'{"rev": 2}'),
+    ]
+
+
+def test_an_end_inside_a_snapshot_closes_the_stream_and_drops_the_rest(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 5)
+    opaque = stream.opaque
+    sent(connection)
+    connection.receive_data(
+        accepted(opaque) + marker(opaque, 0, 9) + b"".join(mutation(opaque, seqno) for seqno in (1, 4, 6, 7)), 0.0
+    )
+    events = list(connection.events())
+    assert seqnos(events) == [1, 4]
+    assert isinstance(events[1], RowsReceived)
+    assert events[1].offsets == {0: StreamOffset(0xA, 5, 0, 9)}
+    assert events[-1] == StreamDone(stream)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_CLOSE_STREAM]
+    connection.receive_data(mutation(opaque, 8) + mutation(opaque, 9) + stream_end(opaque, 1), 0.0)
+    assert list(connection.events()) == []
+
+
+def test_an_end_that_is_hit_exactly(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 5)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 9) + mutation(stream.opaque, 5), 0.0)
+    events = list(connection.events())
+    assert seqnos(events) == [5]
+    assert events[-1] == StreamDone(stream)
+
+
+def reach_end_of_history(connection: NodeConnection) -> Stream:
+    """A stream whose end is that of its last snapshot; the STREAM_END has not come yet."""
+    stream = open_stream(connection, 5)
+    sent(connection)
+    opaque = stream.opaque
+    connection.receive_data(accepted(opaque) + marker(opaque, 0, 5) + mutation(opaque, 5), 0.0)
+    assert list(connection.events())[-1] == StreamDone(stream)
+    return stream
+
+
+def test_a_stream_that_the_node_ends_itself_is_not_closed(connection: NodeConnection) -> None:
+    stream = reach_end_of_history(connection)
+    connection.receive_data(stream_end(stream.opaque, 0), 0.0)
+    assert list(connection.events()) == []
+    open_stream(connection, 9, StreamOffset(0xA, 5, 0, 5))
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_STREAM_REQ]
+
+
+def test_a_stream_that_has_not_ended_yet_is_closed_before_the_next_one(connection: NodeConnection) -> None:
+    stream = reach_end_of_history(connection)
+    following = open_stream(connection, 9, StreamOffset(0xA, 5, 0, 5))
+    closing, request = sent(connection)
+    assert (closing.opcode, request.opcode) == (Opcode.DCP_CLOSE_STREAM, Opcode.DCP_STREAM_REQ)
+    connection.receive_data(
+        stream_end(stream.opaque, 0)
+        + encode_response(Opcode.DCP_CLOSE_STREAM, status=Status.KEY_ENOENT, opaque=closing.opaque)
+        + accepted(following.opaque),
+        0.0,
+    )
+    (opened,) = connection.events()
+    assert isinstance(opened, StreamOpened)
+
+
+def test_a_stream_whose_end_was_lowered_is_closed(connection: NodeConnection) -> None:
+    stream = open_stream(connection, 9)
+    sent(connection)
+    stream.end_seqno = 5
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 5) + mutation(stream.opaque, 5), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_CLOSE_STREAM]
+
+
+@pytest.mark.parametrize("seqno", [5, 6])
+def test_an_end_is_reached_without_a_row_too(connection: NodeConnection, seqno: int) -> None:
+    for message in (seqno_advanced, lambda opaque, at: system_event(opaque, at, "c", 8)):
+        stream = open_stream(connection, 5)
+        opaque = stream.opaque
+        connection.receive_data(accepted(opaque) + marker(opaque, 0, 9) + message(opaque, seqno), 0.0)
+        events = list(connection.events())
+        assert StreamDone(stream) in events
+        assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 9, stream.tracker.offset.manifest_uid)
+
+
+@rule("CLI-17")
+def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    streams = [connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0) for vbid in range(3)]
+    data = b"".join(accepted(stream.opaque) + marker(stream.opaque, 0, 10, vbid=stream.vbid) for stream in streams)
+    for seqno in (1, 2):
+        data += b"".join(mutation(stream.opaque, seqno + stream.vbid, vbid=stream.vbid) for stream in streams)
+    connection.receive_data(data, 0.0)
+    rows = [event for event in connection.events() if isinstance(event, RowsReceived)]
+    assert {vbid: offset.seqno for vbid, offset in rows[-1].offsets.items()} == {0: 2, 1: 3, 2: 4}
+    assert seqnos(list(rows)) == [1, 2, 3, 2, 3, 4]
+
+
+def test_a_new_collection_is_told_between_the_rows_around_it(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    stream.names = Catalog(None)
+    data = accepted(opaque) + marker(opaque, 0, 5) + mutation(opaque, 3)
+    connection.receive_data(data + system_event(opaque, 4, "fleet", 9) + mutation(opaque, 5), 0.0)
+    rows = next(event for event in connection.events() if isinstance(event, RowsReceived))
+    before, told, after = rows.parts()
+    assert isinstance(before, RowsReceived)
+    assert isinstance(after, RowsReceived)
+    assert isinstance(told, CollectionEvents)
+    assert [part.offsets[0].seqno for part in (before, told, after)] == [3, 4, 5]
+    assert told.offsets[0] == StreamOffset(0xA, 4, 0, 5, 5)
+    (event,) = told.events
+    assert (event.op, event.seqno, event.vbuuid, event.manifest_uid) == (Op.COLLECTION_CREATED, 4, 0xA, 5)
+    assert (event.scope, event.collection, event.scope_id, event.collection_id) == ("0x0", "fleet", 0, 9)
+    assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 5, 5)
+
+
+def test_noops_are_answered(connection: NodeConnection) -> None:
+    connection.receive_data(encode_request(Opcode.DCP_NOOP, opaque=10000001), 0.0)
+    (answer,) = sent(connection)
+    assert (answer.is_response, answer.opcode, answer.opaque) == (True, Opcode.DCP_NOOP, 10000001)
+
+
+def test_markers_that_want_an_answer_get_one(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    sent(connection)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 4, flags=0x9), 0.0)
+    (answer,) = sent(connection)
+    assert (answer.opcode, answer.opaque) == (Opcode.DCP_SNAPSHOT_MARKER, stream.opaque)
+
+
+def test_markers_of_the_newer_layout(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    newer = encode_request(
+        Opcode.DCP_SNAPSHOT_MARKER,
+        opaque=stream.opaque,
+        extras=b"\x02",
+        value=struct.pack(">QQIQQQQ", 0, 6, 2, 6, 0, 0, 0),
+    )
+    connection.receive_data(accepted(stream.opaque) + newer + mutation(stream.opaque, 2), 0.0)
+    assert stream.tracker.offset == StreamOffset(0xA, 2, 0, 6)
+
+
+def test_rows_before_a_broken_message_are_told_because_the_position_is_past_them(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    opaque = stream.opaque
+    good = accepted(opaque) + marker(opaque, 0, 9) + mutation(opaque, 1) + mutation(opaque, 2)
+    for broken, told in (
+        (encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=opaque, extras=b"\x02\x03"), [1, 2]),
+        (encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=opaque, extras=b"123"), [1, 2]),
+        (mutation(opaque, 50), []),  # a row outside its snapshot makes those in a row with it doubtful
+    ):
+        other, _ = ready_connection()
+        stream = open_stream(other)
+        other.receive_data(good + broken, 0.0)
+        assert seqnos(other.events()) == told
+        assert stream.tracker.seqno == len(told)
+
+
+def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    assert connection.session is not None
+    stream = open_stream(connection)
+    sent(connection)
+    rows = b"".join(mutation(stream.opaque, seqno, value=b"x" * 100) for seqno in range(1, 5))
+    data = marker(stream.opaque, 0, 10) + rows
+    connection.receive_data(accepted(stream.opaque) + data, 0.0)
+    assert sent(connection) == []
+    (received,) = [event for event in connection.events() if isinstance(event, RowsReceived)]
+    assert received.flow_bytes == len(data), "responses are not counted, markers are"
+    connection.session.consumed(received.flow_bytes)
+    (ack,) = sent(connection)
+    assert (ack.opcode, ack.extras) == (Opcode.DCP_BUFFER_ACK, struct.pack(">I", len(data)))
+
+
+def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    assert connection.session is not None
+    stream = open_stream(connection)
+    connection.session.close_stream(stream)
+    sent(connection)
+    connection.receive_data(accepted(stream.opaque) + mutation(stream.opaque, 1, value=b"x" * 300), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
+
+
+@rule("CLI-17")
+def test_other_requests_are_answered_by_opaque(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    opaque = connection.session.request(GetAllVbSeqnos(state=None, collection_id=None), 0.0)
+    connection.receive_data(encode_response(Opcode.GET_ALL_VB_SEQNOS, opaque=opaque, value=b"12"), 0.0)
+    (answer,) = connection.events()
+    assert isinstance(answer, Answer)
+    assert (answer.opaque, answer.frame.value) == (opaque, b"12")
+
+
+def test_an_answer_to_another_question_is_refused(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    opaque = connection.session.request(GetAllVbSeqnos(state=None, collection_id=None), 0.0)
+    with pytest.raises(RemoteProtocolError):
+        connection.receive_data(encode_response(Opcode.NOOP, opaque=opaque), 0.0)
+
+
+def test_silence_is_noticed(connection: NodeConnection) -> None:
+    connection.handle_timeout(connection.next_timeout() - 0.1)
+    with pytest.raises(DeadConnection, match="silent"):
+        connection.handle_timeout(connection.next_timeout())
+
+
+def test_a_frame_that_stops_in_the_middle_is_noticed(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    connection.receive_data(accepted(stream.opaque), 1.0)
+    frame = marker(stream.opaque, 0, 9)
+    silence = connection.next_timeout()
+    connection.receive_data(frame[:30], 2.0)
+    connection.receive_data(frame[30:35], 9.0)
+    assert connection.next_timeout() == 9.0 + FRAME_STALL_S < silence
+    connection.handle_timeout(9.0 + FRAME_STALL_S - 0.1)
+    with pytest.raises(DeadConnection, match="sent 35 bytes of a frame, and then nothing for 10 s"):
+        connection.handle_timeout(9.0 + FRAME_STALL_S)
+    connection.receive_data(frame[35:], 30.0)
+    assert connection.next_timeout() > silence
+
+
+def test_an_answer_that_does_not_come_is_noticed(connection: NodeConnection) -> None:
+    open_stream(connection)
+    now = 0.0
+    while now < ANSWER_TIMEOUT_S:
+        now += 20.0
+        connection.receive_data(encode_request(Opcode.DCP_NOOP, opaque=1), now)
+    with pytest.raises(DeadConnection, match="DCP_STREAM_REQ"):
+        connection.handle_timeout(now)
+
+
+def test_a_handshake_that_does_not_end_is_noticed() -> None:
+    connection = new_connection()
+    with pytest.raises(ConnectTimeout):
+        connection.handle_timeout(connection.next_timeout())
+
+
+def test_garbage_instead_of_a_handshake() -> None:
+    with pytest.raises(RemoteProtocolError, match="is it the data port"):
+        new_connection().receive_data(b"HTTP/1.1 400 Bad Request\r\n\r\n", 0.0)
+
+
+def test_garbage_later(connection: NodeConnection) -> None:
+    with pytest.raises(Exception, match="magic"):
+        connection.receive_data(b"?" * 24, 0.0)
+
+
+def test_without_collections_keys_have_no_prefix_and_filters_are_not_sent() -> None:
+    node = FakeNode(granted=[code for code in GRANTED if code != Feature.COLLECTIONS])
+    connection, _ = ready_connection(node)
+    assert connection.session is not None
+    assert not connection.session.has_collections
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[0])
+    assert sent(connection)[0].value == b""
+
+
+def test_a_filter_names_collections_in_hexadecimal(connection: NodeConnection) -> None:
+    assert connection.session is not None
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[8, 0x1F])
+    assert sent(connection)[0].value == b'{"collections": ["8", "1f"]}'
+
+
+@rule("CLI-19")
+def test_a_frame_larger_than_the_buffer(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    value = bytes(3 * RECEIVE_BYTES)
+    connection.receive_data(
+        accepted(stream.opaque)
+        + marker(stream.opaque, 0, 2)
+        + mutation(stream.opaque, 1, value=value)
+        + mutation(stream.opaque, 2),
+        0.0,
+    )
+    assert seqnos(connection.events()) == [1, 2]
+
+
+CONVERSATION = (
+    accepted(1)
+    + marker(1, 0, 4)
+    + b"".join(mutation(1, seqno, value=b"x" * seqno) for seqno in (1, 2, 4))
+    + encode_request(Opcode.DCP_NOOP, opaque=7)
+    + marker(1, 5, 6)
+    + deletion(1, 6)
+    + stream_end(1, 2)
+)
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
+def test_every_split_of_the_bytes_tells_the_same(arrow: bool, cuts: list[int]) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    connection, _ = ready_connection(arrow=arrow)
+    stream = open_stream(connection)
+    assert stream.opaque == 1
+    events: list[object] = []
+    bounds = sorted({0, *cuts, len(CONVERSATION)})
+    for first, last in pairwise(bounds):
+        connection.receive_data(CONVERSATION[first:last], 0.0)
+        events += connection.events()
+    rows = [event for event in events if isinstance(event, RowsReceived)]
+    assert sum(stop - first for event in rows for first, stop in event.keep) == 4
+    assert rows[-1].offsets == {0: StreamOffset(0xA, 6, 5, 6)}
+    assert events[-1] == StreamStopped(stream, 2)
+
+
+def test_byte_by_byte_from_the_first_one() -> None:
+    node, connection = FakeNode(), new_connection()
+    while data := connection.data_to_send():
+        for byte in node.receive(data):
+            connection.receive_data(bytes((byte,)), 0.0)
+    assert connection.is_ready
+    pump(connection, node)
+
+
+@rule("CLI-02")
+def test_the_log_of_a_resumed_stream_is_the_new_one(connection: NodeConnection) -> None:
+    log = FailoverLog.of((0xB, 9), (0xA, 0))
+    stream = open_stream(connection, offset=StreamOffset(0xA, 5, 2, 9))
+    connection.receive_data(accepted(stream.opaque, log), 0.0)
+    assert stream.tracker.offset == StreamOffset(0xB, 5, 2, 9)
+
+
+def clustermap_like(opcode: int) -> bytes:
+    return struct.pack(">BBHBBHIIQ", Magic.SERVER_REQUEST, opcode, 0, 0, 0, 0, 0, 0, 0)
+
+
+START = marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2)
+"""What comes first in the cases below, after the node has accepted the stream with opaque 1."""
+
+STREAM_FAULTS = {
+    "a seqno again": START + mutation(1, 2),
+    "a seqno again, behind a control": START + seqno_advanced(1, 3) + mutation(1, 3),
+    "a falling seqno": START + mutation(1, 5) + mutation(1, 4) + mutation(1, 6),
+    "seqno 0": marker(1, 0, 9) + mutation(1, 0),
+    "an advanced seqno again": START + seqno_advanced(1, 2),
+    "a system event again": START + system_event(1, 2, "c", 9),
+    "a row below its snapshot": marker(1, 3, 9) + mutation(1, 2),
+    "a row above its snapshot": START + mutation(1, 10),
+    "a row in front of its marker": mutation(1, 1),
+    "an advanced seqno in front of its marker": seqno_advanced(1, 1),
+    "a row of another vbucket": START + mutation(1, 3, vbid=2),
+    "a row of another vbucket between sound ones": START + mutation(1, 3, vbid=2) + mutation(1, 4),
+    "a marker of another vbucket": START + marker(1, 3, 9, vbid=1),
+    "an end of another vbucket": START + stream_end(1, 2, vbid=1),
+    "a marker that ends before it starts": marker(1, 5, 4),
+    "a marker that goes back": START + marker(1, 0, 1),
+    "a marker that overlaps": START + mutation(1, 5) + marker(1, 3, 20),
+    "an end for an empty filter without one": stream_end(1, 7),
+    "an end without a reason": encode_request(Opcode.DCP_STREAM_END, opaque=1),
+    "an order that was not asked for": oso(1, 1),
+    "short extras of a system event": START + encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=1, extras=b"1"),
+    "a marker of unknown layout": START + encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=1, extras=b"12345"),
+}
+"""They cost the stream."""
+
+CONNECTION_FAULTS = {
+    "a row of a stream that never was": START + mutation(77, 3),
+    "a marker of a stream that never was": START + marker(77, 0, 9),
+    "an end of a stream that never was": START + stream_end(77, 0),
+    "an unknown request": START + encode_request(0xEE, opaque=1),
+    "a request that producers do not send": START + encode_request(Opcode.DCP_ADD_STREAM, opaque=1, extras=bytes(4)),
+    "an unknown request of the server": clustermap_like(0x77),
+    "an answer to nothing": encode_response(Opcode.NOOP, opaque=99),
+    "a second answer": accepted(1),
+    "a refused BUFFER_ACK": encode_response(Opcode.DCP_BUFFER_ACK, status=Status.EINVAL),
+    "short extras of a row": encode_request(Opcode.DCP_MUTATION, opaque=1, extras=bytes(7), key=b"\0k"),
+}
+"""They cost the connection."""
+
+
+def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]) -> None:
+    """Receive each piece by itself, and collect the seqnos of its events, also those before an error."""
+    for piece in pieces:
+        try:
+            connection.receive_data(piece, 0.0)
+        finally:
+            told += row_seqnos(connection.events())
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("end", [8, MAX_SEQNO])
+@pytest.mark.parametrize("name", CONNECTION_FAULTS)
+def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
+    """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    data = CONNECTION_FAULTS[name]
+    frames = split_frames(data)
+    for pieces in ([accepted(1) + data], [accepted(1), *frames]):
+        connection, _ = ready_connection(arrow=arrow)
+        stream = open_stream(connection, end)
+        told: list[int] = []
+        with pytest.raises((RemoteProtocolError, WireError)):
+            receive_all(connection, pieces, told)
+        assert told == sorted(set(told))
+        assert set(told) <= {1, 2}
+        assert stream.tracker.seqno <= 2
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("end", [8, MAX_SEQNO])
+@pytest.mark.parametrize("name", STREAM_FAULTS)
+def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, arrow: bool) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    data = STREAM_FAULTS[name]
+    for pieces in ([accepted(1) + data], [accepted(1), *split_frames(data)]):
+        connection, _ = ready_connection(arrow=arrow)
+        assert connection.session is not None
+        stream = open_stream(connection, end)
+        other = connection.session.open_stream(1, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+        sent(connection)
+        others = marker(other.opaque, 0, 9, vbid=1) + mutation(other.opaque, 7, vbid=1)
+        events = []
+        for piece in [*pieces, mutation(stream.opaque, 6), accepted(other.opaque) + others]:
+            connection.receive_data(piece, 0.0)
+            events += list(connection.events())
+        (broken,) = (event for event in events if isinstance(event, StreamBroken))
+        assert broken.stream is stream
+        assert "broke the protocol: vbucket 0: " in str(broken.error)
+        told = row_seqnos(iter(events))
+        assert told.pop() == 7, "the other stream goes on"
+        assert told == sorted(set(told))
+        assert set(told) <= {1, 2, 5}
+        assert stream.tracker.seqno <= 5
+        is_over = b"\x80\x55" in data and "vbucket" not in name and "reason" not in name
+        answers = [frame.opcode for frame in sent(connection) if frame.opcode != Opcode.DCP_BUFFER_ACK]
+        assert answers == ([] if is_over else [Opcode.DCP_CLOSE_STREAM])
+
+
+@pytest.mark.parametrize("reason", [0, 2])
+def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection, reason: int) -> None:
+    stream = open_stream(connection)
+    connection.receive_data(accepted(1) + START + stream_end(1, reason) + mutation(1, 3) + stream_end(1, reason), 0.0)
+    events = list(connection.events())
+    assert seqnos(events) == [1, 2]
+    assert events[-1] == StreamStopped(stream, reason)
+    assert sum(isinstance(event, StreamStopped) for event in events) == 1
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
+def test_rows_are_told_only_while_they_rise(arrow: bool, seqnos: list[int]) -> None:
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    is_sound = seqnos == sorted(set(seqnos))
+    connection, _ = ready_connection(arrow=arrow)
+    open_stream(connection)
+    data = accepted(1) + marker(1, 0, 12) + b"".join(mutation(1, seqno) for seqno in seqnos)
+    connection.receive_data(data, 0.0)
+    events = list(connection.events())
+    assert row_seqnos(iter(events)) == (seqnos if is_sound else [])
+    assert ["comes after" in str(event.error) for event in events if isinstance(event, StreamBroken)] == (
+        [] if is_sound else [True]
+    )
+
+
+def test_streams_may_be_mixed_row_by_row() -> None:
+    connection, _ = ready_connection()
+    assert connection.session is not None
+    for vbid in range(3):
+        connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
+    data = b"".join(accepted(number + 1) + marker(number + 1, 0, 50, vbid=number) for number in range(3))
+    for seqno in range(1, 51):
+        data += b"".join(mutation(number + 1, seqno, vbid=number) for number in range(3))
+    connection.receive_data(data, 0.0)
+    assert len(row_seqnos(connection.events())) == 150
+
+
+def test_what_is_legal_at_the_borders(connection: NodeConnection) -> None:
+    """A first marker begins where the request's snapshot did; a later one may begin at the position."""
+    stream = open_stream(connection, MAX_SEQNO, StreamOffset(0xA, 7, 3, 9))
+    connection.receive_data(
+        accepted(1) + marker(1, 3, 9) + mutation(1, 9) + marker(1, 9, 12) + mutation(1, 12) + marker(1, 13, 13), 0.0
+    )
+    assert stream.tracker.offset == StreamOffset(0xA, 12, 9, 12)
+
+
+def test_more_than_the_window_and_a_frame_is_too_much() -> None:
+    connection, _ = ready_connection(buffer_bytes=1000)
+    open_stream(connection)
+    value = bytes(10 * 1024 * 1024)
+    connection.receive_data(accepted(1) + marker(1, 0, 9), 0.0)
+    rows = [mutation(1, seqno, value=value) for seqno in range(1, 5)]
+    with pytest.raises(RemoteProtocolError, match="in spite of a window of 1000"):
+        receive_all(connection, rows, [])
+
+
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.KEY_ENOENT])
+def test_messages_of_a_stream_that_was_closed_are_dropped_and_acknowledged(status: int) -> None:
+    """KEY_ENOENT says that the node has ended the stream. What it had queued by then comes as the window opens."""
+    connection, _ = ready_connection(buffer_bytes=1000)
+    assert connection.session is not None
+    stream = open_stream(connection)
+    connection.receive_data(accepted(1), 0.0)
+    connection.session.close_stream(stream)
+    closing = sent(connection)[-1]
+    answer = encode_response(Opcode.DCP_CLOSE_STREAM, status=status, opaque=closing.opaque)
+    connection.receive_data(answer + START + marker(1, 3, 4) + mutation(1, 3, value=bytes(300)), 0.0)
+    assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_BUFFER_ACK]
+    connection.receive_data(stream_end(1, 0), 0.0)
+    assert [type(event) for event in connection.events()] == [StreamOpened]
+
+
+def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: bool) -> ManifestEvent:
+    """What an event of a node becomes, in either form."""
+    stream = open_stream(connection)
+    stream.names = Catalog(None)
+    frame = encode_stored_event(event, vbid=0, by_seqno=4)
+    extras = struct.pack(">QIB", 4, event.event, 2 if flatbuffers else frame[36])
+    key, value = frame[37 : 37 + len(event.name.encode())], frame[37 + len(event.name.encode()) :]
+    if flatbuffers:
+        key, value = b"", flatbuffer_of(event)
+    message = encode_request(Opcode.DCP_SYSTEM_EVENT, opaque=stream.opaque, extras=extras, key=key, value=value)
+    connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 5) + message, 0.0)
+    rows = next(item for item in connection.events() if isinstance(item, RowsReceived))
+    (group,) = rows.parts()
+    assert isinstance(group, CollectionEvents)
+    return group.events[0]
+
+
+@pytest.mark.parametrize("flatbuffers", [False, True])
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (CollectionEvent(0, 7, 9, 10, "fleet"), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 0)),
+        (CollectionEvent(0, 7, 9, 10, "fleet", 60), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 60)),
+        (CollectionEvent(1, 7, 9, 10), (Op.COLLECTION_DROPPED, "0x9", "0xa", 9, 10, None)),
+        (CollectionEvent(3, 7, 9, 0, "shop"), (Op.SCOPE_CREATED, "shop", "", 9, None, None)),
+        (CollectionEvent(4, 7, 9), (Op.SCOPE_DROPPED, "0x9", "", 9, None, None)),
+    ],
+)
+def test_events_in_both_forms_say_the_same(
+    connection: NodeConnection, event: CollectionEvent, expected: tuple[object, ...], flatbuffers: bool
+) -> None:
+    found = told(connection, event, flatbuffers=flatbuffers)
+    assert (found.op, found.scope, found.collection, found.scope_id, found.collection_id, found.max_ttl) == expected
+    assert (found.seqno, found.manifest_uid, found.offset.seqno) == (4, 7, 4)
+
+
+def test_a_modified_collection_is_told_by_its_name(connection: NodeConnection) -> None:
+    found = told(connection, CollectionEvent(5, 7, 9, 10, "fleet", 60), flatbuffers=True)
+    assert (found.op, found.collection, found.max_ttl) == (Op.COLLECTION_MODIFIED, "fleet", 60)
+    assert not found.op.empties_collection
+
+
+def test_a_flushed_collection_is_told_apart_from_a_new_one(connection: NodeConnection) -> None:
+    stream = open_stream(connection)
+    stream.names = Catalog(None)
+    event = CollectionEvent(0, 7, 9, 10, "fleet", 0, 8)
+    stream.tracker.opened(FailoverLog.of((0xA, 0)))
+    assert follow(stream, event, 4)[0].op is Op.COLLECTION_FLUSHED

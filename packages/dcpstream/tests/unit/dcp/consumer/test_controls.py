@@ -1,0 +1,86 @@
+"""The questions of a consumer before its first stream."""
+
+import pytest
+
+from dcpstream.dcp.consumer.controls import TRANSITIONS, Negotiation, NegotiationEvent, NegotiationState
+from dcpstream.dcp.controls import ReplicaWishes, asked_by_replica
+from dcpstream.errors import LocalProtocolError, RemoteProtocolError
+from dcpstream.wire import Opcode, Status, decode_frame, encode_response
+
+
+def answered(negotiation, opcode, opaque, status=0):
+    data = encode_response(opcode, status=status, opaque=opaque)
+    return [decode_frame(question) for question in negotiation.answered(decode_frame(data))]
+
+
+def refused(negotiation, opcode, opaque):
+    """Nothing waits for this answer, and it changes nothing."""
+    before = negotiation.state
+    with pytest.raises(RemoteProtocolError, match="nothing waits for"):
+        answered(negotiation, opcode, opaque)
+    return negotiation.state is before
+
+
+def new_negotiation(name=""):
+    opaques = iter(range(1, 100))
+    return Negotiation(name, lambda: next(opaques))
+
+
+def test_until_the_error_map_is_there_nothing_else_is_asked():
+    negotiation = new_negotiation()
+    buffer, error_map = (decode_frame(data) for data in negotiation.begin())
+    assert (buffer.key, error_map.opcode, error_map.value) == (b"connection_buffer_size", Opcode.GET_ERROR_MAP, b"\0\0")
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
+    assert refused(negotiation, Opcode.DCP_CONTROL, buffer.opaque)
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert control.key == b"enable_noop"
+    assert not negotiation.is_done
+
+
+def test_what_was_accepted_is_known():
+    negotiation = new_negotiation("node")
+    _, error_map = (decode_frame(data) for data in negotiation.begin())
+    asked = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    count = 0
+    while asked:
+        status = Status.EINVAL if asked[0].key == b"change_streams" else 0
+        asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque, status)
+        count += 1
+    assert negotiation.is_done
+    names = [name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1, "node"))][1:]
+    assert count == len(names)
+    assert negotiation.accepted == set(names) - {"change_streams"}
+
+
+def test_a_control_is_answered_once():
+    negotiation = new_negotiation()
+    _, error_map = (decode_frame(data) for data in negotiation.begin())
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert refused(negotiation, Opcode.DCP_CONTROL, control.opaque + 50)
+    assert answered(negotiation, Opcode.DCP_CONTROL, control.opaque)
+    assert refused(negotiation, Opcode.DCP_CONTROL, control.opaque)
+    assert refused(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+
+
+@pytest.mark.parametrize("event", NegotiationEvent)
+@pytest.mark.parametrize("state", NegotiationState)
+def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refused(state, event):
+    negotiation = new_negotiation()
+    negotiation.state = state
+    if TRANSITIONS.is_legal(state, event):
+        negotiation._go(event)
+        assert negotiation.state is TRANSITIONS.rows[state][event]
+    else:
+        with pytest.raises(LocalProtocolError if event is NegotiationEvent.BEGUN else RemoteProtocolError):
+            negotiation._go(event)
+        assert negotiation.state is state
+
+
+def test_the_answer_to_the_buffer_size_may_come_at_any_time():
+    negotiation = new_negotiation()
+    buffer, error_map = (decode_frame(data) for data in negotiation.begin())
+    asked = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    while not negotiation.is_done:
+        asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque)
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
+    assert negotiation.is_done

@@ -1,0 +1,39 @@
+"""The stats of a producer have the names that the recorded server gives them."""
+
+import re
+
+from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.producer.stats import producer_stats
+from dcpstream.wire import Feature, Opcode, decode_frame
+from tests.kit.lists import ListSource, ListVBucket, frame_of
+from tests.kit.recorded import server_transcript
+
+
+def recorded_names():
+    """Names of the connection stats-prod in the `dcp` group, vbucket numbers as N."""
+    for line in server_transcript("s22"):
+        if line.direction == "s2c" and len(line.frame) > 24 and line.frame[1] == Opcode.STAT:
+            name = decode_frame(line.frame).key.decode()
+            if name.startswith("eq_dcpq:stats-prod:"):
+                yield re.sub(r"\d+", "N", name)
+
+
+def test_names_as_recorded():
+    source = ListSource(ListVBucket(731))
+    machine = ProducerConnection("stats-prod", 1, frozenset((Feature.XERROR, Feature.SNAPPY)), source, 0.0)
+    machine.handle(frame_of(Opcode.DCP_CONTROL, key=b"connection_buffer_size", value=b"10000"), 0.0)
+    machine.handle(frame_of(Opcode.DCP_STREAM_REQ, vbid=731, extras=bytes(8) + bytes(8) + b"\xff" * 8 + bytes(24)), 0.0)
+    machine.data_to_send(1000, 0.0)
+    machine.data_to_send(1000, 1.0)
+    machine.vbucket_rolled_back(731, 1.0)
+    machine.data_to_send(1000, 2.0)
+    machine.handle(frame_of(Opcode.DCP_STREAM_REQ, vbid=731, extras=bytes(8) + bytes(8) + b"\xff" * 8 + bytes(24)), 2.0)
+    machine.data_to_send(1000, 3.0)
+    assert {re.sub(r"\d+", "N", name) for name, _ in producer_stats(machine)} == set(recorded_names())
+
+
+def test_values_are_text_as_the_server_writes_it():
+    source = ListSource(ListVBucket(1))
+    machine = ProducerConnection("c", 1, frozenset(), source, 0.0)
+    assert all(isinstance(value, str) for _, value in producer_stats(machine))
+    assert dict(producer_stats(machine))["eq_dcpq:c:noop_enabled"] == "false"

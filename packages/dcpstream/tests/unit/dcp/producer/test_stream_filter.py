@@ -1,0 +1,176 @@
+"""The JSON value of STREAM_REQ, and the filter that follows the events of a stream's own history."""
+
+import pytest
+
+from dcpstream.dcp.producer.stream_filter import LiveFilter, StreamFilter, read_filter, refusal_on_connection
+from dcpstream.dcp.refusals import Refusal
+from dcpstream.model import Collection, Manifest, Scope
+from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire.system_events import CollectionEvent, events_of_scope
+
+MANIFEST = Manifest(
+    3,
+    (Scope(0, "_default", (Collection(0, "_default"), Collection(8, "fruit"))), Scope(9, "s", (Collection(10, "v"),))),
+)
+
+
+def read(value, *, collections=True, sids=False, sync=False):
+    """The filter, or the refusal of the value or else of the connection."""
+    found = read_filter(value, MANIFEST, has_collections=collections)
+    if isinstance(found, Refusal):
+        return found
+    refusal = refusal_on_connection(found, has_collections=collections, has_stream_ids=sids, has_sync_writes=sync)
+    return refusal or found
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"", StreamFilter()),
+        (b'{"uid":"1"}', StreamFilter()),
+        (b'{"uid":"zz","more":1}', StreamFilter()),
+        (b'{"collections":["8","a"]}', StreamFilter(frozenset((8, 10)))),
+        (b'{"collections":["0"]}', StreamFilter(frozenset((0,)))),
+        (b'{"scope":"9"}', StreamFilter(frozenset((10,)), scope_id=9)),
+        (b'{"collections":[]}', StreamFilter(frozenset())),
+        (b'{"uid":5,"purge_seqno":80,"cts":[]}', StreamFilter()),
+        (b'\xef\xbb\xbf{"uid":"1"}', StreamFilter()),
+    ],
+)
+def test_accepted(value, expected):
+    assert read(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"{}", Status.EINVAL),
+        (b"[]", Status.EINVAL),
+        (b'{"more":1}', Status.EINVAL),
+        (b"{", Status.EINVAL),
+        (b"\xff", Status.EINVAL),
+        (b'{"collections":"8"}', Status.EINVAL),
+        (b'{"collections":[8]}', Status.EINVAL),
+        (b'{"collections":["xyz"]}', Status.EINVAL),
+        (b'{"collections":["8"],"scope":"9"}', Status.EINVAL),
+        (b'{"collections":["8","77"]}', Status.UNKNOWN_COLLECTION),
+        (b'{"scope":9}', Status.EINVAL),
+        (b'{"scope":"77"}', Status.UNKNOWN_SCOPE),
+        (b'{"scope":"1"}', Status.EINVAL),
+        (b'{"scope":"7"}', Status.EINVAL),
+        (b'{"scope":"8"}', Status.UNKNOWN_SCOPE),
+        (b'{"collections":["1"]}', Status.UNKNOWN_COLLECTION),
+        (b'{"collections":["2"]}', Status.EINVAL),
+        (b'{"collections":["7"]}', Status.EINVAL),
+        (b'{"collections":["0x8"]}', Status.EINVAL),
+        (b'{"collections":[" 8"]}', Status.EINVAL),
+        (b'{"purge_seqno":"80"}', Status.EINVAL),
+        (b'{"cts":{}}', Status.EINVAL),
+        (b'{"uid":NaN}', Status.EINVAL),
+        ('{"uid":"1"}'.encode("utf-16"), Status.EINVAL),
+        (b'{"sid":5}', Status.DCP_STREAMID_INVALID),
+    ],
+)
+def test_refused(value, status):
+    refusal = read(value)
+    assert isinstance(refusal, Refusal)
+    assert refusal.status is status
+    assert (refusal.manifest_uid == 3) == (status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"sid":1}', 1),
+        (b'{"sid":65535}', 65535),
+        (b'{"sid":0}', Status.DCP_STREAMID_INVALID),
+        (b'{"sid":65536}', Status.DCP_STREAMID_INVALID),
+        (b'{"sid":"1"}', Status.EINVAL),
+        (b'{"sid":1.5}', Status.EINVAL),
+        (b'{"sid":-1}', Status.EINVAL),
+        (b'{"sid":true}', Status.EINVAL),
+        (b'{"uid":"1"}', Status.DCP_STREAMID_INVALID),
+        (b"", Status.DCP_STREAMID_INVALID),
+    ],
+)
+def test_stream_ids(value, expected):
+    found = read(value, sids=True)
+    assert (found.status if isinstance(found, Refusal) else found.stream_id) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b'{"sid":0,"collections":["77"]}', Status.DCP_STREAMID_INVALID),
+        (b'{"sid":"1","collections":["77"]}', Status.EINVAL),
+        (b'{"sid":1,"collections":["77"]}', Status.UNKNOWN_COLLECTION),
+        (b'{"sid":1,"scope":"77"}', Status.UNKNOWN_SCOPE),
+        (b'{"sid":1,"collections":["8"],"scope":"77"}', Status.EINVAL),
+        (b'{"collections":["77",8]}', Status.UNKNOWN_COLLECTION),
+        (b'{"collections":[8,"77"]}', Status.EINVAL),
+        (b'{"sid":18446744073709551616}', Status.EINVAL),
+    ],
+)
+def test_of_several_faults_the_first_one_in_the_servers_order_decides(value, status):
+    assert read(value).status is status
+
+
+def test_without_collections_there_is_only_the_default_one():
+    assert read(b"", collections=False) == StreamFilter(frozenset((0,)))
+    assert read(b"", collections=False, sids=True) == Refusal(Status.DCP_STREAMID_INVALID)
+
+
+def test_sync_writes_take_no_filter():
+    assert read(b'{"collections":["8"]}', sync=True) == Refusal(Status.NOT_SUPPORTED)
+    assert read(b'{"uid":"1"}', sync=True) == StreamFilter()
+    assert read(b"", sync=True, collections=False) == StreamFilter(frozenset((0,)))
+
+
+BEGIN, END = SystemEventId.CREATE_COLLECTION, SystemEventId.DROP_COLLECTION
+SCOPE_9 = Scope(9, "s", (Collection(8, "a"),))
+LIVE_MANIFEST = Manifest(1, (Scope(0, "_default", (Collection(0, "_default"),)), SCOPE_9))
+
+
+def of_scope() -> LiveFilter:
+    return LiveFilter(StreamFilter(frozenset((8,)), scope_id=9), LIVE_MANIFEST)
+
+
+def test_a_stream_of_everything_never_ends() -> None:
+    everything = LiveFilter(StreamFilter(), LIVE_MANIFEST)
+    everything.coming([CollectionEvent(BEGIN, 2, 9, 10, "b")])
+    everything.passed([CollectionEvent(END, 2, 9, 8), CollectionEvent(SystemEventId.DROP_SCOPE, 3, 9)])
+    assert everything.collection_ids is None
+    assert everything.numbers(LIVE_MANIFEST) is None
+    assert not everything.is_over
+
+
+def test_collections_end_one_by_one() -> None:
+    two = LiveFilter(StreamFilter(frozenset((8, 10))), LIVE_MANIFEST)
+    two.coming([CollectionEvent(BEGIN, 2, 9, 11, "c")])
+    assert two.collection_ids == {8, 10}, "a named collection brings no other"
+    two.passed([CollectionEvent(END, 2, 9, 8), CollectionEvent(END, 2, 9, 11)])
+    assert not two.is_over
+    two.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 2, 9)])
+    assert not two.is_over
+    two.passed([CollectionEvent(END, 3, 9, 10)])
+    assert two.is_over
+    assert two.numbers(LIVE_MANIFEST) == {8, 10}
+
+
+def test_a_scope_grows_and_outlives_its_collections() -> None:
+    scope = of_scope()
+    scope.coming([CollectionEvent(BEGIN, 2, 9, 10, "b"), CollectionEvent(BEGIN, 2, 0, 11, "other")])
+    assert scope.collection_ids == {8, 10}
+    scope.passed([CollectionEvent(END, 3, 9, 8), CollectionEvent(END, 3, 9, 10)])
+    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 4, 12), CollectionEvent(END, 4, 9, 13)])
+    assert not scope.is_over
+    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 5, 9)])
+    assert scope.is_over
+
+
+def test_a_scope_is_looked_for_under_what_the_bucket_knows_by_now() -> None:
+    scope = of_scope()
+    assert scope.numbers(LIVE_MANIFEST) == {8, events_of_scope(9)}
+    later = Manifest(2, (Scope(9, "s", (Collection(20, "new"),)), Scope(10, "t", (Collection(21, "other"),))))
+    assert scope.numbers(later) == {8, 20, events_of_scope(9)}
+    assert scope.collection_ids == {8, 20}, "what is gone from the manifest may still be in the history"

@@ -1,0 +1,136 @@
+"""Shapes of DCP requests and what is answered to those that are wrong."""
+
+import json
+
+import pytest
+
+from dcpstream.dcp.consumer import connection as consumer
+from dcpstream.dcp.producer import connection as producer
+from dcpstream.dcp.refusals import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
+from dcpstream.wire import Datatype, Opcode, Status, decode_frame
+from dcpstream.wire.layout import Kind, Side
+from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS
+from tests.kit.lists import frame_of
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fields", "text"),
+    [
+        (Opcode.DCP_CLOSE_STREAM, {"extras": b"\0"}, "Request must not include extras"),
+        (Opcode.DCP_CLOSE_STREAM, {"key": b"k"}, "Request must not include key"),
+        (Opcode.DCP_CLOSE_STREAM, {"value": b"v"}, "Request must not include value"),
+        (Opcode.DCP_CLOSE_STREAM, {"datatype": 1}, "Request datatype invalid"),
+        (Opcode.DCP_STREAM_REQ, {"extras": bytes(47)}, "Request must include extras of length 48"),
+        (Opcode.DCP_CONTROL, {"value": b"v"}, "Request must include key"),
+        (Opcode.DCP_CONTROL, {"key": b"k"}, "Request must include value"),
+        (Opcode.DCP_OPEN, {"key": b"k" * 251, "extras": bytes(8)}, "Key length exceeds 250"),
+        (Opcode.DCP_MUTATION, {"extras": bytes(31)}, "Request must include key"),
+        (Opcode.DCP_DELETION, {"extras": bytes(20), "key": b"k"}, "Request must include extras of length 18"),
+    ],
+)
+def test_misfits_are_named(opcode, fields, text):
+    assert check_shape(frame_of(opcode, **fields)) == Refusal(Status.EINVAL, text)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "fields"),
+    [
+        (Opcode.DCP_STREAM_REQ, {"extras": bytes(48)}),
+        (Opcode.DCP_DELETION, {"extras": bytes(18), "key": b"k"}),
+        (Opcode.DCP_DELETION, {"extras": bytes(21), "key": b"k", "value": b"x", "datatype": 4}),
+        (Opcode.DCP_SNAPSHOT_MARKER, {"extras": bytes(20)}),
+        (Opcode.DCP_SNAPSHOT_MARKER, {"extras": b"\0", "value": bytes(36)}),
+        (Opcode.DCP_SYSTEM_EVENT, {"extras": bytes(13)}),
+        (Opcode.DCP_CLOSE_STREAM, {"framing": b"\x22\x00\x01"}),
+    ],
+)
+def test_what_fits(opcode, fields):
+    assert check_shape(frame_of(opcode, **fields)) is None
+
+
+def test_a_stream_request_has_a_value_only_where_there_are_collections():
+    frame = frame_of(Opcode.DCP_STREAM_REQ, extras=bytes(48), value=b"{}")
+    assert check_shape(frame) == Refusal(Status.EINVAL, "Request must not include value")
+    assert check_shape(frame, has_collections=True) is None
+
+
+@pytest.mark.parametrize("flags", [0, 0xB7, 0x01, 0x80])
+def test_stream_flags_of_the_recorded_version(flags):
+    assert check_stream_flags(flags) is None
+
+
+@pytest.mark.parametrize("flags", [0x40, 0x100, 0x200, 0x41, 1 << 31])
+def test_stream_flags_that_came_later_or_are_none(flags):
+    assert check_stream_flags(flags) == Refusal(Status.EINVAL, "Request contains invalid flags")
+    assert "no longer used" in check_stream_flags(flags | 8).context
+
+
+@pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])
+def test_a_marker_of_no_version(fields):
+    refusal = check_shape(frame_of(Opcode.DCP_SNAPSHOT_MARKER, **fields))
+    assert refusal is not None
+    assert refusal.status == Status.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("framing", "status"),
+    [
+        (b"\xf1\x00\x00", Status.UNKNOWN_FRAME_INFO),
+        (b"\x21\x00", Status.EINVAL),
+        (b"\x24\x00", Status.EINVAL),
+        (b"\xf0", Status.EINVAL),
+    ],
+)
+def test_framing_extras_that_are_wrong(framing, status):
+    assert check_shape(frame_of(Opcode.DCP_CLOSE_STREAM, framing=framing)) == Refusal(status)
+
+
+def test_every_dcp_opcode_has_an_answer_for_a_bare_request():
+    for opcode in sorted(DCP_OPCODES):
+        refusal = check_shape(frame_of(opcode))
+        assert refusal is None or refusal.status in (Status.EINVAL, Status.NOT_SUPPORTED, Status.UNKNOWN_COMMAND)
+
+
+def test_a_stream_id_of_zero_counts_as_none():
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM)) is None
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x00\x00")) is None
+    assert stream_id_of(frame_of(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x01\x02")) == 0x102
+
+
+def test_refusals_explain_themselves_in_json():
+    request = frame_of(Opcode.DCP_STREAM_REQ, opaque=9)
+    frame = decode_frame(refuse(request, Refusal(Status.UNKNOWN_COLLECTION, "no such collection", 0x1F)))
+    assert (frame.status, frame.opaque, frame.datatype) == (Status.UNKNOWN_COLLECTION, 9, Datatype.JSON)
+    assert json.loads(frame.value) == {"error": {"context": "no such collection"}, "manifest_uid": "1f"}
+    bare = decode_frame(refuse(request, Refusal(Status.ERANGE)))
+    assert (bare.value, bare.datatype) == (b"", 0)
+
+
+def test_answers_echo_opcode_and_opaque():
+    frame = decode_frame(answer(frame_of(Opcode.DCP_CONTROL, opaque=7), value=b"x"))
+    assert (frame.opcode, frame.opaque, frame.status, frame.value) == (Opcode.DCP_CONTROL, 7, 0, b"x")
+
+
+def sent_by(side: Side) -> set[int]:
+    """The DCP requests that the table lets one side send."""
+    return {
+        layout.opcode
+        for layout in LAYOUTS
+        if layout.kind is Kind.REQUEST and layout.opcode in DCP_OPCODES and layout.sent_by & side
+    }
+
+
+def test_a_producer_handles_exactly_what_the_table_lets_a_consumer_send() -> None:
+    refused = {Opcode.DCP_FLUSH}
+    assert set(producer._HANDLERS) - {Opcode.DCP_OPEN} == sent_by(Side.CONSUMER) - refused
+
+
+def test_a_consumer_handles_what_the_table_lets_a_producer_send() -> None:
+    # A node asks no producer for the last three, so it refuses them.
+    refused = {
+        Opcode.DCP_FLUSH,
+        Opcode.DCP_OSO_SNAPSHOT,
+        Opcode.DCP_CACHE_TRANSFER,
+        Opcode.DCP_CACHE_TRANSFER_END,
+    }
+    assert set(consumer._HANDLERS) - {Opcode.DCP_OPEN} == sent_by(Side.PRODUCER) - refused

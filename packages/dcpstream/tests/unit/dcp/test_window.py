@@ -1,0 +1,111 @@
+"""The windows of both ends: plain integers."""
+
+from dcpstream.dcp.window import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow, counted_bytes
+from dcpstream.wire import MAX_FRAME_BYTES, Opcode
+
+
+def test_without_a_buffer_nothing_is_full_and_nothing_is_acknowledged():
+    window = ProducerWindow()
+    window.sent(10**12)
+    window.acknowledged(5)
+    assert (window.is_enabled, window.is_full, window.credit_bytes) == (False, False, None)
+    assert (window.outstanding_bytes, window.acked_bytes) == (10**12, 0)
+
+
+def test_what_was_sent_before_the_buffer_was_set_is_outstanding():
+    window = ProducerWindow()
+    window.sent(300)
+    window.set_buffer(200)
+    assert window.is_full
+    window.acknowledged(150)
+    assert window.credit_bytes == 50
+
+
+def test_a_message_may_start_below_the_limit_and_overshoot_it():
+    window = ProducerWindow()
+    window.set_buffer(100)
+    window.sent(99)
+    assert (window.is_full, window.credit_bytes) == (False, 1)
+    window.sent(50)
+    assert (window.is_full, window.credit_bytes) == (True, 0)
+    window.acknowledged(49)
+    assert window.is_full
+    window.acknowledged(1)
+    assert (window.is_full, window.credit_bytes) == (False, 1)
+
+
+def test_too_much_acknowledged_frees_all_and_is_counted_as_it_was_said():
+    window = ProducerWindow()
+    window.set_buffer(100)
+    window.sent(150)
+    window.acknowledged(1_000_000)
+    assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_000)
+    window.acknowledged(7)
+    assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_007)
+
+
+def test_zero_switches_it_off_and_forgets():
+    window = ProducerWindow()
+    window.set_buffer(100)
+    window.sent(500)
+    window.set_buffer(0)
+    assert (window.is_full, window.credit_bytes, window.outstanding_bytes) == (False, None, 0)
+    assert window.acked_bytes == 0
+
+
+def test_a_smaller_buffer_takes_effect_at_once():
+    window = ProducerWindow()
+    window.set_buffer(1000)
+    window.sent(500)
+    window.set_buffer(200)
+    assert window.is_full
+
+
+def test_a_fifth_of_the_buffer_at_once():
+    window = ConsumerWindow(0.0, 1000)
+    window.freed(199)
+    assert window.take(1.0) == 0
+    window.freed(1)
+    assert window.take(1.0) == 200
+    assert (window.freed_bytes, window.acked_bytes) == (0, 200)
+
+
+def test_less_after_a_while():
+    window = ConsumerWindow(10.0, 1000)
+    assert window.next_timeout is None
+    window.freed(1)
+    assert window.next_timeout == 10.0 + ACK_INTERVAL_S
+    assert window.take(window.next_timeout - 0.1) == 0
+    assert window.take(window.next_timeout) == 1
+    window.freed(1)
+    assert window.next_timeout == 10.0 + 2 * ACK_INTERVAL_S
+
+
+def test_nothing_is_not_acknowledged():
+    assert ConsumerWindow(0.0).take(1000.0) == 0
+
+
+def test_a_client_acknowledges_whole_fifths_only():
+    window = ConsumerWindow(0.0, 1000, ack_interval_s=None)
+    window.received(300)
+    window.freed(199)
+    assert (window.next_timeout, window.take(1e9)) == (None, 0)
+    window.freed(1)
+    assert window.take() == 200
+    assert window.outstanding_bytes == 100
+
+
+def test_more_than_the_buffer_and_a_frame_is_too_much():
+    window = ConsumerWindow(0.0, 1000)
+    window.received(1000 + MAX_FRAME_BYTES)
+    assert not window.is_overrun
+    window.handled(1)
+    assert window.is_overrun
+
+
+def test_a_prepare_counts_two_bytes_more_and_a_noop_none():
+    assert [counted_bytes(code, 100) for code in (Opcode.DCP_MUTATION, Opcode.DCP_PREPARE, Opcode.DCP_NOOP)] == [
+        100,
+        102,
+        0,
+    ]

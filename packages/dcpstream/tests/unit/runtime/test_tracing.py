@@ -1,0 +1,83 @@
+"""Spans where the program has loaded OpenTelemetry, and nothing where it has not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dcpstream.runtime.tracing import Flow, is_tracing, span
+from lab.tools.patience import patient
+from tests.kit.spans import Spans, captured_spans
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    with captured_spans() as found:
+        yield found
+
+
+def test_without_opentelemetry_there_is_nothing() -> None:
+    assert not is_tracing()
+    first, second = span("a", {}), span("b", {"name": 1})
+    assert first is second
+    with first as one:
+        one.set_attribute("name", "value")
+
+
+def test_the_package_never_loads_it() -> None:
+    program = (
+        "import sys, dcpstream\n"
+        "from dcpstream.client import KvClient\n"
+        "from dcpstream.runtime.tracing import span\n"
+        "with dcpstream_node.Node(vbuckets=1) as node:\n"
+        "    with KvClient(node.connection_string, 'Administrator', 'password', 'default') as kv:\n"
+        "        kv.set('key', '{}')\n"
+        "    client = dcpstream.Client(node.connection_string, username='Administrator', password='password',"
+        " bucket='default')\n"
+        "    assert len(list(client.changes(end='latest'))) == 1\n"
+        "    client.close()\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(60), check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_spans_are_nested_and_have_attributes(spans: Spans) -> None:
+    with span("outer", {"a": 1}) as outer, span("inner", {}, kind="consumer"):
+        outer.set_attribute("b", "later")
+    inner, found = spans.take()
+    assert (found.name, dict(found.attributes), found.kind.name) == ("outer", {"a": 1, "b": "later"}, "CLIENT")
+    assert (inner.parent.span_id, inner.kind.name) == (found.context.span_id, "CONSUMER")
+
+
+def test_an_error_is_in_the_span(spans: Spans) -> None:
+    with pytest.raises(ValueError, match="broken"), span("work", {}):
+        raise ValueError("broken")
+    [found] = spans.take()
+    assert (found.status.status_code.name, found.events[0].name) == ("ERROR", "exception")
+
+
+def test_a_flow_is_never_the_current_span(spans: Spans) -> None:
+    flow = Flow("stream", {})
+    with flow.lasting():
+        with span("of the user", {}):
+            pass
+        flow.step("step", {"n": 1}, start_ns=5)
+    user, step, found = spans.take()
+    assert user.parent is None
+    assert (step.parent.span_id, step.start_time, dict(step.attributes)) == (found.context.span_id, 5, {"n": 1})
+    assert found.status.status_code.name == "UNSET"
+
+
+def test_a_flow_that_fails_and_one_that_is_left(spans: Spans) -> None:
+    with pytest.raises(ValueError, match="broken"), Flow("fails", {}).lasting():
+        raise ValueError("broken")
+    with pytest.raises(GeneratorExit), Flow("is left", {}).lasting():
+        raise GeneratorExit
+    fails, left = spans.take()
+    assert (fails.status.status_code.name, left.status.status_code.name) == ("ERROR", "UNSET")
