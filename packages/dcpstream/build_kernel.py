@@ -25,7 +25,8 @@ except ImportError:  # only whoever builds wheels needs it; `compile_kernel` has
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
 FOLDER = "native"
-"""Its C files are compiled into one module."""
+"""Its C files are compiled into one module. In a checkout it lies at the root of the repository, in an sdist beside this
+file."""
 MODULE = "dcpstream._kernel"
 TARGET = "src/dcpstream/_kernel.abi3.so" if os.name != "nt" else "src/dcpstream/_kernel.pyd"
 OLDEST_PYTHON = (3, 11)
@@ -66,6 +67,12 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def native_folder(root: Path) -> Path:
+    """The folder of the C files, from the folder of this project."""
+    own = root / FOLDER
+    return own if own.is_dir() else root.parents[1] / FOLDER
+
+
 def platform_tag() -> str:
     """This platform in the name of a wheel. Tools that repair wheels make it more exact, for example manylinux."""
     return sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -75,7 +82,7 @@ def build(root: Path, folder: Path, switch: str) -> tuple[Path | None, str]:
     """Compile the kernel, if that is possible and wanted.
 
     Args:
-        root: of the repository.
+        root: of this project, with pyproject.toml.
         folder: where the result and the files of the compiler go.
         switch: the value of `DCPSTREAM_KERNEL`.
 
@@ -98,7 +105,7 @@ def compile_kernel(root: Path, folder: Path, flags: Sequence[str] = ()) -> Path:
     """Compile the kernel; the file.
 
     Args:
-        root: of the repository.
+        root: of this project, with pyproject.toml.
         folder: where the result and the files of the compiler go.
         flags: more options for the compiler and the linker.
 
@@ -110,9 +117,10 @@ def compile_kernel(root: Path, folder: Path, flags: Sequence[str] = ()) -> Path:
     # setuptools knows the compilers of all platforms, and what their Pythons were built with.
     from setuptools import Distribution, Extension
 
+    native = native_folder(root.resolve())
     extension = Extension(
         MODULE,
-        sorted(str(path.relative_to(root)) for path in Path(root, FOLDER).glob("*.c")),
+        sorted(f"{FOLDER}/{path.name}" for path in native.glob("*.c")),
         depends=[f"{FOLDER}/kernel.h"],
         define_macros=[("Py_LIMITED_API", f"0x{OLDEST_PYTHON[0]:02X}{OLDEST_PYTHON[1]:02X}0000")],
         py_limited_api=True,
@@ -124,7 +132,7 @@ def compile_kernel(root: Path, folder: Path, flags: Sequence[str] = ()) -> Path:
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "temp")
     before = Path.cwd()
-    os.chdir(root)  # the compiler writes its files under the path of the source
+    os.chdir(native.parent)  # the compiler writes its files under the path of the source
     try:
         command.ensure_finalized()
         command.run()

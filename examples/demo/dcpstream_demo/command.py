@@ -15,7 +15,7 @@ from dcpstream_demo.settings import FLUSH_INTERVAL_S, RATE, VBUCKETS, Settings
 NO_ROLLBACK = "the run met no rollback, so it has shown less than it should; try another --seed"
 
 
-@click.command("demo")
+@click.command("dcpstream-spark[tables]")
 @click.option("--rows", type=click.IntRange(min=10), help="So many flights instead of all 336,776.")
 @click.option(
     "--directory",
@@ -60,7 +60,8 @@ def demo_command(
     a process of its own. A streaming query keeps the tables `changes` and `current`. Node and query are killed (-9) and
     started again; at the end `current` is compared with the bucket, key by key. The last line is the verdict.
     """
-    exits.require(("numpy", "pyarrow", "pyspark", "deltalake", "matplotlib"), "demo")
+    exits.require(("numpy", "pyarrow", "pyspark", "deltalake"), "dcpstream-spark[tables]")
+    exits.require(("matplotlib",), "matplotlib")
     from rich.console import Console
 
     from dcpstream_demo.display import Display

@@ -1,33 +1,40 @@
-"""The Spark data source `dcp`: a bucket's changes as a batch or a stream.
+"""Couchbase's changes in Spark: the data source and sink `dcp`, and tables kept up to date from them.
 
-On the driver, `source` has the classes that Spark calls, `options` checks the user's options, `coordinator` asks the
-cluster, `starting` and `planner` compute the start and the end of a batch (pure functions), and `offsets` is the JSON
-that Spark logs. On the executors, `reading` yields the rows of a task as RecordBatches with the columns of `schema`,
-over a `Cluster` of `pool`, with `prefetch` in a thread. For writing, `writing` has the classes that Spark calls,
-`write_options` checks the options, `documents` turns rows into writes, and `rejects` keeps the rows that the bucket
-refuses. `session`, `java` and `jars` make a session with the connector of a table format. Spark finds the format
-without registration through the top-level module `pyspark_dcpstream`.
+- `commands`: `dcpstream lake`, `compare` and `jars`.
+- `tables`: `Pipeline`, jobs on top of the source; comparison of tables with buckets.
+- `data_source`: the classes that Spark calls, for reading and writing.
+- `source`: reading. On the driver, `coordinator` asks the cluster, `starting` and `planner` compute the start and the
+  end of a batch (pure functions), and `offsets` is the JSON that Spark logs. On the executors, `reading` yields the
+  rows of a task as RecordBatches with the columns of `schema`, with `prefetch` in a thread.
+- `sink`: writing. `writing` has the classes that Spark calls, `write_options` checks the options, `documents` turns rows
+  into writes, and `rejects` keeps the rows that the bucket refuses.
+- Both use `options`, the user's checked options, and `pool`, which keeps connections. `session`, `java` and `jars` make
+  a session with the connector of a table format.
+
+Spark finds the format without registration through the top-level module `pyspark_dcpstream`. The names below are loaded
+when they are first used, because Spark starts many workers, and most need only a part.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dcpstream_spark.data_source import DcpDataSource
     from dcpstream_spark.session import build_session, session_settings
+    from dcpstream_spark.tables.pipeline import Pipeline
 
-__all__ = ["DcpDataSource", "build_session", "session_settings"]
+__version__ = "0.1.0"
 
+__all__ = ["DcpDataSource", "Pipeline", "__version__", "build_session", "session_settings"]
 
-def __getattr__(name: str) -> Any:
-    # Loaded when used, because Spark starts many workers, and most need only a part.
-    if name == "DcpDataSource":
-        from dcpstream_spark.data_source import DcpDataSource
+_HOME_OF = {
+    "DcpDataSource": "dcpstream_spark.data_source",
+    "Pipeline": "dcpstream_spark.tables.pipeline",
+    "build_session": "dcpstream_spark.session",
+    "session_settings": "dcpstream_spark.session",
+}
 
-        return DcpDataSource
-    if name in {"build_session", "session_settings"}:
-        from dcpstream_spark import session
-
-        return getattr(session, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)

@@ -35,7 +35,7 @@ _VERSION_TIMEOUT_S = 20.0
 
 _HOW_TO = (
     f"Spark needs Java {OLDEST_JAVA} or newer. Install one (apt-get install openjdk-17-jre-headless), "
-    "or have it as a wheel: pip install 'dcpstream[java]'"
+    "or have it as a wheel: pip install 'dcpstream-spark[java]'"
 )
 _SHIM = """#!/bin/sh
 # Spark asks for a module that this runtime lacks and Spark does not need; drop that argument.

@@ -1,7 +1,7 @@
-"""Couchbase's Database Change Protocol (DCP) for Python and Spark.
+"""Couchbase's Database Change Protocol (DCP) for Python: codec, protocol machines, client, decoder to Arrow.
 
-The names below are loaded when they are first used, so that ``import dcpstream`` is quick: the node and the client
-import their own dependencies, and only Arrow batches need pyarrow.
+The names below are loaded when they are first used, so that ``import dcpstream`` is quick: only Arrow batches need
+numpy and pyarrow. A node to test against is in `dcpstream_node`, the Spark source in `dcpstream_spark`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING
 from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dcpstream.client import AsyncClient, Client, FileOffsetStore, SqliteOffsetStore
-    from dcpstream_node.cluster import Cluster
-    from dcpstream_node.embedded import Node
+    from dcpstream.client import AsyncClient, Client, FileOffsetStore, KvClient, SqliteOffsetStore
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "Cluster", "FileOffsetStore", "Node", "SqliteOffsetStore", "__version__"]
+__all__ = ["AsyncClient", "Client", "FileOffsetStore", "KvClient", "SqliteOffsetStore", "__version__"]
 
 _HOME_OF = {
     "AsyncClient": "dcpstream.client",
     "Client": "dcpstream.client",
-    "Cluster": "dcpstream_node.cluster",
     "FileOffsetStore": "dcpstream.client",
-    "Node": "dcpstream_node",
+    "KvClient": "dcpstream.client",
     "SqliteOffsetStore": "dcpstream.client",
 }
 

@@ -27,7 +27,7 @@ try:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError:
-    _ALLOWED = "a certificate of your own, or to have one made: pip install dcpstream[tls]"
+    _ALLOWED = "a certificate of your own, or to have one made: pip install dcpstream-node[tls]"
     raise ConfigError("tls", "no certificate", _ALLOWED) from None
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ def jars_command(table_format: str, for_spark: str | None, show: str, as_json: b
 
     The environment variable DCPSTREAM_JARS names another directory for them than the user's cache.
     """
-    exits.require(["pyspark"], "spark")
+    exits.require(["pyspark"], "dcpstream-spark")
     import pyspark
 
     from dcpstream_spark import jars

@@ -67,7 +67,7 @@ def lake_command(
 
     Exit status: 0 done or stopped, 1 a pipeline was given up, 2 the file has mistakes.
     """
-    exits.require(["pyspark", "pyarrow"], "spark")
+    exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
     from dcpstream_spark.tables.lake import Lake
     from dcpstream_spark.tables.lake_config import read_lake_config
 

@@ -19,9 +19,18 @@ WORKER_TIMEOUT_S = 60.0
 
 def spark_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     """What this machine has for the Spark that is installed."""
+    yield _spark()
     yield _java(environ)
     yield workers(environ)
     yield _tables()
+
+
+def _spark() -> Finding:
+    version = importlib.metadata.version("pyspark")
+    if int(version.partition(".")[0]) < 4:
+        text = f"pyspark {version} is too old: the source needs Spark 4.0 or newer"
+        return Finding("Spark", "problem", text, "pip install --upgrade dcpstream-spark")
+    return Finding("Spark", "ok", f"pyspark {version}")
 
 
 def _java(environ: Mapping[str, str]) -> Finding:
@@ -30,7 +39,7 @@ def _java(environ: Mapping[str, str]) -> Finding:
         source = ensure_java(own)
     except ConfigError as error:
         return Finding(
-            "Java", "problem", f"Spark finds no Java that it can use: {error}", "pip install 'dcpstream[java]'"
+            "Java", "problem", f"Spark finds no Java that it can use: {error}", "pip install 'dcpstream-spark[java]'"
         )
     program = java_program(own)
     return Finding("Java", "ok", f"{java_version(program)} at {program}, from {source.value}")

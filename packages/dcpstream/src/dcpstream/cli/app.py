@@ -7,6 +7,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 import click
@@ -17,40 +19,46 @@ from dcpstream.cli import exits
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "bucket": ("dcpstream.cli.bucket:bucket_command", "Make, list, empty and drop buckets."),
-    "cluster": ("dcpstream.cli.cluster:cluster_command", "Operate a cluster: nodes, rebalance, failover."),
-    "collection": ("dcpstream.cli.collection:collection_command", "Make, list and drop scopes and collections."),
-    "compare": (
-        "dcpstream_spark.commands.compare:compare_command",
-        "Compare a table with a bucket, in parallel on Spark.",
-    ),
-    "completion": ("dcpstream.cli.completion:completion_command", "Have the shell complete commands and options."),
-    "decode": (
-        "dcpstream_node.commands.decode:decode_command",
-        "Print the messages in recorded bytes, packets or recordings.",
-    ),
-    "demo": ("dcpstream_demo:demo_command", "Play the flights of 2013 through a node into two Spark tables."),
-    "doctor": ("dcpstream.cli.doctor:doctor_command", "Check this machine and a cluster, and say what to mend."),
-    "jars": (
-        "dcpstream_spark.commands.jars:jars_command",
-        "Fetch the jars that Spark needs for tables, and print its settings.",
-    ),
-    "kv": ("dcpstream.cli.kv:kv_command", "Read, write, delete and list documents."),
-    "lake": ("dcpstream_spark.commands.lake:lake_command", "Keep the tables of several buckets up to date."),
-    "node": ("dcpstream_node.commands.node:node_command", "Run a Couchbase-compatible node."),
-    "offsets": ("dcpstream.cli.offsets:offsets_command", "Look at saved positions, compare, move, convert them."),
-    "record": (
-        "dcpstream_node.commands.record:record_command",
-        "Write the changes of a bucket into a file, to be played back.",
-    ),
-    "replay": ("dcpstream_node.commands.replay:replay_command", "Run a node that plays a recording back."),
-    "store": ("dcpstream_node.commands.store:store_command", "Check the files of a node's buckets."),
-    "stream": ("dcpstream.cli.stream:stream_command", "Print the changes of a bucket as JSON lines."),
-    "tail": ("dcpstream.cli.tail:tail_command", "Show the changes of a bucket as they happen."),
-    "user": ("dcpstream.cli.user:user_command", "Make, list and drop users."),
+GROUP = "dcpstream.commands"
+"""The group of entry points by which the distributions add commands."""
+
+_KNOWN: dict[str, tuple[str, str]] = {
+    "bucket": ("dcpstream", "Make, list, empty and drop buckets."),
+    "cluster": ("dcpstream", "Operate a cluster: nodes, rebalance, failover."),
+    "collection": ("dcpstream", "Make, list and drop scopes and collections."),
+    "compare": ("dcpstream-spark", "Compare a table with a bucket, in parallel on Spark."),
+    "completion": ("dcpstream", "Have the shell complete commands and options."),
+    "decode": ("dcpstream-node", "Print the messages in recorded bytes, packets or recordings."),
+    "doctor": ("dcpstream", "Check this machine and a cluster, and name what to fix."),
+    "jars": ("dcpstream-spark", "Fetch the jars that Spark needs for tables, and print its settings."),
+    "kv": ("dcpstream", "Read, write, delete and list documents."),
+    "lake": ("dcpstream-spark", "Keep the tables of several buckets up to date."),
+    "node": ("dcpstream-node", "Run a Couchbase-compatible node."),
+    "offsets": ("dcpstream", "Look at saved positions, compare, move, convert them."),
+    "record": ("dcpstream-node", "Write the changes of a bucket into a file, to be played back."),
+    "replay": ("dcpstream-node", "Run a node that plays a recording back."),
+    "store": ("dcpstream-node", "Check the files of a node's buckets."),
+    "stream": ("dcpstream", "Print the changes of a bucket as JSON lines."),
+    "tail": ("dcpstream", "Show the changes of a bucket as they happen."),
+    "user": ("dcpstream", "Make, list and drop users."),
 }
-"""Command → its place, and its line in the help."""
+"""Command → the distribution that has it, and its line in the help, which is shown without importing the command. The
+table also lets the program say what to install."""
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """The installed commands: name → entry point."""
+    return {found.name: found for found in entry_points(group=GROUP)}
+
+
+def _line(name: str) -> str:
+    """A command's line in the help. A command that is not in the table is loaded for it."""
+    found = _entry_points().get(name)
+    if name in _KNOWN:
+        distribution, line = _KNOWN[name]
+        return line if found is not None else f"{line} (pip install {distribution})"
+    return found.load().get_short_help_str(80) if found is not None else ""
 
 
 class _PipeClosed(Exception):
@@ -62,23 +70,29 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order in which the help shows them."""
-        return sorted(_COMMANDS)
+        return sorted({*_KNOWN, *_entry_points()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of that name."""
-        if cmd_name not in _COMMANDS:
+        """Import the command of that name.
+
+        Raises:
+            CommandNotInstalled: it belongs to a distribution that is not installed.
+        """
+        found = _entry_points().get(cmd_name)
+        if found is None:
+            if cmd_name in _KNOWN:
+                raise exits.CommandNotInstalled(cmd_name, _KNOWN[cmd_name][0])
             return None
-        module_name, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module_name), attribute)
+        command = found.load()
         assert isinstance(command, click.Command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands and options that begin so, from the table, without importing a command."""
+        """The commands and options that begin so, without importing a command of the table."""
         from click.shell_completion import CompletionItem
 
         names = (name for name in self.list_commands(ctx) if name.startswith(incomplete))
-        found = [CompletionItem(name, help=_COMMANDS[name][1]) for name in names]
+        found = [CompletionItem(name, help=_line(name)) for name in names]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -91,7 +105,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands in the help from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, _line(name)) for name in self.list_commands(ctx)])
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from itertools import chain
 from typing import Literal
 
@@ -25,6 +26,8 @@ from dcpstream.cli.exits import FAILED, OK
 from dcpstream.cli.output import json_option
 from dcpstream.errors import AccessDenied, DcpstreamError
 
+GROUP = "dcpstream.findings"
+"""The group of entry points by which the distributions add findings: functions of the environment."""
 NODE_PORTS = {11210: "--port", 8091: "--mgmt-port"}
 """The ports that `dcpstream node` opens by default, with the options that choose others."""
 PROBE_KEY = "dcpstream-doctor"
@@ -91,11 +94,10 @@ def machine_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     """What this machine has."""
     yield _python()
     yield _arrow()
-    yield _spark()
-    if importlib.util.find_spec("pyspark") is not None:
-        from dcpstream_spark.commands.spark_findings import spark_findings
-
-        yield from spark_findings(environ)
+    if importlib.util.find_spec("dcpstream_spark") is None:
+        yield Finding("Spark", "note", "dcpstream-spark is not installed", "pip install dcpstream-spark")
+    for found in entry_points(group=GROUP):
+        yield from found.load()(environ)
     for port, option in NODE_PORTS.items():
         yield port_finding(port, option)
 
@@ -113,16 +115,6 @@ def _arrow() -> Finding:
     from dcpstream.runtime import kernel
 
     return Finding("Arrow", "ok", f"pyarrow {importlib.metadata.version('pyarrow')}, decoder: {kernel.description}")
-
-
-def _spark() -> Finding:
-    if importlib.util.find_spec("pyspark") is None:
-        return Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
-    version = importlib.metadata.version("pyspark")
-    if int(version.partition(".")[0]) < 4:
-        text = f"pyspark {version} is too old: the source needs Spark 4.0 or newer"
-        return Finding("Spark", "problem", text, "pip install --upgrade 'dcpstream[spark]'")
-    return Finding("Spark", "ok", f"pyspark {version}")
 
 
 def port_finding(port: int, option: str) -> Finding:

@@ -49,24 +49,34 @@ _STATUS_OF: tuple[tuple[type[BaseException], int], ...] = (
     (errors.OffsetError, BAD_DATA),
 )
 
-_EXTRA_OF = {
-    "numpy": "arrow",
-    "pyarrow": "arrow",
-    "pyspark": "spark",
-    "deltalake": "tables",
-    "matplotlib": "demo",
+_INSTALL_FOR = {
+    "numpy": "dcpstream[arrow]",
+    "pyarrow": "dcpstream[arrow]",
+    "dcpstream_node": "dcpstream-node",
+    "dcpstream_spark": "dcpstream-spark",
+    "pyspark": "dcpstream-spark",
+    "deltalake": "dcpstream-spark[tables]",
+    "matplotlib": "matplotlib",
 }
-"""The extra that installs a package."""
+"""Package → what to install to have it."""
 
 
 class NotInstalled(errors.DcpstreamError):
     """A package that a command needs is missing; the message says how to install it."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; this command needs it: pip install 'dcpstream[{extra}]'")
+    def __init__(self, package: str, install: str) -> None:
+        super().__init__(f"{package} is not installed; this command needs it: pip install '{install}'")
 
 
-def require(packages: Iterable[str], extra: str) -> None:
+class CommandNotInstalled(errors.DcpstreamError):
+    """A command belongs to a distribution that is not installed."""
+
+    def __init__(self, command: str, distribution: str) -> None:
+        message = f"the command {command} belongs to {distribution}, which is not installed: pip install {distribution}"
+        super().__init__(message)
+
+
+def require(packages: Iterable[str], install: str) -> None:
     """Check that packages are installed, without importing them.
 
     Raises:
@@ -74,7 +84,7 @@ def require(packages: Iterable[str], extra: str) -> None:
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise NotInstalled(package, extra)
+            raise NotInstalled(package, install)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +97,14 @@ class Exit:
 
 def exit_for(error: BaseException) -> Exit | None:
     """The exit for this exception, or None for an unexpected one, which deserves a traceback."""
-    if isinstance(error, NotInstalled):
+    if isinstance(error, NotInstalled | CommandNotInstalled):
         return Exit(NOT_INSTALLED, str(error))
     if isinstance(error, errors.DcpstreamError):
         status = next((status for kind, status in _STATUS_OF if isinstance(error, kind)), FAILED)
         return Exit(status, str(error))
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRA_OF:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _INSTALL_FOR:
         package = (error.name or "").partition(".")[0]
-        return Exit(NOT_INSTALLED, str(NotInstalled(package, _EXTRA_OF[package])))
+        return Exit(NOT_INSTALLED, str(NotInstalled(package, _INSTALL_FOR[package])))
     if isinstance(error, OSError) and error.strerror:
         if error.filename is None:
             return Exit(FAILED, error.strerror)

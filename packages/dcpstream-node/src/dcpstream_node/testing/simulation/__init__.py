@@ -12,10 +12,6 @@ consumer. A `PretendWire` joins a producer of one node to a consumer of another 
 a test can stop, cut or restart between any two frames. Only the test moves the `VirtualClock`, and `SeededRandom`
 repeats itself, so a test that fails fails again.
 
-`SimulatedCluster` is a whole cluster: nodes, the orchestrator, and `Lines` over which their bytes pass in an order that
-a seed decides. `SimulatedReader` is a client of it. `Judge` and `TableJudge` watch and compare. A `scenario` plays all
-of them from one seed; `python -m lab.simulation` plays many.
-
 Frames are `dcpstream.wire.Frame`; `dcpstream.wire.decode_message` gives the typed message. Nothing here needs pytest.
 """
 
@@ -32,11 +28,6 @@ from dcpstream_node.testing.simulation.node import (
     simulated_engine,
 )
 from dcpstream_node.testing.simulation.replication import PretendWire, ScriptedProducer
-from lab.simulation.cluster import SimulatedCluster
-from lab.simulation.judges import Judge, TableJudge, Violation
-from lab.simulation.lines import Line, Lines
-from lab.simulation.reader import SimulatedReader
-from lab.simulation.scenario import Report, play
 
 __all__ = [
     "START_S",
@@ -44,21 +35,12 @@ __all__ = [
     "USUAL_FEATURES",
     "WITHOUT_COLLECTIONS",
     "FrameFields",
-    "Judge",
-    "Line",
-    "Lines",
     "Peer",
     "PretendWire",
-    "Report",
     "ScriptedProducer",
     "SeededRandom",
-    "SimulatedCluster",
     "SimulatedNode",
-    "SimulatedReader",
-    "TableJudge",
-    "Violation",
     "VirtualClock",
     "known_users",
-    "play",
     "simulated_engine",
 ]
