@@ -16,7 +16,7 @@ def sources(root: Path = ROOT) -> tuple[Path, ...]:
     return tuple(root / "packages" / folder / "src" for folder in PACKAGES)
 
 
-def test_folders(root: Path = ROOT) -> tuple[Path, ...]:
+def folders_of_tests(root: Path = ROOT) -> tuple[Path, ...]:
     """The folders with tests of the packages, and the one with those that cross them."""
     return (*(root / "packages" / folder / "tests" for folder in PACKAGES), root / "tests")
 

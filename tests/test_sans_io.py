@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.layout import source_of
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -21,7 +23,7 @@ def sans_io_packages() -> list[str]:
 
 @pytest.mark.parametrize("package", sans_io_packages())
 def test_no_file_is_opened(package: str) -> None:
-    folder = ROOT / "src" / Path(*package.split("."))
+    folder = source_of(package.replace(".", "/"))
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted(folder.rglob("*.py"))

@@ -27,6 +27,7 @@ from lab.chaos.host import CLUSTER, SINKS, Host, RemoteHost
 from lab.chaos.plain import PlainHost
 from lab.chaos.rounds import Result, play
 from lab.chaos.scenario import DRIVER, EXECUTORS_SHARE, SPARK, Draw, Scenario, draw
+from lab.layout import PACKAGES
 
 ROUNDS = 20
 SEED_BITS = 31
@@ -133,8 +134,9 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="end with the first round that differs")
     arguments = parser.parse_args()
     # Nodes warn of what is done to them on purpose.
-    logging.getLogger("dcpstream").addHandler(logging.NullHandler())
-    logging.getLogger("dcpstream").propagate = False
+    for name in PACKAGES.values():
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
     end_on_sigterm()
     first = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(SEED_BITS)
     choice = choice_of(arguments.sinks.split(","), arguments.executors, is_plain=arguments.plain)

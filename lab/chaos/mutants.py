@@ -1,6 +1,6 @@
 """Plant bugs, one at a time, and count those that rounds find: `python -m lab.chaos.mutants [--only part]`.
 
-A bug is code that is added to the end of a module in a copy of `src`: it replaces a function by one that is wrong in
+A bug is code that is added to the end of a module in a copy of `packages`: it replaces a function by one that is wrong in
 one way. Each is a mistake that was made, or nearly made, in this project or another. The kinds of trouble of a bug's
 rounds are chosen so that the bug has an effect in some of them; nothing tells the checker about it. A bug that does not
 fit the code any more is an error, not a bug that was found.
@@ -26,6 +26,7 @@ from lab.chaos.host import ROOT, Host, RemoteHost
 from lab.chaos.plain import PlainHost
 from lab.chaos.rounds import CANNOT_GO_ON, play
 from lab.chaos.scenario import WORLD, Draw, draw
+from lab.layout import PACKAGES, python_path, source_of
 
 ROUNDS = 12
 """Rounds of a mutant at most; most are found in the first or second."""
@@ -475,19 +476,19 @@ class Misfit(Exception):
     """A bug that does not fit the code any more."""
 
 
-def plant(mutant: Mutant, source: Path) -> None:
-    """Add the bug to a copy of `src`.
+def plant(mutant: Mutant, root: Path) -> None:
+    """Add the bug to a copy of `packages` in `root`.
 
     Raises:
         Misfit: the module is not there, or cannot be imported with the bug.
     """
-    path = source.joinpath(*mutant.module.split(".")).with_suffix(".py")
+    path = source_of(mutant.module.replace(".", "/") + ".py", root)
     if not path.exists():
         raise Misfit(f"{mutant.name}: there is no {mutant.module}")
     path.write_text(path.read_text(encoding="utf-8") + mutant.code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", f"import {mutant.module}"],
-        env={**os.environ, "PYTHONPATH": str(source)},
+        env={**os.environ, "PYTHONPATH": python_path(root)},
         capture_output=True,
         text=True,
         check=False,
@@ -499,14 +500,14 @@ def plant(mutant: Mutant, source: Path) -> None:
 def is_caught(mutant: Mutant, rounds: int, *, with_spark: bool) -> bool:
     """Play rounds with the bug, in a process of their own, until one differs."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-") as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        root = Path(folder)
+        shutil.copytree(ROOT / "packages", root / "packages", ignore=shutil.ignore_patterns("__pycache__", "tests"))
         try:
-            plant(mutant, source)
+            plant(mutant, root)
         except Misfit as error:
             print(f"DOES NOT FIT: {error}", flush=True)
             return False
-        path = os.pathsep.join((str(source), str(ROOT), os.environ.get("PYTHONPATH", "")))
+        path = os.pathsep.join((python_path(root, ROOT), os.environ.get("PYTHONPATH", "")))
         command = [sys.executable, "-m", "lab.chaos.mutants", "--play", mutant.name, "--rounds", str(rounds)]
         if with_spark:
             command.append("--spark")
@@ -541,8 +542,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--play", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    logging.getLogger("dcpstream").addHandler(logging.NullHandler())
-    logging.getLogger("dcpstream").propagate = False
+    for name in PACKAGES.values():
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
     if arguments.play:
         (mutant,) = (mutant for mutant in MUTANTS if mutant.name == arguments.play)
         return CAUGHT if _play(mutant, arguments.rounds, with_spark=arguments.spark) else 0

@@ -18,6 +18,7 @@ from lab.interop import page
 from lab.interop.building import BuildError, Missing
 from lab.interop.clients import CHECKS, CLIENTS, Check, judge, prepare
 from lab.interop.running import Outcome
+from lab.layout import PACKAGES
 
 MAX_SHOWN = 200
 """Limit of printed characters of a reason: the error text of a library can be a page long."""
@@ -57,7 +58,8 @@ def main() -> int:
         print(*(f"{check.name}\t{check.what}" for check in checks), sep="\n")
         return 0
     # The warnings of the nodes (logins with a wrong password) are intended.
-    logging.getLogger("dcpstream").addHandler(logging.NullHandler())
+    for name in PACKAGES.values():
+        logging.getLogger(name).addHandler(logging.NullHandler())
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     rows = run_all(checks, console)
     show(rows, console)

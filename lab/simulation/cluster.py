@@ -8,7 +8,7 @@ woken.
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded on purpose
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -131,7 +131,7 @@ class SimulatedCluster:
         directory: Path | None = None,
         begins: bool = True,
     ) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self.chance = random.Random(seed)
         self.vbuckets = vbuckets
         self.nodes: dict[str, SimulatedNode] = {}
         self.orchestrator = Orchestrator(SeededRandom(seed), epoch=7, cluster_uuid="one cluster")

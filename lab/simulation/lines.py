@@ -8,7 +8,7 @@ that end at any byte, be slow, stall, or be cut. The machine learns of a cut lin
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded on purpose
+import random
 from collections.abc import Callable
 from typing import Protocol
 

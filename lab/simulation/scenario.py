@@ -51,7 +51,7 @@ SMALL_WINDOWS = (60, 150)
 """With these a reader gets a small snapshot in several parts."""
 FIRST_COLLECTION = 8
 """The id of the first collection of a bucket; each later one has the next."""
-MEMORY = Path("/dev/shm")  # noqa: S108 - a new directory in it
+MEMORY = Path("/dev/shm")
 """Where files are in memory, on Linux: what matters is what a node wrote, not whether the machine has."""
 SECOND_SHARE = 0.1
 """Of the seeds that aim at something else: those with a second bucket."""

@@ -21,8 +21,10 @@ PLACE = ROOT / ".cache" / "coverage"
 
 
 def package_of(path: str) -> str:
-    """The package that a file counts for: two levels of packages below the top one, without the module."""
-    return ".".join(Path(path).relative_to("src").with_suffix("").parts[:-1][:3]) or Path(path).stem
+    """The package that a file counts for: without the module, and no deeper than dcpstream.x.y or dcpstream_node.x."""
+    inside = Path(path.partition("/src/")[2] or path)
+    levels = 3 if inside.parts[0] == "dcpstream" else 2
+    return ".".join(inside.with_suffix("").parts[:-1][:levels]) or inside.stem
 
 
 def table(files: dict[str, Any]) -> list[str]:

@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from lab.layout import sources  # noqa: E402
 from lab.tools.pages import publish  # noqa: E402
 
-SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "reference" / "modules.md"
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- packages: make reference -->", "<!-- end of the packages -->"
@@ -40,13 +40,16 @@ def summary(path: Path) -> str:
 
 def packages() -> list[Path]:
     """The folders of all packages, outer ones first."""
-    found = [path.parent for path in (SOURCE / "dcpstream").rglob("__init__.py")]
-    return sorted(found, key=lambda path: path.relative_to(SOURCE).parts)
+    return [
+        package
+        for source in sources()
+        for package in sorted({path.parent for path in source.rglob("__init__.py")}, key=lambda path: path.parts)
+    ]
 
 
 def dotted(path: Path) -> str:
     """The name of a package."""
-    return ".".join(path.relative_to(SOURCE).parts)
+    return str(path).partition("/src/")[2].replace("/", ".")
 
 
 def modules_of(package: Path) -> list[Path]:
@@ -69,8 +72,8 @@ def page() -> str:
 def package_table() -> str:
     """The packages and the rooms in them, with their number of modules."""
     lines = ["", "| package | what it is | modules |", "| --- | --- | ---: |"]
-    for package in packages()[1:]:
-        link = f"[`{dotted(package).removeprefix('dcpstream.')}`](../reference/modules.md#{anchor(package)})"
+    for package in packages():
+        link = f"[`{dotted(package)}`](../reference/modules.md#{anchor(package)})"
         lines.append(f"| {link} | {summary(package / '__init__.py')} | {len(modules_of(package))} |")
     return "\n".join(lines) + "\n\n"
 

@@ -39,10 +39,14 @@ from pathlib import Path
 from queue import Queue
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("wire", "protocol", "node/engine")
+sys.path.insert(0, str(ROOT))
+
+from lab.layout import folders_of_tests, python_path, source_of  # noqa: E402
+
+PACKAGES = ("dcpstream/wire", "dcpstream/dcp", "dcpstream_node/engine")
 EQUIVALENT = ROOT / "tests" / "conformance" / "equivalent_mutants.toml"
 KEY = ("path", "function", "condition", "kind")
-COPIED = ("src", "tests", "tools", "pyproject.toml", "docs", "README.md", "mkdocs.yml", "Makefile")
+COPIED = ("packages", "tests", "lab", "conftest.py", "pyproject.toml", "docs", "README.md", "mkdocs.yml", "Makefile")
 COUNT = 60
 PATIENCE = "1"
 """PATIENCE of the tests on a broken tree: a wait for an event that never happens ends after the plain limit."""
@@ -208,7 +212,7 @@ def all_mutants() -> list[Mutant]:
     """Every mutant of the packages, in order of place."""
     found: list[Mutant] = []
     for package in PACKAGES:
-        for path in sorted((ROOT / "src" / "dcpstream" / package).rglob("*.py")):
+        for path in sorted(source_of(package).rglob("*.py")):
             found += guards(path)
     return found
 
@@ -227,13 +231,12 @@ def pytest_command(tree: Path, *more: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a run in a tree."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "rule"]
     command += ["-p", "tests.fixtures.guard_trace", "--no-header", *more]
-    path = os.pathsep.join((str(tree / "src"), str(tree)))
-    return command, {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return command, {**os.environ, "PYTHONPATH": python_path(tree), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def test_files(tree: Path) -> list[str]:
     """The files with tests that name rules."""
-    paths = (tree / "tests").glob("*/**/test_*.py")
+    paths = (path for folder in folders_of_tests(tree) for path in folder.glob("*/**/test_*.py"))
     return sorted(
         path.relative_to(tree).as_posix()
         for path in paths

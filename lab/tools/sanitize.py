@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from lab.layout import python_path  # noqa: E402
 from packages.dcpstream.build_kernel import TARGET, compile_kernel  # noqa: E402
 
 FOLDER = ROOT / ".cache" / "sanitize"
@@ -46,16 +47,15 @@ TESTS = (
 def main() -> int:
     """Compile and test; the exit status of pytest."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    shutil.copytree(
-        ROOT / "src", FOLDER / "src", ignore=shutil.ignore_patterns("__pycache__", "_kernel.abi3.so"), symlinks=True
-    )
-    built = compile_kernel(ROOT, FOLDER / "build", FLAGS)
-    shutil.copyfile(built, FOLDER / TARGET)
+    ignored = shutil.ignore_patterns("__pycache__", "_kernel.abi3.so", "tests")
+    shutil.copytree(ROOT / "packages", FOLDER / "packages", ignore=ignored, symlinks=True)
+    built = compile_kernel(ROOT / "packages" / "dcpstream", FOLDER / "build", FLAGS)
+    shutil.copyfile(built, FOLDER / "packages" / "dcpstream" / TARGET)
     compiler = os.environ.get("CC", "cc").split()[0]
     found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(FOLDER / "src"), str(ROOT / "examples" / "demo"))),
+        "PYTHONPATH": python_path(FOLDER, ROOT, ROOT / "examples" / "demo"),
         "LD_PRELOAD": found.stdout.strip(),
         # Python itself frees little when it ends.
         "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=1:log_path={REPORT}",

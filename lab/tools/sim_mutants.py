@@ -23,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.layout import python_path, source_of
+
 ROOT = Path(__file__).parents[2]
 SEEDS = 700
 """Seeds of a mutant at most; most are found within the first fifty, the last one by seed 576."""
@@ -36,7 +38,7 @@ class Mutant:
 
     Attributes:
         name: what is wrong.
-        path: the module, below `packages/dcpstream/src/dcpstream`.
+        path: the module, as code imports it: dcpstream_node/store/disk.py.
         old, new: the text that is replaced, which occurs once, and what takes its place.
     """
 
@@ -328,9 +330,9 @@ MUTANTS = (
 )
 
 
-def plant(mutant: Mutant, source: Path) -> None:
-    """Change a copy of `src`. Raises: Misfit: the text is not there exactly once."""
-    path = source / "dcpstream" / mutant.path
+def plant(mutant: Mutant, root: Path) -> None:
+    """Change a copy of `packages` in `root`. Raises: Misfit: the text is not there exactly once."""
+    path = source_of(mutant.path, root)
     if not path.is_file():
         raise Misfit(f"{mutant.name}: there is no module {mutant.path}")
     text = path.read_text(encoding="utf-8")
@@ -343,13 +345,13 @@ def play(mutant: Mutant, seeds: int) -> tuple[str, float]:
     """What a seed found, empty if nothing; and the seconds it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as name:
-        source = Path(name) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        plant(mutant, source)
+        root = Path(name)
+        shutil.copytree(ROOT / "packages", root / "packages", ignore=shutil.ignore_patterns("__pycache__", "tests"))
+        plant(mutant, root)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "lab.simulation", "--seeds", str(seeds), "--stop"],
-                env={**os.environ, "PYTHONPATH": str(source)},
+                env={**os.environ, "PYTHONPATH": python_path(root, ROOT)},
                 capture_output=True,
                 text=True,
                 check=False,

@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from lab.layout import python_path  # noqa: E402
 from lab.tools.wrap_markdown import wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
@@ -118,7 +119,7 @@ def run_tests(series: str, python: Path) -> None:
     say(f"Spark {series}")
     report = report_of(series)
     report.unlink(missing_ok=True)
-    paths = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'examples' / 'demo'}"
+    paths = python_path(ROOT, ROOT, ROOT / "examples" / "demo")
     # The session starts Spark's workers with this Python.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
@@ -128,7 +129,7 @@ def run_tests(series: str, python: Path) -> None:
 
 def test_files() -> list[str]:
     """The files with such tests; others need packages that these environments lack."""
-    files = sorted((ROOT / "tests" / "spark").glob("test_*.py"))
+    files = sorted((ROOT / "packages" / "dcpstream-spark" / "tests" / "spark").glob("test_*.py"))
     return [str(file.relative_to(ROOT)) for file in files if "every_spark" in file.read_text(encoding="utf-8")]
 
 

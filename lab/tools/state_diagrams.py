@@ -5,7 +5,7 @@ A page asks for a diagram with two comments, between which this script writes:
     <!-- states: dcpstream.dcp.consumer.stream:TRANSITIONS -->
     <!-- end of states -->
 
-`--check` only compares. It exits 1 if a diagram is stale, or if a table in src/ has no diagram.
+`--check` only compares. It exits 1 if a diagram is stale, or if a table in packages/ has no diagram.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dcpstream.dcp.transitions import Transitions  # noqa: E402
+from lab.layout import modules  # noqa: E402
 from lab.tools.pages import publish  # noqa: E402
 
-DOCS, SOURCE = ROOT / "docs", ROOT / "src"
+DOCS = ROOT / "docs"
 END = "<!-- end of states -->"
 _PLACE = re.compile(rf"(<!-- states: ([\w.]+):(\w+) -->\n).*?({re.escape(END)}\n)", re.DOTALL)
 _TABLE = re.compile(r"^(\w+)(?:: [^=\n]+)? = Transitions\b", re.MULTILINE)
@@ -53,9 +54,9 @@ def drawn(text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    """Each table of transitions in src/, as module:NAME."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    """Each table of transitions in packages/, as module:NAME."""
+    for source, path in modules():
+        module = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
         for found in _TABLE.finditer(path.read_text(encoding="utf-8")):
             yield f"{module}:{found[1]}"
 

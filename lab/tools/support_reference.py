@@ -28,7 +28,7 @@ from lab.tools.pages import publish  # noqa: E402
 from tests.kit import recorded  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "support.md"
-SOURCE = ROOT / "src" / "dcpstream"
+SOURCE = ROOT / "packages" / "dcpstream" / "src" / "dcpstream"
 SCENARIOS_SHOWN = 3
 
 

@@ -1,18 +1,18 @@
 """List the modules that one SET passes through until it is a row for Spark.
 
-    python lab/tools/walk.py [--src DIRECTORY] [--disk] [--modules]
+    python lab/tools/walk.py [--root DIRECTORY] [--disk] [--modules]
 
 A node runs in this process. A client sends one SET over a socket, and a task of the Spark source reads the change over
-another socket into an Arrow row (`spark.reading.read_partition`; no Java is needed). Connections, logins and the stream
+another socket into an Arrow row (`dcpstream_spark.source.reading`; no Java is needed). Connections, logins and the stream
 are opened first. From the moment of the SET until the row arrives, a profile hook in every thread notes the functions
-of the package that are called. Timers of the node run in the same moments, so the walk is made several times, and only
+of the packages that are called. Timers of the node run in the same moments, so the walk is made several times, and only
 modules that every round needs are listed.
 
 Two numbers follow for each thread: its modules, and its changes of module, which are the calls into another module than
 that of the call before. A reader who follows the program turns a page at each of them. Both are of the round with the
 fewest.
 
-`--src` takes another source tree, to compare two versions. `--disk` keeps the bucket on disk instead of in memory.
+`--root` takes another checkout, to compare two versions. `--disk` keeps the bucket on disk instead of in memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from lab.layout import sources  # noqa: E402
 
 ROUNDS = 5
 """Walks of which the common part is printed."""
@@ -40,10 +45,10 @@ PATIENCE_S = 30.0
 
 
 class Recorder:
-    """A profile hook for all threads: which modules of the package were called, in order, by thread."""
+    """A profile hook for all threads: which modules of the packages were called, in order, by thread."""
 
-    def __init__(self, package: Path) -> None:
-        self._package = f"{package}/"
+    def __init__(self, sources: Iterable[Path]) -> None:
+        self._sources = tuple(f"{source}/" for source in sources)
         self._is_on = False
         self.modules: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
@@ -53,8 +58,8 @@ class Recorder:
         if not self._is_on or event != "call":
             return
         code = frame.f_code
-        if code.co_filename.startswith(self._package) and not code.co_name.startswith("<module"):
-            module = code.co_filename.removeprefix(self._package)
+        if code.co_filename.startswith(self._sources) and not code.co_name.startswith("<module"):
+            module = code.co_filename.rpartition("/src/")[2]
             thread = threading.current_thread().name
             self.modules.setdefault(module, thread)
             self.calls.append((thread, module))
@@ -99,11 +104,11 @@ def changes(modules: list[str]) -> int:
 
 def walk(record: Recorder, folder: str | None) -> list[Round]:
     """The rounds."""
-    dcpstream = importlib.import_module("dcpstream")
+    node_package = importlib.import_module("dcpstream_node")
     client = importlib.import_module("dcpstream.client")
     threading.setprofile(record)
     rounds = []
-    with dcpstream_node.Node(vbuckets=1, **({"path": folder} if folder else {})) as node:
+    with node_package.Node(vbuckets=1, **({"path": folder} if folder else {})) as node:
         login = {"username": "Administrator", "password": "password", "bucket": "default"}
         with client.KvClient(node.connection_string, **login) as kv:
             token = kv.set("flight::UA1545", b'{"dest": "IAH"}')
@@ -163,14 +168,14 @@ def _wait_for_stream(kv: Any) -> None:
 def main() -> None:
     """Walk, and print the modules."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--src", type=Path, default=Path(__file__).parents[2] / "src")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of the checkout whose packages run")
     parser.add_argument("--disk", action="store_true")
     parser.add_argument("--modules", action="store_true", help="print the names of the modules alone")
     arguments = parser.parse_args()
-    source = arguments.src.resolve()
-    sys.path.insert(0, str(source))
+    folders = sources(arguments.root.resolve())
+    sys.path[:0] = map(str, folders)
     with tempfile.TemporaryDirectory() as folder:
-        rounds = walk(Recorder(source / "dcpstream"), folder if arguments.disk else None)
+        rounds = walk(Recorder(folders), folder if arguments.disk else None)
     common = [module for module in rounds[0].modules if all(module in other.modules for other in rounds)]
     for number, module in enumerate(common, 1):
         print(module if arguments.modules else f"{number:3}  {module:52} {rounds[0].modules[module]}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.layout import python_path
 from lab.tools.patience import patient
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "dcpstream_node.pytest_plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-c", str(ini), "--rootdir", str(EXAMPLES / name), str(EXAMPLES / name)],
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{ROOT / 'src'}"},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

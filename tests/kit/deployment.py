@@ -18,6 +18,7 @@ from pathlib import Path
 import pyspark
 
 from dcpstream_spark.java import ensure_java
+from lab.layout import modules
 from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
 
@@ -26,11 +27,12 @@ SPARK_HOME = Path(pyspark.__file__).parent
 
 
 def code_archive(directory: Path) -> Path:
-    """The package as a zip for `--py-files`, with the module that lets Spark find the format."""
+    """The packages of the source as a zip for `--py-files`, with the module that lets Spark find the format."""
     archive = directory / "dcpstream.zip"
     with zipfile.ZipFile(archive, "w") as file:
-        for path in sorted((ROOT / "src").rglob("*.py")):
-            file.write(path, path.relative_to(ROOT / "src"))
+        for source, path in modules():
+            if source.parent.name != "dcpstream-node":
+                file.write(path, path.relative_to(source))
     return archive
 
 

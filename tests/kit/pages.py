@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
+from lab.layout import python_path
 from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
 
@@ -143,7 +144,7 @@ def mistake(block: Block) -> str | None:
 
 def environment() -> dict[str, str]:
     """Of programs that pages show: this interpreter, and the package of this repository."""
-    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    path = python_path()
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return {**others, "PYTHONPATH": path, "PATH": programs}

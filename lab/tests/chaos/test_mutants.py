@@ -14,8 +14,8 @@ from lab.chaos.mutants import MUTANTS, Misfit, Mutant, plant
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mutants") / "src"
-    shutil.copytree(ROOT / "src", path, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path_factory.mktemp("mutants")
+    shutil.copytree(ROOT / "packages", path / "packages", ignore=shutil.ignore_patterns("__pycache__", "tests"))
     return path
 
 

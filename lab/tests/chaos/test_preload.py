@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.chaos.host import ROOT
 from lab.chaos.preload import MODULE, python_command
+from lab.layout import python_path
 
 pytest.importorskip("pyspark")
 
@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 @pytest.fixture(scope="module")
 def program() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="preload-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(ROOT / "src"))))
+        patch.setenv("PYTHONPATH", python_path())
         with python_command(Path(folder)) as path:
             yield str(path)
 

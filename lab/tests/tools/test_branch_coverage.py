@@ -12,7 +12,7 @@ from lab.tools.branch_coverage import package_of, table
     [
         ("packages/dcpstream/src/dcpstream/errors.py", "dcpstream"),
         ("packages/dcpstream/src/dcpstream/wire/layout.py", "dcpstream.wire"),
-        ("src/dcpstream/node/engine/session/fast.py", "dcpstream_node.engine"),
+        ("packages/dcpstream-node/src/dcpstream_node/engine/session/fast.py", "dcpstream_node.engine"),
         ("packages/dcpstream-spark/src/pyspark_dcpstream.py", "pyspark_dcpstream"),
     ],
 )

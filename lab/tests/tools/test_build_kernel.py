@@ -15,6 +15,7 @@ from lab.tools.patience import patient
 from packages.dcpstream import build_kernel
 
 ROOT = Path(__file__).parents[3]
+PROJECT = ROOT / "packages" / "dcpstream"
 NO_COMPILER = "/bin/false"
 
 
@@ -22,7 +23,7 @@ def wheel(folder: Path, **environment: str) -> Path:
     """The wheel that pip builds."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run(
-        [*command, "--wheel-dir", str(folder), str(ROOT)],
+        [*command, "--wheel-dir", str(folder), str(PROJECT)],
         env={**os.environ, **environment},
         check=True,
         capture_output=True,
@@ -46,22 +47,22 @@ def test_the_platform_in_the_name_of_a_wheel(platform: str, tag: str, monkeypatc
 
 
 def test_it_can_be_skipped(tmp_path: Path) -> None:
-    assert build_kernel.build(ROOT, tmp_path, "skip") == (None, "DCPSTREAM_KERNEL=skip")
+    assert build_kernel.build(PROJECT, tmp_path, "skip") == (None, "DCPSTREAM_KERNEL=skip")
 
 
 @pytest.mark.slow
 def test_without_a_compiler_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", NO_COMPILER)
-    built, why = build_kernel.build(ROOT, tmp_path, "")
+    built, why = build_kernel.build(PROJECT, tmp_path, "")
     assert built is None
     assert NO_COMPILER in why
     with pytest.raises(RuntimeError, match="the native kernel cannot be built"):
-        build_kernel.build(ROOT, tmp_path, "require")
+        build_kernel.build(PROJECT, tmp_path, "require")
 
 
 def test_a_python_without_a_stable_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.implementation, "name", "pypy")
-    assert build_kernel.build(ROOT, tmp_path, "") == (None, "this Python has no stable binary interface")
+    assert build_kernel.build(PROJECT, tmp_path, "") == (None, "this Python has no stable binary interface")
 
 
 @pytest.mark.slow
@@ -73,7 +74,7 @@ def test_a_wheel_without_a_compiler_is_pure(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_wheel_with_a_compiler_has_the_kernel(tmp_path: Path) -> None:
-    built, why = build_kernel.build(ROOT, tmp_path / "probe", "")
+    built, why = build_kernel.build(PROJECT, tmp_path / "probe", "")
     if built is None:
         pytest.skip(f"no kernel can be built here: {why}")
     made = wheel(tmp_path, DCPSTREAM_KERNEL="require")

@@ -12,14 +12,14 @@ from lab.tools.patience import patient
 
 WALK = Path(__file__).parents[3] / "lab" / "tools" / "walk.py"
 PACKAGES = [
-    "client/kv",
-    "node/shell",
-    "node/engine",
-    "store",
-    "protocol/producer",
-    "wire",
-    "client/machine",
-    "columnar",
+    "dcpstream/client/kv",
+    "dcpstream_node/shell",
+    "dcpstream_node/engine",
+    "dcpstream_node/store",
+    "dcpstream/dcp/producer",
+    "dcpstream/wire",
+    "dcpstream/client/machine",
+    "dcpstream/arrow",
 ]
 
 
@@ -35,4 +35,4 @@ def test_the_walk_passes_through_every_package() -> None:
     ]
     assert None not in first, dict(zip(PACKAGES, first, strict=True))
     assert first[0] == 0
-    assert any(module.startswith("spark/") for module in modules)
+    assert any(module.startswith("dcpstream_spark/") for module in modules)

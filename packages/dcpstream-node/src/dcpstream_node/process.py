@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import dcpstream
+import dcpstream_node
 from dcpstream.errors import DcpstreamError
 from dcpstream_node.channel import Channel
 
@@ -86,10 +88,11 @@ class _ForkServer:
 
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
-        package = str(Path(__file__).parents[2])
-        path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Both packages come from where this process has them.
+        packages = {str(Path(module.__file__ or "").parents[1]) for module in (dcpstream, dcpstream_node)}
+        path = os.pathsep.join([*sorted(packages), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - this Python, with the code of this package
+            self._process = subprocess.Popen(  # noqa: S603 - this Python, with the code of these packages
                 # -P: no file in the working directory takes the place of a module.
                 [sys.executable, "-P", "-m", "dcpstream_node.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -142,7 +145,7 @@ class NodeProcess:
         self._channel = Channel(_server.fork(), "the node's process", self._answer).start()
         _server.channels.add(self._channel)
         _server.nodes.add(self)
-        level = logging.getLogger("dcpstream").getEffectiveLevel()
+        level = logging.getLogger("dcpstream_node").getEffectiveLevel()
         try:
             self.facts: dict[str, Any] = self._channel.call(
                 "start", (dict(arguments), manager is not None, level, str(Path.cwd())), {}, START_TIMEOUT_S

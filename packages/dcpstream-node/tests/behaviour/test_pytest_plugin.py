@@ -316,7 +316,9 @@ print(*sorted(set(sys.modules) - before))
 
 
 def test_the_project_announces_it_to_pytest() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "packages" / "dcpstream-node" / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert project["entry-points"]["pytest11"] == {"dcpstream": "dcpstream_node.pytest_plugin"}
     assert not any(requirement.startswith("pytest") for requirement in project["dependencies"])
 

@@ -28,6 +28,7 @@ from dcpstream_node.store.compact.purge import purge
 from dcpstream_node.store.index import snapshots as snapshots_module
 from dcpstream_node.store.log.blocks import BLOCK_HEADER, SEGMENT_HEADER
 from dcpstream_node.store.metadata import Metadata
+from lab.layout import python_path
 from lab.tools.patience import patient
 from tests.kit.disks import ReadableFile
 from tests.kit.stores import LOG, fill, frame_of, key_of, put, read_all, snapshot_at
@@ -544,7 +545,7 @@ def kill_and_check(path: Path, seed: int) -> int:
     root = Path(__file__).parents[4]
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path), str(seed)], stdout=subprocess.PIPE, cwd=root,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        env={**os.environ, "PYTHONPATH": python_path(root)},
     )  # fmt: skip
     assert child.stdout is not None
     persisted: dict[int, int] = {}

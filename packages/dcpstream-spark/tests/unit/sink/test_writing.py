@@ -183,7 +183,7 @@ def test_the_driver_adds_up(caplog: pytest.LogCaptureFixture, node: dcpstream_no
     total = WriteCounts.total([part, None, part])
     assert (total.rows, total.written, total.rejected) == (140, 20, 120)
     assert len(total.rejects) == MAX_REJECTS_REPORTED
-    with caplog.at_level("INFO", "dcpstream"):
+    with caplog.at_level("INFO", "dcpstream_spark"):
         writer(access(node)).commit([part, None, part])
     assert "140 rows, 20 written, 120 rejected" in caplog.text
     assert caplog.text.count(": one") == MAX_REJECTS_REPORTED

@@ -70,7 +70,7 @@ def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     [
         (ConnectTimeout("nobody listens at 127.0.0.1:1"), exits.UNREACHABLE, "nobody listens"),
         (AuthenticationFailed("user 'x' was refused"), exits.REFUSED, "refused"),
-        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), exits.NOT_INSTALLED, "dcpstream[spark]"),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), exits.NOT_INSTALLED, "dcpstream-spark"),
         (FileNotFoundError(2, "No such file or directory", "x.bin"), exits.FAILED, "x.bin does not exist\n"),
         (IsADirectoryError(21, "Is a directory", "x"), exits.FAILED, "x cannot be used: Is a directory\n"),
         (OSError(28, "No space left on device"), exits.FAILED, "dcpstream: No space left on device\n"),
@@ -128,9 +128,9 @@ def test_python_m_runs_it(tmp_path: Path) -> None:
 
 
 def test_missing_package_is_told_with_the_extra_that_brings_it() -> None:
-    exits.require(["json"], "demo")
-    with pytest.raises(exits.NotInstalled, match=r"pip install 'dcpstream\[demo\]'") as caught:
-        exits.require(["json", "no_such_package"], "demo")
+    exits.require(["json"], "dcpstream[arrow]")
+    with pytest.raises(exits.NotInstalled, match=r"pip install 'dcpstream\[arrow\]'") as caught:
+        exits.require(["json", "no_such_package"], "dcpstream[arrow]")
     ending = exits.exit_for(caught.value)
     assert ending is not None
     assert ending.status == exits.NOT_INSTALLED
@@ -151,3 +151,22 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
         child.stdout.close()
         assert child.wait(patient(60)) == 0
         assert child.stderr.read() == b""
+
+
+def test_a_command_of_a_package_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = app._entry_points()
+    monkeypatch.setattr(app, "_entry_points", lambda: {name: installed[name] for name in ("kv", "stream")})
+    assert app.run(["node", "--port", "0"]) == exits.NOT_INSTALLED
+    message = "the command node belongs to dcpstream-node, which is not installed: pip install dcpstream-node"
+    assert capsys.readouterr().err == f"dcpstream: {message}\n"
+    assert app.run(["--help"]) == exits.OK
+    assert "(pip install dcpstream-node)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_table_has_the_commands_of_the_packages() -> None:
+    """Each with its own distribution, so that the advice is right."""
+    found = {name: point.dist.name for name, point in app._entry_points().items() if point.dist is not None}
+    found.pop("demo", None)
+    assert found == {name: distribution for name, (distribution, _) in app._KNOWN.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dcpstream.runtime.stopping import StopRequest
+from lab.layout import sources
 
 ROOT = Path(__file__).parents[5]
 
@@ -26,8 +27,8 @@ HANDLERS = {
 def test_no_other_module_has_a_handler() -> None:
     found = {
         path.relative_to(ROOT).as_posix()
-        for folder in ("src", "examples")
-        for path in (ROOT / folder).rglob("*.py")
+        for folder in (*sources(), ROOT / "examples")
+        for path in folder.rglob("*.py")
         if "signal.signal(" in path.read_text(encoding="utf-8")
     }
     assert found == set(HANDLERS)
