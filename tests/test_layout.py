@@ -1,84 +1,87 @@
-"""Unit tests mirror the modules: `packages/dcpstream-node/tests/unit/store/test_metadata.py` tests `packages/dcpstream-node/src/dcpstream_node/store/metadata.py`."""
+"""Unit tests mirror the modules: a package's tests/unit/store/test_metadata.py tests its module store/metadata.py."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatch
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-UNIT = ROOT / "tests" / "unit"
+from lab.layout import PACKAGES, ROOT
 
-HOMES = {
-    "bench": ROOT / "lab" / "bench",
-    "chaos": ROOT / "lab" / "chaos",
-    "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
-    "fuzz": ROOT / "lab" / "fuzz",
-    "fixtures": ROOT / "tests" / "fixtures",
-    "interop": ROOT / "lab" / "interop",
-    "kit": ROOT / "tests" / "kit",
-    "tools": ROOT / "lab" / "tools",
-}
-"""Folders whose modules lie outside the package."""
+LAB = ROOT / "lab" / "tests"
+
+MIRRORS = {
+    **{ROOT / "packages" / folder / "tests" / "unit": ROOT / "packages" / folder / "src" / name
+       for folder, name in PACKAGES.items()},
+    ROOT / "tests" / "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
+    LAB / "bench": ROOT / "lab" / "bench",
+    LAB / "chaos": ROOT / "lab" / "chaos",
+    LAB / "fuzz": ROOT / "lab" / "fuzz",
+    LAB / "fixtures": ROOT / "tests" / "fixtures",
+    LAB / "interop": ROOT / "lab" / "interop",
+    LAB / "kit": ROOT / "tests" / "kit",
+    LAB / "simulation": ROOT / "lab" / "simulation",
+    LAB / "tools": ROOT / "lab" / "tools",
+}  # fmt: skip
+"""A folder of unit tests → the folder of the modules that they test."""
 
 EXCEPTIONS = {
-    "pages of the documentation, and the package as a reader of the README meets it": [
-        "docs/*",
-    ],
     "recorded conversations and published frames, through several modules": [
         "client/test_recorded.py",
         "client/test_recorded_conversations.py",
-        "columnar/test_recordings.py",
-        "protocol/producer/test_recorded.py",
+        "arrow/test_recordings.py",
+        "dcp/producer/test_recorded.py",
         "wire/test_pages.py",
         "wire/test_recordings.py",
     ],
     "scripts and generators as they are called": [
-        "lab/tools/test_reference_pages.py",
-        "lab/tools/test_setup_scripts.py",
+        "test_reference_pages.py",
+        "test_setup_scripts.py",
+    ],
+    "the build of the kernel, whose file lies beside the project file of the core": [
+        "test_build_kernel.py",
     ],
     "one behaviour of several modules": [
         "client/machine/reader/test_reader_collections.py",
-        "node/engine/handlers/test_quiet.py",
-        "node/engine/test_compression.py",
-        "spark/test_batch_plans.py",
-        "spark/test_pushdown.py",
-        "node/engine/test_damage.py",
-        "node/engine/test_manifest_steps.py",
-        "node/engine/test_walks.py",
-        "protocol/consumer/test_durability.py",
-        "spark/test_planner_model.py",
+        "engine/handlers/test_quiet.py",
+        "engine/test_compression.py",
+        "engine/test_damage.py",
+        "engine/test_manifest_steps.py",
+        "engine/test_walks.py",
+        "dcp/consumer/test_durability.py",
+        "source/test_batch_plans.py",
+        "source/test_planner_model.py",
+        "source/test_pushdown.py",
         "store/test_format.py",
         "store/test_prepares.py",
     ],
-    "rules of the whole package, and of these tests": [
+    "rules of the whole package": [
         "cli/test_consistency.py",
-        "test_layout.py",
-        "test_sans_io.py",
     ],
 }
 """Reason → tests that have no module of their own."""
 
-TESTS = sorted(path.relative_to(UNIT) for path in UNIT.rglob("test_*.py"))
+TESTS = sorted(
+    (home, path.relative_to(folder)) for folder, home in MIRRORS.items() for path in folder.rglob("test_*.py")
+)
 
 
 def is_excepted(path: Path) -> bool:
     return any(fnmatch(path.as_posix(), pattern) for patterns in EXCEPTIONS.values() for pattern in patterns)
 
 
-def is_mirror(path: Path) -> bool:
+def is_mirror(home: Path, path: Path) -> bool:
     """Whether there is a module or a package of this name."""
-    first, name = path.parts[0], path.stem.removeprefix("test_")
-    home = HOMES[first].joinpath(*path.parts[1:-1]) if first in HOMES else ROOT / "src" / "dcpstream" / path.parent
-    module = home / (f"{name}.py" if name != "init" else "__init__.py")
-    return module.is_file() or (home / name / "__init__.py").is_file()
+    folder, name = home / path.parent, path.stem.removeprefix("test_")
+    module = folder / (f"{name}.py" if name != "init" else "__init__.py")
+    return module.is_file() or (folder / name / "__init__.py").is_file()
 
 
 def test_every_unit_test_has_its_module() -> None:
-    alone = [str(path) for path in TESTS if not is_excepted(path) and not is_mirror(path)]
+    alone = [str(path) for home, path in TESTS if not is_excepted(path) and not is_mirror(home, path)]
     assert alone == [], "rename these tests as the modules are named, or say here why they have none"
 
 
 def test_no_exception_is_stale() -> None:
     patterns = [pattern for group in EXCEPTIONS.values() for pattern in group]
-    assert [pattern for pattern in patterns if not any(fnmatch(path.as_posix(), pattern) for path in TESTS)] == []
-    assert [str(path) for path in TESTS if is_excepted(path) and is_mirror(path)] == []
+    assert [pattern for pattern in patterns if not any(fnmatch(path.as_posix(), pattern) for _, path in TESTS)] == []
+    assert [str(path) for home, path in TESTS if is_excepted(path) and is_mirror(home, path)] == []

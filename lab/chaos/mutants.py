@@ -1,7 +1,7 @@
 """Plant bugs, one at a time, and count those that rounds find: `python -m lab.chaos.mutants [--only part]`.
 
-A bug is code that is added to the end of a module in a copy of `packages`: it replaces a function by one that is wrong in
-one way. Each is a mistake that was made, or nearly made, in this project or another. The kinds of trouble of a bug's
+A bug is code that is added to the end of a module in a copy of `packages`: it replaces a function by one that is wrong
+in one way. Each is a mistake that was made, or nearly made, in this project or another. The kinds of trouble of a bug's
 rounds are chosen so that the bug has an effect in some of them; nothing tells the checker about it. A bug that does not
 fit the code any more is an error, not a bug that was found.
 

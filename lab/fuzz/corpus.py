@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 MAX_BYTES = 300_000
 """Of all files together, so that a clone stays small and a replay short."""
 
-_HEAD = "# Inputs of the fuzz target {name} in Base64, chosen by `python -m lab.fuzz {name} --keep`; see docs/how-to/fuzz.md."
+_HEAD = "# Inputs of the fuzz target {name} in Base64, chosen by `python -m lab.fuzz {name} --keep`."
 
 
 def path_of(name: str) -> Path:

@@ -3,10 +3,10 @@
     python lab/tools/walk.py [--root DIRECTORY] [--disk] [--modules]
 
 A node runs in this process. A client sends one SET over a socket, and a task of the Spark source reads the change over
-another socket into an Arrow row (`dcpstream_spark.source.reading`; no Java is needed). Connections, logins and the stream
-are opened first. From the moment of the SET until the row arrives, a profile hook in every thread notes the functions
-of the packages that are called. Timers of the node run in the same moments, so the walk is made several times, and only
-modules that every round needs are listed.
+another socket into an Arrow row (`dcpstream_spark.source.reading`; no Java is needed). Connections, logins and the
+stream are opened first. From the moment of the SET until the row arrives, a profile hook in every thread notes the
+functions of the packages that are called. Timers of the node run in the same moments, so the walk is made several
+times, and only modules that every round needs are listed.
 
 Two numbers follow for each thread: its modules, and its changes of module, which are the calls into another module than
 that of the call before. A reader who follows the program turns a page at each of them. Both are of the round with the

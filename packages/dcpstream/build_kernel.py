@@ -25,8 +25,8 @@ except ImportError:  # only whoever builds wheels needs it; `compile_kernel` has
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
 FOLDER = "native"
-"""Its C files are compiled into one module. In a checkout it lies at the root of the repository, in an sdist beside this
-file."""
+"""Its C files are compiled into one module. In a checkout it lies at the root of the repository, in an sdist beside
+this file."""
 MODULE = "dcpstream._kernel"
 TARGET = "src/dcpstream/_kernel.abi3.so" if os.name != "nt" else "src/dcpstream/_kernel.pyd"
 OLDEST_PYTHON = (3, 11)

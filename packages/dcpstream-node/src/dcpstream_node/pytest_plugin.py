@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "couchbase_cluster(nodes=..., replicas=..., vbuckets=..., collections=[...], **options of dcpstream_node.Cluster): "
-        "arguments of the cluster that the fixture couchbase_cluster returns",
+        "couchbase_cluster(nodes=..., replicas=..., vbuckets=..., collections=[...], "
+        "**options of dcpstream_node.Cluster): arguments of the cluster that the fixture couchbase_cluster returns",
     )
 
 

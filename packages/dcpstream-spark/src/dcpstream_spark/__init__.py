@@ -6,8 +6,8 @@
 - `source`: reading. On the driver, `coordinator` asks the cluster, `starting` and `planner` compute the start and the
   end of a batch (pure functions), and `offsets` is the JSON that Spark logs. On the executors, `reading` yields the
   rows of a task as RecordBatches with the columns of `schema`, with `prefetch` in a thread.
-- `sink`: writing. `writing` has the classes that Spark calls, `write_options` checks the options, `documents` turns rows
-  into writes, and `rejects` keeps the rows that the bucket refuses.
+- `sink`: writing. `writing` has the classes that Spark calls, `write_options` checks the options, `documents` turns
+  rows into writes, and `rejects` keeps the rows that the bucket refuses.
 - Both use `options`, the user's checked options, and `pool`, which keeps connections. `session`, `java` and `jars` make
   a session with the connector of a table format.
 

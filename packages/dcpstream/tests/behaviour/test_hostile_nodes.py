@@ -619,7 +619,7 @@ def test_the_key_value_client(
 @pytest.mark.parametrize("reading", ["changes", "async batches"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_good_conversation_with_changed_bytes(seed: int, reading: str) -> None:
-    """See also packages/dcpstream-node/tests/property/test_hostile_bytes.py, which does it without sockets and more often."""
+    """See also the property test test_hostile_bytes.py, which does it without sockets and more often."""
     if "batches" in reading:
         pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     dice = random.Random(seed)

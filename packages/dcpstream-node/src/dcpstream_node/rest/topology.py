@@ -270,7 +270,10 @@ class TopologyPages:
             self._site.alone[AUTO_FAILOVER] = settings
 
 
-_ALONE = "This node runs alone and takes no others in: start a cluster with `dcpstream node --nodes`, or dcpstream_node.Cluster."
+_ALONE = (
+    "This node runs alone and takes no others in: "
+    "start a cluster with `dcpstream node --nodes`, or dcpstream_node.Cluster."
+)
 
 
 def rebalance_task(state: ClusterState) -> dict[str, Any]:

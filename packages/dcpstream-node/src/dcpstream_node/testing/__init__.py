@@ -3,8 +3,8 @@
 `nodes` has running nodes and empty buckets that end with a test; `dcpstream_node.pytest_plugin` makes fixtures of them.
 `faults` lets things go wrong in a node, one line each. `container` is a node with the interface of a Testcontainers
 module. `simulation` runs nodes without sockets on virtual time and joins them frame by frame. `strategies` draws
-messages and frames for Hypothesis, which it needs (`pip install dcpstream-node[testing]`). The names below are loaded when
-they are first used.
+messages and frames for Hypothesis, which it needs (`pip install dcpstream-node[testing]`). The names below are loaded
+when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipeline without Spark: options, fold policy, refusals. `packages/dcpstream-spark/tests/spark/test_engines.py` has the rest."""
+"""The pipeline without Spark: options, fold policy, refusals. `tests/spark/test_engines.py` has the rest."""
 
 from __future__ import annotations
 
