@@ -30,6 +30,8 @@ PATIENCE ?=
 export PATIENCE
 # Added to pytest's command line, for example ARGS="-k rollback -x".
 ARGS ?=
+# The tests of `make test-all`; `make test` leaves out those of tools, benches and documentation.
+ALL_TESTS = packages/dcpstream/tests packages/dcpstream-node/tests packages/dcpstream-spark/tests tests lab/tests
 PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --dist loadgroup -n $(JOBS) $(ARGS)
 # ROWS=n: number of flights in the demo (all 336,776 by default).
 ROWS ?=
@@ -94,7 +96,7 @@ test: check ## check, then the fast tests (what CI runs)
 test-all: check ## check, all tests (also slow ones), and the core on every interpreter found
 	$(call say,'all tests')
 	@failed=0; \
-	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900 || failed=1; \
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "" --timeout 900 $(ALL_TESTS) || failed=1; \
 	$(MAKE) -s --no-print-directory test-matrix || failed=1; \
 	exit $$failed
 
@@ -253,9 +255,11 @@ $(STAMPS)/dev: requirements/dev.lock $(STAMPS)/build
 	@$(LOCKED) $<
 	@touch $@
 
-$(STAMPS)/project: pyproject.toml $(wildcard native/*) packages/dcpstream/build_kernel.py $(STAMPS)/dev
-	$(call say,'dcpstream itself (editable)')
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+PROJECTS = packages/dcpstream packages/dcpstream-node packages/dcpstream-spark examples/demo
+
+$(STAMPS)/project: $(PROJECTS:=/pyproject.toml) $(wildcard native/*) packages/dcpstream/build_kernel.py $(STAMPS)/dev
+	$(call say,'the packages themselves (editable)')
+	@$(PIP) install --quiet --no-deps --no-build-isolation $(PROJECTS:%=--editable %)
 	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.runtime import kernel; print(kernel.description)')"
 	@touch $@
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from lab.tools.patience import patient
 
 HERE = Path(__file__).parent
-CACHE = HERE.parent / ".cache" / "interop"
+CACHE = HERE.parents[1] / ".cache" / "interop"
 FETCH_TIMEOUT_S = patient(180)
 """Time limit of downloads: 32 MB of Java archives, 54 MB of Kafka, 3 MB of Go sources."""
 BUILD_TIMEOUT_S = patient(300)

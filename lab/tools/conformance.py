@@ -187,7 +187,7 @@ def run_tests() -> tuple[dict[str, dict[str, str]], str]:
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "-m", "rule"]
         command += ["-p", "tests.fixtures.rule_results", "--rule-results", str(results), "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [*command, *(f"tests/{path}" for path in paths)],
+            [*command, *paths],
             cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
         )  # fmt: skip
         if not results.exists() or done.returncode not in (0, 1):

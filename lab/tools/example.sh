@@ -8,7 +8,8 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 mkdir "$place/wheel"
 # The build leaves nothing in the working tree; no network is needed for it.
-"$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir "$place/wheel" .
+"$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir "$place/wheel" \
+    packages/dcpstream packages/dcpstream-node
 "$python" -m venv "$place/venv"
 if ! "$place/venv/bin/python" -m pip --disable-pip-version-check install --quiet \
     --find-links "$place/wheel" -r examples/sdk-tests/requirements.txt; then

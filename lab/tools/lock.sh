@@ -2,7 +2,7 @@
 # Resolve pyproject.toml into requirements/*.lock: exact versions with hashes, valid on every Python from 3.11 on.
 # Run it by `make lock` after a change of dependencies, or to move to newer versions; then run `make test-all`.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 python=${1:?usage: lab/tools/lock.sh PYTHON}
 tool=.cache/lock-tool
 [ -x "$tool/bin/uv" ] || { "$python" -m venv "$tool" && "$tool/bin/python" -m pip install --quiet "uv>=0.5"; }
@@ -17,7 +17,7 @@ resolve() { # resolve OUTPUT SOURCE [ARGUMENT...]
 }
 
 resolve build.lock --group build
-resolve dev.lock pyproject.toml --extra demo --group dev
+resolve dev.lock $packages --group dev
 # The core without Spark, for the other interpreters of `make test-matrix`.
 resolve matrix.lock pyproject.toml --extra arrow --extra tls --group test
 # The supported versions of Spark, with Spark Connect, for `make test-spark-matrix`.

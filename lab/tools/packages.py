@@ -1,9 +1,10 @@
-"""Build the wheel and the sdist, and install them as users do: `make packages`.
+"""Build the wheels and the sdists, and install them as users do: `make packages`.
 
-The wheel is built a second time from the sdist, and both must hold the same files. Then each extra is installed into an
-environment of its own, outside of the repository, and used. A table says what each installation takes on the disk.
+Each wheel is built a second time from its sdist, and both must hold the same files: those of the package alone. Then
+each package, and each of its extras, is installed into an environment of its own, outside of the repository, and used.
+A table says what each installation takes on the disk.
 
-    python -m lab.tools.packages [EXTRA...]     `core` is the package without an extra; all by default
+    python -m lab.tools.packages [INSTALL...]     such as dcpstream or dcpstream-node[tls]; all by default
 """
 
 from __future__ import annotations
@@ -17,15 +18,27 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from lab.layout import PACKAGES, ROOT
+
 TIMEOUT_S = 1800
 NOT_OURS = ("pip", "setuptools", "wheel", "distutils", "_distutils", "pkg_resources")
 """What an empty environment has."""
 
-NODE = """
+CLIENT = """
+import socket, sys
 import dcpstream
-import dcpstream_node
-from dcpstream.client import KvClient
+with socket.create_server(("127.0.0.1", 0)) as nobody:
+    string = f"couchbase://127.0.0.1:{nobody.getsockname()[1]}"
+with dcpstream.Client(string, username="u", password="p", bucket="b", connect_timeout_s=0.5) as client:
+    try:
+        next(client.changes(end="latest"))
+    except dcpstream.errors.ConnectTimeout:
+        pass
+assert not {"aiohttp", "numpy", "pyarrow"} & set(sys.modules)
+"""
+NODE = """
+import dcpstream, dcpstream_node
+from dcpstream import KvClient
 with dcpstream_node.Node(vbuckets=4) as node:
     login = {"username": node.username, "password": node.password, "bucket": "default"}
     with KvClient(node.connection_string, **login) as kv:
@@ -35,51 +48,48 @@ with dcpstream_node.Node(vbuckets=4) as node:
         assert [change.key for change in c.changes(end="latest")] == [b"k"]
 """
 CHECKS = {
-    "core": NODE,
-    "arrow": NODE
-    + """
-    with dcpstream.Client(node.connection_string, **login) as c:
-        assert [batch.record_batch.num_rows for batch in c.stream(end="latest")] == [1]
+    "dcpstream": CLIENT,
+    "dcpstream[arrow]": """
+import pyarrow
+from dcpstream.arrow import decode_messages
+assert decode_messages(b"").batch.num_rows == 0
 """,
-    "tls": """
-import dcpstream_node
-with dcpstream_node.Node(vbuckets=1, tls=True) as node:
-    assert node.ca_certificate.startswith("-----BEGIN CERTIFICATE")
-""",
-    "testing": """
-import dcpstream_node.testing.strategies
-import pathlib, pytest
-pathlib.Path("test_it.py").write_text("def test_it(couchbase_bucket): assert couchbase_bucket.node.is_running")
-raise SystemExit(pytest.main(["-q", "test_it.py"]))
-""",
-    "otel": """
+    "dcpstream[otel]": """
 import opentelemetry.trace
 from dcpstream.runtime.tracing import is_tracing, span
 assert is_tracing()
 with span("work", {}):
     pass
 """,
-    "java": """
-from dcpstream_spark.java import ensure_java, java_program
-ensure_java({"PATH": ""})
+    "dcpstream-node": NODE,
+    "dcpstream-node[testing]": """
+import dcpstream_node.testing.strategies
+import pathlib, pytest
+pathlib.Path("test_it.py").write_text("def test_it(couchbase_bucket): assert couchbase_bucket.node.is_running")
+raise SystemExit(pytest.main(["-q", "test_it.py"]))
 """,
-    "spark": """
+    "dcpstream-node[tls]": """
+import dcpstream_node
+with dcpstream_node.Node(vbuckets=1, tls=True) as node:
+    assert node.ca_certificate.startswith("-----BEGIN CERTIFICATE")
+""",
+    "dcpstream-spark": """
 import importlib.util
 import dcpstream_spark, pyspark
 assert importlib.util.find_spec("pyspark_dcpstream")
+assert importlib.util.find_spec("aiohttp") is None
 assert dcpstream_spark.DcpDataSource.name() == "dcp"
 """,
-    "tables": """
+    "dcpstream-spark[java]": """
+from dcpstream_spark.java import ensure_java, java_program
+ensure_java({"PATH": ""})
+""",
+    "dcpstream-spark[tables]": """
 import dcpstream_spark.tables, deltalake, pyspark
 assert pyspark.__version__.startswith("4.2")
 """,
-    "demo": """
-import dcpstream_demo.picture, matplotlib
-from dcpstream.cli.app import run
-raise SystemExit(run(["demo", "--help"]))
-""",
 }
-"""Extra → a program that uses what it brings."""
+"""What is installed → a program that uses what it brings."""
 
 
 def run(*command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
@@ -107,20 +117,52 @@ def run(*command: object, cwd: Path | None = None, env: Mapping[str, str] | None
     return done.stdout
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, built with the locked tools of this environment; no network is needed."""
+def build(folder: Path) -> dict[str, Path]:
+    """The wheel of each package, built with the locked tools of this environment; no network is needed.
+
+    Raises:
+        SystemExit: a wheel holds something else than its package, or the wheel of its sdist something else than it.
+    """
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     wheel_options = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder / "sdist", cwd=ROOT)
-    (sdist,) = (folder / "sdist").iterdir()
-    run(*pip, *wheel_options, folder / "wheel", ROOT)
-    (wheel,) = (folder / "wheel").iterdir()
-    run(*pip, *wheel_options, folder / "again", sdist)
-    (again,) = (folder / "again").iterdir()
-    ours, theirs = (sorted(zipfile.ZipFile(one).namelist()) for one in (wheel, again))
-    if ours != theirs:
-        raise SystemExit(f"the wheel of the sdist has other files: {sorted(set(ours) ^ set(theirs))}")
-    return wheel, sdist
+    wheels = {}
+    for project, package in PACKAGES.items():
+        place = folder / project
+        run(
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "sdist",
+            "-d",
+            place / "sdist",
+            cwd=ROOT / "packages" / project,
+        )
+        (sdist,) = (place / "sdist").iterdir()
+        run(*pip, *wheel_options, place / "wheel", ROOT / "packages" / project)
+        (wheel,) = (place / "wheel").iterdir()
+        run(*pip, *wheel_options, place / "again", sdist)
+        (again,) = (place / "again").iterdir()
+        ours, theirs = (sorted(zipfile.ZipFile(one).namelist()) for one in (wheel, again))
+        if ours != theirs:
+            raise SystemExit(f"the wheel of {sdist.name} has other files: {sorted(set(ours) ^ set(theirs))}")
+        foreign = {name.partition("/")[0].partition("-")[0] for name in ours} - {package, "pyspark_dcpstream.py"}
+        if foreign:
+            raise SystemExit(f"{wheel.name} also holds {sorted(foreign)}")
+        for one in (wheel, sdist):
+            print(f"{one.name}  {one.stat().st_size / 1e6:.1f} MB", flush=True)
+        wheels[project] = wheel
+    return wheels
+
+
+def requirements(install: str, wheels: Mapping[str, Path]) -> list[str]:
+    """What pip gets for `install`, with wheels in the place of our packages: also those that it needs itself."""
+    name, bracket, extras = install.partition("[")
+    if name not in wheels:
+        return [install]
+    found = [f"{name}{bracket}{extras} @ {wheels[name].as_uri()}"]
+    return found if name == "dcpstream" else [*found, f"dcpstream @ {wheels['dcpstream'].as_uri()}"]
 
 
 def size_mb(site: Path) -> float:
@@ -130,17 +172,17 @@ def size_mb(site: Path) -> float:
     return sum(path.stat().st_size for path in ours) / 1e6
 
 
-def install(extra: str, wheel: Path, folder: Path) -> float:
-    """Install one extra into a new environment, and use it. Returns its size in MB."""
-    place = folder / extra
+def install(wanted: str, wheels: Mapping[str, Path], folder: Path) -> float:
+    """Install a package into a new environment, and use it. Returns the size of what was installed, in MB."""
+    place = folder / "environments" / wanted
     venv.create(place, with_pip=True)
     python = place / "bin" / "python"
-    wanted = f"dcpstream @ {wheel.as_uri()}" if extra == "core" else f"dcpstream[{extra}] @ {wheel.as_uri()}"
-    run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", wanted)
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile")
+    run(*pip, *requirements(wanted, wheels))
     (site,) = (place / "lib").glob("python*/site-packages")
     size = size_mb(site)
-    program = folder / f"{extra}.py"
-    program.write_text(CHECKS[extra], encoding="utf-8")
+    program = place / "program.py"
+    program.write_text(CHECKS[wanted], encoding="utf-8")
     run(python, "-W", "error::DeprecationWarning:dcpstream", program, cwd=place)
     run(place / "bin" / "dcpstream", "--version")
     return size
@@ -148,16 +190,11 @@ def install(extra: str, wheel: Path, folder: Path) -> float:
 
 def main() -> int:
     """Build, install, print. Returns the exit status."""
-    extras = sys.argv[1:] or list(CHECKS)
     with tempfile.TemporaryDirectory(prefix="dcpstream-packages-") as name:
         folder = Path(name)
-        wheel, sdist = build(folder)
-        print(f"{wheel.name}  {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
-        print(f"{sdist.name}  {sdist.stat().st_size / 1e6:.1f} MB", flush=True)
-        for extra in extras:
-            size = install(extra, wheel, folder)
-            shown = "dcpstream" if extra == "core" else f"dcpstream[{extra}]"
-            print(f"pip install '{shown}'  {size:,.0f} MB, installed and used", flush=True)
+        wheels = build(folder)
+        for wanted in sys.argv[1:] or CHECKS:
+            print(f"pip install '{wanted}'  {install(wanted, wheels, folder):,.0f} MB, installed and used", flush=True)
     print("packages: ok")
     return 0
 

@@ -2,12 +2,12 @@
 # The core's tests on every interpreter found besides the one of .venv, and once more without the extras.
 #   lab/tools/test-matrix.sh [STRICT]
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
 jobs="-n ${JOBS:-3} --dist loadgroup"
 # What needs pyspark, deltalake or psutil, which the environments of other interpreters do not have.
-tables='--ignore=packages/dcpstream-spark/tests/spark --ignore=tests/unit/spark --ignore=packages/dcpstream-spark/tests/unit/tables --ignore=lab/tests/chaos
+tables='--ignore=packages/dcpstream-spark/tests/spark --ignore=packages/dcpstream-spark
     --ignore=tests/simulation/test_tables_model.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_compare.py
     --ignore=packages/dcpstream-spark/tests/unit/commands/test_jars.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_lake.py
     --ignore=lab/tests/tools/test_cluster_loop.py'

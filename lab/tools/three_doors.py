@@ -1,7 +1,7 @@
 """Walk through the README's three doors as a new user, and write docs/tutorials/three-doors.md: `make three-doors`.
 
-The wheel of this checkout is built first. For each door the README's own commands then run in an environment and a home
-directory of their own, so that nothing is there from before. A door whose program prints
+The wheels of this checkout are built first. For each door the README's own commands then run in an environment and a
+home directory of their own, so that nothing is there from before. A door whose program prints
 something else than the README says is an error.
 
     python -m lab.tools.three_doors [--no-page]     `--no-page` only walks, and writes no page
@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.tools.packages import build, run
+from lab.tools.packages import build, requirements, run
 from lab.tools.wrap_markdown import wrapped
 from tests.kit.pages import parse
 
@@ -109,13 +110,12 @@ def timed(command: list[str], folder: Path) -> tuple[float, str]:
     return time.monotonic() - began, output
 
 
-def requirements(install: str, wheel: Path) -> list[str]:
-    """What a door's pip command installs, with the wheel in the place of `dcpstream`."""
-    words = shlex.split(install)[2:]
-    return [re.sub(r"^dcpstream(\[.*\])?$", rf"dcpstream\1 @ {wheel.as_uri()}", word) for word in words]
+def needed(install: str, wheels: Mapping[str, Path]) -> list[str]:
+    """What a door's pip command installs, with wheels in the place of our packages."""
+    return list(dict.fromkeys(one for word in shlex.split(install)[2:] for one in requirements(word, wheels)))
 
 
-def visit(door: Door, wheel: Path, folder: Path) -> Visit:
+def visit(door: Door, wheels: Mapping[str, Path], folder: Path) -> Visit:
     """Install what a door needs, and run its program.
 
     Raises:
@@ -125,7 +125,7 @@ def visit(door: Door, wheel: Path, folder: Path) -> Visit:
     venv.create(folder / "env", with_pip=True)
     python = str(folder / "env" / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    install_s, _ = timed([*pip, *requirements(door.install, wheel)], folder)
+    install_s, _ = timed([*pip, *needed(door.install, wheels)], folder)
     name = "test_five_lines.py" if door.is_test else "program.py"
     (folder / "home" / name).write_text(door.program, encoding="utf-8")
     run_s, output = timed([python, "-m", "pytest", "-q", name] if door.is_test else [python, name], folder)
@@ -156,9 +156,9 @@ def main() -> int:
     """Walk, print, write. Returns the exit status."""
     visits: list[Visit] = []
     with tempfile.TemporaryDirectory(prefix="dcpstream-doors-") as name:
-        wheel, _ = build(Path(name))
+        wheels = build(Path(name))
         for number, door in enumerate(doors_of(README.read_text(encoding="utf-8"))):
-            found = visit(door, wheel, Path(name) / str(number))
+            found = visit(door, wheels, Path(name) / str(number))
             visits.append(found)
             print(f"{door.title}: installed in {found.install_s:.0f} s, ran in {found.run_s:.1f} s", flush=True)
     if "--no-page" not in sys.argv:

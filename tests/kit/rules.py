@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.layout import ROOT, folders_of_tests
 from tests.kit import recorded
 
 RULES_PER_TEST_MAX = 5
@@ -34,8 +35,7 @@ EXPLAINED_MAX = 30
 KV_PREFIX = "KV-"
 """The prefix of the ids of key-value rules; no other id has it."""
 
-TESTS = Path(__file__).parents[2] / "tests"
-HERE = TESTS / "conformance"
+HERE = ROOT / "tests" / "conformance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,22 @@ def _notes(name: str) -> dict[str, Note]:
     return notes
 
 
+def files_of_tests() -> list[Path]:
+    """The files in which tests may name rules."""
+    found = (path for folder in folders_of_tests() for path in folder.glob("*/**/test_*.py"))
+    return sorted(path for path in found if "scenarios" not in path.parts)
+
+
 def tests_by_rule() -> dict[str, list[str]]:
-    """Rule id → the tests that name it, as `conformance/test_header.py::test_name`, sorted."""
+    """Rule id → the tests that name it, as `tests/conformance/test_header.py::test_name`, sorted."""
     found: dict[str, list[str]] = {}
-    for path in sorted(TESTS.glob("*/**/test_*.py")):
-        if "scenarios" in path.parts:
-            continue
+    for path in files_of_tests():
         text = path.read_text(encoding="utf-8")
         if "rule(" not in text:
             continue
         for name, ids in marked_tests(ast.parse(text)):
             for rule_id in ids:
-                found.setdefault(rule_id, []).append(f"{path.relative_to(TESTS).as_posix()}::{name}")
+                found.setdefault(rule_id, []).append(f"{path.relative_to(ROOT).as_posix()}::{name}")
     return {rule_id: sorted(names) for rule_id, names in found.items()}
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from lab.tools.packages import run
-from lab.tools.three_doors import PAGE, README, Visit, doors_of, environment, page_of, requirements
+from lab.tools.three_doors import PAGE, README, Visit, doors_of, environment, needed, page_of
 
 
 def test_the_doors_of_the_readme() -> None:
     doors = doors_of(README.read_text(encoding="utf-8"))
     assert [door.install for door in doors] == [
-        "pip install 'dcpstream[tables,java]'",
-        "pip install dcpstream couchbase pytest",
-        "pip install 'dcpstream[arrow]'",
+        "pip install 'dcpstream-spark[tables,java]' dcpstream-node",
+        "pip install dcpstream-node couchbase pytest",
+        "pip install 'dcpstream[arrow]' dcpstream-node",
     ]
     assert [door.is_test for door in doors] == [False, True, False]
     assert [bool(door.output) for door in doors] == [True, False, True]
@@ -40,12 +40,16 @@ def test_a_door_is_told_as_a_session() -> None:
 
 
 def test_pip_gets_the_wheel_in_the_place_of_the_package() -> None:
-    wheel = Path("/wheels/dcpstream-0.1-py3-none-any.whl")
-    assert requirements("pip install 'dcpstream[tables,java]' \"pytest >= 8\"", wheel) == [
-        "dcpstream[tables,java] @ file:///wheels/dcpstream-0.1-py3-none-any.whl",
+    wheels = {
+        "dcpstream": Path("/wheels/dcpstream-0.1-py3-none-any.whl"),
+        "dcpstream-spark": Path("/wheels/dcpstream_spark-0.1-py3-none-any.whl"),
+    }
+    assert needed("pip install 'dcpstream-spark[tables,java]' \"pytest >= 8\"", wheels) == [
+        "dcpstream-spark[tables,java] @ file:///wheels/dcpstream_spark-0.1-py3-none-any.whl",
+        "dcpstream @ file:///wheels/dcpstream-0.1-py3-none-any.whl",
         "pytest >= 8",
     ]
-    assert requirements("pip install dcpstream", wheel) == [f"dcpstream @ {wheel.as_uri()}"]
+    assert needed("pip install dcpstream", wheels) == [f"dcpstream @ {wheels['dcpstream'].as_uri()}"]
 
 
 def test_a_door_has_its_own_home_and_nothing_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,5 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.mark.timeout(900)
 def test_the_tables_are_exact_after_every_batch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.spark.iceberg_stories", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # The path of this process has the folder whose `tests` this module is in.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.count("exact") == 3, done.stderr[-4000:]
