@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 
 import dcpstream.cli
+import dcpstream_node.commands
+import dcpstream_spark.commands
 from dcpstream.cli.app import cli
 from lab.tools.patience import patient
 
@@ -37,11 +39,14 @@ HEAVY = {
     "asyncio",
     "dcpstream.client.blocking",
     "dcpstream.client.machine",
-    "dcpstream_node",
-    "dcpstream_spark.tables",
+    "dcpstream_node.cluster",
+    "dcpstream_node.embedded",
+    "dcpstream_node.engine",
     "dcpstream_node.recording",
-    "dcpstream_spark",
     "dcpstream_node.store",
+    "dcpstream_spark.data_source",
+    "dcpstream_spark.source",
+    "dcpstream_spark.tables",
     "http.server",
     "numpy",
     "pyarrow",
@@ -99,7 +104,8 @@ def test_a_meaning_has_one_option() -> None:
 def test_an_option_is_written_once() -> None:
     written = Counter(
         ast.unparse(node)
-        for path in Path(dcpstream.cli.__file__).parent.glob("*.py")
+        for package in (dcpstream.cli, dcpstream_node.commands, dcpstream_spark.commands)
+        for path in Path(package.__file__ or "").parent.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "click.option"
     )

@@ -29,7 +29,7 @@ def test_without_opentelemetry_there_is_nothing() -> None:
 
 def test_the_package_never_loads_it() -> None:
     program = (
-        "import sys, dcpstream\n"
+        "import sys, dcpstream, dcpstream_node\n"
         "from dcpstream.client import KvClient\n"
         "from dcpstream.runtime.tracing import span\n"
         "with dcpstream_node.Node(vbuckets=1) as node:\n"
