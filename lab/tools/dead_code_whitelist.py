@@ -187,6 +187,8 @@ _.drop_collection
 # For users of `dcpstream_node.testing.simulation`.
 _.hang
 _.interrupt
+_.lose_power
+_.delete_vbuckets
 
 # Called by users: logs as JSON, and the faults of `couchbase_faults`.
 JsonFormatter
@@ -194,6 +196,10 @@ _.__call__
 _.tmpfail
 _.small_buffer
 _.clock_forward
+
+# Called by users: the rows of a batch; and by `dcpstream doctor`, through an entry point.
+_.record_batch
+spark_findings
 
 # Used by `interop`.
 _.has_tls

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.engine.bucket.bucket import Bucket
 from dcpstream_node.engine.handlers.native import answer_plain
@@ -244,7 +245,7 @@ def state_of(client: Talker) -> object:
 
 
 def answers_to(client: Talker, data: bytes) -> bytes:
-    out: list[bytes] = []
+    out: list[Buffer] = []
     used = -1
     while used:
         step = client.session.receive(data)

@@ -1,4 +1,4 @@
-"""Tables of delta-rs on a disk that becomes full. `packages/dcpstream-spark/tests/spark/test_full_disk.py` does the same with Spark."""
+"""Tables of delta-rs on a disk that becomes full. `tests/spark/test_full_disk.py` does the same with Spark."""
 
 from __future__ import annotations
 

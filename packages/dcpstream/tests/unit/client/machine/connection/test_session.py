@@ -14,7 +14,6 @@ from dcpstream.client.machine.connection.collection_events import follow
 from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
-    CollectionEvents,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -24,7 +23,7 @@ from dcpstream.client.machine.connection.events import (
     StreamStopped,
 )
 from dcpstream.client.machine.reader.catalog import Catalog
-from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.client.machine.values import CollectionEvents, ManifestEvent
 from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
