@@ -16,6 +16,9 @@ from dcpstream.dcp.controls import (
 )
 from dcpstream.wire import OpenFlag, Status
 
+NEWEST = "99.0"
+"""A release that knows every control."""
+
 
 def test_switches_are_on_for_true_only_and_never_refused():
     settings = ProducerSettings()
@@ -111,7 +114,7 @@ def test_a_producer_grants_what_its_clients_and_replicas_ask_for():
     client = asked_by_client(DcpSettings(name="reader", out_of_order=True, buffer_bytes=5))
     replica = asked_by_replica(ReplicaWishes(7, 2, "node"))
     for asked in (client, replica):
-        settings = ProducerSettings(open_flags=0x105, has_history=True)
+        settings = ProducerSettings(open_flags=0x105, release=NEWEST, has_history=True)
         for name, value, _ in asked:
             assert apply_control(settings, name.encode(), value.encode()).status is Status.SUCCESS
     assert [name for name, _, is_required in client if is_required] == [
