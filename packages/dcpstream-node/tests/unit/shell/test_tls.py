@@ -108,7 +108,7 @@ def test_without_the_extra_a_certificate_of_ones_own_is_needed(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.setitem(sys.modules, "cryptography.x509", None)
     monkeypatch.delitem(sys.modules, "dcpstream_node.shell.certificates")
-    with pytest.raises(ConfigError, match=r"pip install dcpstream\[tls\]"):
+    with pytest.raises(ConfigError, match=r"pip install dcpstream-node\[tls\]"):
         Tls.open(TlsSettings(), "127.0.0.1", None)
     given = TlsSettings(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem")
     assert Tls.open(given, "127.0.0.1", None).ca_certificate == ""

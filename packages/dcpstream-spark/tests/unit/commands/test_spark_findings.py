@@ -32,7 +32,7 @@ def test_the_interpreter_of_the_workers(tmp_path: Path) -> None:
 
 def test_java_that_is_missing(tmp_path: Path) -> None:
     found = findings._java({"JAVA_HOME": str(tmp_path)})
-    assert (found.verdict, found.fix) == ("problem", "pip install 'dcpstream[java]'")
+    assert (found.verdict, found.fix) == ("problem", "pip install 'dcpstream-spark[java]'")
 
 
 def test_a_spark_without_a_connector_is_told_with_the_ones_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
