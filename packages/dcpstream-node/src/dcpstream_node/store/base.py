@@ -175,14 +175,8 @@ class BucketStore(ABC):
     def _save(self, name: str, value: object) -> None:
         """Make a value of the metadata durable, as JSON."""
 
-    def create_vbucket(
-        self, vbid: int, state: VbucketState, failover_log: FailoverLog, *, may_wait: bool = False
-    ) -> VBucketLog:
+    def create_vbucket(self, vbid: int, state: VbucketState, failover_log: FailoverLog) -> VBucketLog:
         """A new, empty vbucket; it replaces an existing one.
-
-        Args:
-            may_wait: it becomes durable with the next commit. One that replaces another is durable at once, because a
-                compaction may drop the blocks of the other.
 
         Raises: ConfigError: the bucket has no such vbucket.
         """
@@ -190,10 +184,7 @@ class BucketStore(ABC):
             raise ConfigError("vbid", vbid, f"a number below {self.vbucket_count}")
         vbucket = VBucketLog(self, vbid, state, failover_log, incarnation=self._next_incarnation(vbid))
         # One step on disk: the new line replaces the old one, whose blocks become void by their incarnation.
-        if may_wait and vbid not in self.vbuckets:
-            self.metadata_owed(vbucket)
-        else:
-            self.metadata_changed(vbucket)
+        self.metadata_changed(vbucket)
         self._drop(vbid)
         self.vbuckets[vbid] = vbucket
         return vbucket

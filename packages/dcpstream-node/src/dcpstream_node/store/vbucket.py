@@ -254,19 +254,11 @@ class VBucketLog:
         self._purge_seqno = seqno
         self._host.metadata_changed(self)
 
-    def set_state(self, state: VbucketState, failover_log: FailoverLog, *, may_wait: bool = False) -> None:
-        """Set state and failover log in one durable step: a promotion writes both or neither.
-
-        Args:
-            may_wait: the step is part of the next commit, before any of its rows. After a crash before that, the copy
-                has its former role and branch, and no row of the new branch.
-        """
+    def set_state(self, state: VbucketState, failover_log: FailoverLog) -> None:
+        """Set state and failover log in one durable step: a promotion writes both or neither."""
         self._state = state
         self._failover_log = failover_log
-        if may_wait:
-            self._host.metadata_owed(self)
-        else:
-            self._host.metadata_changed(self)
+        self._host.metadata_changed(self)
 
     # ------------------------------------------------------------------------------------------------ counts, sizes
 

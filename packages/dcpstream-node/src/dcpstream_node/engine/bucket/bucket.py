@@ -361,8 +361,8 @@ class Bucket:
                         self.resting.add(vbucket.vbid)
                     vbucket.set_state(VbucketState.DEAD, self._random)
 
-    def _create(self, vbid: int, state: VbucketState, *, may_wait: bool = False) -> VBucket:
-        log = self.store.create_vbucket(vbid, state, new_failover_log(self._random), may_wait=may_wait)
+    def _create(self, vbid: int, state: VbucketState) -> VBucket:
+        log = self.store.create_vbucket(vbid, state, new_failover_log(self._random))
         keep_history(log, self.settings)
         vbucket = VBucket(log)
         vbucket.fetcher = self.fetcher
@@ -381,25 +381,20 @@ class Bucket:
     def set_vbucket(self, vbid: int, state: VbucketState, meta: Meta, now: float) -> bool:
         """SET_VBUCKET: create the vbucket or change its role; every change of role ends the DCP streams out of it.
 
-        A new copy and a promotion become durable with the next commit, as on a server. A copy that was active is
-        durably none before the answer, so that no crash leaves two active copies.
-
         Returns: False if the server would give up the connection, because the topology is none.
         """
         vbucket = self.vbucket(vbid)
         goes_on = vbid in self.resting
         self.resting.discard(vbid)
         if vbucket is None:
-            vbucket = self._create(vbid, state, may_wait=True)
+            vbucket = self._create(vbid, state)
             vbucket.topology = "" if meta.is_unusable else meta.topology
             self.catch_up(vbucket)
             return not (meta.is_refused or meta.is_unusable)
         if meta.is_refused:
             return False
         if vbucket.state != state:
-            vbucket.set_state(
-                state, self._random, is_takeover=meta.is_unusable or goes_on, may_wait=not vbucket.is_active
-            )
+            vbucket.set_state(state, self._random, is_takeover=meta.is_unusable or goes_on)
             self.tell_state_changed(vbid, now)
             vbucket.topology = ""
         self.catch_up(vbucket)

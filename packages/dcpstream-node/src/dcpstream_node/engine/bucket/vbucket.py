@@ -254,19 +254,13 @@ class VBucket:
         """The persisted seqno; None in memory, where nothing is ever written."""
         return self.log.persisted_seqno if self.log.is_durable else None
 
-    def set_state(
-        self, state: VbucketState, random: Random, *, is_takeover: bool = False, may_wait: bool = False
-    ) -> None:
-        """Change the role; becoming active other than by takeover begins a new branch.
-
-        Args:
-            may_wait: as in `VBucketLog.set_state`.
-        """
+    def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
+        """Change the role; becoming active other than by takeover begins a new branch."""
         failover_log = self.log.failover_log
         if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:
             failover_log = self._branched(random)
             self.close_checkpoint()
-        self.log.set_state(state, failover_log, may_wait=may_wait)
+        self.log.set_state(state, failover_log)
         self.is_active = state == VbucketState.ACTIVE
         if self.durability is not None and not self.is_active:
             self.durability.leave_active()

@@ -155,7 +155,6 @@ def set_vbucket(session: Session, frame: Frame) -> None:
         return
     is_done = bucket.set_vbucket(frame.vbid, state, meta, session.engine.now)
     session.engine.topology_changed(bucket)
-    session.output.has_written = True  # with persist=every the answer waits for the commit
     if is_done:
         session.respond(frame, cas=frame.cas)
     else:

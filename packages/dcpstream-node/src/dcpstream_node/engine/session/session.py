@@ -95,7 +95,7 @@ _REQUESTS = frozenset((int(Magic.REQUEST), int(Magic.FLEX_REQUEST)))
 _TOGETHER = frozenset(
     bytes((layout.magic, layout.opcode)) for layout in LAYOUTS if layout.groups & Group.VBUCKET_METADATA
 )
-"""First two bytes of frames that come one for each vbucket, and change its role or cut its history durably."""
+"""First two bytes of frames that come one for each vbucket, and change its metadata: its role, its failover log."""
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
 _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)

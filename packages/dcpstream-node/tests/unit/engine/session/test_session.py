@@ -344,64 +344,21 @@ def answered(client: Talker, data: bytes) -> list[int]:
     return [frame.status for frame in frames]
 
 
-@pytest.mark.parametrize("is_pipelined", [True, False])
-def test_promotions_are_durable_with_the_next_commit(tmp_path, monkeypatch, is_pipelined):
-    store = DiskBucketStore(tmp_path, 8)
-    client = Talker(engine_of(store))
-    for vbid in range(8):
-        client.call(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02")
-    steps = counted_steps(store, monkeypatch)
-    roles = [encode_request(Opcode.SET_VBUCKET, vbid=vbid % 9, opaque=vbid, extras=b"\x01") for vbid in range(9)]
-    expected = [0] * 8 + [Status.ERANGE]
-    if is_pipelined:
-        assert answered(client, b"".join(roles)) == expected
-    else:
-        assert [client.send(role)[0].status for role in roles] == expected
-    assert (steps, store.needs_commit) == ([], True)
-    store.commit()
-    assert (steps, store.needs_commit) == ([8], False)
-    store.close(clean=False)
-    kept = DiskBucketStore(tmp_path, 8)
-    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [1] * 8
-    kept.close()
-
-
-def test_a_promotion_is_lost_as_a_whole(tmp_path):
-    store = DiskBucketStore(tmp_path, 1)
-    client = Talker(engine_of(store))
-    client.call(Opcode.SET_VBUCKET, extras=b"\x02")
-    before = store.vbuckets[0].failover_log
-    client.call(Opcode.SET_VBUCKET, extras=b"\x01")
-    store.close(clean=False)
-    kept = DiskBucketStore(tmp_path, 1)
-    assert (kept.vbuckets[0].state, kept.vbuckets[0].failover_log) == (2, before)
-    kept.close()
-
-
-def test_copies_that_were_active_are_durably_none_when_the_answers_are_there(tmp_path, monkeypatch):
+def test_roles_that_come_together_become_durable_in_one_step(tmp_path, monkeypatch):
     store = DiskBucketStore(tmp_path, 8)
     client = Talker(engine_of(store))
     steps = counted_steps(store, monkeypatch)
-    roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, opaque=vbid, extras=b"\x02") for vbid in range(8))
-    assert (answered(client, roles), steps) == ([0] * 8, [8])
+    roles = [
+        encode_request(Opcode.SET_VBUCKET, vbid=vbid % 9, opaque=vbid, extras=b"\x02" if vbid < 4 else b"\x04")
+        for vbid in range(9)
+    ]
+    between = encode_request(Opcode.NOOP, opaque=9)
+    last = encode_request(Opcode.SET_VBUCKET, vbid=0, opaque=10, extras=b"\x04")
+    assert answered(client, b"".join(roles) + between + last) == [0] * 8 + [Status.ERANGE, 0, 0]
+    assert steps == [8, 1], "the refused one changed nothing, and the last one is alone"
     store.close(clean=False)
     kept = DiskBucketStore(tmp_path, 8)
-    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [2] * 8
-    kept.close()
-
-
-def test_a_promotion_is_on_disk_before_the_first_row_of_its_branch(tmp_path):
-    store = DiskBucketStore(tmp_path, 1)
-    client = Talker(engine_of(store))
-    client.call(Opcode.SET_VBUCKET, extras=b"\x02")
-    client.call(Opcode.SET_VBUCKET, extras=b"\x01")
-    log = client.engine.buckets["default"].active(0).failover_log
-    client.call(Opcode.SET, key=b"\0k", value=b"v", extras=bytes(8))
-    store.commit()
-    store.close(clean=False)
-    kept = DiskBucketStore(tmp_path, 1)
-    vbucket = kept.vbuckets[0]
-    assert (vbucket.state, vbucket.failover_log, vbucket.high_seqno) == (1, log, 1)
+    assert [kept.vbuckets[vbid].state for vbid in range(8)] == [4, 2, 2, 2, 4, 4, 4, 4]
     kept.close()
 
 
