@@ -53,6 +53,11 @@ EXCEPTIONS = {
         "source/test_pushdown.py",
         "store/test_format.py",
         "store/test_prepares.py",
+        "tables/test_clock_jumps.py",
+        "tables/test_full_disk.py",
+    ],
+    "the kernel beside plain Python": [
+        "arrow/test_native_rows.py",
     ],
     "rules of the whole package": [
         "cli/test_consistency.py",

@@ -31,8 +31,10 @@ def test_example(name: str, tmp_path: Path) -> None:
         ini = tmp_path / "pytest.ini"
         ini.write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "dcpstream_node.pytest_plugin", "-p", "no:cacheprovider"]
+    # The conftest.py of the repository is not for the examples.
+    folder = EXAMPLES / name
     done = subprocess.run(
-        [*command, "-c", str(ini), "--rootdir", str(EXAMPLES / name), str(EXAMPLES / name)],
+        [*command, "-c", str(ini), str(folder), "--rootdir", str(folder), "--confcutdir", str(folder)],
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,

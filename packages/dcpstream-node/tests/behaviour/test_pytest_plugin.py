@@ -312,7 +312,7 @@ import dcpstream_node.pytest_plugin
 print(*sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patient(60), check=True)
-    assert done.stdout.split() == ["dcpstream", "dcpstream.lazy", "dcpstream_node.pytest_plugin"]
+    assert done.stdout.split() == ["dcpstream", "dcpstream.lazy", "dcpstream_node", "dcpstream_node.pytest_plugin"]
 
 
 def test_the_project_announces_it_to_pytest() -> None:

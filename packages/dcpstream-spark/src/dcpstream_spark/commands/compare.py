@@ -86,7 +86,7 @@ def compare_command(
     Exit status: 0 equal, 1 different, 2 and above as for every command.
     """
     exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
-    from dcpstream_spark import build_session
+    from dcpstream_spark.session import build_session
     from dcpstream_spark.tables import Pipeline
     from dcpstream_spark.tables.comparison import TableColumns, compare
 

@@ -76,7 +76,7 @@ def lake_command(
         text = f"{file}: {len(config.pipelines)} pipelines, no mistake found"
         click.echo(json.dumps({"file": str(file), "pipelines": len(config.pipelines)}) if as_json else text)
         return exits.OK
-    from dcpstream_spark import build_session
+    from dcpstream_spark.session import build_session
     from dcpstream_spark.tables.monitor import Monitor
 
     monitor = None if monitor_port is None else Monitor(host=monitor_host, port=monitor_port, names=monitor_names)

@@ -8,7 +8,6 @@ import struct
 import pytest
 
 from dcpstream.dcp.sasl import MECHANISMS, ClientLogin
-from dcpstream.model import BucketSettings, Persist
 from dcpstream.wire import Feature, Magic, Opcode, Status, encode_request, encode_response
 from dcpstream_node.engine import MAX_OUTPUT_BYTES
 from dcpstream_node.engine.session.responses import encode_duration
@@ -360,18 +359,6 @@ def test_roles_that_come_together_become_durable_in_one_step(tmp_path, monkeypat
     kept = DiskBucketStore(tmp_path, 8)
     assert [kept.vbuckets[vbid].state for vbid in range(8)] == [4, 2, 2, 2, 4, 4, 4, 4]
     kept.close()
-
-
-def test_with_persist_every_the_answer_to_a_new_role_waits_for_the_commit(tmp_path):
-    store = DiskBucketStore(tmp_path, 1, BucketSettings(persist=Persist.EVERY))
-    client = Talker(engine_of(store))
-    bucket = client.engine.buckets["default"]
-    assert client.send(encode_request(Opcode.SET_VBUCKET, extras=b"\x02")) == []
-    number = bucket.begin_commit()
-    store.commit()
-    bucket.end_commit(number)
-    assert [frame.status for frame in client.collect()] == [0]
-    store.close()
 
 
 def test_a_broken_frame_behind_roles_closes_the_connection_after_their_answers():
