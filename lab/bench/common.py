@@ -71,8 +71,7 @@ def report(
     Args:
         figures: all measured values.
         ratios: the named results for goals and comparisons, e.g. `{"decode.256.of_memcpy": 0.15}`, including values
-        that
-            are not ratios (`node_start_s`). None counts as missing.
+            that are not ratios (`node_start_s`). None counts as missing.
         missing: name → reason why it could not be measured.
     """
     return {

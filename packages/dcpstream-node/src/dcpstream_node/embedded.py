@@ -120,8 +120,7 @@ class Node:
         compat_version: the server release that clients see, 7.2 or 7.6. A 7.2 node refuses the additions of 7.6: range
             scans, reading replicas through sub-document commands, cluster maps by known version.
         is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream_node.Cluster` does;
-        new
-            buckets begin without vbuckets.
+            new buckets begin without vbuckets.
         process: whether the node runs in a process of its own, a child of this one. A client of this process that
             holds the interpreter's lock while it waits needs that; so does `pause`. Users that were added while the
             node ran are kept over a stop by a node with a `path` only.
