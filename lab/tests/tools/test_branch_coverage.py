@@ -26,7 +26,11 @@ def test_the_last_row_is_the_total() -> None:
         return {"summary": dict(zip(names, (lines, run, branches, taken), strict=True))}
 
     rows = table(
-        {"src/a/x.py": report(10, 5, 2, 1), "src/a/y.py": report(10, 10, 0, 0), "src/b/z.py": report(2, 0, 2, 0)}
+        {
+            "packages/a/src/a/x.py": report(10, 5, 2, 1),
+            "packages/a/src/a/y.py": report(10, 10, 0, 0),
+            "packages/b/src/b/z.py": report(2, 0, 2, 0),
+        }
     )
     assert [row.split() for row in rows[1:]] == [
         ["a", "20", "15", "2", "1", "72.7%"],

@@ -12,9 +12,9 @@ REPORT = """<testsuites><testsuite>
   <properties><property name="blocks" value="2"/></properties></testcase>
 <testcase classname="lab.tests.docs.test_pages" name="b">
   <properties><property name="blocks" value="5"/></properties><failure/></testcase>
-<testcase classname="tests.spark.test_typed_page" name="c"/>
-<testcase classname="tests.spark.test_other" name="d"/>
-<testcase classname="tests.spark.test_other" name="e"><skipped/></testcase>
+<testcase classname="packages.dcpstream-spark.tests.spark.test_typed_page" name="c"/>
+<testcase classname="packages.dcpstream-spark.tests.spark.test_other" name="d"/>
+<testcase classname="packages.dcpstream-spark.tests.spark.test_other" name="e"><skipped/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -24,8 +24,8 @@ def test_only_blocks_that_ran_and_passed_are_counted() -> None:
     )
     assert passed_blocks(REPORT, []) == 2
     assert passed_blocks(REPORT, [block]) == 3
-    assert passed_blocks(REPORT, [replace(block, argument="tests/spark/test_other.py")]) == 2
-    assert passed_blocks(REPORT, [replace(block, argument="tests/spark/test_absent.py")]) == 2
+    assert passed_blocks(REPORT, [replace(block, argument="packages/dcpstream-spark/tests/spark/test_other.py")]) == 2
+    assert passed_blocks(REPORT, [replace(block, argument="packages/dcpstream-spark/tests/spark/test_absent.py")]) == 2
 
 
 def test_warnings_of_the_build_are_counted() -> None:
