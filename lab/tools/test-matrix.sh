@@ -46,7 +46,7 @@ for version in 3.11 3.12 3.13 3.14; do
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
     # shellcheck disable=SC2086
-    PYTHONPATH="$PWD/src" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
+    PYTHONPATH="$PWD/packages/dcpstream/src:$PWD/packages/dcpstream-node/src:$PWD/packages/dcpstream-spark/src" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
         $jobs $tables || failed="$failed $version"
     ran="$ran, $version"
 done
