@@ -68,6 +68,20 @@ def acknowledge(peer: Peer, seqno: int, *, vbid: int = 1, opaque: int = 0x77, **
 # --------------------------------------------------------------------------------------------------- what is sent
 
 
+@rule("FLC-14")
+def test_a_producer_counts_two_bytes_more_for_a_prepare() -> None:
+    node = durable_node()
+    durable_set(node.connect(), b"k", b"value")
+    replica = sync_replica(node)
+    replica.control(b"connection_buffer_size", b"100000")
+    frames = replica.stream(1)
+    counted = [frame for frame in frames if not frame.is_response]
+    prepares = of(counted, Opcode.DCP_PREPARE)
+    assert len(prepares) == 1
+    window = replica.session.dcp.window  # type: ignore[union-attr]
+    assert window.outstanding_bytes == sum(frame.size for frame in counted) + 2
+
+
 @rule("DUR-01", "DUR-06", "DUR-09")
 def test_a_stream_with_sync_writes_sees_prepare_and_commit() -> None:
     node = durable_node()

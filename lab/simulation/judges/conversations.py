@@ -73,7 +73,6 @@ class Conversation:
     Attributes:
         window: the flow-control window; 0: none was agreed.
         unacked: bytes that the peer has not acknowledged.
-        extra: bytes that the peer may acknowledge beyond those: a prepare counts two bytes more than it has (FLC-14).
         controls: opaque → the window that was asked for.
     """
 
@@ -81,7 +80,6 @@ class Conversation:
     from_node: Cutter = field(default_factory=Cutter)
     window: int = 0
     unacked: int = 0
-    extra: int = 0
     controls: dict[int, int] = field(default_factory=dict)
     requests: dict[int, Request] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
@@ -132,9 +130,7 @@ class Conversations:
             elif message.opcode == frames.BUFFER_ACK and not message.is_response:
                 talk.unacked -= int.from_bytes(message.extras, "big")
                 if talk.unacked < 0:
-                    talk.extra, talk.unacked = talk.extra + talk.unacked, 0
-                if talk.extra < 0:
-                    raise Violation(f"{line.name} acknowledges {-talk.extra} bytes that {line.node} never sent")
+                    raise Violation(f"{line.name} acknowledges {-talk.unacked} bytes that {line.node} never sent")
             elif message.opcode == frames.CONTROL and message.key == b"connection_buffer_size":
                 talk.controls[message.opaque] = int(message.value)
             elif message.opcode == frames.MARKER and not message.is_response:
@@ -159,8 +155,7 @@ class Conversations:
                             f"unacknowledged bytes are bounded: {line.node} has sent {talk.unacked} of a window of "
                             f"{talk.window}, and sends more to {line.name}"
                         )
-                    talk.unacked += message.size
-                    talk.extra += 2 * (message.opcode == frames.PREPARE)
+                    talk.unacked += message.size + (frames.PREPARE_EXTRA if message.opcode == frames.PREPARE else 0)
                     self.unacked_max = max(self.unacked_max, talk.unacked / talk.window)
                 stream = talk.streams.get(message.opaque)
                 if stream is not None:
@@ -177,7 +172,7 @@ class Conversations:
         if message.opcode == frames.CONTROL:
             window = talk.controls.pop(message.opaque, 0)
             if window and message.number == SUCCESS:
-                talk.window, talk.unacked, talk.extra = window, 0, 0
+                talk.window, talk.unacked = window, 0
         elif message.opcode == frames.ADD_STREAM and message.number == EXISTS and not self._has_lost(line.node):
             raise Violation(
                 f"a copy follows one source at a time: {line.node} was to follow another one, and still follows the "

@@ -22,6 +22,8 @@ ITEMS = {MUTATION: 0, DELETION: 0, EXPIRATION: 0, SYSTEM_EVENT: 0, PREPARE: 0, C
 DOCUMENTS = frozenset((MUTATION, DELETION, EXPIRATION))
 WINDOWED = frozenset((*ITEMS, MARKER, STREAM_END, OSO, 0x5B))
 """Messages that use up a flow-control window."""
+PREPARE_EXTRA = 2
+"""Bytes of the window that a prepare takes beyond its size, as on a server."""
 
 _U64 = struct.Struct(">Q")
 

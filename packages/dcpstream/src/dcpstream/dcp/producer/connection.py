@@ -48,7 +48,7 @@ from dcpstream.dcp.refusals import (
     without_map,
 )
 from dcpstream.dcp.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
-from dcpstream.dcp.window import ProducerWindow
+from dcpstream.dcp.window import PREPARE_EXTRA_BYTES, ProducerWindow
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.by_message import ByMessage
@@ -397,9 +397,10 @@ class ProducerConnection:
                     fresh.choose_first_snapshot()
                 break
             stream = ready.popleft()
+            prepares = stream.prepares_sent
             pieces = stream.produce(credit, turn_bytes)
             size = sum(map(len, pieces))
-            window.sent(size)
+            window.sent(size + PREPARE_EXTRA_BYTES * (stream.prepares_sent - prepares))
             made += size
             self.bytes_sent += size
             out += pieces

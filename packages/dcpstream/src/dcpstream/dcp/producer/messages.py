@@ -20,7 +20,7 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarkerV22,
 )
 
-__all__ = ["StreamMessages", "event_count", "last_seqno_of"]
+__all__ = ["StreamMessages", "count_of", "last_seqno_of"]
 
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _FROM_DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
@@ -175,11 +175,11 @@ def last_seqno_of(data: Buffer) -> int:
     return int.from_bytes(data[seqno_at : seqno_at + _SEQNO_BYTES], "big")
 
 
-def event_count(data: Buffer) -> int:
-    """The number of events of scopes and collections among whole messages."""
+def count_of(data: Buffer, wanted: Opcode) -> int:
+    """The number of messages with an opcode among whole messages."""
     count = at = 0
     while at < len(data):
         _, opcode, _, _, _, _, body, _, _ = HEADER.unpack_from(data, at)
-        count += opcode == Opcode.DCP_SYSTEM_EVENT
+        count += opcode == wanted
         at += HEADER_BYTES + body
     return count

@@ -34,14 +34,15 @@ from types import MappingProxyType
 from dcpstream.dcp.bucket import HistorySource, VBucketView
 from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.change_history import ChangeHistory
-from dcpstream.dcp.producer.messages import StreamMessages, event_count, last_seqno_of
+from dcpstream.dcp.producer.messages import StreamMessages, count_of, last_seqno_of
 from dcpstream.dcp.producer.privilege import StreamAccess, everything, refusal_of
 from dcpstream.dcp.producer.rollback import Accept
 from dcpstream.dcp.producer.states import STREAM, TAKEOVER, StreamEvent, StreamState, TakeoverEvent, TakeoverState
 from dcpstream.dcp.producer.stream_filter import LiveFilter, StreamFilter
+from dcpstream.dcp.window import PREPARE_EXTRA_BYTES
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
-from dcpstream.wire import StreamEndReason, StreamFlag
+from dcpstream.wire import Opcode, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages.dcp import SeqnoAdvanced, SetVbucketState, StreamEnd
 from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
@@ -116,6 +117,7 @@ class ProducerStream:
         last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
         messages_sent: without markers and the end.
         events_sent: those of them that tell of scopes and collections.
+        prepares_sent: those of them that are prepares.
     """
 
     __slots__ = (
@@ -146,6 +148,7 @@ class ProducerStream:
         "messages_backfilled",
         "messages_sent",
         "opaque",
+        "prepares_sent",
         "state",
         "takeover",
         "vbid",
@@ -186,6 +189,7 @@ class ProducerStream:
         self.last_advance_seqno = 0
         self.messages_sent = 0
         self.events_sent = 0
+        self.prepares_sent = 0
         self.messages_backfilled = 0
         self._source = source
         self._settings = settings
@@ -324,8 +328,14 @@ class ProducerStream:
         made = 0
         enough = enough_of(max_bytes)
         self.is_waiting = False
-        while made < enough and (credit is None or made < credit) and not self.is_finished:
-            piece = self._next_piece(max_bytes - made, None if credit is None else credit - made)
+        before = self.prepares_sent
+        while made < enough and not self.is_finished:
+            rest = credit
+            if rest is not None:
+                rest -= made + PREPARE_EXTRA_BYTES * (self.prepares_sent - before)
+                if rest <= 0:
+                    break
+            piece = self._next_piece(max_bytes - made, rest)
             if piece is None:
                 self.is_waiting = True
                 break
@@ -576,12 +586,11 @@ class ProducerStream:
             self._filter.coming(events_of(block, 0, block.count))
             if self._filter.collection_ids != self.form.collection_ids:
                 self.form = replace(self.form, collection_ids=self._filter.collection_ids)
+        if credit is not None and block.kinds & BlockKind.PREPARE:
+            credit = max(1, credit - PREPARE_EXTRA_BYTES * block.count)
         rendered = render(block, self.opaque, self.form, 0, credit, self._buffers)
         self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
-        self.messages_sent += rendered.messages
-        self.events_sent += event_count(rendered.data) if block.kinds & BlockKind.SYSTEM_EVENT else 0
-        if self.is_backfilling:
-            self.messages_backfilled += rendered.messages
+        self._count(rendered.messages, rendered.data, block.kinds)
         if rendered.messages == rendered.next_index:
             self.last_sent_seqno = self.last_read_seqno
         elif rendered.messages:
@@ -597,6 +606,16 @@ class ProducerStream:
         elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
             return self._advanced(self.last_read_seqno)
         return rendered.data
+
+    def _count(self, messages: int, data: Buffer, kinds: int) -> None:
+        """Count messages that are sent, of a block with these kinds."""
+        self.messages_sent += messages
+        if self.is_backfilling:
+            self.messages_backfilled += messages
+        if kinds & BlockKind.SYSTEM_EVENT:
+            self.events_sent += count_of(data, Opcode.DCP_SYSTEM_EVENT)
+        if kinds & BlockKind.PREPARE:
+            self.prepares_sent += count_of(data, Opcode.DCP_PREPARE)
 
     def _nothing_left(self, snapshot: _Snapshot) -> Buffer | None:
         """End the snapshot: the log has no more of it. On a replica the rest may still come."""
