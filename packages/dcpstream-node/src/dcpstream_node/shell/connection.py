@@ -297,7 +297,9 @@ class KvProtocol(asyncio.BufferedProtocol):
             if output:
                 self._write(output)
                 takes_answers = self._takes_answers(transport)
-        self._set_reading(wants is _INPUT and takes_answers)
+        is_reading = wants is _INPUT and takes_answers
+        if is_reading is not self._is_reading:
+            self._set_reading(is_reading)
         if wants is _TURN and not self._is_sliced:
             self._postpone()
         if session.identity.user is not self.user:
@@ -307,7 +309,8 @@ class KvProtocol(asyncio.BufferedProtocol):
             # From now on data is pulled when the transport is empty, so little is copied into its buffer. With 0,
             # encrypted transports would pause and resume in turns.
             transport.set_write_buffer_limits(high=1)
-        self._keep(data)
+        if data or self.held_bytes:
+            self._keep(data)
         self.server.end_input()
 
     def _postpone(self) -> None:

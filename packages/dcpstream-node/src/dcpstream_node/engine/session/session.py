@@ -786,8 +786,9 @@ class Session:
     def take_output(self) -> list[bytes]:
         """The answers that can go out."""
         out = self.output.take(self.bucket)
-        awaited = self.output.awaited
-        if awaited is not None:
+        if self.output.held_bytes:
+            awaited = self.output.awaited
+            assert awaited is not None, "answers are held"
             awaited.hold(self)
         return out
 
