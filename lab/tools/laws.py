@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "dcpstream"
-MESSAGES = f"{PACKAGE}.wire.messages"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from lab import layout
+
+WIRE = "dcpstream.wire"
+MESSAGES = f"{WIRE}.messages"
 PARAMETERS_MAX = 8
-MACHINES = ("protocol", "client.machine", "node.engine", "cluster.machine")
+MACHINES = ("dcpstream.dcp", "dcpstream.client.machine", "dcpstream_node.engine", "dcpstream_node.cluster.machine")
 """Packages whose classes are machines: they do no input or output."""
 
 
@@ -39,7 +42,7 @@ class Module:
     """One module.
 
     Attributes:
-        name: the dotted name, without the first part.
+        name: the dotted name, as code imports it.
         nodes: all nodes of the syntax tree.
         parents: node → the node around it.
     """
@@ -57,11 +60,11 @@ class Module:
         nodes, parents = list(ast.walk(tree)), {}
         for node in nodes:
             parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
-        parts = path.relative_to(source).with_suffix("").parts[1:]
+        parts = path.relative_to(source).with_suffix("").parts
         return cls(path, ".".join(part for part in parts if part != "__init__"), tree, nodes, parents)
 
     def is_in(self, *packages: str) -> bool:
-        """Whether the module belongs to one of some packages."""
+        """Whether one of these packages contains the module."""
         return any(f"{self.name}.".startswith(f"{package}.") for package in packages)
 
     def around(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -74,10 +77,9 @@ class Module:
 Law = Callable[[Sequence[Module]], Iterator[Breach]]
 
 
-def modules(root: Path = ROOT) -> list[Module]:
+def modules(root: Path = layout.ROOT) -> list[Module]:
     """All modules of the packages."""
-    sources = [folder for folder in (root / "src", *root.glob("packages/*/src")) if folder.is_dir()]
-    return [Module.read(path, source) for source in sources for path in sorted(source.rglob("*.py"))]
+    return [Module.read(path, source) for source, path in layout.modules(root)]
 
 
 # ----------------------------------------------------------------------------------------------------------- opcodes
@@ -92,7 +94,7 @@ def opcodes_are_listed_in_wire(found: Sequence[Module]) -> Iterator[Breach]:
         "enter functions with dcpstream.wire.by_message.ByMessage"
     )
     for module in found:
-        if module.is_in("wire"):
+        if module.is_in(WIRE):
             continue
         names = _opcode_names(module)
         for node in module.nodes:
@@ -144,7 +146,7 @@ def _opcode_names(module: Module) -> set[str]:
 
 
 def _is_opcode(node: ast.expr, names: set[str]) -> bool:
-    """Whether an expression is one opcode, or the class of a message."""
+    """Whether the expression names one opcode, or the class of one message."""
     match node:
         case ast.Call(func=ast.Name("int"), args=[inner]):
             return _is_opcode(inner, names)
@@ -181,7 +183,7 @@ def public_names_are_unique(found: Sequence[Module]) -> Iterator[Breach]:
     """A class that two packages export under one name is one class."""
     exported: dict[str, dict[str, tuple[Module, int]]] = defaultdict(dict)
     for module in found:
-        if module.path.name == "__init__.py" and "." not in module.name:
+        if module.path.name == "__init__.py" and module.name.count(".") <= 1:
             for name, line in _all_of(module.tree):
                 home = _home(module, name, found)
                 if name[0].isupper() and not name.isupper():
@@ -208,10 +210,9 @@ def _home(module: Module, name: str, found: Sequence[Module]) -> str:
         and node.module
         and name in {alias.asname or alias.name for alias in node.names}
     ]
-    if not sources or not sources[0].startswith(PACKAGE):
-        return f"{PACKAGE}.{module.name}"
-    inner = sources[0].partition(".")[2]
-    package = next((each for each in found if each.name == inner and each.path.name == "__init__.py"), None)
+    if not sources:
+        return module.name
+    package = next((each for each in found if each.name == sources[0] and each.path.name == "__init__.py"), None)
     return sources[0] if package is None or package is module else _home(package, name, found)
 
 
@@ -295,7 +296,7 @@ PENDING: tuple[Law, ...] = (functions_have_few_parameters,)
 """Laws that the source does not keep everywhere yet."""
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+def main(arguments: list[str] | None = None, root: Path = layout.ROOT) -> int:
     """Print the breaches, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pending", action="store_true")

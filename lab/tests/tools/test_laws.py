@@ -13,7 +13,8 @@ from lab.tools import laws
 def breaches(tmp_path: Path, law: laws.Law, sources: dict[str, str]) -> list[tuple[str, int]]:
     """(module, line) of what a law finds in modules, given by their paths."""
     for name, text in sources.items():
-        path = tmp_path.joinpath("src", "dcpstream", f"{name}.py")
+        folder = name.partition("/")[0].replace("_", "-")
+        path = tmp_path.joinpath("packages", folder, "src", f"{name}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text), "utf-8")
     return [(breach.path.stem, breach.line) for breach in law(laws.modules(tmp_path))]
@@ -38,7 +39,9 @@ def breaches(tmp_path: Path, law: laws.Law, sources: dict[str, str]) -> list[tup
 )
 def test_opcodes_that_are_listed_by_hand(tmp_path: Path, text: str) -> None:
     law = laws.opcodes_are_listed_in_wire
-    assert breaches(tmp_path, law, {"node/a": text, "wire/b": text}) == [("a", len(text.splitlines()))]
+    assert breaches(tmp_path, law, {"dcpstream_node/a": text, "dcpstream/wire/b": text}) == [
+        ("a", len(text.splitlines()))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_opcodes_that_are_listed_by_hand(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_opcodes_that_are_not_a_list(tmp_path: Path, text: str) -> None:
-    assert breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"node/a": text}) == []
+    assert breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"dcpstream_node/a": text}) == []
 
 
 def test_parameters_are_counted_without_self(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_parameters_are_counted_without_self(tmp_path: Path) -> None:
             def f(self, a, b, c, d, e, f, g, h): ...
             def g(self, a, b, c, d, *, e, f, g, h, i): ...
     """
-    assert breaches(tmp_path, laws.functions_have_few_parameters, {"node/a": text}) == [("a", 4)]
+    assert breaches(tmp_path, laws.functions_have_few_parameters, {"dcpstream_node/a": text}) == [("a", 4)]
 
 
 def test_a_name_is_exported_for_one_class(tmp_path: Path) -> None:
@@ -70,9 +73,9 @@ def test_a_name_is_exported_for_one_class(tmp_path: Path) -> None:
         tmp_path,
         laws.public_names_are_unique,
         {
-            "__init__": "from dcpstream.one import Thing\n__all__ = ['Thing']",
-            "one/__init__": "from dcpstream.one.inner import Thing, Other\n__all__ = ['Thing', 'Other']",
-            "two/__init__": "from dcpstream.two.inner import Other\n__all__ = [\n'Other',\n]",
+            "dcpstream/__init__": "from dcpstream.one import Thing\n__all__ = ['Thing']",
+            "dcpstream/one/__init__": "from dcpstream.one.inner import Thing, Other\n__all__ = ['Thing', 'Other']",
+            "dcpstream/two/__init__": "from dcpstream.two.inner import Other\n__all__ = [\n'Other',\n]",
         },
     )
     assert found == [("__init__", 3)]
@@ -101,7 +104,7 @@ def test_a_match_over_kinds_is_closed(tmp_path: Path) -> None:
                 case [1, y]: return y
                 case "a": return 2
     """
-    assert breaches(tmp_path, laws.matches_are_closed, {"node/a": text}) == [("a", 3), ("a", 7)]
+    assert breaches(tmp_path, laws.matches_are_closed, {"dcpstream_node/a": text}) == [("a", 3), ("a", 7)]
 
 
 def test_a_question_that_is_only_asked_in_a_loop(tmp_path: Path) -> None:
@@ -120,15 +123,24 @@ def test_a_question_that_is_only_asked_in_a_loop(tmp_path: Path) -> None:
                 if session.is_closing() or session.is_at(1): break
             at = session.next_timeout()
     """
-    found = breaches(tmp_path, laws.machines_are_not_polled, {"node/engine/session": machine, "node/shell/loop": shell})
+    found = breaches(
+        tmp_path,
+        laws.machines_are_not_polled,
+        {"dcpstream_node/engine/session": machine, "dcpstream_node/shell/loop": shell},
+    )
     assert found == [("session", 4)]
 
 
+def test_the_machines_are_packages_of_the_source() -> None:
+    names = {module.name for module in laws.modules()}
+    assert {*laws.MACHINES, laws.WIRE, laws.MESSAGES} <= names
+
+
 def test_a_breach_names_its_place_and_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"node/a": "A = {Opcode.GET}"})
+    breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"dcpstream_node/a": "A = {Opcode.GET}"})
     assert laws.main([], tmp_path) == 1
     assert capsys.readouterr().out.startswith(
-        "src/dcpstream/node/a.py:1: opcodes_are_listed_in_wire: a list of opcodes"
+        "packages/dcpstream-node/src/dcpstream_node/a.py:1: opcodes_are_listed_in_wire: a list of opcodes"
     )
-    breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"node/a": "A = 1"})
+    breaches(tmp_path, laws.opcodes_are_listed_in_wire, {"dcpstream_node/a": "A = 1"})
     assert laws.main(["--pending"], tmp_path) == 0
