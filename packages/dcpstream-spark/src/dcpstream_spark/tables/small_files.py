@@ -5,6 +5,7 @@ A local directory needs no Spark. Every other one is reached as Spark itself rea
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +13,9 @@ from dcpstream_spark.tables.location import child, local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_IS_THERE = re.compile("FileAlreadyExists|AlreadyBeingCreated")
+"""Part of the name of the Java exception for a file that another process made. A full disk raises others."""
 
 
 class SmallFiles(Protocol):
@@ -138,8 +142,8 @@ class HadoopFiles:
             return False
         try:
             self._write(name, content, overwrites=False)
-        except Exception:
-            if self._system.exists(self._path(name)):
+        except Exception as error:
+            if _IS_THERE.search(str(error)):
                 return False  # another process made it meanwhile
             raise
         return True

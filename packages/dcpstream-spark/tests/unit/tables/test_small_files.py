@@ -13,18 +13,18 @@ from dcpstream_spark.tables.small_files import HadoopFiles, LocalFiles
 
 
 class Racing:
-    """A file system on which another process makes a file between the question and the creation."""
+    """A file system on which a file is not there before the creation, and the creation fails with a Java exception."""
 
-    def __init__(self, *, is_made_by_another: bool) -> None:
-        self._is_made_by_another = is_made_by_another
+    def __init__(self, exception: str) -> None:
+        self._exception = exception
         self._is_there = False
 
     def exists(self, _path: str) -> bool:
         return self._is_there
 
     def create(self, path: str, _overwrites: bool) -> Any:
-        self._is_there = self._is_made_by_another
-        raise OSError(f"{path} cannot be made")
+        self._is_there = True
+        raise OSError(f"{self._exception}: {path}")
 
 
 def files_of(system: Racing) -> HadoopFiles:
@@ -34,13 +34,20 @@ def files_of(system: Racing) -> HadoopFiles:
     return files
 
 
-def test_a_file_that_another_process_made_first_is_there_already() -> None:
-    assert files_of(Racing(is_made_by_another=True)).create("1", b"") is False
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "org.apache.hadoop.fs.FileAlreadyExistsException",
+        "org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException",
+    ],
+)
+def test_a_file_that_another_process_made_first_is_there_already(exception: str) -> None:
+    assert files_of(Racing(exception)).create("1", b"") is False
 
 
-def test_a_file_that_cannot_be_made_is_an_error() -> None:
-    with pytest.raises(OSError, match="cannot be made"):
-        files_of(Racing(is_made_by_another=False)).create("1", b"")
+def test_a_file_that_cannot_be_written_is_an_error_even_if_it_was_begun() -> None:
+    with pytest.raises(OSError, match="DiskOutOfSpace"):
+        files_of(Racing("org.apache.hadoop.util.DiskChecker$DiskOutOfSpaceException")).create("1", b"")
 
 
 def test_a_file_that_cannot_be_written_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
