@@ -1,6 +1,6 @@
 """The producer: the end of a DCP connection that sends the history of vbuckets.
 
-A `ProducerConnection` gets the client's frames. `protocol.controls` apply to all of its streams. For a STREAM_REQ, the
+A `ProducerConnection` gets the client's frames. The `dcp.controls` apply to all of its streams. For a STREAM_REQ, the
 `StreamMaker` (`requests`) reads the `StreamFilter`, asks for the user's `privilege`, and lets `rollback.decide` accept,
 roll back or refuse. An accepted request becomes a `ProducerStream`, whose `states` are tables.
 

@@ -428,11 +428,7 @@ class ProducerConnection:
         """The time at which `handle_timeout` must be called, or None."""
         if self.close_reason is not None:
             return None
-        return earliest(
-            self.noop.next_timeout if self.noop.is_enabled else None,
-            self._takeovers.next_timeout if self._takeovers.under_way else None,
-            self._stuck_deadline if self.drops_when_stuck else None,
-        )
+        return earliest(self.noop.next_timeout, self._takeovers.next_timeout, self._stuck_deadline)
 
     @property
     def _stuck_deadline(self) -> float | None:

@@ -37,19 +37,19 @@ class Takeovers:
     def __init__(self, host: TakeoverHost | None, duration_s: float) -> None:
         self._host = host
         self._duration_s = duration_s
-        self.under_way: dict[int, tuple[ProducerStream, float]] = {}
+        self._under_way: dict[int, tuple[ProducerStream, float]] = {}
         self._put_off: set[int] = set()
 
     def begin(self, stream: ProducerStream, now: float) -> None:
         """A takeover stream was accepted."""
-        self.under_way[stream.opaque] = stream, now + self._duration_s
+        self._under_way[stream.opaque] = stream, now + self._duration_s
 
     def answered(self, frame: Frame) -> ProducerStream | None:
         """Take the answer to a marker or to SET_VBUCKET_STATE; one whose opaque fits no takeover is ignored.
 
         Returns: the stream that may send now.
         """
-        stream, _ = self.under_way.get(frame.opaque, (None, 0.0))
+        stream, _ = self._under_way.get(frame.opaque, (None, 0.0))
         if stream is None:
             return None
         if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
@@ -63,14 +63,14 @@ class Takeovers:
 
     def remove(self, stream: ProducerStream) -> None:
         """The stream was removed."""
-        self.under_way.pop(stream.opaque, None)
+        self._under_way.pop(stream.opaque, None)
         self._accept_writes(stream)
 
     def clear(self) -> None:
         """The connection was closed: accept all writes again."""
-        for stream, _ in self.under_way.values():
+        for stream, _ in self._under_way.values():
             self._accept_writes(stream)
-        self.under_way.clear()
+        self._under_way.clear()
 
     def _accept_writes(self, stream: ProducerStream) -> None:
         if stream.vbid in self._put_off and self._host is not None:
@@ -80,17 +80,19 @@ class Takeovers:
     @property
     def next_timeout(self) -> float | None:
         """The time at which `handle_timeout` must be called, or None."""
+        if not self._under_way:
+            return None
         return min(
-            (until for stream, until in self.under_way.values() if stream.vbid not in self._put_off), default=None
+            (until for stream, until in self._under_way.values() if stream.vbid not in self._put_off), default=None
         )
 
     def handle_timeout(self, now: float) -> None:
         """Put off the writes to vbuckets that could not be handed over in time."""
-        for stream, until in list(self.under_way.values()):
+        for stream, until in list(self._under_way.values()):
             if now < until or stream.vbid in self._put_off or self._host is None:
                 continue
             if stream.is_before_handover:
                 self._put_off.add(stream.vbid)
                 self._host.put_off_writes(stream.vbid, is_on=True)
             else:  # it still backfills, or the vbucket is dead: the time begins anew
-                self.under_way[stream.opaque] = stream, now + self._duration_s
+                self._under_way[stream.opaque] = stream, now + self._duration_s
