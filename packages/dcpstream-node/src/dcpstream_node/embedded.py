@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from dcpstream.dcp.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse, StoreMismatch
@@ -75,6 +75,14 @@ def _in_its_process(method: Callable[Concatenate[Node, P], T]) -> Callable[Conca
         return result
 
     return carry_out
+
+
+class _Serving(NamedTuple):
+    """The parts of a node that runs."""
+
+    engine: Engine
+    buckets: RunningBuckets
+    faults: FaultHost
 
 
 def _on_its_loop(method: Callable[Concatenate[Node, P], T]) -> Callable[Concatenate[Node, P], T]:
@@ -437,7 +445,7 @@ class Node:
         chosen = self._settings_of(name) if settings is None else settings
 
         async def create() -> None:
-            buckets = self._serving[1]
+            buckets = self._serving.buckets
             await buckets.gone(name)
             buckets.create(name, count, chosen, is_filled=True)
 
@@ -450,7 +458,7 @@ class Node:
         Raises:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
         """
-        self._order(lambda: self._serving[1].drop(self._bucket(name).name))
+        self._order(lambda: self._serving.buckets.drop(self._bucket(name).name))
 
     @_in_its_process
     def flush_bucket(self, name: str) -> None:
@@ -462,7 +470,7 @@ class Node:
             ConfigError: there is no such bucket. DcpstreamError: the node does not run.
             StoreError: it could not be made durable.
         """
-        self._order(lambda: self._serving[1].flush(self._bucket(name).name))
+        self._order(lambda: self._serving.buckets.flush(self._bucket(name).name))
 
     @_on_its_loop
     def change_bucket(self, name: str, settings: BucketSettings) -> None:
@@ -476,7 +484,7 @@ class Node:
         for field in ("is_ephemeral", "conflict_resolution"):
             if getattr(settings, field) != getattr(bucket.settings, field):
                 raise ConfigError(field, getattr(settings, field), "what it was made with; it cannot be changed")
-        self._serving[0].change_settings(bucket, settings)
+        self._serving.engine.change_settings(bucket, settings)
 
     @_on_its_loop
     def set_collections(self, name: str, scopes: Mapping[str, Mapping[str, int] | Sequence[str]]) -> None:
@@ -501,7 +509,7 @@ class Node:
             manifest = editor.replace_all(wanted, keeps_default_collection=True)
         except ManifestError as error:
             raise ConfigError("scopes", scopes, str(error)) from error
-        self._serving[0].set_manifest(bucket, manifest)
+        self._serving.engine.set_manifest(bucket, manifest)
 
     @_on_its_loop
     def begin_playback(self, name: str, manifest: Manifest, uuid: str = "") -> None:
@@ -518,7 +526,7 @@ class Node:
         bucket = self._bucket(name)
         if any(vbucket is not None and vbucket.high_seqno for vbucket in bucket.vbuckets):
             raise ConfigError("bucket", name, "an empty one: a recording is played into nothing else")
-        Playback(bucket, self._serving[0]).begin(manifest, uuid)
+        Playback(bucket, self._serving.engine).begin(manifest, uuid)
 
     @_on_its_loop
     def play(self, name: str, frames: bytes) -> None:
@@ -532,7 +540,7 @@ class Node:
             ConfigError: no such bucket.
             DcpstreamError: a row does not follow the bucket's, or the node does not run.
         """
-        Playback(self._bucket(name), self._serving[0]).take(frames)
+        Playback(self._bucket(name), self._serving.engine).take(frames)
 
     @_on_its_loop
     def add_user(self, name: str, password: str, roles: Iterable[str] = ("admin",), display_name: str = "") -> None:
@@ -595,7 +603,7 @@ class Node:
 
         Raises: DcpstreamError: the node does not run.
         """
-        self._serving[0].set_pool(name, quotas_mib)
+        self._serving.engine.set_pool(name, quotas_mib)
 
     @_in_its_process
     def inject(self, kind: str, /, **fields: Any) -> int:
@@ -610,7 +618,7 @@ class Node:
         Raises:
             ConfigError: a fault that cannot be. DcpstreamError: the node does not run.
         """
-        return self._order(lambda: self._serving[2].inject(kind, fields))
+        return self._order(lambda: self._serving.faults.inject(kind, fields))
 
     @_on_its_loop
     def lift(self, number: int | None = None) -> None:
@@ -618,7 +626,7 @@ class Node:
 
         Raises: DcpstreamError: the node does not run.
         """
-        self._serving[2].lift(number)
+        self._serving.faults.lift(number)
 
     @_on_its_loop
     def faults(self) -> list[dict[str, Any]]:
@@ -626,7 +634,7 @@ class Node:
 
         Raises: DcpstreamError: the node does not run.
         """
-        return list(self._serving[2].describe())
+        return list(self._serving.faults.describe())
 
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None
@@ -650,12 +658,12 @@ class Node:
         return asyncio.run_coroutine_threadsafe(turn(), loop).result(ORDER_TIMEOUT_S)
 
     @property
-    def _serving(self) -> tuple[Engine, RunningBuckets, FaultHost]:
+    def _serving(self) -> _Serving:
         """The parts of a node that runs."""
         assert self.engine is not None
         assert self._buckets is not None
         assert self._fault_host is not None
-        return self.engine, self._buckets, self._fault_host
+        return _Serving(self.engine, self._buckets, self._fault_host)
 
     # --------------------------------------------------------------------------------------------------- its thread
 
