@@ -15,7 +15,7 @@ from dcpstream_demo.settings import FLUSH_INTERVAL_S, RATE, VBUCKETS, Settings
 NO_ROLLBACK = "the run met no rollback, so it has shown less than it should; try another --seed"
 
 
-@click.command("dcpstream-spark[tables]")
+@click.command("demo")
 @click.option("--rows", type=click.IntRange(min=10), help="So many flights instead of all 336,776.")
 @click.option(
     "--directory",

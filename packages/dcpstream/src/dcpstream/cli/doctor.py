@@ -110,7 +110,8 @@ def _python() -> Finding:
 def _arrow() -> Finding:
     missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        text = f"{' and '.join(missing)} is missing, so changes come one by one, not as Arrow batches"
+        verb = "are" if missing[1:] else "is"
+        text = f"{' and '.join(missing)} {verb} missing, so changes come one by one, not as Arrow batches"
         return Finding("Arrow", "note", text, "pip install 'dcpstream[arrow]'")
     from dcpstream.runtime import kernel
 
