@@ -351,7 +351,7 @@ def play(mutant: Mutant, seeds: int) -> tuple[str, float]:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "lab.simulation", "--seeds", str(seeds), "--stop"],
-                env={**os.environ, "PYTHONPATH": python_path(root, ROOT)},
+                env={**os.environ, "PYTHONPATH": python_path(root, ROOT), "DCPSTREAM_PURE": "1"},
                 capture_output=True,
                 text=True,
                 check=False,

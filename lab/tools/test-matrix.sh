@@ -7,16 +7,15 @@ main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
 jobs="-n ${JOBS:-3} --dist loadgroup"
 # What needs pyspark, deltalake or psutil, which the environments of other interpreters do not have.
-tables='--ignore=packages/dcpstream-spark/tests/spark --ignore=packages/dcpstream-spark
-    --ignore=tests/simulation/test_tables_model.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_compare.py
-    --ignore=packages/dcpstream-spark/tests/unit/commands/test_jars.py --ignore=packages/dcpstream-spark/tests/unit/commands/test_lake.py
-    --ignore=lab/tests/tools/test_cluster_loop.py'
+tables='--ignore=packages/dcpstream-spark --ignore=tests/simulation/test_tables_model.py'
 # What needs any extra besides those.
-extras='--ignore=packages/dcpstream/tests/unit/arrow --ignore=lab/tests/bench --ignore=packages/dcpstream/tests/property/test_columnar.py
+core_tests=packages/dcpstream/tests
+extras="--ignore=$core_tests/unit/arrow --ignore=$core_tests/property/test_columnar.py
+    --ignore=$core_tests/unit/runtime/test_kernel.py --ignore=$core_tests/unit/runtime/test_slabs.py
+    --ignore=packages/dcpstream-node/tests/behaviour/test_status_page_in_browser.py
     --ignore=tests/simulation/test_rollback_cost.py --ignore=tests/behaviour/test_demo.py
-    --ignore=packages/dcpstream-node/tests/behaviour/test_status_page_in_browser.py --ignore=tests/demo/test_picture.py
-    --ignore=tests/demo/test_report.py --ignore=packages/dcpstream/tests/unit/runtime/test_kernel.py
-    --ignore=packages/dcpstream/tests/unit/runtime/test_slabs.py'
+    --ignore=tests/demo/test_picture.py --ignore=tests/demo/test_report.py"
+sources="$PWD/packages/dcpstream/src:$PWD/packages/dcpstream-node/src:$PWD/packages/dcpstream-spark/src"
 failed='' ran="$main (by make test)"
 
 # A working interpreter of that version: on PATH, or among pyenv's (whose shims fail for versions not switched on).
@@ -46,7 +45,7 @@ for version in 3.11 3.12 3.13 3.14; do
             && touch "$venv/.installed" || { failed="$failed $version"; continue; }
     fi
     # shellcheck disable=SC2086
-    PYTHONPATH="$PWD/packages/dcpstream/src:$PWD/packages/dcpstream-node/src:$PWD/packages/dcpstream-spark/src" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
+    PYTHONPATH="$sources" "$venv/bin/python" -m pytest -q -p no:cacheprovider -m "$core" ${1:+--strict-skips} \
         $jobs $tables || failed="$failed $version"
     ran="$ran, $version"
 done
