@@ -1,1 +1,1 @@
-"""What judges the packages and measures them: never shipped."""
+"""Programs and tests that judge and measure the packages. No wheel contains them."""

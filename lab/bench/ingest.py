@@ -1,10 +1,9 @@
 """Ingest: SET requests through a session of the node, compared with a loop that only finds the ends of requests.
 
 No server in pure Python can be faster than the baseline, a loop that unpacks each header and jumps to the next.
-`per_op`
-is a whole operation, one by one, from bytes to bytes: header, privileges, vbucket, JSON check, CAS, the stored frame,
-the index, the answer with its mutation token. `bulk` is the same for requests in long runs. There are no sockets; the
-store is in memory, with one session.
+`per_op` is a whole operation, one by one, from bytes to bytes: header, privileges, vbucket, JSON check, CAS, the stored
+frame, the index, the answer with its mutation token. `bulk` is the same for requests in long runs. There
+are no sockets; the store is in memory, with one session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A well-behaved client in a process of its own: it reads a document in a loop and reports the durations.
 
 `lab.bench.load` starts it. It takes the orders `start` and `stop` on its standard input and answers `stop` with a line
-of
-JSON: the number of answers, and the median, 99th percentile and maximum of their durations in milliseconds.
+of JSON: the number of answers, and the median, 99th percentile and maximum of their durations in milliseconds.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lab.layout import PACKAGES, ROOT
 
 TIMEOUT_S = 1800
 NOT_OURS = ("pip", "setuptools", "wheel", "distutils", "_distutils", "pkg_resources")
-"""What an empty environment has."""
+"""The distributions of an empty environment."""
 
 CLIENT = """
 import socket, sys
@@ -89,7 +89,7 @@ import dcpstream_spark.tables, deltalake, pyspark
 assert pyspark.__version__.startswith("4.2")
 """,
 }
-"""What is installed → a program that uses what it brings."""
+"""The requirement that pip installs → a program that uses what the requirement brings."""
 
 
 def run(*command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:

@@ -279,9 +279,8 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         elif trigger is not None:
             writer = writer.trigger(processingTime=trigger)
-        from dcpstream_spark.data_source import (
-            HAS_ADMISSION_CONTROL,  # loaded when used: readers of tables need no source
-        )
+        # Loaded when used: readers of tables need no source.
+        from dcpstream_spark.data_source import HAS_ADMISSION_CONTROL
 
         # Before Spark 4.2 such a run is one batch, so it is repeated until the state of its start is read.
         is_repeated = until != "stopped" and not HAS_ADMISSION_CONTROL

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, Flag, IntEnum
+from enum import Enum, Flag, IntEnum, auto
 from inspect import get_annotations
 from itertools import chain, combinations
 from operator import itemgetter
@@ -96,28 +96,28 @@ class Group(Flag):
     """Kinds of messages that some part of the project treats alike."""
 
     NONE = 0
-    READ = 1
-    """Counted as a read of a document in the statistics."""
-    STORE = 2
-    """Counted as a write of a document in the statistics."""
-    WHOLE_BUCKET = 4
-    """Looks at all vbuckets, whichever its header names."""
-    MAP_ONLY = 8
-    """Answered in a bucket of which the node has only the map."""
-    VBUCKET_METADATA = 16
-    """Comes once for each vbucket, and changes its role or cuts its history durably."""
-    QUESTION = 128
-    """Sent by a replica before its first stream."""
-    UNDECIDED = 256
-    """A row of a durable write that is not committed."""
-    FROM_SOURCE = 512
-    """Concerns a manager that relays a stream, when the source sends it or its answer."""
-    FROM_DESTINATION = 1024
-    """Concerns a manager that relays a stream, when the destination sends it or its answer."""
-    PLAIN_MISS = 32
-    """A missing document is answered KEY_ENOENT even while the bucket is being loaded."""
-    PLAIN_PLACE = 64
-    """A vbucket elsewhere is answered NOT_MY_VBUCKET even while the bucket takes no traffic."""
+    READ = auto()
+    """The statistics count the request as a read of a document."""
+    STORE = auto()
+    """The statistics count the request as a write of a document."""
+    WHOLE_BUCKET = auto()
+    """The request is about all vbuckets, whichever its header names."""
+    MAP_ONLY = auto()
+    """A node that has only the map of a bucket answers the request in that bucket."""
+    VBUCKET_METADATA = auto()
+    """The message comes once for each vbucket, and changes its role or cuts its history durably."""
+    QUESTION = auto()
+    """A replica sends the request before its first stream."""
+    UNDECIDED = auto()
+    """The message is a row of a durable write that is not committed."""
+    FROM_SOURCE = auto()
+    """A manager that relays a stream acts on the message, when the source sends it or its answer."""
+    FROM_DESTINATION = auto()
+    """A manager that relays a stream acts on the message, when the destination sends it or its answer."""
+    PLAIN_MISS = auto()
+    """The node answers KEY_ENOENT about a missing document even while the bucket is being loaded."""
+    PLAIN_PLACE = auto()
+    """The node answers NOT_MY_VBUCKET about a vbucket elsewhere even while the bucket takes no traffic."""
 
 
 class Answers(NamedTuple):

@@ -5,5 +5,5 @@ is done, `StreamRequests` sends a STREAM_REQ for each `ConsumerStream` and takes
 
 An accepted stream receives markers and rows. `messages` checks each frame and turns a row into a `Change` in its stored
 form; the stream checks that it fits the snapshot and stores it in the `ReplicaBucket` (`protocol.bucket`). The window
-(`protocol.window`) says when to acknowledge bytes; `stats` reports.
+(`dcp.window`) says when to acknowledge bytes; `stats` reports.
 """

@@ -97,8 +97,8 @@ def check_add_stream(frame: Frame) -> Refusal | None:
 
 
 ROOM_CHECK_S = 1.0
-"""A replica without room holds its acknowledgement back and looks so often whether there is room again,
-because a bucket reports no event for that."""
+"""A replica without room holds its acknowledgement back. It looks for room again after this time, because a
+bucket reports no event when room comes."""
 
 _HANDLERS: ByMessage[Callable[[ConsumerConnection, Frame], None]] = ByMessage("a consumer")
 """The requests that a consumer handles; any other well-formed DCP request ends the connection."""
