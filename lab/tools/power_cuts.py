@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 from dcpstream.wire import Frame, FrameReader, Opcode, decode_frame  # noqa: E402
 from dcpstream_node.directory.directory import DataDirectory  # noqa: E402
-from dcpstream_node.store.repair.check import check_store  # noqa: E402
+from dcpstream_node.store.closed.check import check_store  # noqa: E402
 from lab.tools.kill_loop import PERSIST_LEVELS, TIMEOUT_S, VBUCKETS, KillLoop, Loss, NodeProcess, Vbucket  # noqa: E402
 
 SECTOR_BYTES = 512

@@ -17,8 +17,8 @@ from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node import Node
 from dcpstream_node.store import DiskBucketStore
+from dcpstream_node.store.closed.check import check_store
 from dcpstream_node.store.metadata import Metadata
-from dcpstream_node.store.repair.check import check_store
 from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.stores import fill, key_of, put, read_all

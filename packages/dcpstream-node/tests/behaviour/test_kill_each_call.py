@@ -14,7 +14,7 @@ import pytest
 
 from dcpstream_node.directory.directory import DataDirectory
 from dcpstream_node.store import DiskBucketStore
-from dcpstream_node.store.repair.check import check_store
+from dcpstream_node.store.closed.check import check_store
 from lab.tools.patience import patient
 
 CALLS = ("mkdir", "pwrite64", "write", "writev", "fsync", "fdatasync", "rename", "unlink", "ftruncate", "chmod")

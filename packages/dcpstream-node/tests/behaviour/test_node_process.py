@@ -22,7 +22,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream_node import Node
 from dcpstream_node.process import _server
-from dcpstream_node.store.repair.check import check_store
+from dcpstream_node.store.closed.check import check_store
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S, wait_until
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dcpstream_node.store import DiskBucketStore
+from dcpstream_node.store.closed.check import MAX_LOOKS, check_store
+from dcpstream_node.store.closed.detect import copy_of_metadata
 from dcpstream_node.store.compact.compaction import CompactionOrder
 from dcpstream_node.store.metadata import FILE_NAME
-from dcpstream_node.store.repair.check import MAX_LOOKS, check_store
-from dcpstream_node.store.repair.detect import copy_of_metadata
 from lab.tools.patience import patient
 from tests.kit.stores import LOG, fill, key_of, put, read_all
 
@@ -98,7 +98,7 @@ def test_a_change_while_the_metadata_is_read_is_no_damage(
                     change()
                 yield copy
 
-        monkeypatch.setattr("dcpstream_node.store.repair.check.copy_of_metadata", beside_a_change)
+        monkeypatch.setattr("dcpstream_node.store.closed.check.copy_of_metadata", beside_a_change)
         report = check_store(tmp_path)
         assert looks
         assert report.is_in_use
@@ -149,7 +149,7 @@ def test_a_missing_segment_of_a_store_in_use_is_damage(tmp_path: Path, monkeypat
         fill(store)
         write_and_compact(store, tmp_path)
         (tmp_path / check_store(tmp_path).segments[0].file).unlink()
-        monkeypatch.setattr("dcpstream_node.store.repair.check.copy_of_metadata", counted)
+        monkeypatch.setattr("dcpstream_node.store.closed.check.copy_of_metadata", counted)
         report = check_store(tmp_path)
         assert [damage.what for damage in report.damage] == ["the file is missing"]
         assert copies == 4, "two looks, each with two listings that say the same"

@@ -83,7 +83,7 @@ def test_files_shrink_and_nothing_that_lives_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_check_tool_finds_a_compacted_store_sound(tmp_path: Path) -> None:
-    from dcpstream_node.store.repair.check import check_store
+    from dcpstream_node.store.closed.check import check_store
 
     with opened(tmp_path) as store:
         fill(store)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dcpstream.errors import StoreError
 from dcpstream.model import VbucketState
 from dcpstream_node.store import DiskBucketStore
+from dcpstream_node.store.closed.check import check_store
 from dcpstream_node.store.metadata import Metadata
-from dcpstream_node.store.repair.check import check_store
 from tests.kit.disks import FaultyFileSystem
 from tests.kit.stores import LOG, fill, key_of, put, read_all
 

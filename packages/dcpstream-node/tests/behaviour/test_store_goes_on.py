@@ -10,10 +10,10 @@ import pytest
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream_node.store import CompactionOrder, DiskBucketStore, VBucketLog
+from dcpstream_node.store.closed.check import check_store
 from dcpstream_node.store.compact.purge import purge
 from dcpstream_node.store.log import blocks
 from dcpstream_node.store.metadata import InDoubtError, Metadata
-from dcpstream_node.store.repair.check import check_store
 from tests.kit.stores import fill, key_of, put, read_all
 
 FULL = CompactionOrder(is_full=True)

@@ -18,11 +18,11 @@ from dcpstream.runtime.files import NO_ROOM
 from dcpstream_node.directory.check import DirectoryReport, acknowledged_beside, check_directory
 from dcpstream_node.directory.directory import CLUSTER_FILE
 from dcpstream_node.directory.directory import FILE_NAME as NODE_FILE
+from dcpstream_node.store.closed.check import OnProgress, SegmentReport, StoreReport, check_store
+from dcpstream_node.store.closed.detect import is_store
 from dcpstream_node.store.log.block_scan import Damage
 from dcpstream_node.store.log.blocks import RESTORE_HINT
 from dcpstream_node.store.metadata import FILE_NAME as META_FILE
-from dcpstream_node.store.repair.check import OnProgress, SegmentReport, StoreReport, check_store
-from dcpstream_node.store.repair.detect import is_store
 
 SHOWN_DAMAGE = 50
 """Limit of lines about damage per store; `--json` has all."""

@@ -37,8 +37,8 @@ from dcpstream_node.directory.checksummed_json import from_text, to_text
 from dcpstream_node.engine import ClusterConfig
 from dcpstream_node.private_files import KEPT_IN
 from dcpstream_node.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
+from dcpstream_node.store.closed.detect import is_store, is_unfinished, vbuckets_of
 from dcpstream_node.store.metadata import MISSING_HINT
-from dcpstream_node.store.repair.detect import is_store, is_unfinished, vbuckets_of
 
 if TYPE_CHECKING:
     from dcpstream_node.engine import Bucket

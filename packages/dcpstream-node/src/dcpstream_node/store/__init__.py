@@ -11,9 +11,9 @@ Reading: by key through the index, in seqno order through `index.queries`; both 
 frame log and verify pages of files. Sending history is copying it, because frames are kept in wire format.
 
 Opening: `recovery` verifies the segments and fills the indexes. Compaction (`compact`) purges old deletions and frees
-the space of superseded rows. `repair` checks stores that are not open.
+the space of superseded rows. `closed` checks stores that are not open.
 
-Order of imports: `items`, `log`, `index`, `vbucket`, `compact`, `recovery`, `base`, `memory` and `disk`, `repair`.
+Order of imports: `items`, `log`, `index`, `vbucket`, `compact`, `recovery`, `base`, `memory` and `disk`, `closed`.
 """
 
 from dcpstream_node.store.base import MAX_PENDING_BYTES, MAX_VBUCKETS, BucketStore

@@ -24,7 +24,7 @@ from dcpstream.wire.stored.block import (
 )
 from dcpstream.wire.stored.durable import encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream_node.store import CompactionOrder, DiskBucketStore, VBucketLog, finish
-from dcpstream_node.store.repair.check import check_store
+from dcpstream_node.store.closed.check import check_store
 
 GOLDEN = Path(__file__).parents[5] / "tests" / "data" / "stores" / "format-2.tar.gz"
 SALT = 0x0123456789ABCDEF

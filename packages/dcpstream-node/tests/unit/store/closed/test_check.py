@@ -11,9 +11,9 @@ import pytest
 from dcpstream.errors import StoreError
 from dcpstream.runtime import is_locked
 from dcpstream_node.store import DiskBucketStore
+from dcpstream_node.store.closed import check
+from dcpstream_node.store.closed.check import check_store
 from dcpstream_node.store.log import blocks
-from dcpstream_node.store.repair import check
-from dcpstream_node.store.repair.check import check_store
 from tests.kit.stores import fill, key_of, put
 
 FIRST = "segment-0000000001.log"

@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 from dcpstream.errors import CorruptLog, StoreError, TooManySegments
 from dcpstream.runtime import is_locked
 from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS
+from dcpstream_node.store.closed.detect import copy_of_metadata, is_unfinished
 from dcpstream_node.store.items import index_key, seqno_of
 from dcpstream_node.store.log.block_scan import Damage, Stretch, damage_of, ends_of, walk_blocks
 from dcpstream_node.store.log.blocks import (
@@ -30,7 +31,6 @@ from dcpstream_node.store.log.blocks import (
 )
 from dcpstream_node.store.log.segment_file import is_leftover
 from dcpstream_node.store.metadata import FILE_NAME, Metadata, MetadataContents
-from dcpstream_node.store.repair.detect import copy_of_metadata, is_unfinished
 
 MAX_LOOKS = 4
 """Attempts at a store in use, whose files a busy node may change between two reads."""

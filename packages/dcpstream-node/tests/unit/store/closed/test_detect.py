@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dcpstream_node.store import DiskBucketStore
+from dcpstream_node.store.closed.detect import is_store, is_unfinished, vbuckets_of
 from dcpstream_node.store.metadata import FILE_NAME
-from dcpstream_node.store.repair.detect import is_store, is_unfinished, vbuckets_of
 from tests.kit.stores import fill, key_of, put
 
 
