@@ -361,6 +361,21 @@ def test_roles_that_come_together_become_durable_in_one_step(tmp_path, monkeypat
     kept.close()
 
 
+def test_roles_are_durable_when_the_answers_are_there(tmp_path, monkeypatch):
+    store = DiskBucketStore(tmp_path, 8)
+    client = Talker(engine_of(store))
+    steps = counted_steps(store, monkeypatch)
+    roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(8))
+    half = len(roles) // 2 + 5
+    first = client.session.receive(roles[:half])
+    assert first.used == len(roles) // 2
+    assert (len(first.output), steps) == (4, [4])
+    second = client.session.receive(roles[first.used :])
+    assert second.used == len(roles) - first.used
+    assert (len(second.output), steps) == (4, [4, 4])
+    store.close()
+
+
 def test_a_broken_frame_behind_roles_closes_the_connection_after_their_answers():
     client = Talker(engine_of())
     roles = b"".join(encode_request(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\x02") for vbid in range(3))
