@@ -129,13 +129,13 @@ def drain(stream: socket.socket, total_bytes: int) -> int:
 
 def read_all(connection_string: str, ends: dict[int, int], columns: list[str] | None = None) -> int:
     """Read all rows through the client and drop the batches; returns their number."""
-    from dcpstream.client import BucketReader, RowsRead, VbucketRange
+    from dcpstream.client import BucketReader, RowsRead, StreamOptions, VbucketRange
     from dcpstream.model import StreamOffset
 
     ranges = [VbucketRange(vbid, StreamOffset.ZERO, end) for vbid, end in ends.items()]
     rows = 0
     with BucketReader(connection_string, **LOGIN) as cluster:
-        for batch in cluster.read_ranges(ranges, columns=columns):
+        for batch in cluster.read_ranges(ranges, StreamOptions(on_rollback="rewind", columns=columns)):
             assert isinstance(batch, RowsRead)
             rows += batch.rows.num_rows
     return rows

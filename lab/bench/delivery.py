@@ -62,14 +62,14 @@ def read(connection_string: str, control: Connection, seconds: float, directory:
 
     Sends: burst → time of its last change, and how long each save took.
     """
-    from dcpstream import Client, FileOffsetStore
+    from dcpstream import Client, FileOffsetStore, StreamOptions
 
     seen: dict[int, float] = {}
     loading, left = KEYS, int(seconds / BURST_S) * BURST
     saves: list[float] = []
     saved = time.monotonic()
     with Client(connection_string, username="Administrator", password="password", bucket="default") as client:
-        for batch in client.stream(store=FileOffsetStore(Path(directory) / "positions")):
+        for batch in client.stream(StreamOptions(store=FileOffsetStore(Path(directory) / "positions"))):
             now = time.monotonic()
             values = batch.record_batch["value"].to_pylist()
             if loading:

@@ -272,11 +272,11 @@ class Seen:
 
 def read_batches(connection_string: str, control: Connection, directory: Path) -> None:
     """The process of a client with Arrow batches."""
-    from dcpstream import Client, FileOffsetStore
+    from dcpstream import Client, FileOffsetStore, StreamOptions
 
     seen, saved = Seen(), time.monotonic()
     with Client(connection_string, username="Administrator", password="password", bucket="default") as client:
-        for batch in client.stream(store=FileOffsetStore(directory / "positions.json")):
+        for batch in client.stream(StreamOptions(store=FileOffsetStore(directory / "positions.json"))):
             rows = batch.record_batch
             for op, value in zip(rows["op"].to_pylist(), rows["value"].to_pylist(), strict=True):
                 seen.note(op, [value[STAMP]] if value else [], 1)

@@ -13,10 +13,12 @@ from typing import assert_never
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.cluster_map import parse_config
+from dcpstream.client.machine.reader.changes import Change, ChangeConverter
 from dcpstream.client.machine.values import CollectionEvents, RollbackEvent, RowsRead
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
-from dcpstream.client.streaming import StreamOptions, StreamRun
+from dcpstream.client.stream_options import StreamOptions
+from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, StreamRun
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError
 from dcpstream.model import NodeAddress, Op, StreamOffset
 from dcpstream_node.cluster.machine.state import map_json
@@ -112,7 +114,7 @@ class SimulatedReader:
         self._store = MemoryOffsetStore()
         self._lines: dict[NodeConnection, Line] = {}
         self._is_dirty = False
-        self.run: StreamRun | None = None
+        self.run: StreamRun[tuple[Change, ...]] | None = None
         self.within: set[int] = set()
         self.runs = 0
         cluster.clients.append(self)
@@ -142,17 +144,13 @@ class SimulatedReader:
             settings=DcpSettings(name="simulated"),
         )
         self.run = StreamRun(
-            StreamOptions("earliest", None, self._store, None, "rewind", (0, 1), arrow=False),
-            found,
-            self._store.load(),
-            {},
+            StreamOptions(store=self._store, on_rollback="rewind"),
+            ChangeConverter(),
+            KnownBucket(found, self._store.load(), {}),
             connect_options,
-            name=self._name,
-            buffer_bytes=self._buffer_bytes,
-            idle_timeout_s=None,
-            patience_s=PATIENCE_S,
-            random=SeededRandom(cluster.chance.getrandbits(32)),
-            now=cluster.now,
+            ConnectionDefaults(self._name, self._buffer_bytes, PATIENCE_S),
+            SeededRandom(cluster.chance.getrandbits(32)),
+            cluster.now,
         )
         self._is_dirty = True
 

@@ -41,7 +41,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dcpstream import Client  # noqa: E402
+from dcpstream import Client, StreamOptions  # noqa: E402
 from dcpstream.client import RollbackEvent  # noqa: E402
 from dcpstream.errors import DcpstreamError  # noqa: E402
 from dcpstream.model import AutoFailover, StreamOffset, vbucket_of_key  # noqa: E402
@@ -251,7 +251,9 @@ class Follower:
                     self._cluster.connection_string, username="Administrator", password="password", bucket="default"
                 ) as client:
                     self._cut.clear()
-                    for change in client.changes(start=dict(self._positions), on_rollback=self._take_back):
+                    for change in client.changes(
+                        StreamOptions(start=dict(self._positions), on_rollback=self._take_back)
+                    ):
                         if change.op in ("mutation", "deletion", "expiration"):
                             value = change.value if change.op == "mutation" else None
                             with self._lock:
@@ -435,7 +437,7 @@ class Loop:
         with Client(
             self.cluster.connection_string, username="Administrator", password="password", bucket="default"
         ) as client:
-            for change in client.changes(end="latest", on_rollback="rewind"):
+            for change in client.changes(StreamOptions(end="latest", on_rollback="rewind")):
                 if change.op == "mutation":
                     found[change.key] = change.value or b""
                 elif change.op in ("deletion", "expiration"):

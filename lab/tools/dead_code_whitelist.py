@@ -73,6 +73,7 @@ _.crash
 _.restart_node
 
 # Called by users: the client and the pipelines.
+_.record_batch
 _.vbucket_of
 _.IGNORE
 _.REWIND_AND_MARK

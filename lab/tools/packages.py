@@ -45,7 +45,7 @@ with dcpstream_node.Node(vbuckets=4) as node:
         kv.set("k", "{}")
         assert kv.get("k").value == b"{}"
     with dcpstream.Client(node.connection_string, **login) as c:
-        assert [change.key for change in c.changes(end="latest")] == [b"k"]
+        assert [change.key for change in c.changes(dcpstream.StreamOptions(end="latest"))] == [b"k"]
 """
 CHECKS = {
     "dcpstream": CLIENT,

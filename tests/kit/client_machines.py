@@ -16,6 +16,7 @@ from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.reader.batches import ArrowConverter
 from dcpstream.client.machine.reader.changes import ChangeConverter
+from dcpstream.client.machine.reader.read_rules import ReadRules
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
@@ -87,14 +88,16 @@ class World:
             self.nodes,
             rng,
             ArrowConverter("binary", None, 10_000) if arrow else ChangeConverter(),
-            policy=policy,
-            collections=collections,
-            idle_timeout_s=idle_timeout_s,
-            patience_s=30.0,
-            now=self.now,
-            purge_gap=purge_gap,
-            is_stable=observe is not None,
-            to_zero=to_zero,
+            ReadRules(
+                policy=policy,
+                purge_gap=purge_gap,
+                collections=collections,
+                is_stable=observe is not None,
+                to_zero=to_zero,
+                idle_timeout_s=idle_timeout_s,
+                patience_s=30.0,
+            ),
+            self.now,
         )
 
     def run(self, until: Callable[[], bool] | None = None, limit_s: float = 100.0) -> None:

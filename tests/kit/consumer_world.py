@@ -40,7 +40,7 @@ from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
-from dcpstream.client.streaming import StreamOptions
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.dcp.producer.rollback import Accept, Rollback, decide
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
@@ -317,7 +317,7 @@ class Consumer:
         rng = self.world.rng
         options["max_batch_rows"] = rng.choice((1, 2, 3, 5, 10_000))
         unacked: list[tuple[Batch, dict[int, int]]] = []
-        with contextlib.closing(client.stream(**options)) as stream:
+        with contextlib.closing(client.stream(StreamOptions(**options))) as stream:
             for batch in stream:
                 if batch.rollback is not None:
                     if self._dies():
@@ -340,7 +340,7 @@ class Consumer:
                     del unacked[: number + 1]
 
     def _changes(self, client: Client, options: dict[str, Any], limit: int | None) -> None:
-        changes = client.changes(**options)
+        changes = client.changes(StreamOptions(**options))
         dealt: dict[int, int] = {}  # of each vbucket the last one that was followed by a request for more
         held: Change | None = None
         try:

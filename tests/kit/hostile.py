@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from dcpstream.client import AsyncClient, BucketReader, Client, RowsRead, VbucketRange
+from dcpstream.client import AsyncClient, BucketReader, Client, RowsRead, StreamOptions, VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
@@ -270,7 +270,7 @@ Reading = Callable[[HostileServer, Outcome], None]
 
 def _batches(server: HostileServer, outcome: Outcome) -> None:
     with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
-        stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
+        stream = client.stream(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
         with contextlib.closing(stream) as batches:
             for batch in batches:
                 _add(batch.record_batch, outcome)
@@ -278,7 +278,7 @@ def _batches(server: HostileServer, outcome: Outcome) -> None:
 
 def _changes(server: HostileServer, outcome: Outcome) -> None:
     with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
-        stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
+        stream = client.changes(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
         with contextlib.closing(stream) as changes:
             for change in changes:
                 outcome.rows.append((change.vbid, change.seqno))
@@ -291,7 +291,7 @@ def _async_changes(server: HostileServer, outcome: Outcome) -> None:
             connect_timeout_s=outcome.timeout_s,
             **LOGIN,
         ) as client:
-            stream = client.changes(end="latest", idle_timeout_s=outcome.timeout_s)
+            stream = client.changes(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
             async with contextlib.aclosing(stream) as changes:
                 async for change in changes:
                     outcome.rows.append((change.vbid, change.seqno))
@@ -306,7 +306,7 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
             connect_timeout_s=outcome.timeout_s,
             **LOGIN,
         ) as client:
-            stream = client.stream(end="latest", idle_timeout_s=outcome.timeout_s)
+            stream = client.stream(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
             async with contextlib.aclosing(stream) as batches:
                 async for batch in batches:
                     _add(batch.record_batch, outcome)
@@ -319,7 +319,7 @@ def _ranges(server: HostileServer, outcome: Outcome) -> None:
         # What is not known of a vbucket is left out of the answer; it is read all the same.
         cluster.high_seqnos()
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]
-        for item in cluster.read_ranges(ranges, idle_timeout_s=outcome.timeout_s):
+        for item in cluster.read_ranges(ranges, StreamOptions(on_rollback="rewind", idle_timeout_s=outcome.timeout_s)):
             assert isinstance(item, RowsRead)
             _add(item.rows, outcome)
 

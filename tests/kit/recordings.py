@@ -7,7 +7,7 @@ from typing import Any
 
 import dcpstream
 import dcpstream_node
-from dcpstream.client import Change, KvClient
+from dcpstream.client import Change, KvClient, StreamOptions
 from dcpstream.runtime import SystemClock
 from dcpstream_node.recording.player import header_of, play
 from dcpstream_node.recording.recorder import Progress, record
@@ -33,7 +33,7 @@ def state(node: dcpstream_node.Node, collections: list[str] | None = None) -> di
     """All that a reader of these collections can learn from a node."""
     with client(node) as reader:
         changes: dict[int, list[Change]] = {}
-        for change in reader.changes(end="latest", collections=collections):
+        for change in reader.changes(StreamOptions(end="latest", collections=collections)):
             changes.setdefault(change.vbid, []).append(change)
         return {
             "changes": changes,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dcpstream.client.machine.resume import BranchState, reachable_end, step_back
 from dcpstream.client.machine.values import Accepted, RollbackTo, RowsRead, VbucketRange
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 
@@ -153,7 +154,7 @@ class FakeCluster:
     def manifest(self, least_uid: int = 0) -> Manifest:
         return Manifest.DEFAULT
 
-    def read_ranges(self, ranges: Any, **_: Any) -> Iterator[RowsRead[pa.RecordBatch]]:
+    def read_ranges(self, ranges: Any, options: StreamOptions, **_: Any) -> Iterator[RowsRead[pa.RecordBatch]]:
         """Rows for a sample, each of `row_bytes`."""
         self.questions.append("read_ranges")
         for one in ranges:

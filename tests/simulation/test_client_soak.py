@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, FileOffsetStore, KvClient
+from dcpstream.client import Change, Client, FileOffsetStore, KvClient, StreamOptions
 from dcpstream.client.kv.client import BulkInterrupted
 from dcpstream.errors import ConnectTimeout
 from dcpstream.wire import Opcode, encode_request
@@ -120,7 +120,9 @@ def read(
 ) -> None:
     """Everything up to now; the table and the positions are kept together, as a transaction would."""
     changes = client.changes(
-        end="latest", store=store, on_rollback="rewind", idle_timeout_s=idle_timeout_s, read_stable=is_stable
+        StreamOptions(
+            end="latest", store=store, on_rollback="rewind", idle_timeout_s=idle_timeout_s, read_stable=is_stable
+        )
     )
     with contextlib.closing(changes):
         table.take(changes)

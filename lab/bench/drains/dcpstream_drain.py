@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from dcpstream.client import BucketReader, Client, RowsRead, VbucketRange
+from dcpstream.client import BucketReader, Client, RowsRead, StreamOptions, VbucketRange
 from dcpstream.model import StreamOffset
 
 LOGIN = {"username": "Administrator", "password": "password", "bucket": "default"}
@@ -21,7 +21,7 @@ def main(connection_string: str, count: int, way: str) -> None:
     found = 0
     if way == "changes":
         with Client(connection_string, **LOGIN) as client:
-            for _ in client.changes(end="latest") if count else ():
+            for _ in client.changes(StreamOptions(end="latest")) if count else ():
                 found += 1
     else:
         with BucketReader(connection_string, **LOGIN) as cluster:

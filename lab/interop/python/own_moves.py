@@ -10,7 +10,7 @@ from common import Part, begin
 from moving import KEYS, PATIENCE_S, PAUSE_S, Load
 
 import dcpstream
-from dcpstream.client import Change, KvClient, RollbackEvent
+from dcpstream.client import Change, KvClient, RollbackEvent, StreamOptions
 from dcpstream.client.kv.writes import DocumentWriter, Durability, Write, WriteOp
 from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
 from dcpstream.errors import ConnectionLost, NotMyVbucket, StatusError, TemporaryFailure
@@ -44,7 +44,7 @@ class Follower:
 
     def _run(self) -> None:
         try:
-            for change in self._client.changes(collections=[COLLECTION], on_rollback=self._take_back):
+            for change in self._client.changes(StreamOptions(collections=[COLLECTION], on_rollback=self._take_back)):
                 with self._lock:
                     last = self._last.get(change.vbid, 0)
                     assert change.seqno > last, f"vbucket {change.vbid}: seqno {change.seqno} after {last}"

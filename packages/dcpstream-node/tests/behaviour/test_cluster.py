@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client import KvClient, RollbackEvent, TlsOptions
+from dcpstream.client import KvClient, RollbackEvent, StreamOptions, TlsOptions
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, VbucketMap, vbucket_of_key
 from dcpstream.wire import Opcode, OpenFlag, Status, decode_message
@@ -72,7 +72,7 @@ def follower(cluster: Cluster) -> dcpstream.Client:
 def read(cluster: Cluster) -> dict[bytes, bytes]:
     """Every document, as the change feed gives it to a client."""
     with follower(cluster) as client:
-        return {change.key: change.value or b"" for change in client.changes(end="latest")}
+        return {change.key: change.value or b"" for change in client.changes(StreamOptions(end="latest"))}
 
 
 def copy_hash(node: ClusterNode, vbid: int) -> str:
@@ -185,7 +185,7 @@ def test_a_crashed_node_is_failed_over_under_a_client_that_reads(cluster: Cluste
     with follower(cluster) as client:
 
         def follow() -> None:
-            for change in client.changes(on_rollback="rewind"):
+            for change in client.changes(StreamOptions(on_rollback="rewind")):
                 if change.op in ("mutation", "deletion", "expiration"):
                     found[change.key] = change.value or b""
                 if change.key == b"end":
@@ -224,7 +224,7 @@ def test_a_stale_replica_rolls_clients_back(cluster: Cluster):
         seen: set[bytes] = set()
 
         def follow() -> None:
-            for change in client.changes(on_rollback=rollbacks.append):
+            for change in client.changes(StreamOptions(on_rollback=rollbacks.append)):
                 seen.add(change.key)
                 if change.key == b"end":
                     return

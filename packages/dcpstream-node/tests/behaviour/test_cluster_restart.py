@@ -12,7 +12,7 @@ import pytest
 
 import dcpstream
 import dcpstream_node
-from dcpstream.client import KvClient
+from dcpstream.client import KvClient, StreamOptions
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
 from dcpstream.model import AutoFailover, BucketSettings, FailoverLog
 from dcpstream.runtime import is_locked
@@ -66,7 +66,7 @@ def test_everything_is_there_after_a_clean_stop(tmp_path: Path):
     before = cluster.connection_string, places(cluster), failover_logs(cluster)
     with follower(cluster) as client:
         positions = dcpstream.FileOffsetStore(tmp_path / "positions")
-        assert sum(1 for _ in client.changes(end="latest", store=positions)) >= 200
+        assert sum(1 for _ in client.changes(StreamOptions(end="latest", store=positions))) >= 200
     cluster.stop()
 
     with cluster_in(tmp_path) as other:  # as another program: it takes other ports
@@ -75,7 +75,7 @@ def test_everything_is_there_after_a_clean_stop(tmp_path: Path):
     with cluster:
         assert (cluster.connection_string, places(cluster), failover_logs(cluster)) == before
         with follower(cluster) as client:  # a change of the branch would raise
-            assert [change.key for change in client.changes(end="latest", store=positions)] == []
+            assert [change.key for change in client.changes(StreamOptions(end="latest", store=positions))] == []
         assert {key: value for key, value in read(cluster).items() if key in documents} == documents
         assert cluster.buckets == ["default", "further"]
         assert cluster.auto_failover.timeout_s == 77.0

@@ -14,7 +14,7 @@ import pytest
 
 import dcpstream
 import dcpstream_node
-from dcpstream.client import RollbackEvent
+from dcpstream.client import RollbackEvent, StreamOptions
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import VbucketMap
@@ -100,7 +100,9 @@ def test_a_client_survives_cuts_at_any_byte(node: Node, at_byte: int):
     fill(node, 20)
     node.inject("close", opcode="DCP_MUTATION", skip=5, count=3, at_byte=at_byte)
     with follower(node) as client:
-        assert [change.key for change in client.changes(end="latest")] == [f"k{n}".encode() for n in range(20)]
+        assert [change.key for change in client.changes(StreamOptions(end="latest"))] == [
+            f"k{n}".encode() for n in range(20)
+        ]
     assert node.faults()[0]["hits"] == 3
 
 
@@ -340,7 +342,7 @@ def test_deletions_are_purged_now(node: Node):
         node.inject("purge", bucket="default")
         assert kv.stats("vbucket-details 0")["vb_0:purge_seqno"] == "2"
     with follower(node) as client:
-        assert [change.key for change in client.changes(end="latest")] == [b"last"]
+        assert [change.key for change in client.changes(StreamOptions(end="latest"))] == [b"last"]
 
 
 def test_a_failover_to_a_stale_replica_rolls_clients_back(node: Node):
@@ -350,7 +352,7 @@ def test_a_failover_to_a_stale_replica_rolls_clients_back(node: Node):
     with follower(node) as client:
 
         def follow() -> None:
-            for change in client.changes(on_rollback=rollbacks.append):
+            for change in client.changes(StreamOptions(on_rollback=rollbacks.append)):
                 seen.append(change.key)
                 if change.key == b"end":
                     return
@@ -366,7 +368,7 @@ def test_a_failover_to_a_stale_replica_rolls_clients_back(node: Node):
         assert not reader.is_alive()
     assert [event.vbid for event in rollbacks] == [0]
     with follower(node) as client:
-        assert [change.key for change in client.changes(end="latest")] == [b"k0", b"end"]
+        assert [change.key for change in client.changes(StreamOptions(end="latest"))] == [b"k0", b"end"]
 
 
 def test_clients_get_a_stale_map():

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from dcpstream.client import Client
+from dcpstream.client import Client, StreamOptions
 from dcpstream.client.kv.client import KvClient
 from dcpstream.wire import Feature, Opcode
 from dcpstream_node import Node
@@ -109,7 +109,7 @@ def test_a_stream_goes_back_to_the_beginning_after_the_bucket_was_emptied() -> N
         Client(node.connection_string, username=node.username, password=node.password, bucket="default") as client,
     ):
         kv.set("old", b"{}")
-        changes = client.stream(on_rollback="rewind", idle_timeout_s=TIMEOUT_S)
+        changes = client.stream(StreamOptions(on_rollback="rewind", idle_timeout_s=TIMEOUT_S))
         seen: list[object] = []
         for batch in changes:
             if batch.rollback is not None:

@@ -275,7 +275,7 @@ def test_a_dropped_tls_connection_leaves_nothing_behind(node: Node) -> None:
 
 
 def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node: Node, tmp_path: Path) -> None:
-    from dcpstream.client import Client, KvClient, TlsOptions
+    from dcpstream.client import Client, KvClient, StreamOptions, TlsOptions
 
     trusted = tmp_path / "ca.pem"
     trusted.write_text(node.ca_certificate)
@@ -292,7 +292,7 @@ def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node:
     pause = threading.Event()
     read: dict[str, bytes] = {}
     with Client(**access) as client:  # type: ignore[arg-type]
-        for change in client.changes(end="latest"):
+        for change in client.changes(StreamOptions(end="latest")):
             if change.key.startswith(b"history-"):
                 read[change.key.decode()] = bytes(change.value or b"")
                 if len(read) % 1000 == 0:

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from dcpstream.arrow import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.client.blocking.bucket_reader import IDLE_TIMEOUT_S
+from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
 from dcpstream.client.settings.connection_string import parse as parse_connection_string
 from dcpstream.client.settings.options import (
@@ -26,6 +27,7 @@ from dcpstream.client.settings.options import (
     access,
 )
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
 from dcpstream_spark import including
 from dcpstream_spark.files import check_directory
@@ -218,6 +220,23 @@ class SourceOptions:
     def effective_purge_gap(self) -> OnPurgeGap | None:
         """The policy for purged deletions; by default that for rollbacks."""
         return self.purge_gap or ("fail" if self.on_rollback == "fail" else None)
+
+    def stream_options(self, value_format: ValueFormat, columns: Sequence[str] | None) -> StreamOptions:
+        """The options by which the client reads for a task.
+
+        Args:
+            value_format, columns: of the declared schema.
+        """
+        return StreamOptions(
+            value_format=value_format,
+            columns=columns,
+            max_batch_rows=self.max_batch_rows,
+            on_rollback="fail" if self.on_rollback == "fail" else "rewind",
+            rewind_to=self.rewind_to,
+            purge_gap=self.purge_gap,
+            read_stable=self.read_stable,
+            idle_timeout_s=self.idle_timeout_s,
+        )
 
     def require_no_end(self) -> None:
         """Refuse options that only a batch can have.
@@ -484,7 +503,7 @@ OPTIONS = (
     Option(
         "purgeGap",
         "purge_gap",
-        _choice("fail", "ignore", "reconcile"),
+        _choice(*get_args(OnPurgeGap)),
         "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket anew",
         "fail; with rewindAndMark reconcile",
     ),
@@ -607,7 +626,7 @@ OPTIONS = (
     Option(
         "rewindTo",
         "rewind_to",
-        _choice("recorded", "zero"),
+        _choice(*get_args(RewindTo)),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
     ),

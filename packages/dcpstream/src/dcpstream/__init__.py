@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dcpstream.client import AsyncClient, Client, FileOffsetStore, KvClient, SqliteOffsetStore
+    from dcpstream.client import AsyncClient, Client, FileOffsetStore, KvClient, SqliteOffsetStore, StreamOptions
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "FileOffsetStore", "KvClient", "SqliteOffsetStore", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "FileOffsetStore",
+    "KvClient",
+    "SqliteOffsetStore",
+    "StreamOptions",
+    "__version__",
+]
 
 _HOME_OF = {
     "AsyncClient": "dcpstream.client",
@@ -23,6 +31,7 @@ _HOME_OF = {
     "FileOffsetStore": "dcpstream.client",
     "KvClient": "dcpstream.client",
     "SqliteOffsetStore": "dcpstream.client",
+    "StreamOptions": "dcpstream.client",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME_OF)

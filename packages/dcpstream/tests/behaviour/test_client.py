@@ -28,6 +28,7 @@ from dcpstream.client import (
     RowsRead,
     SavedOffset,
     SqliteOffsetStore,
+    StreamOptions,
     VbucketRange,
 )
 from dcpstream.client.kv.client import BulkInterrupted
@@ -88,18 +89,18 @@ class Shell:
         if self.kind == "blocking":
             with self.make() as client:
                 assert isinstance(client, Client)
-                return list(client.changes(**options))
+                return list(client.changes(StreamOptions(**options)))
 
         async def collect() -> list[Change]:
             async with self.make() as client:
                 assert isinstance(client, AsyncClient)
-                return [change async for change in client.changes(**options)]
+                return [change async for change in client.changes(StreamOptions(**options))]
 
         return asyncio.run(asyncio.wait_for(collect(), patient(60)))
 
     def _blocking(self, take: Callable[[Any], bool], ack: bool, options: dict[str, Any]) -> list[Any]:
         result = []
-        with self.make() as client, contextlib.closing(client.stream(**options)) as stream:
+        with self.make() as client, contextlib.closing(client.stream(StreamOptions(**options))) as stream:
             for batch in stream:
                 result.append(batch)
                 if ack:
@@ -110,7 +111,7 @@ class Shell:
 
     async def _async(self, take: Callable[[Any], bool], ack: bool, options: dict[str, Any]) -> list[Any]:
         result = []
-        async with self.make() as client, contextlib.aclosing(client.stream(**options)) as stream:
+        async with self.make() as client, contextlib.aclosing(client.stream(StreamOptions(**options))) as stream:
             async for batch in stream:
                 result.append(batch)
                 if ack:
@@ -594,7 +595,7 @@ def test_a_vbucket_that_nobody_serves_is_missing(node: dcpstream_node.Node, kv: 
 def rows_of(cluster: BucketReader, ranges: list[VbucketRange], **options: Any) -> list[tuple[int, int]]:
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     result: list[tuple[int, int]] = []
-    for batch in cluster.read_ranges(ranges, **options):
+    for batch in cluster.read_ranges(ranges, StreamOptions(on_rollback="rewind", **options)):
         assert isinstance(batch, RowsRead)
         vbids, seqnos = (batch.rows.column(name).to_pylist() for name in ("vbucket", "seqno"))
         result += zip(vbids, seqnos, strict=True)

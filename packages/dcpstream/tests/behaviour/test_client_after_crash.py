@@ -8,7 +8,7 @@ import pytest
 
 import dcpstream
 import dcpstream_node
-from dcpstream.client import KvClient, RollbackEvent
+from dcpstream.client import KvClient, RollbackEvent, StreamOptions
 from tests.kit.access import LOGIN
 
 
@@ -21,7 +21,9 @@ def read(node: dcpstream_node.Node, store: dcpstream.FileOffsetStore) -> tuple[l
     """Keys up to now, and the rollbacks before them."""
     rollbacks: list[RollbackEvent] = []
     with dcpstream.Client(node.connection_string, **LOGIN) as client:
-        changes = client.changes(end="latest", store=store, on_rollback=rollbacks.append, idle_timeout_s=30)
+        changes = client.changes(
+            StreamOptions(end="latest", store=store, on_rollback=rollbacks.append, idle_timeout_s=30)
+        )
         return [change.key for change in changes], rollbacks
 
 

@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import AsyncClient, BucketReader, Change, Client, KvClient, RollbackTo, RowsRead, VbucketRange
+from dcpstream.client import (
+    AsyncClient,
+    BucketReader,
+    Change,
+    Client,
+    KvClient,
+    RollbackTo,
+    RowsRead,
+    StreamOptions,
+    VbucketRange,
+)
 from dcpstream.client.blocking import loop
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, HistoryPurged, KeyNotFound, OffsetError
 from dcpstream.model import StreamOffset
@@ -38,11 +48,11 @@ def changes(
 ) -> list[Change]:
     if kind == "blocking":
         with Client(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
-            return list(client.changes(**options))
+            return list(client.changes(StreamOptions(**options)))
 
     async def collect() -> list[Change]:
         async with AsyncClient(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
-            return [change async for change in client.changes(**options)]
+            return [change async for change in client.changes(StreamOptions(**options))]
 
     return asyncio.run(asyncio.wait_for(collect(), patient(60)))
 
@@ -96,7 +106,7 @@ def test_stable_ranges(tmp_path: Path) -> None:
     ):
         token = kv.set_many((f"doc {number}", "{}") for number in range(100))[-1]
         ranges = [VbucketRange(0, StreamOffset.ZERO, token.seqno)]
-        batches = list(cluster.read_ranges(ranges, read_stable=True))
+        batches = list(cluster.read_ranges(ranges, StreamOptions(on_rollback="rewind", read_stable=True)))
     assert sum(batch.rows.num_rows for batch in batches if isinstance(batch, RowsRead)) == 100
 
 
@@ -153,7 +163,7 @@ def test_a_bucket_that_is_made_again_ends_its_streams(node: dcpstream_node.Node)
     with KvClient(node.connection_string, **LOGIN) as kv:
         kv.set("doc", "{}")
     with Client(node.connection_string, **LOGIN) as client:
-        stream = client.changes(idle_timeout_s=30.0)
+        stream = client.changes(StreamOptions(idle_timeout_s=30.0))
         assert next(stream).key == b"doc"
         node.drop_bucket("default")
         node.create_bucket("default")
@@ -246,7 +256,7 @@ def test_a_read_that_has_no_stream_left_starts_no_thread(
     with KvClient(node.connection_string, **LOGIN) as kv:
         kv.set("k", "v")
     with Client(node.connection_string, **LOGIN) as client:
-        assert [change.key for change in client.changes(end="latest")] == [b"k"]
+        assert [change.key for change in client.changes(StreamOptions(end="latest"))] == [b"k"]
         assert not left
         with contextlib.closing(client.changes()) as stream:
             next(stream)
@@ -264,7 +274,7 @@ def test_a_stream_leaves_no_connection_on_which_nobody_answers_probes(kind: str,
             wait_until(lambda: len(sessions) == 1)
             assert client.cluster.high_seqnos() == {0: 1}, "questions beside a stream"
             assert len(sessions) == 2
-            assert [change.key for change in client.changes(end="latest")] == [b"k"]
+            assert [change.key for change in client.changes(StreamOptions(end="latest"))] == [b"k"]
             wait_until(lambda: len(sessions) == 2)  # a short read leaves it open for the next one
         return
 

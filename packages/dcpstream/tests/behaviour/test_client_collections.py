@@ -23,6 +23,7 @@ from dcpstream.client import (
     KvClient,
     OffsetStore,
     SqliteOffsetStore,
+    StreamOptions,
     VbucketRange,
 )
 from dcpstream.errors import ConfigError
@@ -82,7 +83,7 @@ class Reader:
     def follow(self, follower: Follower, until: Callable[[], bool] = lambda: False, **options: Any) -> None:
         """Take changes until the stream ends, or `until` after one of them."""
         if self.kind == "blocking":
-            with self.make() as client, contextlib.closing(client.changes(**options)) as changes:
+            with self.make() as client, contextlib.closing(client.changes(StreamOptions(**options))) as changes:
                 for change in changes:
                     follower.take(change)
                     if until():
@@ -90,7 +91,7 @@ class Reader:
             return
 
         async def collect() -> None:
-            async with self.make() as client, contextlib.aclosing(client.changes(**options)) as changes:
+            async with self.make() as client, contextlib.aclosing(client.changes(StreamOptions(**options))) as changes:
                 async for change in changes:
                     follower.take(change)
                     if until():
@@ -342,7 +343,7 @@ def test_a_reconnect_goes_on_with_the_survivors(node: dcpstream_node.Node) -> No
     with (
         Proxy(node.port) as proxy,
         Client(proxy.connection_string, **LOGIN) as client,
-        contextlib.closing(client.changes(collections=names)) as changes,
+        contextlib.closing(client.changes(StreamOptions(collections=names))) as changes,
     ):
         for change in changes:
             follower.take(change)
@@ -362,7 +363,7 @@ def test_arrow_batches_have_control_rows_and_events(node: dcpstream_node.Node) -
     fill(node, "shop.returns")
     node.set_collections("default", {"shop": ["orders"]})
     with Client(node.connection_string, **LOGIN) as client:
-        batches = list(client.stream(end="latest", value_format="string"))
+        batches = list(client.stream(StreamOptions(end="latest", value_format="string")))
     told = [batch for batch in batches if batch.events]
     rows = [row for batch in told for row in batch.record_batch.to_pylist()]
     assert [(row["op"], row["vbucket"], row["seqno"]) for row in rows] == [

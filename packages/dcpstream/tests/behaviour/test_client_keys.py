@@ -16,7 +16,7 @@ import pytest
 
 import dcpstream_node
 from dcpstream.cli.app import run
-from dcpstream.client import AsyncClient, Client, KvClient
+from dcpstream.client import AsyncClient, Client, KvClient, StreamOptions
 from dcpstream.wire import Feature, Opcode
 from lab.tools.patience import patient
 from tests.kit.access import LOGIN
@@ -65,14 +65,14 @@ def batches(kind: str, node: dcpstream_node.Node, **options: Any) -> list[dict[s
 
     async def read() -> None:
         async with AsyncClient(node.connection_string, **LOGIN) as client:
-            async for batch in client.stream(end="latest", **options):
+            async for batch in client.stream(StreamOptions(end="latest", **options)):
                 found.append(batch)
 
     if kind == "asyncio":
         asyncio.run(asyncio.wait_for(read(), patient(30)))
     else:
         with Client(node.connection_string, **LOGIN) as client:
-            found = list(client.stream(end="latest", **options))
+            found = list(client.stream(StreamOptions(end="latest", **options)))
     rows = [row for batch in found if not batch.events for row in batch.record_batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["vbucket"], row["seqno"]))
 
@@ -104,7 +104,9 @@ def test_rows_without_values_are_those_with_values(
 
 def test_changes_without_values_are_those_with_values(node: dcpstream_node.Node) -> None:
     with Client(node.connection_string, **LOGIN) as client:
-        whole, bare = (list(client.changes(end="latest", keys_only=keys_only)) for keys_only in (False, True))
+        whole, bare = (
+            list(client.changes(StreamOptions(end="latest", keys_only=keys_only))) for keys_only in (False, True)
+        )
     assert any(change.value for change in whole if change.op == "mutation")
     assert [replace(change, value=None, xattrs={}) for change in whole if change.key] == [
         replace(change, value=None) for change in bare if change.key

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, FileOffsetStore, KvClient
+from dcpstream.client import Change, Client, FileOffsetStore, KvClient, StreamOptions
 from dcpstream.errors import ConnectTimeout
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode
@@ -40,7 +40,7 @@ def fill(node: dcpstream_node.Node, prefix: str) -> None:
 
 def read(node: dcpstream_node.Node, *, patience_s: float = patient(60), **options: Any) -> list[Change]:
     with Client(node.connection_string, **LOGIN, patience_s=patience_s) as client:
-        return list(client.changes(end="latest", on_rollback="rewind", **options))
+        return list(client.changes(StreamOptions(end="latest", on_rollback="rewind", **options)))
 
 
 def while_forgetful(node: dcpstream_node.Node, act: Callable[[], list[Change]], caplog: Any) -> list[Change]:
@@ -129,7 +129,7 @@ def test_rows_wait_for_the_name_of_their_collection(node: dcpstream_node.Node) -
     with pytest.raises(ConnectTimeout, match=r"rows of collection 0x8 had no name for 0\.5 s: version 0 .*SET_COLLEC"):
         read(node, start=start, patience_s=0.5)
     with Client(node.connection_string, **LOGIN) as client:
-        changes = client.changes(start=start, end="latest")
+        changes = client.changes(StreamOptions(start=start, end="latest"))
         timer = threading.Timer(0.2, node.lift, (number,))
         timer.start()
         found = list(changes)
@@ -155,10 +155,10 @@ def test_another_node_is_asked(tmp_path: Path) -> None:
             keys = [f"k{number}" for number in range(16)]
             kv.set_many((key, b"1") for key in keys)
             with Client(cluster.connection_string, **LOGIN) as client:
-                list(client.changes(store=store, end="latest"))
+                list(client.changes(StreamOptions(store=store, end="latest")))
             kv.set_many((key, b"2") for key in keys)
         cluster.nodes[0].node.inject(FORGET, bucket="default")
         with Client(cluster.connection_string, **LOGIN, patience_s=patient(10)) as client:
-            found = list(client.changes(store=store, end="latest"))
+            found = list(client.changes(StreamOptions(store=store, end="latest")))
     assert sorted(change.key.decode() for change in found) == sorted(keys)
     assert {change.op for change in found} == {"mutation"}

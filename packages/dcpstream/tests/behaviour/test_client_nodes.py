@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, KvClient
+from dcpstream.client import Change, Client, KvClient, StreamOptions
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
 from tests.kit.access import LOGIN
@@ -48,7 +48,7 @@ def take(stream: Iterator[Change], count: int) -> list[str]:
 def test_a_vbucket_that_moves_while_it_is_streamed(cluster: MappedNodes, client: Client) -> None:
     before, after = names("before", 1, 20), names("after", 1, 20)
     write(cluster, *before)
-    stream = client.changes(end={1: MAX_SEQNO}, idle_timeout_s=20.0)
+    stream = client.changes(StreamOptions(end={1: MAX_SEQNO}, idle_timeout_s=20.0))
     with contextlib.closing(stream):
         assert sorted(take(stream, 20)) == sorted(before)
         cluster.move(1, 0, 1)
@@ -62,7 +62,7 @@ def test_both_nodes_are_read(cluster: MappedNodes, client: Client) -> None:
     write(cluster, *keys)
     cluster.move(1, 0, 1)
     cluster.set_map([[0], [1]])
-    assert sorted(change.key.decode() for change in client.changes(end="latest")) == sorted(keys)
+    assert sorted(change.key.decode() for change in client.changes(StreamOptions(end="latest"))) == sorted(keys)
 
 
 def test_what_a_replica_does_not_have_is_not_seen(cluster: MappedNodes, client: Client) -> None:
@@ -70,9 +70,9 @@ def test_what_a_replica_does_not_have_is_not_seen(cluster: MappedNodes, client: 
     cluster.set_map([[0], [0, 1]])
     write(cluster, *keys)
     with pytest.raises(ConnectTimeout, match="settling"):
-        list(client.changes(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=0.5))
+        list(client.changes(StreamOptions(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=0.5)))
     cluster.replicate(1, 0, 1)
-    found = client.changes(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=20.0)
+    found = client.changes(StreamOptions(end="latest", members=(1, 2), read_stable=True, idle_timeout_s=20.0))
     assert sorted(change.key.decode() for change in found) == sorted(keys)
 
 
@@ -83,12 +83,12 @@ def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
     cluster.set_map([[0], [0, 1]])
     write(cluster, *kept)
     stop = cluster.replicate(1, 0, 1)
-    stream = client.changes(end={1: MAX_SEQNO}, read_stable=True, idle_timeout_s=20.0)
+    stream = client.changes(StreamOptions(end={1: MAX_SEQNO}, read_stable=True, idle_timeout_s=20.0))
     with contextlib.closing(stream):
         assert sorted(take(stream, 10)) == sorted(kept)
         stop()
         write(cluster, *lost)
-        seen = client.changes(end="latest", members=(1, 2))
+        seen = client.changes(StreamOptions(end="latest", members=(1, 2)))
         assert {change.key.decode() for change in seen} == {*kept, *lost}, "without the option they are seen"
         cluster.crash(0)
         with cluster.admin(1) as admin:
@@ -104,7 +104,9 @@ def test_a_reader_of_one_node_learns_of_its_failover_from_another(cluster: Mappe
     before, after = names("before", 1, 10), names("after", 1, 10)
     cluster.set_map([[0], [0, 1]])
     write(cluster, *before)
-    stream = client.changes(end={1: MAX_SEQNO}, members=(1, 2), idle_timeout_s=20.0, on_rollback="rewind")
+    stream = client.changes(
+        StreamOptions(end={1: MAX_SEQNO}, members=(1, 2), idle_timeout_s=20.0, on_rollback="rewind")
+    )
     with contextlib.closing(stream):
         assert sorted(take(stream, 10)) == sorted(before)
         cluster.replicate(1, 0, 1)
@@ -157,7 +159,7 @@ def test_addresses_of_another_network(dialled: str, network: str | None, host: s
             kv.set("doc", "{}")
             assert [address.host for address in kv.map.nodes] == [host]
         with Client(string, **LOGIN, network=network) as client:
-            assert len(list(client.changes(end="latest"))) == 1
+            assert len(list(client.changes(StreamOptions(end="latest")))) == 1
             assert [address.host for address in client.cluster.map.nodes] == [host]
 
 
@@ -167,4 +169,4 @@ def test_a_network_that_nobody_has() -> None:
         Client(f"{node.connection_string}?network=elsewhere", **LOGIN) as client,
         pytest.raises(ConfigError, match="auto, default, external"),
     ):
-        list(client.changes(end="latest"))
+        list(client.changes(StreamOptions(end="latest")))

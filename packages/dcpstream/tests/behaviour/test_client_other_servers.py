@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.client import BucketReader, Change, Client, KvClient, RowsRead, VbucketRange
+from dcpstream.client import BucketReader, Change, Client, KvClient, RowsRead, StreamOptions, VbucketRange
 from dcpstream.errors import OutOfRange
 from dcpstream.model import Op, StreamOffset
 from dcpstream_node import Node
@@ -44,7 +44,7 @@ def high_seqnos(node: Node) -> dict[int, int]:
 def changes(node: Node, **options: object) -> list[tuple[int, int]]:
     """The vbuckets and seqnos of a bounded read."""
     with Client(node.connection_string, **LOGIN) as client:
-        rows = client.changes(end="latest", **options)  # type: ignore[arg-type]
+        rows = client.changes(StreamOptions(end="latest", **options))  # type: ignore[arg-type]
         return [(change.vbid, change.seqno) for change in rows if isinstance(change, Change)]
 
 
@@ -107,7 +107,7 @@ def test_a_marker_from_0_after_a_snapshot_out_of_order(from_disk: Node) -> None:
         Client(from_disk.connection_string, **LOGIN) as client,
         KvClient(from_disk.connection_string, **LOGIN, collection="shop.orders") as kv,
     ):
-        following = client.changes(collections=["shop.orders"], on_rollback="rewind")
+        following = client.changes(StreamOptions(collections=["shop.orders"], on_rollback="rewind"))
         rows += itertools.islice(following, 2 * ROWS + 2)
         kv.set_many((f"new {number}", "x") for number in range(50))
         rows += itertools.islice(following, 50)

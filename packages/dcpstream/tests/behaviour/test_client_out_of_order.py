@@ -12,7 +12,7 @@ import dcpstream_node
 from dcpstream.client import Change, Client, FileOffsetStore, KvClient
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.client.settings.options import DcpSettings
-from dcpstream.client.streaming import StreamOptions
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.model import Op, StreamOffset
 from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
@@ -22,19 +22,7 @@ DOCUMENTS = 400
 
 
 def options(**changed: Any) -> StreamOptions:
-    usual: dict[str, Any] = {
-        "start": "earliest",
-        "end": None,
-        "store": None,
-        "collections": ("shop.orders",),
-        "value_format": "binary",
-        "columns": None,
-        "on_rollback": "rewind",
-        "members": (0, 1),
-        "max_batch_rows": 100,
-        "arrow": False,
-    }
-    return StreamOptions(**{**usual, **changed})
+    return StreamOptions(**{"collections": ["shop.orders"], "on_rollback": "rewind", **changed})
 
 
 FIRST = [VbucketRange(0, StreamOffset.ZERO, 9)]
@@ -90,9 +78,13 @@ def follow(changes: Iterator[Change]) -> tuple[dict[bytes, int], list[str]]:
 def test_a_first_read_has_every_document_once(node: dcpstream_node.Node, tmp_path: Any) -> None:
     store = FileOffsetStore(tmp_path / "positions")
     with Client(node.connection_string, **LOGIN) as client:
-        read = client.changes(end="latest", collections=["shop.orders"], on_rollback="rewind", store=store)
+        read = client.changes(
+            StreamOptions(end="latest", collections=["shop.orders"], on_rollback="rewind", store=store)
+        )
         documents, controls = follow(read)
-        again = client.changes(end="latest", collections=["shop.orders"], on_rollback="rewind", store=store)
+        again = client.changes(
+            StreamOptions(end="latest", collections=["shop.orders"], on_rollback="rewind", store=store)
+        )
         assert (list(again), len(documents), controls) == ([], DOCUMENTS, [])
 
 
@@ -100,7 +92,9 @@ def test_what_a_cut_repeats_is_told(node: dcpstream_node.Node) -> None:
     with Proxy(node.port) as proxy, Client(proxy.connection_string, **LOGIN, buffer_bytes=65536) as client:
         assert client.cluster.map.nodes
         proxy.cut_after(30_000, 60_000)
-        documents, controls = follow(client.changes(end="latest", collections=["shop.orders"], on_rollback="rewind"))
+        documents, controls = follow(
+            client.changes(StreamOptions(end="latest", collections=["shop.orders"], on_rollback="rewind"))
+        )
         assert len(documents) == DOCUMENTS
         assert controls.count("rollback") >= 1
 
@@ -110,7 +104,7 @@ def test_a_node_that_refuses_sends_in_order(node: dcpstream_node.Node) -> None:
     for bucket in node.engine.buckets.values():
         bucket.allows_out_of_order = False
     with Client(node.connection_string, **LOGIN) as client:
-        changes = list(client.changes(end="latest", collections=["shop.orders"], on_rollback="rewind"))
+        changes = list(client.changes(StreamOptions(end="latest", collections=["shop.orders"], on_rollback="rewind")))
     for vbid in range(VBUCKETS):
         seqnos = [change.seqno for change in changes if change.vbid == vbid]
         assert seqnos == sorted(seqnos)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import AsyncClient, Change, Client, FileOffsetStore, KvClient, RollbackEvent
+from dcpstream.client import AsyncClient, Change, Client, FileOffsetStore, KvClient, RollbackEvent, StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import StreamOffset
 from tests.kit.access import LOGIN
@@ -109,7 +109,7 @@ def read_batches(kind: str, connection: str, table: Table, acknowledged: int, **
     async def run() -> None:
         async with (
             AsyncClient(connection, **LOGIN) as client,
-            contextlib.aclosing(client.stream(end="latest", **options)) as stream,
+            contextlib.aclosing(client.stream(StreamOptions(end="latest", **options))) as stream,
         ):
             async for batch in stream:
                 if take(batch):
@@ -119,7 +119,7 @@ def read_batches(kind: str, connection: str, table: Table, acknowledged: int, **
         asyncio.run(asyncio.wait_for(run(), 60))
         return sizes
     with Client(connection, **LOGIN) as client:
-        for batch in client.stream(end="latest", **options):
+        for batch in client.stream(StreamOptions(end="latest", **options)):
             if take(batch):
                 batch.ack()
     return sizes
@@ -131,7 +131,7 @@ def read_changes(kind: str, connection: str, table: Table, stop_after: int | Non
     async def run() -> None:
         async with (
             AsyncClient(connection, **LOGIN) as client,
-            contextlib.aclosing(client.changes(end="latest", **options)) as changes,
+            contextlib.aclosing(client.changes(StreamOptions(end="latest", **options))) as changes,
         ):
             async for change in changes:
                 table.take_change(change)
@@ -141,7 +141,10 @@ def read_changes(kind: str, connection: str, table: Table, stop_after: int | Non
     if kind == "asyncio":
         asyncio.run(asyncio.wait_for(run(), 60))
         return
-    with Client(connection, **LOGIN) as client, contextlib.closing(client.changes(end="latest", **options)) as changes:
+    with (
+        Client(connection, **LOGIN) as client,
+        contextlib.closing(client.changes(StreamOptions(end="latest", **options))) as changes,
+    ):
         for change in changes:
             table.take_change(change)
             if len(table.rows) == stop_after:
@@ -220,7 +223,7 @@ def test_single_changes_up_to_any_row(kind: str, stop_after: int, world: World, 
 
 def test_an_error_in_the_users_hands_saves_what_was_dealt_with(world: World, store: FileOffsetStore) -> None:
     with world.before() as connection, Client(connection, **LOGIN) as client:
-        changes = client.changes(end="latest", store=store)
+        changes = client.changes(StreamOptions(end="latest", store=store))
         for number in range(1, 8):
             assert next(changes).seqno == number
         with pytest.raises(ZeroDivisionError):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dcpstream.client import AsyncClient, BucketReader, Client, KvClient
+from dcpstream.client import AsyncClient, BucketReader, Client, KvClient, StreamOptions
 from dcpstream.errors import ConnectTimeout, KeyNotFound, StatusError
 from dcpstream_node import Node
 from dcpstream_node.testing.faults import NodeFaults
@@ -23,13 +23,13 @@ Read = Callable[[str, float], list[str]]
 
 def read_stream(string: str, connect_timeout_s: float) -> list[str]:
     with Client(string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
-        return [change.key.decode() for change in client.changes(end="latest")]
+        return [change.key.decode() for change in client.changes(StreamOptions(end="latest"))]
 
 
 def read_async(string: str, connect_timeout_s: float) -> list[str]:
     async def run() -> list[str]:
         async with AsyncClient(string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
-            return [change.key.decode() async for change in client.changes(end="latest")]
+            return [change.key.decode() async for change in client.changes(StreamOptions(end="latest"))]
 
     return asyncio.run(run())
 

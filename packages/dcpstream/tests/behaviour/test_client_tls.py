@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import AsyncClient, BucketReader, Change, Client, KvClient, TlsOptions
+from dcpstream.client import AsyncClient, BucketReader, Change, Client, KvClient, StreamOptions, TlsOptions
 from dcpstream.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -59,13 +59,13 @@ def secured(node: dcpstream_node.Node, identity: Identity) -> Iterator[TlsServer
 
 def blocking(connection_string: str, **options: Any) -> list[Change]:
     with Client(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
-        return list(client.changes(end="latest"))
+        return list(client.changes(StreamOptions(end="latest")))
 
 
 def asynchronous(connection_string: str, **options: Any) -> list[Change]:
     async def collect() -> list[Change]:
         async with AsyncClient(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
-            return [change async for change in client.changes(end="latest")]
+            return [change async for change in client.changes(StreamOptions(end="latest"))]
 
     return asyncio.run(asyncio.wait_for(collect(), patient(30)))
 

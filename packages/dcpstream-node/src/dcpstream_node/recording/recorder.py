@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-from dcpstream.client import Client, SavedOffset
-from dcpstream.client.blocking.client import Messages
+from dcpstream.client import Client, SavedOffset, StreamOptions
 from dcpstream.client.machine.reader.messages import MessageRun
 from dcpstream.client.machine.values import CollectionEvents, ManifestEvent, RollbackEvent, RowsRead
+from dcpstream.client.streaming import Messages
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import FailoverEntry, FailoverLog, StreamOffset
 from dcpstream.runtime import Clock
@@ -79,12 +79,12 @@ def record(
         cleanup.callback(recorder.writer.close)
         total = None if follow else sum(client.cluster.high_seqnos().values())
         # "latest" puts a position above the high seqno to the node, too: that history may have been rolled back.
-        messages = client.messages(
+        options = StreamOptions(
             end=None if follow else "latest",
             store=_Positions(recorder.positions),
             collections=recorder.collections,
-            is_over=is_over,
         )
+        messages = client.messages(options, is_over=is_over)
         cleanup.enter_context(contextlib.closing(messages))
         for item in messages:
             recorder.take(item)

@@ -8,7 +8,7 @@ import pytest
 
 import dcpstream
 import dcpstream_node
-from dcpstream.client import KvClient
+from dcpstream.client import KvClient, StreamOptions
 from dcpstream.errors import DcpstreamError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 from dcpstream.wire import Frame, Opcode
@@ -47,7 +47,7 @@ def test_seqnos_without_a_message_stay_taken(node: dcpstream_node.Node) -> None:
     login = {"username": "Administrator", "password": "password", "bucket": BUCKET}
     with dcpstream.Client(node.connection_string, **login) as client:  # type: ignore[arg-type]
         assert client.cluster.high_seqnos() == {0: 5}
-        found = list(client.changes(end="latest"))
+        found = list(client.changes(StreamOptions(end="latest")))
         assert [change.key for change in found] == [b"a"]
         assert client.cluster.map.uuid == "abcd"
 
@@ -63,7 +63,7 @@ def test_a_reader_learns_of_a_branch_that_begins(node: dcpstream_node.Node) -> N
     node.play(BUCKET, history.opened(0, StreamOffset.ZERO, LOG) + row(1, b"a"))
     login = {"username": "Administrator", "password": "password", "bucket": BUCKET}
     with dcpstream.Client(node.connection_string, **login) as client:  # type: ignore[arg-type]
-        changes = client.changes(on_rollback="rewind")
+        changes = client.changes(StreamOptions(on_rollback="rewind"))
         assert next(changes).vbuuid == 77
         node.play(BUCKET, history.opened(0, StreamOffset(77, 1, 1, 1), FailoverLog.of((88, 1), (77, 0))) + row(2, b"b"))
         after = next(changes)

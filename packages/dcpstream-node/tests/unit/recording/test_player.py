@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change
+from dcpstream.client import Change, StreamOptions
 from dcpstream.errors import ConfigError, CorruptLog, DcpstreamError
 from dcpstream.model import Manifest
 from dcpstream_node.recording import history
@@ -56,7 +56,7 @@ def test_a_reader_sees_the_rollback_happen_again(recording: Path, node: dcpstrea
         node.begin_playback("default", reader.header.manifest)
     lost = next(index for index, frames in enumerate(blocks) if b"lost" in frames)
     with client(node) as source:
-        changes = source.changes(on_rollback="rewind")
+        changes = source.changes(StreamOptions(on_rollback="rewind"))
         for frames in blocks[:lost]:
             node.play("default", frames)
         assert take(changes, 20) == [("mutation", b"first")] * 20
@@ -74,12 +74,12 @@ def test_a_reader_of_the_source_goes_on_at_the_replay(tmp_path: Path, node: dcps
     with dcpstream_node.Node(vbuckets=1) as source, documents(source) as kv:
         kv.set_many((f"key::{n}", "{}") for n in range(10))
         with client(source) as reader:
-            positions = {change.vbid: change.offset for change in reader.changes(end="latest")}
+            positions = {change.vbid: change.offset for change in reader.changes(StreamOptions(end="latest"))}
         kv.set("key::new", "{}")
         drain(source, path)
     play(path, node, "default")
     with client(node) as reader:
-        assert [change.key for change in reader.changes(start=positions, end="latest")] == [b"key::new"]
+        assert [change.key for change in reader.changes(StreamOptions(start=positions, end="latest"))] == [b"key::new"]
 
 
 def test_a_reader_from_before_the_recording_is_told(tmp_path: Path, node: dcpstream_node.Node) -> None:
@@ -88,14 +88,14 @@ def test_a_reader_from_before_the_recording_is_told(tmp_path: Path, node: dcpstr
     with dcpstream_node.Node(vbuckets=1) as source, documents(source) as kv:
         kv.set("key::1", "{}")
         with client(source) as reader:
-            positions = {change.vbid: change.offset for change in reader.changes(end="latest")}
+            positions = {change.vbid: change.offset for change in reader.changes(StreamOptions(end="latest"))}
         kv.set("key::2", "{}")
         drain(source, path, start="latest")
         kv.set("key::3", "{}")
         drain(source, path)
     play(path, node, "default")
     with client(node) as reader:
-        found = list(reader.changes(start=positions, end="latest", on_rollback="rewind"))
+        found = list(reader.changes(StreamOptions(start=positions, end="latest", on_rollback="rewind")))
     assert [(change.op, change.key) for change in found] == [("rollback", b""), ("mutation", b"key::3")]
 
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dcpstream.arrow import RowFilter
 from dcpstream.client.blocking.bucket_reader import BucketReader
-from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.reader.selection import Selection, unknown_names
 from dcpstream.client.machine.resume import BranchState, step_back
 from dcpstream.client.machine.rollback_policy import OnPurgeGap
 from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, RowsRead, VbucketRange
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import AuthenticationFailed, BucketReset, ConnectionLost, RollbackRequired
 from dcpstream.model import CollectionName, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, SystemClock
@@ -96,12 +96,10 @@ class BucketView(Protocol):
     def read_ranges(
         self,
         ranges: Sequence[VbucketRange],
+        options: StreamOptions,
         *,
-        value_format: ValueFormat,
-        columns: Sequence[str] | None,
-        collections: Selection,
+        selection: Selection,
         buffer_bytes: int,
-        idle_timeout_s: float,
     ) -> Iterator[ReaderOutput[pa.RecordBatch]]:
         """The rows of ranges, for a sample."""
         ...
@@ -122,7 +120,6 @@ def open_cluster(options: SourceOptions) -> BucketReader:
         sasl_mechanism=options.sasl_mechanism,
         network=options.network,
         connect_timeout_s=options.connect_timeout_s,
-        collections=options.collections,
         name="dcpstream-spark",
     )
 
@@ -458,9 +455,9 @@ class Coordinator:
             limit=limit,
             target=self._target,
             tasks=self.tasks,
-            collections=collections,
-            manifest_uid=manifest_uid,
-            is_filtered=self._options.collections is not None,
+            coverage=planner.BatchCollections(
+                collections, manifest_uid, is_filtered=self._options.collections is not None
+            ),
         )
         end = plan(uncut=self._uncut)
         for _ in range(MAX_CUT_CHECKS):
@@ -500,11 +497,14 @@ class Coordinator:
         """The bytes of the rows of these ranges."""
         items = self._cluster.read_ranges(
             ranges,
-            value_format="string" if self._options.value_format == "string" else "binary",
-            columns=self._options.columns,
-            collections=self._selection,
+            StreamOptions(
+                value_format="string" if self._options.value_format == "string" else "binary",
+                columns=self._options.columns,
+                on_rollback="rewind",
+                idle_timeout_s=self._options.connect_timeout_s,
+            ),
+            selection=self._selection,
             buffer_bytes=SAMPLE_WINDOW_BYTES,
-            idle_timeout_s=self._options.connect_timeout_s,
         )
         return sum(item.rows.nbytes for item in items if isinstance(item, RowsRead))
 

@@ -105,6 +105,25 @@ def suspects(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class BatchCollections:
+    """The collections that a batch reads.
+
+    Attributes:
+        collections: those that vbuckets that move cover then; None if unknown.
+        manifest_uid: of the manifest that they are from.
+        is_filtered: whether others exist that are not read. A collection that a position does not cover is then read
+            from its beginning; without a filter, its rows all come after the position.
+    """
+
+    collections: Sequence[CollectionName] | None = None
+    manifest_uid: int = 0
+    is_filtered: bool = False
+
+
+UNKNOWN_COVERAGE = BatchCollections()
+
+
 def plan_end_offset(
     start: SourceOffset,
     observed: Mapping[int, BranchState],
@@ -113,9 +132,7 @@ def plan_end_offset(
     limit: int | None = None,
     target: Mapping[int, int] | None = None,
     tasks: int = 1,
-    collections: Sequence[CollectionName] | None = None,
-    manifest_uid: int = 0,
-    is_filtered: bool = False,
+    coverage: BatchCollections = UNKNOWN_COVERAGE,
     uncut: Collection[int] = (),
 ) -> SourceOffset:
     """The end of the next batch.
@@ -134,16 +151,13 @@ def plan_end_offset(
         limit: largest number of seqnos; None = all.
         target: vbucket → upper limit of its seqno; None = no limit. A vbucket that is missing does not move.
         tasks: number of tasks of the batch.
-        collections: those that the batch reads, and that vbuckets that move cover then. None if unknown.
-        manifest_uid: of the manifest that they are from.
-        is_filtered: whether others exist that are not read. A collection that a position does not cover is then read
-            from its beginning; without a filter, its rows all come after the position.
+        coverage: the collections that the batch reads.
         uncut: vbuckets that move to the end of their backlog, or not at all.
 
     Returns:
         `start` itself if no vbucket moves.
     """
-    collections = None if collections is None else tuple(sorted(collections))
+    collections = None if coverage.collections is None else tuple(sorted(coverage.collections))
     begin, backlog = backlog_of(start, observed, landings, target)
     refills: list[int] = []
     refilled_seqnos = 0
@@ -180,10 +194,10 @@ def plan_end_offset(
             continue
         else:
             planned = VbucketOffset(replace(begin[vbid], vbuuid=observed[vbid].vbuuid).with_collections(collections))
-        if vbid in refills or (take and is_filtered and _grows(begin[vbid], collections)):
+        if vbid in refills or (take and coverage.is_filtered and _grows(begin[vbid], collections)):
             planned = _refilled(planned, begin[vbid])
-        if planned.at.manifest_uid < manifest_uid:
-            planned = replace(planned, at=replace(planned.at, manifest_uid=manifest_uid))
+        if planned.at.manifest_uid < coverage.manifest_uid:
+            planned = replace(planned, at=replace(planned.at, manifest_uid=coverage.manifest_uid))
         vbuckets[vbid] = planned
     # A rollback that leaves nothing for this batch to read leaves the refill to a later one.
     rolled_back = (vbid for vbid in landings if takes.get(vbid) or not begin[vbid].seqno)

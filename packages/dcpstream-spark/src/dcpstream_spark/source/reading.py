@@ -286,18 +286,12 @@ def _read(
     with pool.borrowed(options, connect) as cluster:
         yield from cluster.read_ranges(
             ranges,
-            value_format=layout.value_format,
-            columns=layout.columns,
-            missing="drop",
-            row_filter=options.row_filter,
-            collections=selection,
+            options.stream_options(layout.value_format, layout.columns),
+            selection=selection,
             buffer_bytes=window,
-            max_batch_rows=options.max_batch_rows,
-            idle_timeout_s=options.idle_timeout_s,
-            read_stable=options.read_stable,
-            purge_gap=options.effective_purge_gap,
-            rewind_to=options.rewind_to,
             bucket_uuid=bucket_uuid,
+            row_filter=options.row_filter,
+            missing="drop",
         )
 
 

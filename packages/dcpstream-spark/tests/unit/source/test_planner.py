@@ -184,7 +184,9 @@ def test_a_vbucket_first_reads_new_collections_and_moves_later() -> None:
     pending = {vbid: VbucketOffset(at, (old,)) for vbid in range(3)}
     start = SourceOffset("b", ("shop.a", "shop.b"), pending, pending=frozenset(pending))
     observed = {vbid: state(7, 25) for vbid in pending}
-    end = planner.plan_end_offset(start, observed, {}, limit=20, collections=(A, B), is_filtered=True)
+    end = planner.plan_end_offset(
+        start, observed, {}, limit=20, coverage=planner.BatchCollections((A, B), is_filtered=True)
+    )
     # Two vbuckets exhaust the limit, by their seqnos. Their rows are deduplicated up to now, so the bounds begin at 0;
     # a recorded position without the new collection would deliver its rows a second time, so none is kept.
     assert [entry.at for entry in end.vbuckets.values()] == [StreamOffset(7, 10, 0, None)] * 2 + [at]
@@ -199,7 +201,11 @@ def test_a_vbucket_first_reads_new_collections_and_moves_later() -> None:
     assert all(planned.is_refill and planned.seqnos == 10 and not planned.range.earlier for planned in ranges)
     assert planner.planned_ranges(end, end, keeps_start=True) == [], "an offset and itself"
     then = planner.plan_end_offset(
-        planner.completed(end, observed), observed, {}, limit=40, collections=(A, B), is_filtered=True
+        planner.completed(end, observed),
+        observed,
+        {},
+        limit=40,
+        coverage=planner.BatchCollections((A, B), is_filtered=True),
     )
     assert {vbid: entry.at.seqno for vbid, entry in then.vbuckets.items()} == {0: 25, 1: 25, 2: 10}
     assert not then.pending
@@ -209,7 +215,9 @@ def test_a_vbucket_first_reads_new_collections_and_moves_later() -> None:
 def test_one_vbucket_reads_new_collections_even_beyond_the_limit() -> None:
     entry = VbucketOffset(StreamOffset(7, 10, 10, 10, 0, (A,)))
     start = SourceOffset("b", None, {0: entry, 1: entry}, pending=frozenset({0, 1}))
-    end = planner.plan_end_offset(start, {vbid: state(7, 10) for vbid in (0, 1)}, {}, limit=1, collections=(A, B))
+    end = planner.plan_end_offset(
+        start, {vbid: state(7, 10) for vbid in (0, 1)}, {}, limit=1, coverage=planner.BatchCollections((A, B))
+    )
     assert end.pending == {1}
 
 
@@ -217,9 +225,13 @@ def test_a_rollback_with_nothing_to_read_leaves_new_collections_pending() -> Non
     at, landed = StreamOffset(7, 10, 10, 10, 0, (A,)), StreamOffset(7, 3, 3, 3, 0, (A,))
     start = SourceOffset("b", ("shop.a", "shop.b"), {0: VbucketOffset(at, (landed,))}, pending=frozenset({0}))
     observed = {0: state(9, 3, (7, 3))}
-    end = planner.plan_end_offset(start, observed, {0: landed}, collections=(A, B), is_filtered=True)
+    end = planner.plan_end_offset(
+        start, observed, {0: landed}, coverage=planner.BatchCollections((A, B), is_filtered=True)
+    )
     assert end.pending == {0}
     assert end.vbuckets[0].at.collections == (A,)
-    end = planner.plan_end_offset(start, {0: state(9, 5, (7, 3))}, {0: landed}, collections=(A, B), is_filtered=True)
+    end = planner.plan_end_offset(
+        start, {0: state(9, 5, (7, 3))}, {0: landed}, coverage=planner.BatchCollections((A, B), is_filtered=True)
+    )
     assert not end.pending
     assert (end.vbuckets[0].at, end.vbuckets[0].earlier) == (StreamOffset(9, 5, 0, None), ())

@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import dcpstream_node
 from dcpstream.client.machine.values import RowsRead, VbucketRange
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, RollbackRequired, StatusError
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock
@@ -480,7 +481,7 @@ def test_a_small_task_has_a_small_window(seqnos: int, most: int, window: int) ->
 class LosesRows:
     """A cluster whose node loses rows of vbucket 3 that were given out."""
 
-    def read_ranges(self, ranges: list[VbucketRange], **_: object) -> Iterator[RowsRead[Any]]:
+    def read_ranges(self, ranges: list[VbucketRange], options: StreamOptions, **_: object) -> Iterator[RowsRead[Any]]:
         raise RollbackRequired(3, 7)
         yield
 

@@ -99,10 +99,12 @@ def ls_command(
     access: BucketAccess, collection: str | None, as_json: bool, prefix: str, regex: str | None, limit: int | None
 ) -> int:
     """Print the keys in order. Reads all changes of the collection once, without the documents."""
+    from dcpstream.client import StreamOptions
+
     is_wanted = key_selector(prefix, regex)
     with access.client() as client:
-        wanted = [collection or "_default._default"]
-        with contextlib.closing(client.changes(end="latest", collections=wanted, keys_only=True)) as changes:
+        options = StreamOptions(end="latest", collections=[collection or "_default._default"], keys_only=True)
+        with contextlib.closing(client.changes(options)) as changes:
             found = _keys(changes, is_wanted)
     for key in sorted(found)[:limit]:
         text = key.decode(errors="backslashreplace")

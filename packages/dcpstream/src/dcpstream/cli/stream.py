@@ -20,6 +20,7 @@ from dcpstream.model import Op
 
 if TYPE_CHECKING:
     from dcpstream.client import Change, OffsetStore
+    from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
 
 _SQLITE_SUFFIXES = frozenset((".db", ".sqlite", ".sqlite3"))
 
@@ -76,10 +77,10 @@ def stream_command(
     offsets: Path | None,
     collections: str | None,
     on_rollback: Literal["fail", "rewind"],
-    rewind_to: Literal["recorded", "zero"],
+    rewind_to: RewindTo,
     limit: int | None,
     stable: bool,
-    purge_gap: Literal["fail", "ignore", "reconcile"] | None,
+    purge_gap: OnPurgeGap | None,
 ) -> None:
     """Print the changes of a bucket, one JSON object per line.
 
@@ -93,9 +94,11 @@ def stream_command(
     if start == "latest" and not follow and offsets is None:
         message = "--from latest needs --follow (or --offsets): a read that begins now and ends now has no changes"
         raise ConfigError("--from", "latest", "latest with --follow", message=message)
+    from dcpstream.client import StreamOptions
+
     with access.client() as client:
         store = offset_store(offsets)
-        changes = client.changes(
+        options = StreamOptions(
             start=start,
             end=None if follow else "latest",
             store=store,
@@ -105,7 +108,7 @@ def stream_command(
             read_stable=stable,
             purge_gap=purge_gap,
         )
-        with contextlib.closing(changes):
+        with contextlib.closing(client.changes(options)) as changes:
             # Flush before a position is saved, and for readers of the pipe.
             last = print_changes(islice(changes, limit), sys.stdout, is_flushed=follow or offsets is not None)
         if store is not None and last is not None:

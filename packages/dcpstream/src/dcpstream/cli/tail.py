@@ -93,17 +93,19 @@ def tail_command(
     is_wanted = selector(key_selector(prefix, regex), paths=[JsonPath.parse(path) for path in paths], since_ns=since_ns)
     has_colour = is_coloured(color, os.environ, is_terminal=sys.stdout.isatty())
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    from dcpstream.client import StreamOptions
+
     store = offset_store(offsets)
     last = None
     with access.client() as client:
-        changes = client.changes(
+        options = StreamOptions(
             start=start or ("latest" if follow and since is None else "earliest"),
             end=None if follow else "latest",
             store=store,
             collections=names_in(collections),
             on_rollback="rewind",
         )
-        with contextlib.closing(changes):
+        with contextlib.closing(client.changes(options)) as changes:
             for change in islice(filter(is_wanted, changes), limit):
                 last = change
                 click.echo(line_of(change) if as_json else shown(change, width), color=has_colour)

@@ -1,8 +1,9 @@
 """The client: a bucket's changes as streams or bounded reads, positions, and a small key-value client.
 
 `machine` holds every decision and does no I/O. The shells `blocking` and `aio` drive it over sockets (`transport` is
-what they share); `streaming` is one run of a stream for both. `settings` are the user's checked options. `positions`
-decides which position is saved when, and `offsets` keeps them between runs. `kv` is a key-value client of its own.
+what they share); `streaming` is one run of a stream for both. `settings` are the user's checked options of
+connections, `stream_options` those of a stream. `positions` decides which position is saved when, and `offsets` keeps
+them between runs. `kv` is a key-value client of its own.
 
 A receive goes socket → NodeConnection → DcpSession → StreamReader → OutputQueue → batch; requests go the other way.
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
     from dcpstream.client.settings.tls import TlsOptions
+    from dcpstream.client.stream_options import StreamOptions
 
 __all__ = [
     "Accepted",
@@ -53,6 +55,7 @@ __all__ = [
     "RowsRead",
     "SavedOffset",
     "SqliteOffsetStore",
+    "StreamOptions",
     "TlsOptions",
     "VbucketRange",
 ]
@@ -76,6 +79,7 @@ _HOME_OF = {
     "RowsRead": "dcpstream.client.machine.values",
     "SavedOffset": "dcpstream.client.offsets",
     "SqliteOffsetStore": "dcpstream.client.offsets",
+    "StreamOptions": "dcpstream.client.stream_options",
     "TlsOptions": "dcpstream.client.settings.tls",
     "VbucketRange": "dcpstream.client.machine.values",
 }

@@ -13,7 +13,7 @@ from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions, save_after
-from dcpstream.client.streaming import StreamOptions
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason
@@ -208,19 +208,7 @@ def test_a_record_at_or_below_the_rollback_says_enough(saved: StreamOffset) -> N
 
 
 def test_a_record_of_a_rollback_is_told_whatever_branch_is_read() -> None:
-    options = StreamOptions(
-        start="earliest",
-        end=None,
-        store=None,
-        collections=None,
-        value_format="binary",
-        columns=None,
-        on_rollback="rewind",
-        members=(0, 1),
-        max_batch_rows=1,
-        arrow=False,
-    )
-    (part,) = options.ranges(1, {0: SavedOffset(at(4), (), is_rolling_back=True)}, {})
+    (part,) = StreamOptions(on_rollback="rewind").ranges(1, {0: SavedOffset(at(4), (), is_rolling_back=True)}, {})
     assert part.given_vbuuid == UNKNOWN_BRANCH
     world = World([part], lambda frame, _: history(frame, 6), policy=RollbackPolicy.REWIND)
     world.run(until=lambda: len(world.out) == 3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import AsyncClient, Client, KvClient
+from dcpstream.client import AsyncClient, Client, KvClient, StreamOptions
 from dcpstream.errors import RollbackRequired, StatusError
 from tests.kit.spans import Spans, captured_spans
 
@@ -64,13 +64,13 @@ def test_a_stream_with_a_rollback(node: dcpstream_node.Node, spans: Spans) -> No
     with KvClient(node.connection_string, **login) as kv:
         kv.set_many((f"key::{n}", "{}") for n in range(5))
         with Client(node.connection_string, **login) as client:
-            last = list(client.changes(end="latest"))[-1]
+            last = list(client.changes(StreamOptions(end="latest")))[-1]
             connect, receive, stream = spans.take()[1:]
             node.inject("stale_failover", bucket="stream", vbid=0, seqno=2)
-            list(client.changes(start={0: last.offset}, end="latest", on_rollback="rewind"))
+            list(client.changes(StreamOptions(start={0: last.offset}, end="latest", on_rollback="rewind")))
             again = spans.take()
             with pytest.raises(RollbackRequired):
-                list(client.changes(start={0: last.offset}, end="latest"))
+                list(client.changes(StreamOptions(start={0: last.offset}, end="latest")))
             failed = spans.take()[-1]
     assert [one.name for one in (connect, receive, stream)] == ["connect stream", "receive stream", "stream stream"]
     assert receive.parent.span_id == stream.context.span_id
@@ -91,13 +91,13 @@ def test_streams_of_asyncio_and_of_batches(node: dcpstream_node.Node, spans: Spa
         kv.set_many((f"key::{n}", "{}") for n in range(5))
 
     async def read() -> int:
-        return sum([1 async for _ in AsyncClient(node.connection_string, **login).changes(end="latest")])
+        return sum([1 async for _ in AsyncClient(node.connection_string, **login).changes(StreamOptions(end="latest"))])
 
     spans.take()
     assert asyncio.run(read()) == 5
     assert [one.name for one in spans.take()] == ["receive more", "stream more"]
     with Client(node.connection_string, **login) as client:
-        assert sum(batch.record_batch.num_rows for batch in client.stream(end="latest")) == 5
+        assert sum(batch.record_batch.num_rows for batch in client.stream(StreamOptions(end="latest"))) == 5
     receive, stream = spans.take()[1:]
     assert receive.attributes["messaging.batch.message_count"] == 5
     assert stream.name == "stream more"

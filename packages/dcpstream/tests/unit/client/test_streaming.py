@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
-from dcpstream.client.streaming import StreamOptions
+from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from tests.kit.rules import rule
@@ -36,85 +35,71 @@ class Store:
         self.records.update(offsets)
 
 
-def options(**changed: Any) -> StreamOptions:
-    values: dict[str, Any] = {
-        "start": "earliest",
-        "end": None,
-        "store": None,
-        "collections": None,
-        "value_format": "binary",
-        "columns": None,
-        "on_rollback": "fail",
-        "members": (0, 1),
-        "max_batch_rows": 10,
-        "arrow": False,
-    }
-    return StreamOptions(**{**values, **changed})
-
-
 def at(seqno: int) -> StreamOffset:
     return StreamOffset(0xA, seqno, seqno, seqno)
 
 
 def test_from_the_beginning_for_ever() -> None:
-    assert options().ranges(2, {}, {}) == [
+    assert StreamOptions().ranges(2, {}, {}) == [
         VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO),
         VbucketRange(1, StreamOffset.ZERO, MAX_SEQNO),
     ]
-    assert not options().needs_observation
+    assert not StreamOptions().needs_observation
 
 
 def test_from_now_until_now() -> None:
-    chosen = options(start="latest", end="latest")
+    chosen = StreamOptions(start="latest", end="latest")
     assert chosen.needs_observation
     assert chosen.ranges(4, {}, OBSERVED)[2] == VbucketRange(2, at(20), 20, (), 0xA)
 
 
 def test_what_was_saved_goes_before_the_start() -> None:
     saved = {1: SavedOffset(at(7), (at(3),))}
-    parts = options(start="latest").ranges(2, saved, OBSERVED)
+    parts = StreamOptions(start="latest").ranges(2, saved, OBSERVED)
     assert parts[0].start == at(0)
     assert (parts[1].start, parts[1].earlier) == (at(7), (at(3),))
 
 
 def test_positions_and_ends_by_vbucket() -> None:
-    parts = options(start={1: at(5)}, end={1: 9, 2: 4}).ranges(4, {}, {})
+    parts = StreamOptions(start={1: at(5)}, end={1: 9, 2: 4}).ranges(4, {}, {})
     assert parts == [VbucketRange(1, at(5), 9), VbucketRange(2, StreamOffset.ZERO, 4)]
 
 
 def test_a_start_above_now_is_kept_for_the_node_to_judge() -> None:
-    (part,) = options(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
+    (part,) = StreamOptions(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
     assert (part.start.seqno, part.end_seqno) == (50, 10)
 
 
 def test_a_start_at_or_above_a_named_end_is_kept_for_the_node_to_judge() -> None:
     starts = {0: at(5), 1: at(5), 2: at(5), 3: at(0)}
-    parts = options(start=starts, end={0: 5, 1: 4, 3: 0}).ranges(4, {}, {})
+    parts = StreamOptions(start=starts, end={0: 5, 1: 4, 3: 0}).ranges(4, {}, {})
     assert parts == [VbucketRange(0, at(5), 5), VbucketRange(1, at(5), 4)]
     rolling_back = {3: SavedOffset(at(0), (), is_rolling_back=True)}
-    assert options(end={3: 0}).ranges(4, rolling_back, {}) == [VbucketRange(3, at(0), 0, given_vbuuid=UNKNOWN_BRANCH)]
+    assert StreamOptions(end={3: 0}).ranges(4, rolling_back, {}) == [
+        VbucketRange(3, at(0), 0, given_vbuuid=UNKNOWN_BRANCH)
+    ]
 
 
 def test_members() -> None:
-    assert options(members=(1, 3)).own_vbuckets(8) == [1, 4, 7]
+    assert StreamOptions(members=(1, 3)).own_vbuckets(8) == [1, 4, 7]
 
 
 def test_a_vbucket_without_an_observation() -> None:
     with pytest.raises(ConfigError, match="vbucket 5"):
-        options(end="latest").ranges(6, {}, {**OBSERVED, 4: OBSERVED[0]})
+        StreamOptions(end="latest").ranges(6, {}, {**OBSERVED, 4: OBSERVED[0]})
 
 
 def test_policies() -> None:
-    assert options().policy is RollbackPolicy.FAIL
-    assert options(on_rollback="rewind").policy is RollbackPolicy.REWIND
-    assert options(on_rollback=print).policy is RollbackPolicy.REWIND
+    assert StreamOptions().policy is RollbackPolicy.FAIL
+    assert StreamOptions(on_rollback="rewind").policy is RollbackPolicy.REWIND
+    assert StreamOptions(on_rollback=print).policy is RollbackPolicy.REWIND
 
 
 def test_a_store_can_be_the_start() -> None:
     store, other = Store(), Store()
-    assert options(start=store).offset_store is store
-    assert options(store=other).offset_store is other
-    assert options().offset_store is None
+    assert StreamOptions(start=store).offset_store is store
+    assert StreamOptions(store=other).offset_store is other
+    assert StreamOptions().offset_store is None
 
 
 def test_saved_records_carry_the_positions_before_them() -> None:

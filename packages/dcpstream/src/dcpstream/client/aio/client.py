@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcpstream.client.aio.sockets import AsyncSockets
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.questions import Observer, Questions, map_question
-from dcpstream.client.machine.reader.batches import ValueFormat
-from dcpstream.client.machine.reader.changes import Change
+from dcpstream.client.machine.reader.changes import Change, ChangeConverter
+from dcpstream.client.machine.reader.messages import MessageConverter
+from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
-from dcpstream.client.machine.values import ManifestEvent, ReaderOutput, RollbackEvent
-from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import (
     BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
-    MAX_BATCH_ROWS,
     PATIENCE_S,
     access,
     check_buffer_bytes,
@@ -33,7 +31,8 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced_async
-from dcpstream.client.streaming import End, OnRollback, Start, StreamOptions, StreamRun
+from dcpstream.client.stream_options import DEFAULTS, StreamOptions
+from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, Messages, StreamRun
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -82,9 +81,7 @@ class AsyncClient:
         given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._unresolved: ConnectionString | None = given.parsed
         self._options = given.connect_options(connect_timeout_s, name)
-        self._patience_s = patience_s
-        self._buffer_bytes = check_buffer_bytes(buffer_bytes)
-        self._name = name
+        self._defaults = ConnectionDefaults(name, check_buffer_bytes(buffer_bytes), patience_s)
         self._clock = SystemClock()
         self._random = SystemRandom()
         self._was_reached = False
@@ -100,40 +97,10 @@ class AsyncClient:
             _, states = await self._observe(range(found.vbucket_count))
         return states
 
-    async def stream(
-        self,
-        *,
-        start: Start = "earliest",
-        end: End = None,
-        store: OffsetStore | None = None,
-        collections: Sequence[str] | None = None,
-        value_format: ValueFormat = "binary",
-        columns: Sequence[str] | None = None,
-        on_rollback: OnRollback = "fail",
-        rewind_to: RewindTo = "recorded",
-        members: tuple[int, int] = (0, 1),
-        max_batch_rows: int = MAX_BATCH_ROWS,
-        read_stable: bool = False,
-        purge_gap: OnPurgeGap | None = None,
-        idle_timeout_s: float | None = None,
-    ) -> AsyncGenerator[AsyncBatch, None]:
+    async def stream(self, options: StreamOptions = DEFAULTS) -> AsyncGenerator[AsyncBatch, None]:
         """The changes as Arrow batches; see `Client.stream`."""
-        options = StreamOptions(
-            start=start,
-            end=end,
-            store=store,
-            collections=collections,
-            value_format=value_format,
-            columns=columns,
-            on_rollback=on_rollback,
-            rewind_to=rewind_to,
-            members=members,
-            max_batch_rows=max_batch_rows,
-            arrow=True,
-            read_stable=read_stable,
-            purge_gap=purge_gap,
-        )
-        run = await self._begin(options, idle_timeout_s)
+        options.check_for("stream")
+        run = await self._begin(options, options.arrow_converter())
         if beginnings := run.beginnings():
             await asyncio.to_thread(run.positions.write, beginnings)
         async with contextlib.aclosing(self._outputs(run)) as outputs:
@@ -144,34 +111,10 @@ class AsyncClient:
                 if batch is not None:
                     yield batch
 
-    async def changes(
-        self,
-        *,
-        start: Start = "earliest",
-        end: End = None,
-        store: OffsetStore | None = None,
-        collections: Sequence[str] | None = None,
-        on_rollback: OnRollback = "fail",
-        rewind_to: RewindTo = "recorded",
-        members: tuple[int, int] = (0, 1),
-        read_stable: bool = False,
-        purge_gap: OnPurgeGap | None = None,
-        idle_timeout_s: float | None = None,
-    ) -> AsyncGenerator[Change, None]:
+    async def changes(self, options: StreamOptions = DEFAULTS) -> AsyncGenerator[Change, None]:
         """The changes one by one; see `Client.changes`."""
-        options = StreamOptions(
-            start=start,
-            end=end,
-            store=store,
-            collections=collections,
-            on_rollback=on_rollback,
-            rewind_to=rewind_to,
-            members=members,
-            arrow=False,
-            read_stable=read_stable,
-            purge_gap=purge_gap,
-        )
-        run = await self._begin(options, idle_timeout_s)
+        options.check_for("changes")
+        run = await self._begin(options, ChangeConverter())
         if beginnings := run.beginnings():
             await asyncio.to_thread(run.positions.write, beginnings)
         async with contextlib.aclosing(self._outputs(run)) as outputs:
@@ -185,6 +128,16 @@ class AsyncClient:
                 finally:
                     await asyncio.to_thread(run.positions.save, portion.processed())
 
+    async def messages(
+        self, options: StreamOptions = DEFAULTS, *, is_over: Callable[[], bool] | None = None
+    ) -> AsyncGenerator[Messages, None]:
+        """The changes as the messages that the nodes sent; see `Client.messages`."""
+        options.check_for("messages")
+        run = await self._begin(replace(options, on_rollback="rewind"), MessageConverter())
+        async with contextlib.aclosing(self._outputs(run, is_over)) as outputs:
+            async for output in outputs:
+                yield Messages(output, run.reader.failover_logs)
+
     async def close(self) -> None:
         """Streams close their connections when they end; there are no others."""
 
@@ -196,30 +149,23 @@ class AsyncClient:
         """Close."""
         await self.close()
 
-    async def _begin(self, options: StreamOptions, idle_timeout_s: float | None) -> StreamRun:
+    async def _begin(self, options: StreamOptions, converter: Converter[R]) -> StreamRun[R]:
         store = options.offset_store
         saved = await asyncio.to_thread(store.load) if store is not None else {}
         found, _ = await self._observe(())
         own = options.own_vbuckets(found.vbucket_count)
         observed = (await self._observe(own))[1] if options.needs_observation else {}
-        return StreamRun(
-            options,
-            found,
-            saved,
-            observed,
-            self._options,
-            name=self._name,
-            buffer_bytes=self._buffer_bytes,
-            idle_timeout_s=idle_timeout_s,
-            patience_s=self._patience_s,
-            random=self._random,
-            now=self._clock.monotonic(),
-        )
+        known, now = KnownBucket(found, saved, observed), self._clock.monotonic()
+        return StreamRun(options, converter, known, self._options, self._defaults, self._random, now)
 
-    def _outputs(self, run: StreamRun) -> AsyncGenerator[ReaderOutput[Any], None]:
-        return traced_async(self._driven(run), self._options, self._clock)
+    def _outputs(
+        self, run: StreamRun[R], is_over: Callable[[], bool] | None = None
+    ) -> AsyncGenerator[ReaderOutput[R], None]:
+        return traced_async(self._driven(run, is_over), self._options, self._clock)
 
-    async def _driven(self, run: StreamRun) -> AsyncGenerator[ReaderOutput[Any], None]:
+    async def _driven(
+        self, run: StreamRun[R], is_over: Callable[[], bool] | None
+    ) -> AsyncGenerator[ReaderOutput[R], None]:
         reader, now = run.reader, self._clock.monotonic
         sockets = AsyncSockets(reader, run.nodes, self._clock)
         try:
@@ -230,7 +176,7 @@ class AsyncClient:
                     if not isinstance(output, RollbackEvent):
                         reader.record(output.offsets)
                         reader.resumed(now())
-                elif reader.is_done:
+                elif reader.is_done or (is_over is not None and is_over()):
                     return
                 else:
                     reader.step(now())

@@ -25,24 +25,17 @@ from dcpstream.client.machine.nodes.questions import (
     logs_of,
     map_question,
 )
-from dcpstream.client.machine.reader.batches import ArrowConverter, ValueFormat
+from dcpstream.client.machine.reader.batches import ArrowConverter
 from dcpstream.client.machine.reader.catalog import older_manifest
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.rollback_policy import (
-    OnPurgeGap,
-    RewindTo,
-    RollbackPolicy,
-    check_purge_gap,
-    check_rewind_to,
-)
+from dcpstream.client.machine.rollback_policy import OnPurgeGap, RollbackPolicy, check_purge_gap
 from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, VbucketRange
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import (
     BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
-    MAX_BATCH_ROWS,
     ConnectOptions,
     DcpSettings,
     access,
@@ -52,7 +45,8 @@ from dcpstream.client.settings.options import (
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import connect_span
-from dcpstream.errors import ConfigError, ConnectTimeout, DcpstreamError, NotSupported, UnknownCommand
+from dcpstream.client.stream_options import StreamOptions
+from dcpstream.errors import ConnectTimeout, DcpstreamError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
 from dcpstream.runtime import Clock, Random, SystemClock, SystemRandom
 from dcpstream.wire.messages.kv import GetClusterConfig, GetCollectionsManifest
@@ -73,6 +67,10 @@ KNOWN_ABSENCE_S = 0.2
 """The same while a node was away at the last question, too: long enough for a connection to it to come up."""
 
 
+PLANNED = StreamOptions(on_rollback="rewind")
+"""The options of a bounded read, as far as a plan gives no others."""
+
+
 class BucketReader:
     """A bucket of a cluster, for bounded reads and for questions about positions.
 
@@ -82,7 +80,6 @@ class BucketReader:
     Args:
         connection_string, username, password, bucket, tls, sasl_mechanism, network: as for `Client`.
         connect_timeout_s: limit for connecting; also for each question.
-        collections: names to read ("scope.collection" or "collection"), None for all.
         name: what the connections are called in the node's statistics; a unique part is appended.
 
     Raises:
@@ -102,14 +99,12 @@ class BucketReader:
         sasl_mechanism: str | None = None,
         network: str | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        collections: Sequence[str] | None = None,
         name: str = "dcpstream",
     ) -> None:
         given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
         self._unresolved: ConnectionString | None = given.parsed
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
-        self._collections = None if collections is None else tuple(collections)
         self._options = given.connect_options(connect_timeout_s, name)
         self._name = name
         self._was_reached = False
@@ -224,16 +219,10 @@ class BucketReader:
     def read_ranges(
         self,
         ranges: Sequence[VbucketRange],
+        options: StreamOptions = PLANNED,
         *,
-        value_format: ValueFormat = "binary",
-        columns: Sequence[str] | None = None,
-        collections: Sequence[str] | Selection | FixedSelection | None = None,
+        selection: Selection | FixedSelection | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        max_batch_rows: int = MAX_BATCH_ROWS,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        read_stable: bool = False,
-        purge_gap: OnPurgeGap | None = None,
-        rewind_to: RewindTo = "recorded",
         bucket_uuid: str = "",
         row_filter: RowFilter | None = None,
         missing: Missing = "null",
@@ -250,14 +239,11 @@ class BucketReader:
 
         Args:
             ranges: at most one per vbucket; a range whose start is at its end is done at once.
-            columns: names of FULL_SCHEMA to build, None for those of CHANGE_SCHEMA.
-            collections: as in the constructor; None = those of the constructor.
+            options: those of a stream, without where it begins and ends. Columns may be any of FULL_SCHEMA. A rollback
+                is always an output while no row of its vbucket was given; `on_rollback` only decides the default of
+                `purge_gap`. An `idle_timeout_s` of None is IDLE_TIMEOUT_S.
+            selection: the collections of a plan, instead of `options.collections`.
             buffer_bytes: flow-control window of each connection; memory is bounded by it.
-            max_batch_rows: rows of a RecordBatch at most.
-            idle_timeout_s: seconds without progress after which it raises.
-            read_stable: yield only rows that the active node and all replicas have on disk.
-            purge_gap: what to do about purged deletions, as in `Client.stream`; None = "reconcile".
-            rewind_to: "recorded" goes back to a recorded position, "zero" begins the vbucket anew.
             bucket_uuid: the uuid that the bucket must have; empty for any.
             row_filter: leaves out rows before their values are built; events are not filtered.
             missing: "null" fills the other columns of CHANGE_SCHEMA with nulls, "drop" leaves them out.
@@ -269,27 +255,20 @@ class BucketReader:
             RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
         """
         check_buffer_bytes(buffer_bytes)
-        if max_batch_rows < 1:
-            raise ConfigError("max_batch_rows", max_batch_rows, "1 or more")
-        converter = ArrowConverter(value_format, columns, max_batch_rows, row_filter=row_filter, missing=missing)
-        gap = check_purge_gap(purge_gap, can_rewind=True)
-        to_zero = check_rewind_to(rewind_to)
+        options.check_for("read_ranges")
+        columns = options.columns
+        converter = ArrowConverter(
+            options.value_format, columns, options.max_batch_rows, row_filter=row_filter, missing=missing
+        )
+        idle_timeout_s = IDLE_TIMEOUT_S if options.idle_timeout_s is None else options.idle_timeout_s
+        rules = replace(
+            options.rules(idle_timeout_s), policy=RollbackPolicy.REWIND_UNREAD, idle_timeout_s=idle_timeout_s
+        )
+        if selection is not None:
+            rules = replace(rules, collections=selection)
 
         def make_reader(nodes: Nodes) -> StreamReader[pa.RecordBatch]:
-            return StreamReader(
-                ranges,
-                nodes,
-                self._random,
-                converter,
-                policy=RollbackPolicy.REWIND_UNREAD,
-                collections=self._collections if collections is None else collections,
-                idle_timeout_s=idle_timeout_s,
-                patience_s=idle_timeout_s,
-                now=self._clock.monotonic(),
-                purge_gap=gap,
-                is_stable=read_stable,
-                to_zero=to_zero,
-            )
+            return StreamReader(ranges, nodes, self._random, converter, rules, self._clock.monotonic())
 
         # A position on a branch, or an end that was planned on one, is from a bucket that was there.
         is_known = any(one.planned_vbuuid for one in ranges)

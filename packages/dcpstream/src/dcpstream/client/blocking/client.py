@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dcpstream.client.blocking.bucket_reader import BucketReader
 from dcpstream.client.blocking.loop import drive
 from dcpstream.client.blocking.sockets import Sockets
-from dcpstream.client.machine.reader.batches import ValueFormat
-from dcpstream.client.machine.reader.changes import Change
-from dcpstream.client.machine.reader.messages import MessageRun
-from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
-from dcpstream.client.machine.values import ManifestEvent, ReaderOutput, RollbackEvent
-from dcpstream.client.offsets import OffsetStore
+from dcpstream.client.machine.reader.batches import ArrowConverter
+from dcpstream.client.machine.reader.changes import Change, ChangeConverter
+from dcpstream.client.machine.reader.messages import MessageConverter
+from dcpstream.client.machine.reader.output_queue import Converter
+from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
-from dcpstream.client.settings.options import (
-    BUFFER_BYTES,
-    CONNECT_TIMEOUT_S,
-    MAX_BATCH_ROWS,
-    PATIENCE_S,
-    check_buffer_bytes,
-)
+from dcpstream.client.settings.options import BUFFER_BYTES, CONNECT_TIMEOUT_S, PATIENCE_S, check_buffer_bytes
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced
-from dcpstream.client.streaming import End, OnRollback, Start, StreamOptions, StreamRun
-from dcpstream.model import FailoverLog, StreamOffset
+from dcpstream.client.stream_options import DEFAULTS, StreamOptions
+from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, Messages, StreamRun
+from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
 if TYPE_CHECKING:
@@ -56,19 +50,6 @@ class Batch:
     def ack(self) -> None:
         """Save the positions after this batch and all before it: the user has processed them."""
         self._positions.acknowledge(self._number)
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """What one receive brought, for users of `Client.messages`.
-
-    Attributes:
-        output: messages, a rollback, or events of scopes and collections.
-        failover_logs: vbucket → the log that its last stream was opened with; goes on to change.
-    """
-
-    output: ReaderOutput[tuple[MessageRun, ...]]
-    failover_logs: Mapping[int, FailoverLog]
 
 
 class Client:
@@ -121,28 +102,10 @@ class Client:
             connect_timeout_s=connect_timeout_s,
             name=name,
         )
-        self._patience_s = patience_s
-        self._buffer_bytes = check_buffer_bytes(buffer_bytes)
-        self._name = name
+        self._defaults = ConnectionDefaults(name, check_buffer_bytes(buffer_bytes), patience_s)
         self._clock = SystemClock()
 
-    def stream(
-        self,
-        *,
-        start: Start = "earliest",
-        end: End = None,
-        store: OffsetStore | None = None,
-        collections: Sequence[str] | None = None,
-        value_format: ValueFormat = "binary",
-        columns: Sequence[str] | None = None,
-        on_rollback: OnRollback = "fail",
-        rewind_to: RewindTo = "recorded",
-        members: tuple[int, int] = (0, 1),
-        max_batch_rows: int = MAX_BATCH_ROWS,
-        read_stable: bool = False,
-        purge_gap: OnPurgeGap | None = None,
-        idle_timeout_s: float | None = None,
-    ) -> Generator[Batch, None, None]:
+    def stream(self, options: StreamOptions = DEFAULTS) -> Generator[Batch, None, None]:
         """The changes as Arrow batches.
 
         Taking the next batch acknowledges the one before to the node, so a slow user slows the node down and memory
@@ -155,138 +118,53 @@ class Client:
         the collection's rows of that vbucket at or below the event's seqno are gone.
 
         The first rows of a single collection may come in any order if `on_rollback` is not "fail". `Batch.offsets`
-        stand still until all of them are there; if the stream is cut before, a rollback is
-        reported and they come again.
+        stand still until all of them are there; if the stream is cut before, a rollback is reported, and they come
+        again.
 
         Args:
-            start: "earliest", "latest", positions, or an OffsetStore: what it has, the rest from the beginning.
-            end: None for ever, "latest" for the high seqnos of now, or {vbucket: seqno}; a vbucket that is not named
-                is not read then. A start at or above the end has no rows, but a rollback of it is reported.
-            store: where `ack` saves positions, and where saved ones are taken from before `start` is looked at. Before
-                the first rows of a vbucket are given out, the position where they begin is saved; with the start
-                "latest" those of all vbuckets, before anything is read, so that a later run skips nothing.
-            collections: "scope.collection"; "scope.*", or a scope's bare name, for the scope with collections that
-                are created later; a bare name for a collection of the scope _default (a name that is both is refused,
-                but "_default" is the default collection). None for all. A saved position knows which collections it
-                covers: one that was dropped meanwhile is reported, one that is new to the filter is read from its
-                beginning.
-            value_format: "binary" or "string".
-            columns: names of CHANGE_SCHEMA to fill, None for all.
-            on_rollback: "fail" raises RollbackRequired; "rewind" goes back and yields a control row; a function is
-                called with the RollbackEvent and then the stream goes back without one; the position gone back to is
-                saved when a later batch is acknowledged. A rollback is also reported if the node accepts a saved
-                position on another branch of history: rows above it that were not acknowledged may be void.
-            rewind_to: how far a rollback goes back: "recorded" to a saved position that is still valid,
-                "zero" to the beginning of the vbucket. A consumer that keeps one version of each document needs
-                "zero": the older versions that void ones have replaced do not come again.
-            members: (i, n): read only the vbuckets of member i (from 0) of n.
-            max_batch_rows: rows of a batch at most.
-            read_stable: hold changes back until the active node and all replicas have them on disk: what a failover
-                can lose is never seen. Costs their latency, and waits while a replica of the map is away.
-            purge_gap: what to do if deletions after the position were purged before they were read: "fail" raises
-                HistoryPurged, "ignore" reads on with a warning, "reconcile" begins the vbucket anew, as a rollback to
-                0. None: "fail" if `on_rollback` is "fail", else "reconcile".
-            idle_timeout_s: seconds without progress after which it raises; None to wait for ever. A stream that is
-                only opened again is no progress.
+            options: of the stream.
 
         Raises:
             ConfigError: an option is not allowed, or pyarrow is missing.
             RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
             RollbackRequired: history was rolled back, and `on_rollback` is "fail".
-            HistoryPurged: see `purge_gap`.
+            HistoryPurged: see `StreamOptions`.
             OffsetError: the bucket was deleted and created again.
             AuthenticationFailed, ConnectTimeout, StatusError: the cluster does not let us in, or a node stays away.
         """
-        options = StreamOptions(
-            start=start,
-            end=end,
-            store=store,
-            collections=collections,
-            value_format=value_format,
-            columns=columns,
-            on_rollback=on_rollback,
-            rewind_to=rewind_to,
-            members=members,
-            max_batch_rows=max_batch_rows,
-            arrow=True,
-            read_stable=read_stable,
-            purge_gap=purge_gap,
-        )
-        options.converter()  # complains now rather than at the first batch
-        return self._batches(options, idle_timeout_s)
+        options.check_for("stream")
+        return self._batches(options, options.arrow_converter())
 
-    def changes(
-        self,
-        *,
-        start: Start = "earliest",
-        end: End = None,
-        store: OffsetStore | None = None,
-        collections: Sequence[str] | None = None,
-        on_rollback: OnRollback = "fail",
-        rewind_to: RewindTo = "recorded",
-        members: tuple[int, int] = (0, 1),
-        read_stable: bool = False,
-        purge_gap: OnPurgeGap | None = None,
-        idle_timeout_s: float | None = None,
-        keys_only: bool = False,
-    ) -> Generator[Change, None, None]:
+    def changes(self, options: StreamOptions = DEFAULTS) -> Generator[Change, None, None]:
         """The changes one by one; needs no extra.
 
-        Options are those of `stream`. A change counts as dealt with when the next one is asked for. Positions are saved
-        to the store after each portion that was received together, and when the stream ends, is closed or fails: then
-        exactly up to the last change that was dealt with. `change.offset` is the position after a change, for those who
-        keep positions themselves: `start={change.vbid: change.offset}`.
+        A change counts as dealt with when the next one is asked for. Positions are saved to the store after each
+        portion that was received together, and when the stream ends, is closed or fails: then exactly up to the last
+        change that was dealt with. `change.offset` is the position after a change, for those who keep positions
+        themselves: `StreamOptions(start={change.vbid: change.offset})`.
 
-        Args:
-            keys_only: whether the nodes leave the documents out, which saves most of the bytes; `change.value` is then
-                empty.
+        Raises: as `stream`.
         """
-        options = StreamOptions(
-            start=start,
-            end=end,
-            store=store,
-            collections=collections,
-            on_rollback=on_rollback,
-            rewind_to=rewind_to,
-            members=members,
-            arrow=False,
-            read_stable=read_stable,
-            purge_gap=purge_gap,
-            columns=("key",) if keys_only else None,
-        )
-        return self._changes(options, idle_timeout_s)
+        options.check_for("changes")
+        return self._changes(options)
 
     def messages(
-        self,
-        *,
-        start: Start = "earliest",
-        end: End = None,
-        store: OffsetStore | None = None,
-        collections: Sequence[str] | None = None,
-        is_over: Callable[[], bool] | None = None,
+        self, options: StreamOptions = DEFAULTS, *, is_over: Callable[[], bool] | None = None
     ) -> Generator[Messages, None, None]:
         """The changes as the messages that the nodes sent, for copies that must be exact.
 
-        Options are those of `stream`. A rollback comes as an item of its own. Asking for the next item means that the
-        user has kept the one before: a rollback can go back to its positions. Nothing is saved to the store.
+        A rollback comes as an output of its own. Asking for the next output means that the user has kept the one
+        before: a rollback can go back to its positions. Nothing is saved to the store.
 
         Args:
+            options: of the stream.
             is_over: asked at least once in a second; once it is true, what has arrived is given out, and the stream
                 ends.
+
+        Raises: as `stream`.
         """
-        options = StreamOptions(
-            start=start,
-            end=end,
-            store=store,
-            collections=collections,
-            on_rollback="rewind",
-            members=(0, 1),
-            arrow=False,
-            frames=True,
-        )
-        run = self._begin(options, None)
-        for output in self._outputs(run, is_over):
-            yield Messages(output, run.reader.failover_logs)
+        options.check_for("messages")
+        return self._messages(options, is_over)
 
     def close(self) -> None:
         """Close the connections for questions; streams close theirs when they end."""
@@ -300,8 +178,8 @@ class Client:
         """Close."""
         self.close()
 
-    def _batches(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Batch, None, None]:
-        run = self._begin(options, idle_timeout_s)
+    def _batches(self, options: StreamOptions, converter: ArrowConverter) -> Generator[Batch, None, None]:
+        run = self._begin(options, converter)
         run.positions.write(run.beginnings())
         for output in self._outputs(run):
             run.positions.write(run.due(output))
@@ -309,8 +187,8 @@ class Client:
             if batch is not None:
                 yield batch
 
-    def _changes(self, options: StreamOptions, idle_timeout_s: float | None) -> Generator[Change, None, None]:
-        run = self._begin(options, idle_timeout_s)
+    def _changes(self, options: StreamOptions) -> Generator[Change, None, None]:
+        run = self._begin(options, ChangeConverter())
         run.positions.write(run.beginnings())
         for output in self._outputs(run):
             run.positions.write(run.due(output))
@@ -320,35 +198,29 @@ class Client:
             finally:
                 run.positions.save(portion.processed())
 
-    def _begin(self, options: StreamOptions, idle_timeout_s: float | None) -> StreamRun:
+    def _messages(self, options: StreamOptions, is_over: Callable[[], bool] | None) -> Generator[Messages, None, None]:
+        run = self._begin(replace(options, on_rollback="rewind"), MessageConverter())
+        for output in self._outputs(run, is_over):
+            yield Messages(output, run.reader.failover_logs)
+
+    def _begin(self, options: StreamOptions, converter: Converter[R]) -> StreamRun[R]:
         cluster = self.cluster
         store = options.offset_store
         saved = store.load() if store is not None else {}
         own = options.own_vbuckets(cluster.map.vbucket_count)
         observed = cluster.observe(own) if options.needs_observation else {}
-        found = cluster.map
+        known = KnownBucket(cluster.map, saved, observed)
         if options.end is None:
             cluster.rest()  # the stream may last for days
-        return StreamRun(
-            options,
-            found,
-            saved,
-            observed,
-            cluster.connect_options,
-            name=self._name,
-            buffer_bytes=self._buffer_bytes,
-            idle_timeout_s=idle_timeout_s,
-            patience_s=self._patience_s,
-            random=SystemRandom(),
-            now=self._clock.monotonic(),
-        )
+        now = self._clock.monotonic()
+        return StreamRun(options, converter, known, cluster.connect_options, self._defaults, SystemRandom(), now)
 
     def _outputs(
-        self, run: StreamRun, is_over: Callable[[], bool] | None = None
-    ) -> Generator[ReaderOutput[Any], None, None]:
+        self, run: StreamRun[R], is_over: Callable[[], bool] | None = None
+    ) -> Generator[ReaderOutput[R], None, None]:
         return traced(self._driven(run, is_over), self.cluster.connect_options, self._clock)
 
-    def _driven(self, run: StreamRun, is_over: Callable[[], bool] | None) -> Generator[ReaderOutput[Any], None, None]:
+    def _driven(self, run: StreamRun[R], is_over: Callable[[], bool] | None) -> Generator[ReaderOutput[R], None, None]:
         sockets = Sockets(run.nodes.options.tls)
         try:
             # Closed before the sockets are: while an output is with the user, another thread works on them.

@@ -31,6 +31,28 @@ class EventNames(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedRows:
+    """The rows that a stream request names.
+
+    Attributes:
+        collection_ids: only these collections, None for all.
+        scope_id: instead of `collection_ids`: a whole scope, with collections that are created in it later.
+    """
+
+    collection_ids: tuple[int, ...] | None = None
+    scope_id: int | None = None
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the request names a scope or collections."""
+        return self.scope_id is not None or self.collection_ids is not None
+
+
+UNFILTERED = RequestedRows()
+"""All rows of a vbucket."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """One stream of the connection.

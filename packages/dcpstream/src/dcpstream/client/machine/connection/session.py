@@ -34,10 +34,12 @@ from typing import NoReturn
 
 from dcpstream.client.machine.connection.collection_events import event_in, follow
 from dcpstream.client.machine.connection.events import (
+    UNFILTERED,
     Answer,
     ConfigPushed,
     Event,
     EventNames,
+    RequestedRows,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -180,8 +182,7 @@ class DcpSession:
         end_seqno: int,
         now: float,
         *,
-        collection_ids: Sequence[int] | None = None,
-        scope_id: int | None = None,
+        wanted: RequestedRows = UNFILTERED,
         ignore_purged: bool = False,
         held: StreamOffset | None = None,
         names: EventNames | None = None,
@@ -193,8 +194,7 @@ class DcpSession:
             offset: where to begin.
             end_seqno: where to stop; MAX_SEQNO = never.
             now: as everywhere.
-            collection_ids: only these, None for all.
-            scope_id: instead of `collection_ids`: a whole scope, with collections that are created in it later.
+            wanted: the rows to ask for.
             ignore_purged: also if deletions above the offset have been purged.
             held: the position to report all the while: the rows fill a gap below it.
             names: resolves the names in events of scopes and collections; None to ignore these events.
@@ -207,11 +207,10 @@ class DcpSession:
         requested_end = max(end_seqno, start)
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
-        stream.is_filtered = self.has_collections and (scope_id is not None or collection_ids is not None)
+        stream.is_filtered = self.has_collections and wanted.is_filtered
         value = b""
         if self.has_collections and (stream.is_filtered or offset.manifest_uid):
-            ids = None if collection_ids is None else tuple(collection_ids)
-            value = _filter_text(scope_id, ids, offset.manifest_uid)
+            value = _filter_text(wanted, offset.manifest_uid)
         self._send(
             StreamRequest.pack(
                 _ACTIVE_ONLY | _IGNORE_PURGED if ignore_purged else _ACTIVE_ONLY,
@@ -595,16 +594,16 @@ def _remember(known: dict[int, int], opaque: int, of: int) -> None:
 
 
 @lru_cache(FILTERS_CACHED)
-def _filter_text(scope_id: int | None, collection_ids: tuple[int, ...] | None, manifest_uid: int) -> bytes:
+def _filter_text(wanted: RequestedRows, manifest_uid: int) -> bytes:
     """The value of a stream request: which scope or collections, and the manifest of the position, 0 for none."""
-    wanted: dict[str, object] = {}
-    if scope_id is not None:
-        wanted["scope"] = f"{scope_id:x}"
-    elif collection_ids is not None:
-        wanted["collections"] = [f"{number:x}" for number in collection_ids]
+    value: dict[str, object] = {}
+    if wanted.scope_id is not None:
+        value["scope"] = f"{wanted.scope_id:x}"
+    elif wanted.collection_ids is not None:
+        value["collections"] = [f"{number:x}" for number in wanted.collection_ids]
     if manifest_uid:
-        wanted["uid"] = f"{manifest_uid:x}"
-    return json.dumps(wanted).encode()
+        value["uid"] = f"{manifest_uid:x}"
+    return json.dumps(value).encode()
 
 
 def _version_in(extras: bytes) -> tuple[int, int] | None:

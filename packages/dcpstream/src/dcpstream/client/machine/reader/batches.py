@@ -35,6 +35,8 @@ class ArrowConverter:
     """
 
     uses_names = True
+    is_arrow = True
+    keeps_frames = False
 
     def __init__(
         self,

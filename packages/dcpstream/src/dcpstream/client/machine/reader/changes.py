@@ -154,6 +154,8 @@ class ChangeConverter:
     """Makes tuples of `Change`, one for each receive."""
 
     uses_names = True
+    is_arrow = False
+    keeps_frames = False
 
     def convert(
         self, event: RowsReceived, has_collections: bool, names: Names, vbuuids: Branches

@@ -32,6 +32,8 @@ class MessageConverter:
     """Makes tuples of `MessageRun`, one for each receive."""
 
     uses_names = False
+    is_arrow = False
+    keeps_frames = True
 
     def convert(
         self, event: RowsReceived, has_collections: bool, _names: Names, _vbuuids: Branches

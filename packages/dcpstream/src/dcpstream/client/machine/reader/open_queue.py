@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.events import UNFILTERED, RequestedRows
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
@@ -150,7 +151,7 @@ class OpenQueue:
         is_accepted = vbucket.catch_up is not None and vbucket.catch_up.is_allowed
         if vbucket.offset.least_manifest_uid and not is_accepted:
             vbucket.catch_up = CatchUp(())
-            self._request(vbucket, connection, now, vbucket.offset.seqno, None, None)
+            self._request(vbucket, connection, now, vbucket.offset.seqno, UNFILTERED)
         else:
             self.add(vbucket, Event.POSTPONED, now, max(LOOK_AGAIN_S, self._side_requests.names_at(connection) - now))
         return True
@@ -195,14 +196,14 @@ class OpenQueue:
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
         if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
             return False
-        ids = None if wanted.collections is None else sorted(wanted.collections)
-        scope_id, end_seqno = wanted.scope_id, vbucket.range.end_seqno
+        ids = None if wanted.collections is None else tuple(sorted(wanted.collections))
+        asked, end_seqno = RequestedRows(ids, wanted.scope_id), vbucket.range.end_seqno
         if catch_up is not None:
             end_seqno = at.seqno
             if catch_up.is_allowed:
-                ids, scope_id = [item.collection_id for item in catch_up.collections], None
+                asked = RequestedRows(tuple(item.collection_id for item in catch_up.collections))
                 at, held = catch_up.offset, at
-        self._request(vbucket, connection, now, end_seqno, ids, scope_id, at=at, held=held)
+        self._request(vbucket, connection, now, end_seqno, asked, at=at, held=held)
         return True
 
     def _request(
@@ -211,8 +212,7 @@ class OpenQueue:
         connection: NodeConnection,
         now: float,
         end_seqno: int,
-        ids: Sequence[int] | None,
-        scope_id: int | None,
+        asked: RequestedRows,
         *,
         at: StreamOffset | None = None,
         held: StreamOffset | None = None,
@@ -226,8 +226,7 @@ class OpenQueue:
             at or vbucket.offset,
             end_seqno,
             now,
-            collection_ids=ids,
-            scope_id=scope_id,
+            wanted=asked,
             ignore_purged=vbucket.probes_purge,
             held=held,
             names=self._catalog,

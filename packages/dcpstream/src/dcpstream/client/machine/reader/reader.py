@@ -27,7 +27,7 @@ that the vbucket has on the same branch in this run; until it is known, the read
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, assert_never
 
@@ -58,12 +58,12 @@ from dcpstream.client.machine.nodes.retry import (
 from dcpstream.client.machine.reader.catalog import Catalog, LentMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
-from dcpstream.client.machine.reader.selection import FixedSelection, Selection
+from dcpstream.client.machine.reader.read_rules import ReadRules
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
 from dcpstream.client.machine.reader.vbucket import NOT_OPEN, CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
-from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy, branch_message
+from dcpstream.client.machine.rollback_policy import RollbackPolicy, branch_message
 from dcpstream.client.machine.values import (
     UNKNOWN_BRANCH,
     CollectionEvents,
@@ -120,14 +120,7 @@ class StreamReader(Generic[R]):
         nodes: the connections; may be used again after the reader is done.
         random: for pauses.
         converter: makes the user's rows.
-        policy: what a rollback means.
-        purge_gap: what to do about purged deletions.
-        is_stable: whether rows are held back until all copies have them on disk.
-        to_zero: whether a rollback always begins the vbucket anew: for users that cannot restore older versions.
-        collections: names to read (see `selection`), None for all.
-        idle_timeout_s: time without progress after which it raises; None = never (except for lost nodes).
-        patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
-            a map was found; until then it is the limit for connecting.
+        rules: the user's choices.
         now: seconds of a monotonic clock, as everywhere below.
 
     Attributes:
@@ -140,29 +133,20 @@ class StreamReader(Generic[R]):
         nodes: Nodes,
         random: Random,
         converter: Converter[R],
-        *,
-        policy: RollbackPolicy,
-        collections: Sequence[str] | Selection | FixedSelection | None,
-        idle_timeout_s: float | None,
-        patience_s: float,
+        rules: ReadRules,
         now: float,
-        purge_gap: PurgeGap = PurgeGap.RECONCILE,
-        is_stable: bool = False,
-        to_zero: bool = False,
     ) -> None:
         self._nodes = nodes
         self._random = random
-        self._policy = policy
-        self._purge_gap = purge_gap
-        self._to_zero = to_zero
-        self._patience_s = patience_s
-        self._idle_timeout_s = idle_timeout_s
+        self._rules = rules
         ranges = list(ranges)
-        self._catalog = Catalog(collections, is_resumed=any(part.start.collections is not None for part in ranges))
+        self._catalog = Catalog(
+            rules.collections, is_resumed=any(part.start.collections is not None for part in ranges)
+        )
         self._branches: LentMapping[int] = LentMapping()
         self.failover_logs: dict[int, FailoverLog] = {}
         self._side_requests = SideRequests(self._catalog)
-        self._gate = StableGate(nodes) if is_stable else None
+        self._gate = StableGate(nodes) if rules.is_stable else None
         self._moved = _MovedStreams(nodes.map)
         for named in {id(part.start.collections): part.start.collections for part in ranges}.values():
             self._catalog.learn(named or ())
@@ -186,10 +170,10 @@ class StreamReader(Generic[R]):
         vbucket.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
         if vbucket.branch:
             # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
-            vbucket.given_seqno = part.end_seqno if self._policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
+            vbucket.given_seqno = part.end_seqno if self._rules.policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
         # A start beyond the end, or at an end that was seen on another branch or not at all, is put to the node all the
         # same: that history may have been rolled back.
-        end_vbuuid = part.planned_vbuuid if self._policy is RollbackPolicy.REWIND_UNREAD else part.end_vbuuid
+        end_vbuuid = part.planned_vbuuid if self._rules.policy is RollbackPolicy.REWIND_UNREAD else part.end_vbuuid
         vbucket.is_at_end = (
             part.start.seqno == part.end_seqno
             and vbucket.branch in {0, part.planned_vbuuid}
@@ -300,7 +284,7 @@ class StreamReader(Generic[R]):
 
     def next_timeout(self) -> float:
         """The latest time to call `handle_timeout` and `step`."""
-        idle = float("inf") if self._idle_timeout_s is None else self._last_progress + self._idle_timeout_s
+        idle = float("inf") if self._rules.idle_timeout_s is None else self._last_progress + self._rules.idle_timeout_s
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
         return min(
             self._open_queue.next_due,
@@ -325,7 +309,11 @@ class StreamReader(Generic[R]):
                 raise complaint
         except DcpstreamError as error:
             self._fail(error)
-        if self._idle_timeout_s is not None and self._left and now >= self._last_progress + self._idle_timeout_s:
+        if (
+            self._rules.idle_timeout_s is not None
+            and self._left
+            and now >= self._last_progress + self._rules.idle_timeout_s
+        ):
             self._fail(self._idle_error())
 
     def _fail(self, error: BaseException) -> None:
@@ -341,7 +329,7 @@ class StreamReader(Generic[R]):
         needed = {str(node) for node in {id(node): node for node in active}.values() if node is not None}
         if self._gate is not None:
             needed |= self._gate.needed_nodes
-        patience_s = self._patience_s
+        patience_s = self._rules.patience_s
         return (
             self._nodes.complaint(now, patience_s, needed)
             or self._stuck_error(now)
@@ -351,10 +339,14 @@ class StreamReader(Generic[R]):
     def _stuck_error(self, now: float) -> ConnectTimeout | None:
         for vbid in self._open_queue.vbids:
             vbucket = self._vbuckets[vbid]
-            if vbucket.trouble and vbucket.stuck_since is not None and now - vbucket.stuck_since >= self._patience_s:
+            if (
+                vbucket.trouble
+                and vbucket.stuck_since is not None
+                and now - vbucket.stuck_since >= self._rules.patience_s
+            ):
                 times = f", {vbucket.failures} times in a row" if vbucket.failures else ""
                 return ConnectTimeout(
-                    f"vbucket {vbid} could not be read for {self._patience_s:g} s: {vbucket.trouble}{times}"
+                    f"vbucket {vbid} could not be read for {self._rules.patience_s:g} s: {vbucket.trouble}{times}"
                 )
         return None
 
@@ -366,7 +358,7 @@ class StreamReader(Generic[R]):
         )
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return ConnectTimeout(
-            f"no progress for {self._idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
+            f"no progress for {self._rules.idle_timeout_s:g} s: {waits}{more}; connections: {self._nodes.tried()}"
         )
 
     def _handle(self, connection: NodeConnection, event: ConnectionEvent, now: float) -> None:
@@ -476,7 +468,7 @@ class StreamReader(Generic[R]):
                 self._leave(vbucket, now)
                 vbucket.offset = event.offset
                 return
-            self._purge_gap.accept_purged(vbid, event.offset.seqno)
+            self._rules.purge_gap.accept_purged(vbid, event.offset.seqno)
         self._branches.put(vbid, newest)
         self.failover_logs[vbid] = event.log
         if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
@@ -494,12 +486,12 @@ class StreamReader(Generic[R]):
             given = StreamOffset(newest, max(vbucket.unordered_seqno, event.offset.seqno), event.offset.seqno, None)
             self._report_rollback(vbucket, given, event.offset)
         elif vbucket.branch != newest and vbucket.given_seqno > event.offset.seqno:
-            if self._policy is RollbackPolicy.FAIL:
+            if self._rules.policy is RollbackPolicy.FAIL:
                 raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
             is_unknown = vbucket.branch == UNKNOWN_BRANCH
             before = replace(event.offset, vbuuid=vbucket.offset.vbuuid if is_unknown else vbucket.branch)
-            if self._to_zero and before.seqno:
-                if self._policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows:
+            if self._rules.to_zero and before.seqno:
+                if self._rules.policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows:
                     raise RollbackRequired(vbid, 0, branch_message(vbid, before.seqno))
                 self._leave(vbucket, now)
                 vbucket.rolled_back_from, vbucket.offset, vbucket.earlier = before, StreamOffset.ZERO, ()
@@ -545,7 +537,7 @@ class StreamReader(Generic[R]):
             self._roll_back(vbucket, 0, now)  # rows of the new collections may be void, too
             return
         if event.rollback_seqno is not None:
-            needs_probe = self._purge_gap.needs_probe(event.rollback_seqno, vbucket.offset.seqno)
+            needs_probe = self._rules.purge_gap.needs_probe(event.rollback_seqno, vbucket.offset.seqno)
             vbucket.probes_purge = needs_probe and not vbucket.probes_purge
             if vbucket.probes_purge:
                 self._open_queue.add(vbucket, Event.REFUSED, now)
@@ -584,11 +576,13 @@ class StreamReader(Generic[R]):
         refused = vbucket.offset
         if not refused.seqno:
             raise RemoteProtocolError(f"vbucket {vbid}: the node asks for a rollback of a reader that has nothing")
-        if self._policy is RollbackPolicy.FAIL or (self._policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows):
+        if self._rules.policy is RollbackPolicy.FAIL or (
+            self._rules.policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows
+        ):
             raise RollbackRequired(vbid, rollback_seqno)
         self._last_progress = now
         vbucket.rolled_back_from = vbucket.rolled_back_from or refused
-        vbucket.offset = step_back(refused, rollback_seqno, () if self._to_zero else vbucket.earlier)
+        vbucket.offset = step_back(refused, rollback_seqno, () if self._rules.to_zero else vbucket.earlier)
         vbucket.earlier = tuple(old for old in vbucket.earlier if old.seqno < vbucket.offset.seqno)
         vbucket.catch_up = None
         vbucket.is_at_end = False  # what lies between the position and the end is to be read now

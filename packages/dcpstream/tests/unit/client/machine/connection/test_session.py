@@ -14,6 +14,7 @@ from dcpstream.client.machine.connection.collection_events import follow
 from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
+    RequestedRows,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -380,13 +381,13 @@ def test_without_collections_keys_have_no_prefix_and_filters_are_not_sent() -> N
     connection, _ = ready_connection(node)
     assert connection.session is not None
     assert not connection.session.has_collections
-    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[0])
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, wanted=RequestedRows((0,)))
     assert sent(connection)[0].value == b""
 
 
 def test_a_filter_names_collections_in_hexadecimal(connection: NodeConnection) -> None:
     assert connection.session is not None
-    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, collection_ids=[8, 0x1F])
+    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, wanted=RequestedRows((8, 0x1F)))
     assert sent(connection)[0].value == b'{"collections": ["8", "1f"]}'
 
 
