@@ -41,6 +41,7 @@ KEYS = [f"k{n}" for n in range(3000)]
 def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, engine: str, seed: int, kills: int) -> None:
     dice = random.Random(seed)
     tables = tmp_path / "tables"
+    errors = tmp_path / "errors"
     bucket.flush_every(1.0)
 
     def write(count: int) -> None:
@@ -49,9 +50,8 @@ def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, engine: st
 
     def start(until: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", _CHILD, bucket.node.connection_string, str(tables), engine, until]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-        )
+        with errors.open("wb") as file:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, start_new_session=True)
 
     for _ in range(kills):
         write(2000)
@@ -72,7 +72,7 @@ def test_tables_are_exact_after_kills(bucket: Bucket, tmp_path: Path, engine: st
             child.stdout.close()
     child = start("available")
     out, _ = child.communicate()
-    assert child.returncode == 0, out
+    assert child.returncode == 0, f"{out}{errors.read_text('utf-8', 'replace')[-10_000:]}"
 
     expected = bucket.documents(KEYS)
     rows = read_delta(tables / "current").select(["key", "value"]).to_pylist()
