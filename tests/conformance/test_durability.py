@@ -78,7 +78,7 @@ def test_a_producer_counts_two_bytes_more_for_a_prepare() -> None:
     counted = [frame for frame in frames if not frame.is_response]
     prepares = of(counted, Opcode.DCP_PREPARE)
     assert len(prepares) == 1
-    window = replica.session.dcp.window  # type: ignore[union-attr]
+    window = replica.session.dcp.window
     assert window.outstanding_bytes == sum(frame.size for frame in counted) + 2
 
 
