@@ -37,6 +37,7 @@ from dcpstream_spark.source.offsets import SourceOffset, is_start_marker
 from dcpstream_spark.source.planner import PlannedRange
 from dcpstream_spark.source.reading import DcpPartition, read_partition
 from dcpstream_spark.source.schema import Layout, default_schema
+from dcpstream_spark.source.single_attempt import held, runs_once
 from dcpstream_spark.source.spool import Spool, batch_name
 from dcpstream_spark.where import pushed_comparison
 from dcpstream_spark.worker import called_by_spark, given_to_spark, leave_if_spark_is_gone
@@ -231,7 +232,10 @@ class _StreamReaderBase(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task; runs in an executor."""
-        return given_to_spark(_rows(self._options, self._layout, partition))
+        options, layout = self._options, self._layout
+        if options.on_rollback == "fail" or not runs_once():
+            return given_to_spark(_rows(options, layout, partition))
+        return given_to_spark(held(lambda: _rows(options, layout, partition)))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the files of a batch that is done; without a spool do nothing, the bucket keeps its history anyway."""

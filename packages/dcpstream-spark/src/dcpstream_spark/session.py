@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from dcpstream_spark import jars
 from dcpstream_spark.jars import JarsUnavailable, TableFormat
 from dcpstream_spark.java import ensure_java
 from dcpstream_spark.options import MAX_PARTITIONS
+from dcpstream_spark.source.single_attempt import cores_of_single_attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,8 +108,8 @@ def local_master(cores: int) -> str:
 
 def _repeating(master: str) -> str:
     """The master; with `TASK_FAILURES` if it is a local one that says nothing about failures."""
-    cores = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
-    return master if cores is None else f"local[{cores[1] or 1},{TASK_FAILURES}]"
+    cores = cores_of_single_attempts(master)
+    return master if cores is None else f"local[{cores},{TASK_FAILURES}]"
 
 
 def session_settings(

@@ -270,7 +270,8 @@ def repeat_message(vbid: int, seqno: int) -> str:
         f"vbucket {vbid}: a node lost changes above seqno {seqno} while this task was reading them, and some of them "
         "were given to Spark already. Nothing is wrong with the options: when the task is run again, it goes back by "
         "itself. Spark runs a failed task again up to spark.task.maxFailures times, but never with the master "
-        "local[N]: there, use local[N,4], as dcpstream_spark.build_session does."
+        "local[N]. There a streaming query goes back by itself only if the task reads no more than 1 GiB: give "
+        "maxOffsetsPerTrigger, or use local[N,4], as dcpstream_spark.build_session does."
     )
 
 

@@ -94,17 +94,6 @@ def full_disk_explained() -> Iterator[None]:
         raise full from full.__cause__
 
 
-def must_repeat(error: BaseException, options: Mapping[str, str]) -> bool:
-    """Whether a job failed only because a node lost changes that it had read, so that it goes back when it runs again.
-
-    Args:
-        error: of the job.
-        options: of its source.
-    """
-    kind, _ = _ours(error)
-    return kind is not None and issubclass(kind, RollbackRequired) and _rewinds(options)
-
-
 def _rewinds(options: Mapping[str, str]) -> bool:
     return {name.lower(): value.lower() for name, value in options.items()}.get("onrollback") != "fail"
 

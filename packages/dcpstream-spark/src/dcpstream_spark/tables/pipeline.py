@@ -39,10 +39,10 @@ from dcpstream_spark.including import NEEDED_BY_TABLES
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.session import cluster_partitions
 from dcpstream_spark.tables.document_types import Mode
-from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine
+from dcpstream_spark.tables.engine import FoldReport, TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
 from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
-from dcpstream_spark.tables.failures import full_disk_explained, must_repeat
+from dcpstream_spark.tables.failures import full_disk_explained
 from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease
 from dcpstream_spark.tables.location import child, exists, local_directory
@@ -64,10 +64,6 @@ MAINTENANCE_BATCHES = 50
 
 RETAIN_HOURS = 24.0
 """Time that files of older versions are kept, for readers that still use them."""
-
-REPEATS_MAX = 3
-"""Times that a batch is read again after a rollback in the middle of it. Spark repeats a failed task as often on a
-cluster, but never with the master `local[N]`."""
 
 STOP_TIMEOUT_S = 60.0
 """Time that `stop` waits for a batch that is being written."""
@@ -566,7 +562,7 @@ class Pipeline:
             summary = self.engine.summary(batch_id)
         else:
             self._require_next(held, batch_id)
-            summary = self._appended(app, batch_id, frame)
+            summary = self.engine.append(app, batch_id, frame)
         appended = self._clock.monotonic()
         if summary.rollbacks:
             # No fold may take these rows for rows without a rollback, and void rows are deleted while nobody uses them.
@@ -633,18 +629,6 @@ class Pipeline:
         except Exception as error:
             self._failure = error
             raise
-
-    def _appended(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
-        """Append a batch; again if a node lost changes while its tasks read them. Nothing is committed then."""
-        for _ in range(REPEATS_MAX):
-            try:
-                return self.engine.append(app, batch_id, frame)
-            except Exception as error:
-                if not must_repeat(error, self._options):
-                    raise
-                _log.warning("batch %d is read again, because a node lost changes that it had sent", batch_id)
-            self._lease.verify()
-        return self.engine.append(app, batch_id, frame)
 
     @contextlib.contextmanager
     def _exact(self) -> Iterator[None]:

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import ConfigError, OffsetError
-from dcpstream_spark.source.reading import repeat_message
 from dcpstream_spark.tables import FoldReport, Pipeline, PipelineProgress
 from dcpstream_spark.tables.delta_rs import FOLD_ROWS_MIN, DeltaRsEngine
-from dcpstream_spark.tables.pipeline import REPEATS_MAX
 from tests.kit.tables import APP, NEEDED, QUERY, ArrowFrame, DeltaRsBench, Row, change, pipeline_of, rollback, table_of
 
 
@@ -122,40 +120,6 @@ def test_tables_without_their_checkpoint_are_refused(bench: DeltaRsBench) -> Non
     with pytest.raises(OffsetError, match="checkpoint is missing"):
         pipeline.start()
     assert Pipeline(None, bench.path, NEEDED, engine="delta-rs").fold() is None  # type: ignore[arg-type]
-
-
-class LosingFrame(ArrowFrame):
-    """A batch whose tasks find some times that a node has lost what they gave out; as Spark tells it."""
-
-    def __init__(self, rows: Any, failures: int) -> None:
-        super().__init__(rows)
-        self.failures = failures
-
-    def toArrow(self) -> Any:  # noqa: N802 - Spark's name
-        self.failures -= 1
-        if self.failures >= 0:
-            raise RuntimeError(f"Job aborted: dcpstream.errors.RollbackRequired: {repeat_message(3, 7)}\n at Spark")
-        return super().toArrow()
-
-
-@pytest.mark.parametrize("failures", [1, REPEATS_MAX, REPEATS_MAX + 1])
-def test_a_rollback_within_a_batch_ends_no_query(bench: DeltaRsBench, failures: int) -> None:
-    """With the master `local[N]`, Spark runs no failed task again."""
-    batch: Any = LosingFrame(table_of([change("a", 1, "1")]), failures)
-    pipeline = pipeline_of(bench)
-    if failures > REPEATS_MAX:
-        with pytest.raises(RuntimeError, match="vbucket 3: a node lost changes"):
-            pipeline.apply_batch(APP, 0, batch)
-        return
-    assert pipeline.apply_batch(APP, 0, batch) is not None
-    assert [row["key"] for row in bench.rows("changes")] == ["a"]
-
-
-def test_a_rollback_that_is_to_fail_is_not_read_again(bench: DeltaRsBench) -> None:
-    batch: Any = LosingFrame(table_of([change("a", 1, "1")]), 1)
-    pipeline = Pipeline(None, bench.path, {**NEEDED, "onRollback": "fail"}, engine="delta-rs")  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="vbucket 3"):
-        pipeline.apply_batch(APP, 0, batch)
 
 
 def test_a_last_fold_that_fails_is_a_failure_until_the_next_start(

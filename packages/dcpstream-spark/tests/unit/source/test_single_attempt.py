@@ -1,0 +1,70 @@
+"""Tasks that Spark runs only once, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from dcpstream.errors import RollbackRequired
+from dcpstream_spark.source.single_attempt import ATTEMPTS_MAX, cores_of_single_attempts, held, runs_once
+
+
+def batch(*keys: str) -> pa.RecordBatch:
+    return pa.record_batch({"key": [*keys]})
+
+
+class LosingTask:
+    """A task whose node loses changes after the first batch, some times."""
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        if self.losses:
+            self.losses -= 1
+            yield batch("void")
+            raise RollbackRequired(3, 7, "vbucket 3: a node lost changes")
+        yield batch("a", "b")
+        yield batch("c")
+
+
+def keys(rows: Iterator[pa.RecordBatch]) -> list[str]:
+    return [key for one in rows for key in one["key"].to_pylist()]
+
+
+@pytest.mark.parametrize("losses", [0, 1, ATTEMPTS_MAX - 1])
+def test_void_rows_are_never_given(losses: int) -> None:
+    assert keys(held(LosingTask(losses).read)) == ["a", "b", "c"]
+
+
+def test_a_task_that_is_lost_each_time_fails() -> None:
+    rows = held(LosingTask(ATTEMPTS_MAX).read)
+    with pytest.raises(RollbackRequired, match="vbucket 3"):
+        next(rows)
+
+
+def test_a_task_larger_than_the_bound_gives_its_rows_in_order_and_may_fail() -> None:
+    assert keys(held(LosingTask(0).read, most=1)) == ["a", "b", "c"]
+    rows = held(LosingTask(1).read, most=1)
+    assert next(rows)["key"].to_pylist() == ["void"]
+    with pytest.raises(RollbackRequired, match="vbucket 3"):
+        next(rows)
+
+
+def test_a_task_without_rows() -> None:
+    assert keys(held(list)) == []
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", "1"), ("local[3]", "3"), ("local[*]", "*"), ("local[3,4]", None), ("local-cluster[2,1,1024]", None),
+     ("spark://host:7077", None), ("", None)],
+)  # fmt: skip
+def test_masters(master: str, cores: str | None) -> None:
+    assert cores_of_single_attempts(master) == cores
+
+
+def test_a_process_that_is_no_task() -> None:
+    assert not runs_once()
