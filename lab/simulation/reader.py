@@ -18,7 +18,7 @@ from dcpstream.client.machine.values import CollectionEvents, RollbackEvent, Row
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.stream_options import StreamOptions
-from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, StreamRun
+from dcpstream.client.streaming import KnownBucket, StreamRun
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError
 from dcpstream.model import NodeAddress, Op, StreamOffset
 from dcpstream_node.cluster.machine.state import map_json
@@ -141,14 +141,14 @@ class SimulatedReader:
             login=replace(LOGIN, bucket=self._bucket),
             connect_timeout_s=CONNECT_TIMEOUT_S,
             arrow=False,
-            settings=DcpSettings(name="simulated"),
+            settings=DcpSettings(name=self._name, buffer_bytes=self._buffer_bytes),
         )
         self.run = StreamRun(
             StreamOptions(store=self._store, on_rollback="rewind"),
             ChangeConverter(),
             KnownBucket(found, self._store.load(), {}),
             connect_options,
-            ConnectionDefaults(self._name, self._buffer_bytes, PATIENCE_S),
+            PATIENCE_S,
             SeededRandom(cluster.chance.getrandbits(32)),
             cluster.now,
         )

@@ -29,9 +29,10 @@ import socket, sys
 import dcpstream
 with socket.create_server(("127.0.0.1", 0)) as nobody:
     string = f"couchbase://127.0.0.1:{nobody.getsockname()[1]}"
-with dcpstream.Client(string, username="u", password="p", bucket="b", connect_timeout_s=0.5) as client:
+options = dcpstream.ClientOptions(connect_timeout_s=0.5)
+with dcpstream.Client(string, username="u", password="p", bucket="b", options=options) as client:
     try:
-        next(client.changes(end="latest"))
+        next(client.changes())
     except dcpstream.errors.ConnectTimeout:
         pass
 assert not {"aiohttp", "numpy", "pyarrow"} & set(sys.modules)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from dcpstream.client import AsyncClient, BucketReader, Client, RowsRead, StreamOptions, VbucketRange
+from dcpstream.client import AsyncClient, BucketReader, Client, ClientOptions, RowsRead, StreamOptions, VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Feature, Frame, Opcode, encode_response
@@ -269,7 +269,9 @@ Reading = Callable[[HostileServer, Outcome], None]
 
 
 def _batches(server: HostileServer, outcome: Outcome) -> None:
-    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
+    with Client(
+        server.connection_string, options=ClientOptions(connect_timeout_s=outcome.timeout_s), **LOGIN
+    ) as client:
         stream = client.stream(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
         with contextlib.closing(stream) as batches:
             for batch in batches:
@@ -277,7 +279,9 @@ def _batches(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _changes(server: HostileServer, outcome: Outcome) -> None:
-    with Client(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as client:
+    with Client(
+        server.connection_string, options=ClientOptions(connect_timeout_s=outcome.timeout_s), **LOGIN
+    ) as client:
         stream = client.changes(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
         with contextlib.closing(stream) as changes:
             for change in changes:
@@ -288,7 +292,7 @@ def _async_changes(server: HostileServer, outcome: Outcome) -> None:
     async def run() -> None:
         async with AsyncClient(
             server.connection_string,
-            connect_timeout_s=outcome.timeout_s,
+            options=ClientOptions(connect_timeout_s=outcome.timeout_s),
             **LOGIN,
         ) as client:
             stream = client.changes(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
@@ -303,7 +307,7 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
     async def run() -> None:
         async with AsyncClient(
             server.connection_string,
-            connect_timeout_s=outcome.timeout_s,
+            options=ClientOptions(connect_timeout_s=outcome.timeout_s),
             **LOGIN,
         ) as client:
             stream = client.stream(StreamOptions(end="latest", idle_timeout_s=outcome.timeout_s))
@@ -315,7 +319,9 @@ def _async_batches(server: HostileServer, outcome: Outcome) -> None:
 
 
 def _ranges(server: HostileServer, outcome: Outcome) -> None:
-    with BucketReader(server.connection_string, connect_timeout_s=outcome.timeout_s, **LOGIN) as cluster:
+    with BucketReader(
+        server.connection_string, options=ClientOptions(connect_timeout_s=outcome.timeout_s), **LOGIN
+    ) as cluster:
         # What is not known of a vbucket is left out of the answer; it is read all the same.
         cluster.high_seqnos()
         ranges = [VbucketRange(vbid, StreamOffset.ZERO, ROWS) for vbid in range(VBUCKETS)]

@@ -12,7 +12,7 @@ from moving import KEYS, PATIENCE_S, PAUSE_S, Load
 import dcpstream
 from dcpstream.client import Change, KvClient, RollbackEvent, StreamOptions
 from dcpstream.client.kv.writes import DocumentWriter, Durability, Write, WriteOp
-from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
+from dcpstream.client.settings.options import access
 from dcpstream.errors import ConnectionLost, NotMyVbucket, StatusError, TemporaryFailure
 from dcpstream.wire import Status
 
@@ -73,8 +73,8 @@ class Follower:
 def parts(options: argparse.Namespace) -> list[Part]:
     """Writes through a rebalance, a failover, and a rebalance; then the comparison of what was followed."""
     kv = KvClient(options.connect, options.user, options.password, options.bucket, collection=COLLECTION)
-    given = access(options.connect, options.user, options.password, options.bucket, None, None, None)
-    writer = DocumentWriter(given, CONNECT_TIMEOUT_S, durability=Durability.MAJORITY, retry_timeout_s=DURABLE_RETRY_S)
+    given = access(options.connect, options.user, options.password, options.bucket)
+    writer = DocumentWriter(given, durability=Durability.MAJORITY, retry_timeout_s=DURABLE_RETRY_S)
     follower = Follower(options)
 
     def put(key: str, number: int, is_durable: bool) -> None:

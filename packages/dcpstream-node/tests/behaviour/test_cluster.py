@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dcpstream
-from dcpstream.client import KvClient, RollbackEvent, StreamOptions, TlsOptions
+from dcpstream.client import ClientOptions, KvClient, RollbackEvent, StreamOptions, TlsOptions
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, VbucketMap, vbucket_of_key
 from dcpstream.wire import Opcode, OpenFlag, Status, decode_message
@@ -384,7 +384,8 @@ def test_nodes_that_cannot_be_are_refused(cluster: Cluster):
 def test_the_nodes_serve_over_tls_with_certificates_of_one_authority(*, processes: bool):
     with Cluster(2, vbuckets=VBUCKETS, tls=True, processes=processes) as cluster:
         trust = TlsOptions(trust=cluster.ca_certificate)
-        with KvClient(cluster.tls_connection_string, cluster.username, cluster.password, "default", tls=trust) as kv:
+        options = ClientOptions(tls=trust)
+        with KvClient(cluster.tls_connection_string, cluster.username, cluster.password, options=options) as kv:
             kv.set_many([(f"k{number}", "1") for number in range(4 * VBUCKETS)])  # it reaches every node
             cluster.add_node()
             cluster.rebalance()

@@ -275,7 +275,7 @@ def test_a_dropped_tls_connection_leaves_nothing_behind(node: Node) -> None:
 
 
 def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node: Node, tmp_path: Path) -> None:
-    from dcpstream.client import Client, KvClient, StreamOptions, TlsOptions
+    from dcpstream.client import Client, ClientOptions, KvClient, StreamOptions, TlsOptions
 
     trusted = tmp_path / "ca.pem"
     trusted.write_text(node.ca_certificate)
@@ -284,7 +284,7 @@ def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node:
         "username": "Administrator",
         "password": "password",
         "bucket": "default",
-        "tls": TlsOptions(trust=str(trusted)),
+        "options": ClientOptions(tls=TlsOptions(trust=str(trusted))),
     }
     written = {f"history-{number}": b"%d-" % number + bytes([number % 251]) * 3000 for number in range(4000)}
     with KvClient(**access) as documents:  # type: ignore[arg-type]

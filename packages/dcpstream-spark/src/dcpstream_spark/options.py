@@ -17,15 +17,15 @@ from dcpstream.arrow import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.client.blocking.bucket_reader import IDLE_TIMEOUT_S
 from dcpstream.client.machine.reader.batches import ValueFormat
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RewindTo
-from dcpstream.client.settings.connection_string import parse as parse_connection_string
-from dcpstream.client.settings.options import (
+from dcpstream.client.settings.client_options import (
     BUFFER_BYTES,
     CONNECT_TIMEOUT_S,
-    MAX_BATCH_ROWS,
     MAX_BUFFER_BYTES,
     MIN_BUFFER_BYTES,
-    access,
+    ClientOptions,
 )
+from dcpstream.client.settings.connection_string import parse as parse_connection_string
+from dcpstream.client.settings.options import MAX_BATCH_ROWS, access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
@@ -110,7 +110,7 @@ class SourceOptions:
         checkpoint_location: the query's checkpoint, in which tasks leave notes; None if it is not known here.
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
-        sasl_mechanism, network: as in `dcpstream.Client`.
+        sasl_mechanism, network: as in `dcpstream.ClientOptions`.
         read_stable, purge_gap: as in `Client.stream`.
         flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
     """
@@ -263,17 +263,24 @@ class SourceOptions:
             )
             raise ConfigError("purgeGap", self.purge_gap, "fail or ignore, with onRollback=fail", message=message)
         try:
-            access(
-                self.connection_string,
-                self.username,
-                self.password,
-                self.bucket,
-                self.tls,
-                self.sasl_mechanism,
-                self.network,
-            )
+            access(self.connection_string, self.username, self.password, self.bucket, self.client_options)
         except ConfigError as error:
             raise error.under(_SPARK_NAMES.get(error.option, error.option)) from None
+
+    @property
+    def client_options(self) -> ClientOptions:
+        """The options of the clients that plan, read and write.
+
+        Raises:
+            ConfigError: an option is not allowed.
+        """
+        return ClientOptions(
+            tls=self.tls,
+            sasl_mechanism=self.sasl_mechanism,
+            network=self.network,
+            connect_timeout_s=self.connect_timeout_s,
+            name="dcpstream-spark",
+        )
 
 
 @dataclass(frozen=True, slots=True)

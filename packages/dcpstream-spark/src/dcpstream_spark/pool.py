@@ -102,8 +102,5 @@ def key_of(options: SourceOptions) -> Key:
         options.password,
         options.bucket,
         options.collections,
-        options.connect_timeout_s,
-        options.tls,
-        options.sasl_mechanism,
-        options.network,
+        options.client_options,
     )

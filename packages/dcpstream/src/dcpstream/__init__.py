@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING
 from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dcpstream.client import AsyncClient, Client, FileOffsetStore, KvClient, SqliteOffsetStore, StreamOptions
+    from dcpstream.client import (
+        AsyncClient,
+        Client,
+        ClientOptions,
+        FileOffsetStore,
+        KvClient,
+        SqliteOffsetStore,
+        StreamOptions,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",
     "Client",
+    "ClientOptions",
     "FileOffsetStore",
     "KvClient",
     "SqliteOffsetStore",
@@ -28,6 +37,7 @@ __all__ = [
 _HOME_OF = {
     "AsyncClient": "dcpstream.client",
     "Client": "dcpstream.client",
+    "ClientOptions": "dcpstream.client",
     "FileOffsetStore": "dcpstream.client",
     "KvClient": "dcpstream.client",
     "SqliteOffsetStore": "dcpstream.client",

@@ -20,6 +20,7 @@ from dcpstream.client import (
     BucketReader,
     Change,
     Client,
+    ClientOptions,
     FileOffsetStore,
     KvClient,
     OffsetStore,
@@ -51,6 +52,7 @@ from tests.kit.access import LOGIN
 from tests.kit.proxy import Proxy
 
 VBUCKETS = 8
+OPTIONS = ClientOptions(connect_timeout_s=patient(5.0))
 
 
 @pytest.fixture
@@ -68,10 +70,16 @@ def kv(node: dcpstream_node.Node) -> Iterator[KvClient]:
 class Shell:
     """One way of reading, blocking or asynchronous, with the same face."""
 
-    def __init__(self, kind: str, connection_string: str, **options: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        connection_string: str,
+        options: ClientOptions = OPTIONS,
+        **login: str,
+    ) -> None:
         self.kind = kind
         self.make = lambda: (Client if kind == "blocking" else AsyncClient)(
-            connection_string, **{**LOGIN, "connect_timeout_s": patient(5.0), **options}
+            connection_string, **LOGIN | login, options=options
         )
 
     def batches(self, take: Callable[[Any], bool] = lambda _: True, *, ack: bool = False, **options: Any) -> list[Any]:
@@ -297,7 +305,7 @@ def test_small_batches(shell: Shell, kv: KvClient) -> None:
 
 def test_a_small_window_is_enough(kind: str, node: dcpstream_node.Node, kv: KvClient) -> None:
     kv.set_many((f"doc {number}", bytes(50_000)) for number in range(100))
-    assert len(Shell(kind, node.connection_string, buffer_bytes=64 * 1024).keys(end="latest")) == 100
+    assert len(Shell(kind, node.connection_string, ClientOptions(buffer_bytes=64 * 1024)).keys(end="latest")) == 100
 
 
 @pytest.mark.parametrize(
@@ -325,17 +333,17 @@ def free_port() -> int:
 def test_nobody_there(kind: str) -> None:
     port = free_port()
     with pytest.raises(ConnectTimeout, match=rf"127\.0\.0\.1:{port}: cannot connect"):
-        Shell(kind, f"127.0.0.1:{port}", connect_timeout_s=0.5).changes()
+        Shell(kind, f"127.0.0.1:{port}", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
 def test_somebody_who_says_nothing(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConnectTimeout):
-        Shell(kind, f"127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.5).changes()
+        Shell(kind, f"127.0.0.1:{listener.getsockname()[1]}", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
 def test_the_wrong_port(kind: str, node: dcpstream_node.Node) -> None:
     with pytest.raises(ConnectTimeout, match="is it the data port"):
-        Shell(kind, f"127.0.0.1:{node.mgmt_port}", connect_timeout_s=0.5).changes()
+        Shell(kind, f"127.0.0.1:{node.mgmt_port}", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
 @pytest.mark.parametrize(
@@ -586,7 +594,7 @@ def test_cluster_questions(node: dcpstream_node.Node, kv: KvClient) -> None:
 
 
 def test_a_vbucket_that_nobody_serves_is_missing(node: dcpstream_node.Node, kv: KvClient) -> None:
-    with BucketReader(node.connection_string, **{**LOGIN, "connect_timeout_s": 0.5}) as cluster:
+    with BucketReader(node.connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=0.5)) as cluster:
         kv._pool.of(1).ask(encode_request(Opcode.SET_VBUCKET, vbid=1, extras=b"\x02"))
         assert set(cluster.observe()) == set(range(VBUCKETS)) - {1}
         assert set(cluster.check_positions({0: StreamOffset.ZERO, 1: StreamOffset.ZERO})) == {0}
@@ -698,7 +706,7 @@ def test_a_name_with_several_addresses(kind: str, node: dcpstream_node.Node, kv:
 
 def test_a_name_that_is_none(kind: str) -> None:
     with pytest.raises(ConnectTimeout, match=r"nowhere\.invalid"):
-        Shell(kind, "nowhere.invalid", connect_timeout_s=0.5).changes()
+        Shell(kind, "nowhere.invalid", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
 def test_cuts_of_single_changes_too(kind: str, proxy: Proxy, kv: KvClient) -> None:

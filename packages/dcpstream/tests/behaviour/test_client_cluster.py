@@ -19,6 +19,7 @@ from dcpstream.client import (
     BucketReader,
     Change,
     Client,
+    ClientOptions,
     KvClient,
     RollbackTo,
     RowsRead,
@@ -47,11 +48,13 @@ def changes(
     kind: str, connection_string: str, *, connect_timeout_s: float = patient(5.0), **options: Any
 ) -> list[Change]:
     if kind == "blocking":
-        with Client(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+        with Client(connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)) as client:
             return list(client.changes(StreamOptions(**options)))
 
     async def collect() -> list[Change]:
-        async with AsyncClient(connection_string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+        async with AsyncClient(
+            connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)
+        ) as client:
             return [change async for change in client.changes(StreamOptions(**options))]
 
     return asyncio.run(asyncio.wait_for(collect(), patient(60)))
@@ -155,7 +158,7 @@ def test_a_seed_that_is_down_and_one_that_never_answers(kind: str, node: dcpstre
         down.bind(("127.0.0.1", 0))
         hosts = ",".join(f"127.0.0.1:{port}" for port in (down.getsockname()[1], silent.getsockname()[1], node.port))
         assert len(changes(kind, f"couchbase://{hosts}", end="latest")) == 1
-        with KvClient(f"couchbase://{hosts}", **LOGIN, connect_timeout_s=2.0) as kv:
+        with KvClient(f"couchbase://{hosts}", **LOGIN, options=ClientOptions(connect_timeout_s=2.0)) as kv:
             assert kv.get("doc") is not None
 
 

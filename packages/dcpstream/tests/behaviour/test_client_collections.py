@@ -18,6 +18,7 @@ from dcpstream.client import (
     BucketReader,
     Change,
     Client,
+    ClientOptions,
     CollectionEvents,
     FileOffsetStore,
     KvClient,
@@ -77,7 +78,7 @@ class Reader:
     def __init__(self, kind: str, connection_string: str) -> None:
         self.kind = kind
         self.make = lambda: (Client if kind == "blocking" else AsyncClient)(
-            connection_string, **LOGIN, connect_timeout_s=5.0
+            connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=5.0)
         )
 
     def follow(self, follower: Follower, until: Callable[[], bool] = lambda: False, **options: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, FileOffsetStore, KvClient, StreamOptions
+from dcpstream.client import Change, Client, ClientOptions, FileOffsetStore, KvClient, StreamOptions
 from dcpstream.errors import ConnectTimeout
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Opcode
@@ -39,7 +39,7 @@ def fill(node: dcpstream_node.Node, prefix: str) -> None:
 
 
 def read(node: dcpstream_node.Node, *, patience_s: float = patient(60), **options: Any) -> list[Change]:
-    with Client(node.connection_string, **LOGIN, patience_s=patience_s) as client:
+    with Client(node.connection_string, **LOGIN, options=ClientOptions(patience_s=patience_s)) as client:
         return list(client.changes(StreamOptions(end="latest", on_rollback="rewind", **options)))
 
 
@@ -158,7 +158,7 @@ def test_another_node_is_asked(tmp_path: Path) -> None:
                 list(client.changes(StreamOptions(store=store, end="latest")))
             kv.set_many((key, b"2") for key in keys)
         cluster.nodes[0].node.inject(FORGET, bucket="default")
-        with Client(cluster.connection_string, **LOGIN, patience_s=patient(10)) as client:
+        with Client(cluster.connection_string, **LOGIN, options=ClientOptions(patience_s=patient(10))) as client:
             found = list(client.changes(StreamOptions(store=store, end="latest")))
     assert sorted(change.key.decode() for change in found) == sorted(keys)
     assert {change.op for change in found} == {"mutation"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, KvClient, StreamOptions
+from dcpstream.client import Change, Client, ClientOptions, KvClient, StreamOptions
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
 from tests.kit.access import LOGIN
@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[MappedNodes]:
 
 @pytest.fixture
 def client(cluster: MappedNodes) -> Iterator[Client]:
-    with Client(cluster.connection_string, **LOGIN, connect_timeout_s=5.0) as one:
+    with Client(cluster.connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=5.0)) as one:
         yield one
 
 
@@ -130,7 +130,7 @@ def high_seqno(cluster: MappedNodes, number: int, vbid: int) -> int:
 def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None:
     """The map that the client has still names it; another node has a newer one."""
     (key,) = names("doc", 1, 1)
-    with KvClient(cluster.connection_string, **LOGIN, connect_timeout_s=2.0) as kv:
+    with KvClient(cluster.connection_string, **LOGIN, options=ClientOptions(connect_timeout_s=2.0)) as kv:
         kv.set(key, "1")
         cluster.move(1, 0, 1)
         cluster.crash(0)
@@ -155,10 +155,10 @@ def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None
 def test_addresses_of_another_network(dialled: str, network: str | None, host: str) -> None:
     with dcpstream_node.Node(vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}) as node:
         string = f"couchbase://{dialled}:{node.port}"
-        with KvClient(string, **LOGIN, network=network) as kv:
+        with KvClient(string, **LOGIN, options=ClientOptions(network=network)) as kv:
             kv.set("doc", "{}")
             assert [address.host for address in kv.map.nodes] == [host]
-        with Client(string, **LOGIN, network=network) as client:
+        with Client(string, **LOGIN, options=ClientOptions(network=network)) as client:
             assert len(list(client.changes(StreamOptions(end="latest")))) == 1
             assert [address.host for address in client.cluster.map.nodes] == [host]
 

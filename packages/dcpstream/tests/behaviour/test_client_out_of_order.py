@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import Change, Client, FileOffsetStore, KvClient
+from dcpstream.client import Change, Client, ClientOptions, FileOffsetStore, KvClient
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.client.stream_options import StreamOptions
@@ -89,7 +89,10 @@ def test_a_first_read_has_every_document_once(node: dcpstream_node.Node, tmp_pat
 
 
 def test_what_a_cut_repeats_is_told(node: dcpstream_node.Node) -> None:
-    with Proxy(node.port) as proxy, Client(proxy.connection_string, **LOGIN, buffer_bytes=65536) as client:
+    with (
+        Proxy(node.port) as proxy,
+        Client(proxy.connection_string, **LOGIN, options=ClientOptions(buffer_bytes=65536)) as client,
+    ):
         assert client.cluster.map.nodes
         proxy.cut_after(30_000, 60_000)
         documents, controls = follow(

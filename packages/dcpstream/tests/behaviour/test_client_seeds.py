@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dcpstream.client import AsyncClient, BucketReader, Client, KvClient, StreamOptions
+from dcpstream.client import AsyncClient, BucketReader, Client, ClientOptions, KvClient, StreamOptions
 from dcpstream.errors import ConnectTimeout, KeyNotFound, StatusError
 from dcpstream_node import Node
 from dcpstream_node.testing.faults import NodeFaults
@@ -22,27 +22,27 @@ Read = Callable[[str, float], list[str]]
 
 
 def read_stream(string: str, connect_timeout_s: float) -> list[str]:
-    with Client(string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+    with Client(string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)) as client:
         return [change.key.decode() for change in client.changes(StreamOptions(end="latest"))]
 
 
 def read_async(string: str, connect_timeout_s: float) -> list[str]:
     async def run() -> list[str]:
-        async with AsyncClient(string, **LOGIN, connect_timeout_s=connect_timeout_s) as client:
+        async with AsyncClient(string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)) as client:
             return [change.key.decode() async for change in client.changes(StreamOptions(end="latest"))]
 
     return asyncio.run(run())
 
 
 def read_document(string: str, connect_timeout_s: float) -> list[str]:
-    with KvClient(string, **LOGIN, connect_timeout_s=connect_timeout_s) as kv:
+    with KvClient(string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)) as kv:
         assert kv.stats()
         return [KEY] if kv.get(KEY) is not None else []
 
 
 def read_positions(string: str, connect_timeout_s: float) -> list[str]:
     """As the driver of the Spark source does: through a `BucketReader`, which plans and then reads."""
-    with BucketReader(string, **LOGIN, connect_timeout_s=connect_timeout_s) as cluster:
+    with BucketReader(string, **LOGIN, options=ClientOptions(connect_timeout_s=connect_timeout_s)) as cluster:
         return [KEY] * sum(cluster.high_seqnos().values())
 
 

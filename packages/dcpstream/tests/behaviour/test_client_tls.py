@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 import dcpstream_node
-from dcpstream.client import AsyncClient, BucketReader, Change, Client, KvClient, StreamOptions, TlsOptions
+from dcpstream.client import (
+    AsyncClient,
+    BucketReader,
+    Change,
+    Client,
+    ClientOptions,
+    KvClient,
+    StreamOptions,
+    TlsOptions,
+)
 from dcpstream.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -57,14 +66,21 @@ def secured(node: dcpstream_node.Node, identity: Identity) -> Iterator[TlsServer
         yield running
 
 
+def arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a client: user and password are its own, the others are options."""
+    login = {name: value for name, value in given.items() if name in LOGIN}
+    others = {name: value for name, value in given.items() if name not in LOGIN}
+    return {**LOGIN, **login, "options": ClientOptions(**{"connect_timeout_s": TIMEOUT_S, **others})}
+
+
 def blocking(connection_string: str, **options: Any) -> list[Change]:
-    with Client(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
+    with Client(connection_string, **arguments(options)) as client:
         return list(client.changes(StreamOptions(end="latest")))
 
 
 def asynchronous(connection_string: str, **options: Any) -> list[Change]:
     async def collect() -> list[Change]:
-        async with AsyncClient(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
+        async with AsyncClient(connection_string, **arguments(options)) as client:
             return [change async for change in client.changes(StreamOptions(end="latest"))]
 
     return asyncio.run(asyncio.wait_for(collect(), patient(30)))
@@ -79,7 +95,7 @@ def keys_of_asynchronous_changes(connection_string: str, **options: Any) -> set[
 
 
 def keys_of_documents(connection_string: str, **options: Any) -> set[str]:
-    with KvClient(connection_string, **{**LOGIN, "connect_timeout_s": TIMEOUT_S, **options}) as client:
+    with KvClient(connection_string, **arguments(options)) as client:
         return {"doc"} if client.get("doc") is not None else set()
 
 
@@ -95,7 +111,7 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 def test_changes_and_documents(secured: TlsServer, authority: Authority) -> None:
     tls = TlsOptions(trust=authority.path)
     values = {f"doc {number}": b"x" * 20_000 for number in range(200)}
-    with KvClient(secured.connection_string, **LOGIN, tls=tls) as kv:
+    with KvClient(secured.connection_string, **LOGIN, options=ClientOptions(tls=tls)) as kv:
         kv.set_many(values.items())
         found = kv.get("doc 7")
         assert found is not None
@@ -158,7 +174,8 @@ def test_a_client_certificate_is_the_login(authority: Authority, identity: Ident
         cluster_map = json.loads(config())
         cluster_map["nodesExt"][0]["services"] = {"kvSSL": server.port}
         fake.cluster_map = json.dumps(cluster_map).encode()
-        with BucketReader(server.connection_string, bucket="default", tls=tls, connect_timeout_s=TIMEOUT_S) as cluster:
+        options = ClientOptions(tls=tls, connect_timeout_s=TIMEOUT_S)
+        with BucketReader(server.connection_string, bucket="default", options=options) as cluster:
             assert cluster.map.vbucket_count == 4
             assert [node.kv_port for node in cluster.map.nodes] == [server.port]
         assert server.subjects == ["reader"]
@@ -193,7 +210,7 @@ def test_tasks_of_spark(secured: TlsServer, authority: Authority) -> None:
     given = {"connectionString": secured.connection_string, "username": "Administrator", "password": "password"}
     more = {"bucket": "default", "trustCertificate": authority.path, "readStable": "true", "numPartitions": "1"}
     options = pickle.loads(pickle.dumps(SourceOptions.parse({**given, **more})))
-    with KvClient(secured.connection_string, **LOGIN, tls=options.tls) as kv:
+    with KvClient(secured.connection_string, **LOGIN, options=ClientOptions(tls=options.tls)) as kv:
         kv.set_many((f"of spark {number}", "{}") for number in range(10))
     coordinator = Coordinator(options, default_start=OffsetSpec("earliest"))
     planned = coordinator.ranges_between(*coordinator.batch())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dcpstream.cli import exits
-from dcpstream.client import BucketReader, Client, KvClient
+from dcpstream.client import BucketReader, Client, ClientOptions, KvClient
 from dcpstream.client.machine.nodes import nodes, retry
 from dcpstream.client.machine.nodes.retry import PROTOCOL_ERRORS_MAX
 from dcpstream.errors import (
@@ -550,7 +550,7 @@ def cluster_of(server: HostileServer, timeout_s: float = LONG_S) -> BucketReader
         username="Administrator",
         password="password",
         bucket="default",
-        connect_timeout_s=timeout_s,
+        options=ClientOptions(connect_timeout_s=timeout_s),
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from dcpstream.client.settings.options import MAX_BUFFER_BYTES
+from dcpstream.client.settings.client_options import MAX_BUFFER_BYTES
 from dcpstream.errors import ConfigError, CorruptLog
 from dcpstream.model import Manifest
 from dcpstream.wire.frames import MAX_FRAME_BYTES

@@ -190,16 +190,7 @@ class RowWriter:
     def _connect(self) -> DocumentWriter:
         options, given = self._options, self._options.connection
         return DocumentWriter(
-            access(
-                given.connection_string,
-                given.username,
-                given.password,
-                given.bucket,
-                given.tls,
-                given.sasl_mechanism,
-                given.network,
-            ),
-            given.connect_timeout_s,
+            access(given.connection_string, given.username, given.password, given.bucket, given.client_options),
             durability=options.durability,
             durability_timeout_ms=round(options.durability_timeout_s * 1000),
             retry_timeout_s=options.retry_timeout_s,

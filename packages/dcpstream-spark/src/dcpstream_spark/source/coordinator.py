@@ -116,11 +116,7 @@ def open_cluster(options: SourceOptions) -> BucketReader:
         username=options.username,
         password=options.password,
         bucket=options.bucket,
-        tls=options.tls,
-        sasl_mechanism=options.sasl_mechanism,
-        network=options.network,
-        connect_timeout_s=options.connect_timeout_s,
-        name="dcpstream-spark",
+        options=options.client_options,
     )
 
 

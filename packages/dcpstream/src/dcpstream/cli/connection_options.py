@@ -115,7 +115,7 @@ class BucketAccess:
         return KvClient(self.connection_string, collection=collection, **self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
-        from dcpstream.client import TlsOptions
+        from dcpstream.client import ClientOptions, TlsOptions
 
         tls = None
         if (
@@ -130,10 +130,12 @@ class BucketAccess:
             "username": "" if has_certificate else self.username,
             "password": "" if has_certificate else self.password,
             "bucket": self.bucket,
-            "tls": tls,
-            "sasl_mechanism": self.sasl_mechanism,
-            "network": self.network,
-            "connect_timeout_s": self.connect_timeout,
+            "options": ClientOptions(
+                tls=tls,
+                sasl_mechanism=self.sasl_mechanism,
+                network=self.network,
+                connect_timeout_s=self.connect_timeout,
+            ),
         }
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         VbucketRange,
     )
     from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
+    from dcpstream.client.settings.client_options import ClientOptions
     from dcpstream.client.settings.tls import TlsOptions
     from dcpstream.client.stream_options import StreamOptions
 
@@ -45,6 +46,7 @@ __all__ = [
     "BucketReader",
     "Change",
     "Client",
+    "ClientOptions",
     "CollectionEvents",
     "FileOffsetStore",
     "KvClient",
@@ -68,6 +70,7 @@ _HOME_OF = {
     "BranchState": "dcpstream.client.machine.resume",
     "Change": "dcpstream.client.machine.reader.changes",
     "Client": "dcpstream.client.blocking.client",
+    "ClientOptions": "dcpstream.client.settings.client_options",
     "BucketReader": "dcpstream.client.blocking.bucket_reader",
     "CollectionEvents": "dcpstream.client.machine.values",
     "FileOffsetStore": "dcpstream.client.offsets",

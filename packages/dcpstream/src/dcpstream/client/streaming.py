@@ -20,7 +20,7 @@ from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.values import CollectionEvents, R, ReaderOutput, RollbackEvent, RowsRead
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
-from dcpstream.client.settings.options import ConnectOptions, dcp_settings
+from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.client.stream_options import OnRollback, StreamOptions
 from dcpstream.model import FailoverLog, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
@@ -45,21 +45,6 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionDefaults:
-    """The options of a client for the connections of its streams.
-
-    Attributes:
-        name: of the connections.
-        buffer_bytes: the flow-control window of each.
-        patience_s: how long a node may stay away; see `ReadRules`.
-    """
-
-    name: str
-    buffer_bytes: int
-    patience_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class KnownBucket:
     """The state of a bucket before a stream begins.
 
@@ -81,8 +66,8 @@ class StreamRun(Generic[R]):
         options: of the stream.
         converter: makes the user's rows.
         known: the state of the bucket.
-        connect_options: of connections for questions.
-        defaults: of the client.
+        connect_options: of connections.
+        patience_s: how long a node may stay away; see `ReadRules`.
         random: for nonces and pauses.
         now: seconds of a monotonic clock.
 
@@ -96,22 +81,20 @@ class StreamRun(Generic[R]):
         converter: Converter[R],
         known: KnownBucket,
         connect_options: ConnectOptions,
-        defaults: ConnectionDefaults,
+        patience_s: float,
         random: Random,
         now: float,
     ) -> None:
         self._options = options
         ranges = options.ranges(known.map.vbucket_count, known.saved, known.observed)
-        settings = dcp_settings(
-            defaults.name,
-            defaults.buffer_bytes,
+        settings = connect_options.settings.for_columns(
             options.wanted_columns,
             out_of_order=not converter.keeps_frames and options.may_come_out_of_order(ranges),
         )
         form = replace(connect_options, arrow=converter.is_arrow, frames=converter.keeps_frames, settings=settings)
         self.nodes = Nodes(form, random)
         self.nodes.map = known.map
-        self.reader = StreamReader(ranges, self.nodes, random, converter, options.rules(defaults.patience_s), now)
+        self.reader = StreamReader(ranges, self.nodes, random, converter, options.rules(patience_s), now)
         self.positions = Positions(ranges, options.offset_store, known.saved)
         self.positions.branches = self.reader.branches
 

@@ -20,19 +20,13 @@ from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
+from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.connection_string import ConnectionString
-from dcpstream.client.settings.options import (
-    BUFFER_BYTES,
-    CONNECT_TIMEOUT_S,
-    PATIENCE_S,
-    access,
-    check_buffer_bytes,
-)
+from dcpstream.client.settings.options import access
 from dcpstream.client.settings.srv import resolve_seeds
-from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import traced_async
 from dcpstream.client.stream_options import DEFAULTS, StreamOptions
-from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, Messages, StreamRun
+from dcpstream.client.streaming import KnownBucket, Messages, StreamRun
 from dcpstream.model import StreamOffset, VbucketMap
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -70,18 +64,12 @@ class AsyncClient:
         username: str = "",
         password: str = "",
         bucket: str,
-        tls: TlsOptions | None = None,
-        sasl_mechanism: str | None = None,
-        network: str | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        patience_s: float = PATIENCE_S,
-        buffer_bytes: int = BUFFER_BYTES,
-        name: str = "dcpstream",
+        options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:
-        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
+        given = access(connection_string, username, password, bucket, options)
         self._unresolved: ConnectionString | None = given.parsed
-        self._options = given.connect_options(connect_timeout_s, name)
-        self._defaults = ConnectionDefaults(name, check_buffer_bytes(buffer_bytes), patience_s)
+        self._options = given.connect_options()
+        self._patience_s = options.patience_s
         self._clock = SystemClock()
         self._random = SystemRandom()
         self._was_reached = False
@@ -156,7 +144,7 @@ class AsyncClient:
         own = options.own_vbuckets(found.vbucket_count)
         observed = (await self._observe(own))[1] if options.needs_observation else {}
         known, now = KnownBucket(found, saved, observed), self._clock.monotonic()
-        return StreamRun(options, converter, known, self._options, self._defaults, self._random, now)
+        return StreamRun(options, converter, known, self._options, self._patience_s, self._random, now)
 
     def _outputs(
         self, run: StreamRun[R], is_over: Callable[[], bool] | None = None
@@ -191,7 +179,7 @@ class AsyncClient:
             seeds = await asyncio.to_thread(resolve_seeds, self._unresolved)
             self._options = replace(self._options, seeds=seeds)
             self._unresolved = None
-        nodes = Nodes(self._options, self._random, was_reached=self._was_reached)
+        nodes = Nodes(self._options.for_questions, self._random, was_reached=self._was_reached)
         machine = Questions([map_question()], nodes, self._random, self._deadline())
         sockets = AsyncSockets(machine, nodes, self._clock)
         try:

@@ -32,18 +32,10 @@ from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import OnPurgeGap, RollbackPolicy, check_purge_gap
 from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, VbucketRange
+from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions, check_buffer_bytes
 from dcpstream.client.settings.connection_string import ConnectionString
-from dcpstream.client.settings.options import (
-    BUFFER_BYTES,
-    CONNECT_TIMEOUT_S,
-    ConnectOptions,
-    DcpSettings,
-    access,
-    check_buffer_bytes,
-    dcp_settings,
-)
+from dcpstream.client.settings.options import ConnectOptions, DcpSettings, access
 from dcpstream.client.settings.srv import resolve_seeds
-from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.spans import connect_span
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConnectTimeout, DcpstreamError, NotSupported, UnknownCommand
@@ -78,9 +70,8 @@ class BucketReader:
     is made again.
 
     Args:
-        connection_string, username, password, bucket, tls, sasl_mechanism, network: as for `Client`.
-        connect_timeout_s: limit for connecting; also for each question.
-        name: what the connections are called in the node's statistics; a unique part is appended.
+        connection_string, username, password, bucket: as for `Client`.
+        options: of the client.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -95,18 +86,13 @@ class BucketReader:
         username: str = "",
         password: str = "",
         bucket: str,
-        tls: TlsOptions | None = None,
-        sasl_mechanism: str | None = None,
-        network: str | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        name: str = "dcpstream",
+        options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:
-        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
+        given = access(connection_string, username, password, bucket, options)
         self._unresolved: ConnectionString | None = given.parsed
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
-        self._options = given.connect_options(connect_timeout_s, name)
-        self._name = name
+        self._options = given.connect_options()
         self._was_reached = False
         self._observer = Observer()
         self._is_complete = True
@@ -222,7 +208,7 @@ class BucketReader:
         options: StreamOptions = PLANNED,
         *,
         selection: Selection | FixedSelection | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         bucket_uuid: str = "",
         row_filter: RowFilter | None = None,
         missing: Missing = "null",
@@ -243,7 +229,7 @@ class BucketReader:
                 is always an output while no row of its vbucket was given; `on_rollback` only decides the default of
                 `purge_gap`. An `idle_timeout_s` of None is IDLE_TIMEOUT_S.
             selection: the collections of a plan, instead of `options.collections`.
-            buffer_bytes: flow-control window of each connection; memory is bounded by it.
+            buffer_bytes: flow-control window of each connection, instead of that of `ClientOptions`.
             bucket_uuid: the uuid that the bucket must have; empty for any.
             row_filter: leaves out rows before their values are built; events are not filtered.
             missing: "null" fills the other columns of CHANGE_SCHEMA with nulls, "drop" leaves them out.
@@ -254,7 +240,6 @@ class BucketReader:
             ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
             RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
         """
-        check_buffer_bytes(buffer_bytes)
         options.check_for("read_ranges")
         columns = options.columns
         converter = ArrowConverter(
@@ -273,7 +258,10 @@ class BucketReader:
         # A position on a branch, or an end that was planned on one, is from a bucket that was there.
         is_known = any(one.planned_vbuuid for one in ranges)
         needed = columns if columns is None or row_filter is None else (*columns, *row_filter.columns)
-        return self._read(make_reader, dcp_settings(self._name, buffer_bytes, needed), is_known, bucket_uuid)
+        settings = self._options.settings
+        if buffer_bytes is not None:
+            settings = replace(settings, buffer_bytes=check_buffer_bytes(buffer_bytes))
+        return self._read(make_reader, settings.for_columns(needed), is_known, bucket_uuid)
 
     def _read(
         self,
@@ -384,7 +372,7 @@ class BucketReader:
         return machine
 
     def _new_control(self) -> Nodes:
-        return Nodes(self._options, self._random, was_reached=self._was_reached)
+        return Nodes(self._options.for_questions, self._random, was_reached=self._was_reached)
 
     def __enter__(self) -> BucketReader:
         """The cluster itself."""

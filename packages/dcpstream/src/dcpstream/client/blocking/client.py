@@ -16,11 +16,10 @@ from dcpstream.client.machine.reader.messages import MessageConverter
 from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
-from dcpstream.client.settings.options import BUFFER_BYTES, CONNECT_TIMEOUT_S, PATIENCE_S, check_buffer_bytes
-from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.spans import traced
 from dcpstream.client.stream_options import DEFAULTS, StreamOptions
-from dcpstream.client.streaming import ConnectionDefaults, KnownBucket, Messages, StreamRun
+from dcpstream.client.streaming import KnownBucket, Messages, StreamRun
 from dcpstream.model import StreamOffset
 from dcpstream.runtime import SystemClock, SystemRandom
 
@@ -62,15 +61,7 @@ class Client:
         connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
         username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
         bucket: its name.
-        tls: certificates, for `couchbases://`.
-        sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None for the strongest.
-        network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
-        connect_timeout_s: limit for connecting to a cluster that does not answer. A bucket that does not exist is an
-            error at once, because the usual cause is a wrong name.
-        patience_s: how long a node may stay away while a stream runs, or listen without having its bucket, refuse a
-            vbucket, end its stream at once, or tell an older version of the bucket's collections than is known.
-        buffer_bytes: flow-control window of each connection: the bound of memory.
-        name: what the connections are called in the node's statistics.
+        options: of the client.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -83,26 +74,12 @@ class Client:
         username: str = "",
         password: str = "",
         bucket: str,
-        tls: TlsOptions | None = None,
-        sasl_mechanism: str | None = None,
-        network: str | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        patience_s: float = PATIENCE_S,
-        buffer_bytes: int = BUFFER_BYTES,
-        name: str = "dcpstream",
+        options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:
         self.cluster = BucketReader(
-            connection_string,
-            username=username,
-            password=password,
-            bucket=bucket,
-            tls=tls,
-            sasl_mechanism=sasl_mechanism,
-            network=network,
-            connect_timeout_s=connect_timeout_s,
-            name=name,
+            connection_string, username=username, password=password, bucket=bucket, options=options
         )
-        self._defaults = ConnectionDefaults(name, check_buffer_bytes(buffer_bytes), patience_s)
+        self._patience_s = options.patience_s
         self._clock = SystemClock()
 
     def stream(self, options: StreamOptions = DEFAULTS) -> Generator[Batch, None, None]:
@@ -213,7 +190,7 @@ class Client:
         if options.end is None:
             cluster.rest()  # the stream may last for days
         now = self._clock.monotonic()
-        return StreamRun(options, converter, known, cluster.connect_options, self._defaults, SystemRandom(), now)
+        return StreamRun(options, converter, known, cluster.connect_options, self._patience_s, SystemRandom(), now)
 
     def _outputs(
         self, run: StreamRun[R], is_over: Callable[[], bool] | None = None

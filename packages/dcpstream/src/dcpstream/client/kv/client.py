@@ -14,8 +14,8 @@ from dcpstream.client.kv.connection import Answered
 from dcpstream.client.kv.pool import KvPool
 from dcpstream.client.kv.windows import Operation, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
-from dcpstream.client.settings.options import CONNECT_TIMEOUT_S, access
-from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
+from dcpstream.client.settings.options import access
 from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketMap, vbucket_of_key
@@ -93,8 +93,7 @@ class KvClient:
         connection_string: as for `Client`.
         username, password, bucket: of the bucket; no user and password with a client certificate.
         collection: "scope.collection" or "collection"; the default collection if None.
-        connect_timeout_s: limit for the first connection, and for making others.
-        tls, sasl_mechanism, network: as for `Client`.
+        options: of the client.
 
     Raises:
         ConfigError, AuthenticationFailed, ConnectTimeout: when first used.
@@ -108,14 +107,11 @@ class KvClient:
         bucket: str = "default",
         *,
         collection: str | None = None,
-        tls: TlsOptions | None = None,
-        sasl_mechanism: str | None = None,
-        network: str | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:
-        given = access(connection_string, username, password, bucket, tls, sasl_mechanism, network)
+        given = access(connection_string, username, password, bucket, options)
         self._bucket, self._seeds = bucket, given.parsed.seeds
-        self._pool = KvPool(given, connect_timeout_s)
+        self._pool = KvPool(given)
         self._windows = Windows(self._pool)
         self._collection = collection
         self._prefix: bytes | None = None

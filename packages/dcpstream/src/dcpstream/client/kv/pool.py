@@ -25,14 +25,13 @@ class KvPool:
     """The connections; each is made when it is needed.
 
     Args:
-        given: addresses, login and TLS.
-        connect_timeout_s: limit for making a connection with authentication.
+        given: addresses, login, TLS and options.
         is_unordered: whether nodes may answer out of order. A durable write then does not hold up the others.
     """
 
-    def __init__(self, given: Access, connect_timeout_s: float, *, is_unordered: bool = False) -> None:
+    def __init__(self, given: Access, *, is_unordered: bool = False) -> None:
         self._given = given
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s = given.options.connect_timeout_s
         self._is_unordered = is_unordered
         self._seeds: tuple[NodeAddress, ...] = ()
         self._context: ssl.SSLContext | None = None

@@ -129,8 +129,7 @@ class DocumentWriter:
     """Writes documents of one bucket.
 
     Args:
-        given: addresses, login and TLS.
-        connect_timeout_s: limit for making a connection.
+        given: addresses, login, TLS and options.
         durability: of every write.
         durability_timeout_ms: after which a node gives up a durable write; 0 for its own time-out.
         retry_timeout_s: limit of repetitions.
@@ -141,7 +140,6 @@ class DocumentWriter:
     def __init__(
         self,
         given: Access,
-        connect_timeout_s: float,
         *,
         durability: Durability = Durability.NONE,
         durability_timeout_ms: int = 0,
@@ -152,7 +150,7 @@ class DocumentWriter:
     ) -> None:
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_s
-        self._pool = KvPool(given, connect_timeout_s, is_unordered=durability is not Durability.NONE)
+        self._pool = KvPool(given, is_unordered=durability is not Durability.NONE)
         self._windows = Windows(
             self._pool,
             is_reconnecting=True,

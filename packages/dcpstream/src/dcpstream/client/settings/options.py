@@ -8,35 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from dcpstream.client.settings.client_options import (
+    BUFFER_BYTES,
+    CLIENT_DEFAULTS,
+    ClientOptions,
+    checked_mechanism,
+)
 from dcpstream.client.settings.connection_string import ConnectionString, parse
 from dcpstream.client.settings.tls import TlsOptions, tls_options
 from dcpstream.dcp.controls import asked_by_client
-from dcpstream.dcp.sasl import MECHANISMS
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import OpenFlag
 
-CONNECT_TIMEOUT_S = 10.0
-"""Seconds for connecting to a cluster, with authentication and bucket, before ConnectTimeout."""
-
-PATIENCE_S = 300.0
-"""Seconds that a node may stay away before a stream gives up; an automatic failover takes up to 120 s."""
-
 MAX_BATCH_ROWS = 10_000
 """Rows of a batch at most: the best size for Spark."""
 
-MIN_BUFFER_BYTES = 64 * 1024
-"""Smallest flow-control window: below it the node waits for acknowledgements most of the time."""
-
-MAX_BUFFER_BYTES = 1024 * 1024 * 1024
-"""Largest flow-control window."""
-
 NOOP_INTERVAL_S = 20
 """Seconds between NOOPs of the node: the least that all server versions allow."""
-
-BUFFER_BYTES = 4 * 1024 * 1024
-"""Default flow-control window in bytes: what the node may have sent before it was consumed, hence the bound of memory
-for a connection, and of the bytes that are read in vain when a read ends inside a snapshot."""
 
 _VALUE_COLUMNS = frozenset(("value", "value_text", "xattrs"))
 
@@ -96,6 +85,16 @@ class DcpSettings:
             flags |= OpenFlag.INCLUDE_XATTRS
         return int(flags)
 
+    def for_columns(self, columns: Sequence[str] | None, *, out_of_order: bool = False) -> DcpSettings:
+        """The settings of a connection that needs only some columns."""
+        wanted = None if columns is None else frozenset(columns)
+        return replace(
+            self,
+            xattrs=wanted is None or "xattrs" in wanted,
+            no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
+            out_of_order=out_of_order,
+        )
+
     def controls(self) -> list[tuple[str, str, bool]]:
         """(name, value, must be granted) in the order in which they are sent."""
         return asked_by_client(self)
@@ -125,30 +124,10 @@ class ConnectOptions:
     tls: TlsOptions | None = None
     frames: bool = False
 
-
-def check_buffer_bytes(buffer_bytes: int) -> int:
-    """The flow-control window, checked.
-
-    Raises:
-        ConfigError: it is too small or too large.
-    """
-    if not MIN_BUFFER_BYTES <= buffer_bytes <= MAX_BUFFER_BYTES:
-        raise ConfigError("buffer_bytes", buffer_bytes, f"{MIN_BUFFER_BYTES} to {MAX_BUFFER_BYTES}")
-    return buffer_bytes
-
-
-def dcp_settings(
-    name: str, buffer_bytes: int, columns: Sequence[str] | None, *, out_of_order: bool = False
-) -> DcpSettings:
-    """The settings of a connection that needs only some columns."""
-    wanted = None if columns is None else frozenset(columns)
-    return DcpSettings(
-        name=name,
-        buffer_bytes=buffer_bytes,
-        xattrs=wanted is None or "xattrs" in wanted,
-        no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
-        out_of_order=out_of_order,
-    )
+    @property
+    def for_questions(self) -> ConnectOptions:
+        """The options of connections that ask questions and have no stream."""
+        return replace(self, settings=DcpSettings(name=f"{self.settings.name}:control"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,49 +137,43 @@ class Access:
     Attributes:
         parsed: the connection string, with the network to use.
         login: user, password and bucket.
-        tls: None without TLS.
+        tls: those of the program and of the connection string; None without TLS.
+        options: of the client.
     """
 
     parsed: ConnectionString
     login: Login
     tls: TlsOptions | None
+    options: ClientOptions
 
-    def connect_options(self, connect_timeout_s: float, name: str) -> ConnectOptions:
-        """The options of connections for questions; those for streams are derived from them."""
+    def connect_options(self) -> ConnectOptions:
+        """The options of connections; those for streams and for questions are derived from them."""
         return ConnectOptions(
             seeds=self.parsed.seeds,
             network=self.parsed.network,
             login=self.login,
-            connect_timeout_s=connect_timeout_s,
+            connect_timeout_s=self.options.connect_timeout_s,
             arrow=False,
-            settings=DcpSettings(name=f"{name}:control"),
+            settings=DcpSettings(name=self.options.name, buffer_bytes=self.options.buffer_bytes),
             tls=self.tls,
         )
 
 
 def access(
-    connection_string: str,
-    username: str,
-    password: str,
-    bucket: str,
-    tls: TlsOptions | None = None,
-    sasl_mechanism: str | None = None,
-    network: str | None = None,
+    connection_string: str, username: str, password: str, bucket: str, options: ClientOptions = CLIENT_DEFAULTS
 ) -> Access:
-    """Check the user's arguments; where one is None, the options of the connection string count.
+    """Check the user's arguments; where an option is None, that of the connection string counts.
 
     Args:
         username, password: empty with a client certificate, and only then.
-        sasl_mechanism: one of `MECHANISMS`, None for the strongest that the node offers.
-        network: as `ConnectionString.network`.
 
     Raises:
         ConfigError: an option is not allowed.
     """
     parsed = parse(connection_string)
-    secured = tls_options(tls, parsed.options, is_secure=parsed.is_secure)
+    secured = tls_options(options.tls, parsed.options, is_secure=parsed.is_secure)
     by_certificate = secured is not None and secured.certificate is not None
-    mechanism = sasl_mechanism or parsed.options.get("sasl_mechanism")
+    mechanism = options.sasl_mechanism or parsed.options.get("sasl_mechanism")
     if by_certificate and (username or password or mechanism):
         message = (
             "a client certificate is given together with a user, a password or a mechanism. The node knows the user by "
@@ -210,9 +183,7 @@ def access(
     if not by_certificate and not username:
         raise ConfigError("username", username, "a name, unless a client certificate is given")
     if mechanism is not None:
-        mechanism = mechanism.upper()
-        if mechanism not in MECHANISMS:
-            raise ConfigError("sasl_mechanism", mechanism, f"one of {', '.join(MECHANISMS)}")
+        mechanism = checked_mechanism(mechanism)
         if mechanism == "PLAIN" and secured is None:
             message = (
                 "the mechanism PLAIN sends the password as it is, so it needs TLS. Begin the connection string with "
@@ -227,4 +198,4 @@ def access(
         mechanism=mechanism,
         by_certificate=by_certificate,
     )
-    return Access(replace(parsed, network=network or parsed.network), login, secured)
+    return Access(replace(parsed, network=options.network or parsed.network), login, secured, options)

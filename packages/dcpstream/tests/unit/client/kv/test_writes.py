@@ -40,8 +40,8 @@ def node() -> Iterator[dcpstream_node.Node]:
 
 
 def writer_of(node: dcpstream_node.Node, **options: Any) -> DocumentWriter:
-    given = access(node.connection_string, "Administrator", "password", "default", None, None, None)
-    return DocumentWriter(given, 10.0, **options)
+    given = access(node.connection_string, "Administrator", "password", "default")
+    return DocumentWriter(given, **options)
 
 
 def kinds(outcomes: list[Outcome | None]) -> list[str]:

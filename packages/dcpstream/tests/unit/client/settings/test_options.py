@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.client.settings.client_options import ClientOptions
 from dcpstream.client.settings.options import access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
@@ -20,7 +21,10 @@ def test_plain() -> None:
     assert given.tls is None
     assert not given.login.allow_plain
     assert given.parsed.network == "external"
-    assert access("couchbase://a?network=external", **LOGIN, network="default").parsed.network == "default"
+    assert (
+        access("couchbase://a?network=external", **LOGIN, options=ClientOptions(network="default")).parsed.network
+        == "default"
+    )
 
 
 def test_tls_lets_plain_be_the_last_resort() -> None:
@@ -28,12 +32,12 @@ def test_tls_lets_plain_be_the_last_resort() -> None:
     assert given.tls == TlsOptions()
     assert given.login.allow_plain
     assert not access("couchbases://a?tls_verify=none", **LOGIN).login.allow_plain, "nobody knows who would read it"
-    assert given.connect_options(5.0, "n").tls == TlsOptions()
+    assert given.connect_options().tls == TlsOptions()
 
 
 def test_what_the_program_says_wins_over_the_string() -> None:
     text = "couchbases://a?trust_certificate=x.pem&tls_verify=none&sasl_mechanism=plain"
-    given = access(text, **LOGIN, tls=TlsOptions(trust="y.pem"), sasl_mechanism="scram-sha1")
+    given = access(text, **LOGIN, options=ClientOptions(tls=TlsOptions(trust="y.pem"), sasl_mechanism="scram-sha1"))
     assert given.tls == TlsOptions(trust="y.pem", verify=False)
     assert given.login.mechanism == "SCRAM-SHA1"
     assert access(text, **LOGIN).login.mechanism == "PLAIN"
@@ -48,13 +52,13 @@ def test_a_client_certificate_is_the_login() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "option"),
     [
-        ("couchbase://a", {**LOGIN, "tls": TlsOptions()}, "tls"),
+        ("couchbase://a", {**LOGIN, "options": ClientOptions(tls=TlsOptions())}, "tls"),
         ("couchbase://a?tls_verify=none", LOGIN, "tls_verify"),
         ("couchbases://a?tls_verify=maybe", LOGIN, "tls_verify"),
-        ("couchbase://a", {**LOGIN, "sasl_mechanism": "PLAIN"}, "sasl_mechanism"),
-        ("couchbases://a", {**LOGIN, "sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
-        ("couchbases://a", {**LOGIN, "tls": PAIR}, "username"),
-        ("couchbases://a", {**NOBODY, "tls": PAIR, "sasl_mechanism": "PLAIN"}, "username"),
+        ("couchbase://a", {**LOGIN, "options": ClientOptions(sasl_mechanism="PLAIN")}, "sasl_mechanism"),
+        ("couchbases://a?sasl_mechanism=GSSAPI", LOGIN, "sasl_mechanism"),
+        ("couchbases://a", {**LOGIN, "options": ClientOptions(tls=PAIR)}, "username"),
+        ("couchbases://a", {**NOBODY, "options": ClientOptions(tls=PAIR, sasl_mechanism="PLAIN")}, "username"),
         ("couchbases://a", NOBODY, "username"),
     ],
 )
@@ -70,6 +74,7 @@ def test_a_key_without_a_certificate() -> None:
 
 
 def test_no_secret_in_texts() -> None:
-    given = access("couchbases://a", **NOBODY, tls=TlsOptions(certificate="c", key="k", key_password="secret word"))
+    tls = TlsOptions(certificate="c", key="k", key_password="secret word")
+    given = access("couchbases://a", **NOBODY, options=ClientOptions(tls=tls))
     assert "secret word" not in repr(given)
     assert "hidden" not in repr(access("couchbase://a", username="u", password="hidden", bucket="b"))
