@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     def make(bucket: FaultyBucket, **options: Any) -> DocumentWriter:
         monkeypatch.setattr("dcpstream.client.kv.windows.FIRST_PAUSE_S", 0.0)
         monkeypatch.setattr("dcpstream.client.kv.writes.KvPool", lambda *_, **__: cast("Any", bucket))
-        return DocumentWriter(cast("Any", None), 1.0, window_ops=7, **options)
+        return DocumentWriter(cast("Any", None), window_ops=7, **options)
 
     return make
 
