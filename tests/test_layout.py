@@ -12,9 +12,9 @@ LAB = ROOT / "lab" / "tests"
 MIRRORS = {
     **{ROOT / "packages" / folder / "tests" / "unit": ROOT / "packages" / folder / "src" / name
        for folder, name in PACKAGES.items()},
-    ROOT / "tests" / "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
     LAB / "bench": ROOT / "lab" / "bench",
     LAB / "chaos": ROOT / "lab" / "chaos",
+    LAB / "demo": ROOT / "examples" / "demo" / "dcpstream_demo",
     LAB / "fuzz": ROOT / "lab" / "fuzz",
     LAB / "fixtures": ROOT / "tests" / "fixtures",
     LAB / "interop": ROOT / "lab" / "interop",

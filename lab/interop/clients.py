@@ -46,7 +46,6 @@ class Check:
         options: of the node, or of the cluster.
         nodes: more than one: the check has a cluster of so many nodes, which come and go while it runs.
         known: parts that are known to fail, with the reasons.
-        is_slow: runs only in `make interop` and in the slow tests.
         watches: the check whose session is captured and decoded, for tshark.
     """
 
@@ -58,7 +57,6 @@ class Check:
     options: Mapping[str, Any] = field(default_factory=dict)
     nodes: int = 1
     known: Mapping[str, str] = field(default_factory=dict)
-    is_slow: bool = False
     watches: str = ""
 
     def command(self, begin: list[str], node: Node | Cluster, authority: Path) -> list[str]:
@@ -119,7 +117,6 @@ CHECKS = [
         ("dcp", "-auth", "SCRAM-SHA256", "-history", "-kept"),
         on_disk=True,
         options=HISTORY,
-        is_slow=True,
     ),
     Check(
         "gocbcore",
@@ -137,37 +134,31 @@ CHECKS = [
         ("Feeds", "-kept", "yes"),
         on_disk=True,
         options=TLS,
-        is_slow=True,
     ),
     Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",), options=NEWER),
-    Check(
-        "java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options={**TLS, **NEWER}, is_slow=True
-    ),
+    Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options={**TLS, **NEWER}),
     Check(
         "python",
         "python-cluster",
         "durable and plain writes through rebalance, failover and replacement of a node",
         ("kv_moves.py",),
         nodes=3,
-        is_slow=True,
     ),
-    Check("python", "python-cluster-tls", "the same, TLS", ("kv_moves.py",), options=TLS, nodes=3, is_slow=True),
+    Check("python", "python-cluster-tls", "the same, TLS", ("kv_moves.py",), options=TLS, nodes=3),
     Check(
         "gocbcore",
         "gocbcore-cluster",
         "key-value and DCP agents through rebalance, failover and replacement of a node",
         ("moves",),
         nodes=3,
-        is_slow=True,
     ),
-    Check("gocbcore", "gocbcore-cluster-tls", "the same, TLS", ("moves",), options=TLS, nodes=3, is_slow=True),
+    Check("gocbcore", "gocbcore-cluster-tls", "the same, TLS", ("moves",), options=TLS, nodes=3),
     Check(
         "java",
         "java-cluster",
         "durable and plain writes through rebalance, failover and replacement of a node",
         ("Moves",),
         nodes=3,
-        is_slow=True,
     ),
     Check(
         "java-dcp",
@@ -175,7 +166,6 @@ CHECKS = [
         "follows such writes of the Java SDK, every change once",
         ("Moves", "-follow", "yes"),
         nodes=3,
-        is_slow=True,
     ),
     Check(
         "own",
@@ -183,7 +173,6 @@ CHECKS = [
         "writes, reads and changes through rebalance, failover and replacement of a node",
         ("own_moves.py",),
         nodes=3,
-        is_slow=True,
     ),
     Check(
         "kafka-connect",
@@ -191,11 +180,10 @@ CHECKS = [
         "goes on where dcpstream ended, and the other way round (`dcpstream offsets`)",
         ("-vbuckets", "8"),
         options={"vbuckets": 8},
-        is_slow=True,
     ),
     Check("tshark", "tshark-python", "decodes a session of the Python SDK", (), watches="python-kv"),
     Check("tshark", "tshark-gocbcore", "decodes a session of gocbcore's DCP agent", (), watches="gocbcore-dcp"),
-    Check("tshark", "tshark-java", "decodes a session of java-dcp-client", (), watches="java-dcp", is_slow=True),
+    Check("tshark", "tshark-java", "decodes a session of java-dcp-client", (), watches="java-dcp"),
 ]
 
 

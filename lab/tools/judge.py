@@ -2,8 +2,8 @@
 
     python lab/tools/judge.py [SCENARIO ...]          a prefix such as s15 is enough; without any, all of them
 
-Starts a node with 1,024 vbuckets and the three users of the scenarios, runs tests/scenarios/run.py against it, and
-compares with tests/scenarios/compare.py. The node keeps its data on disk like the real server; with `--memory`, steps
+Starts a node with 1,024 vbuckets and the three users of the scenarios, runs lab/scenarios/run.py against it, and
+compares with lab/scenarios/compare.py. The node keeps its data on disk like the real server; with `--memory`, steps
 that need persistence differ. Exit status 0 only if every scenario ran and nothing differs.
 """
 
@@ -20,7 +20,7 @@ import dcpstream_node
 from tests.kit import recorded
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = ROOT / "tests" / "scenarios"
+SCENARIOS = ROOT / "lab" / "scenarios"
 REFERENCE = ROOT / "tests" / "data" / "recorded" / "server"
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},

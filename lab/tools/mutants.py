@@ -237,11 +237,7 @@ def pytest_command(tree: Path, *more: str) -> tuple[list[str], dict[str, str]]:
 def test_files(tree: Path) -> list[str]:
     """The files with tests that name rules."""
     paths = (path for folder in folders_of_tests(tree) for path in folder.glob("*/**/test_*.py"))
-    return sorted(
-        path.relative_to(tree).as_posix()
-        for path in paths
-        if "scenarios" not in path.parts and "@rule(" in path.read_text(encoding="utf-8")
-    )
+    return sorted(path.relative_to(tree).as_posix() for path in paths if "@rule(" in path.read_text(encoding="utf-8"))
 
 
 def trace(tree: Path, mutants: list[Mutant]) -> dict[str, list[str]]:

@@ -13,8 +13,7 @@ core_tests=packages/dcpstream/tests
 extras="--ignore=$core_tests/unit/arrow --ignore=$core_tests/property/test_columnar.py
     --ignore=$core_tests/unit/runtime/test_kernel.py --ignore=$core_tests/unit/runtime/test_slabs.py
     --ignore=packages/dcpstream-node/tests/behaviour/test_status_page_in_browser.py
-    --ignore=tests/simulation/test_rollback_cost.py --ignore=tests/behaviour/test_demo.py
-    --ignore=tests/demo/test_picture.py --ignore=tests/demo/test_report.py"
+    --ignore=tests/simulation/test_rollback_cost.py --ignore=tests/behaviour/test_demo.py"
 sources="$PWD/packages/dcpstream/src:$PWD/packages/dcpstream-node/src:$PWD/packages/dcpstream-spark/src"
 failed='' ran="$main (by make test)"
 

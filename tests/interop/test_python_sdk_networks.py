@@ -11,7 +11,7 @@ from dcpstream_node import Node
 from tests.kit.proxy import Proxy
 from tests.kit.sdk import check_program, needs_sdk
 
-pytestmark = needs_sdk
+pytestmark = [*needs_sdk, pytest.mark.slow]
 
 CHILD = """
 import sys

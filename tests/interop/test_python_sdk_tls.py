@@ -45,6 +45,7 @@ def test_with_a_password(node: Node, tmp_path: Path) -> None:
     assert sdk(node, trusted, "served", "Administrator", "secret-word") == "served"
 
 
+@pytest.mark.slow
 def test_with_a_certificate(node: Node, tmp_path: Path) -> None:
     trusted = written(tmp_path, "ca.pem", node.ca_certificate)
     certificate, key = node.client_certificate("ann")
@@ -52,6 +53,7 @@ def test_with_a_certificate(node: Node, tmp_path: Path) -> None:
     assert sdk(node, trusted, "served", "certificate", *map(str, files)) == "served"
 
 
+@pytest.mark.slow
 def test_a_node_that_is_not_trusted_gets_no_password(node: Node, tmp_path: Path) -> None:
     trusted = written(tmp_path, "ca.pem", Authority().certificate)
     assert sdk(node, trusted, "refused", "Administrator", "secret-word") == "refused"

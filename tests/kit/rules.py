@@ -102,8 +102,7 @@ def _notes(name: str) -> dict[str, Note]:
 
 def files_of_tests() -> list[Path]:
     """The files in which tests may name rules."""
-    found = (path for folder in folders_of_tests() for path in folder.glob("*/**/test_*.py"))
-    return sorted(path for path in found if "scenarios" not in path.parts)
+    return sorted(path for folder in folders_of_tests() for path in folder.glob("*/**/test_*.py"))
 
 
 def tests_by_rule() -> dict[str, list[str]]:

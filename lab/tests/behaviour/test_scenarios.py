@@ -1,6 +1,6 @@
 """Our node against the recordings of a real Couchbase KV engine 7.2, frame by frame.
 
-The driver and the comparison in tests/scenarios are programs of their own; each scenario gets a fresh node. A scenario
+The driver and the comparison in lab/scenarios are programs of their own; each scenario gets a fresh node. A scenario
 waits nine tenths of its time until nothing more comes, so several play at the same time.
 """
 
@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 import dcpstream_node
+from lab.layout import ROOT
 from lab.tools.patience import patient
 from tests.kit import recorded
 
-SCENARIOS = Path(__file__).parents[2] / "tests" / "scenarios"
+SCENARIOS = ROOT / "lab" / "scenarios"
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
@@ -32,7 +33,7 @@ SLOW = [
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 # Steps in which our node answers otherwise; docs/reference/differences.md names each of these scenarios and says why.
 KNOWN_DIFFERENCES = {"s34": 1, "s41": 2, "s44": 7, "s51": 6, "s54": 1, "s55": 3}
-DIFFERENCES_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
+DIFFERENCES_PAGE = ROOT / "docs" / "reference" / "differences.md"
 TIMEOUT_S = patient(240)
 """The longest recording took 100 seconds; a slow disk doubles the time of `s55` with its 46 vbuckets and streams."""
 

@@ -13,7 +13,7 @@ import pytest
 from lab.layout import python_path
 from lab.tools.patience import patient
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 RUN_TIMEOUT_S = patient(100)
 FRESH_TIMEOUT_S = patient(600)

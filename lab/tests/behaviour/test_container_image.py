@@ -23,7 +23,7 @@ from lab.tools.patience import patient
 from tests.kit.sdk import check_program
 from tests.kit.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILE = ROOT / "examples/container/Containerfile"
 LINES = FILE.read_text().splitlines()
 BUILD_S, CALL_S = patient(600.0), patient(60.0)
