@@ -128,18 +128,10 @@ def read(
         table.take(changes)
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_the_table_is_the_bucket_in_the_end(number: int, tmp_path: Path) -> None:
+def test_the_table_is_the_bucket_in_the_end(tmp_path: Path) -> None:
     seed = secrets.randbits(40)
     print(f"seed {seed}")
     run(seed, tmp_path)
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_a_stable_table_is_the_bucket_in_the_end(number: int, tmp_path: Path) -> None:
-    seed = secrets.randbits(40)
-    print(f"seed {seed}")
-    run(seed, tmp_path, is_stable=True)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
 from tests.kit.consumer_world import WRONG, Kind, run
 from tests.simulation.test_resume_model import first_seed
 
-FAST_RUNS = 60
+FAST_RUNS = 20
 SLOW_RUNS = 4_000
 TEETH_RUNS = 150
 
@@ -48,6 +48,7 @@ def test_what_a_consumer_holds_is_what_the_bucket_holds_in_many_runs(kind: Kind,
     check(kind, SLOW_RUNS, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_model_notices_a_wrong_client(name: str) -> None:
     """Seeds are fixed here: this tests the model, which must not depend on luck."""

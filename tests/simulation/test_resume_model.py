@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
 
-FAST_RUNS = 3_000
+FAST_RUNS = 1_000
 SLOW_RUNS = 100_000
 TEETH_RUNS = 20_000
 KINDS: dict[str, type[PlannedReader] | type[LiveReader]] = {"planned batches": PlannedReader, "live stream": LiveReader}
@@ -43,6 +43,7 @@ def test_nothing_is_lost_in_many_runs(kind: str) -> None:
     check(kind, SLOW_RUNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_model_notices_a_wrong_rule(name: str) -> None:
     """Seeds are fixed here: this tests the model, which must not depend on luck."""

@@ -101,6 +101,7 @@ def test_to_zero_it_costs_the_whole_vbuckets() -> None:
     assert all(ranges[vbid].start.seqno == 0 for vbid in vbids)
 
 
+@pytest.mark.slow
 def test_a_failover_between_planning_and_reading_costs_no_more() -> None:
     query = Running("recorded")
     query.write(SEQNOS_PER_BATCH)

@@ -35,7 +35,9 @@ FOUND = {
 """Seed → the bug that it found when that was there. The draws may have changed since."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, GROUP))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(GROUP, SEEDS, GROUP))]
+)
 def test_seeds_keep_every_promise(first: int) -> None:
     for seed in range(first, first + GROUP):
         report = play(seed)
@@ -58,7 +60,7 @@ def trace_of(seed: int, hash_seed: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("seed", [3, 21])
+@pytest.mark.parametrize("seed", [3, pytest.param(21, marks=pytest.mark.slow)])
 def test_the_same_seed_does_the_same_in_every_process(seed: int) -> None:
     first = trace_of(seed, "1")
     assert first == trace_of(seed, "2")

@@ -54,6 +54,7 @@ KEYS = "abc"
 VBUCKETS = 2
 STEPS = 40
 HISTORIES = 80
+FAST_HISTORIES = 20
 """A history takes about 60 ms. Each broken rule is found within 30 of them."""
 
 OPTIONS = {**NEEDED, "startingOffsets": "earliest", "onRollback": "rewindAndMark", "rewindTo": "recorded"}
@@ -211,7 +212,7 @@ def play_all(seeds: Iterable[int], path: Path) -> None:
 
 
 def test_the_tables_are_the_bucket_after_any_history(tmp_path: Path) -> None:
-    play_all(range(HISTORIES), tmp_path)
+    play_all(range(FAST_HISTORIES), tmp_path)
 
 
 def test_a_limited_batch_gets_beyond_a_purge(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_a_limited_batch_gets_beyond_a_purge(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_histories(tmp_path: Path) -> None:
-    play_all(range(HISTORIES, 4_000), tmp_path)
+    play_all(range(FAST_HISTORIES, 4_000), tmp_path)
 
 
 def _nothing(*_: Any) -> None:
@@ -280,6 +281,7 @@ BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
 """Rule → what to put in its place."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", BROKEN)
 def test_the_model_finds_a_broken_rule(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name, replacement in BROKEN[rule]:

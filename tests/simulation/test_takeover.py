@@ -85,9 +85,9 @@ def frames_of_a_move(path: Path) -> int:
 @pytest.mark.parametrize(
     ("victim", "every"),
     [
-        ("old", 3),
-        ("new", 3),
-        ("both", 5),
+        ("old", 9),
+        ("new", 9),
+        ("both", 11),
         *(pytest.param(victim, 1, marks=pytest.mark.slow) for victim in ("old", "new", "both")),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_death_after_a_frame(tmp_path: Path, victim: str, every: int) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 150))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 150))])
 def test_any_history_of_writes_and_deaths(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -21,7 +21,7 @@ from tests.kit.rest import ask
 VBUCKETS = 2
 POWER_CUTS = 6
 """What each step is looked at with: a kill (-1), and so many power cuts, of which the fast tests make two."""
-CUTS = [-1, 0, 1, *(pytest.param(cut, marks=pytest.mark.slow) for cut in range(2, POWER_CUTS))]
+CUTS = [0, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (-1, *range(1, POWER_CUTS)))]
 BLANK_TABLES = "CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -102,7 +102,7 @@ def damage(path: Path, what: str) -> None:
         file.write_bytes(b"no database" * 1000)
 
 
-@pytest.mark.parametrize("is_filled", [True, False])
+@pytest.mark.parametrize("is_filled", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["missing", "empty", "blank tables", "truncated", "no database"])
 def test_a_bucket_with_damaged_metadata_is_told_everywhere(
     data: Path, what: str, is_filled: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

@@ -16,7 +16,7 @@ from dcpstream_node import Node
 from dcpstream_node.store import DiskBucketStore
 from tests.kit.peer import SocketPeer
 
-FAST_CHANGES, SLOW_CHANGES = 12, 200
+FAST_CHANGES, SLOW_CHANGES = 4, 200
 """Of each file."""
 
 

@@ -97,7 +97,9 @@ def test_buckets_and_users_reach_every_process(cluster: Cluster):
     assert all(node.node.buckets == ["default"] for node in cluster.nodes)
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "processes", [pytest.param(False, id="threads"), pytest.param(True, id="processes", marks=pytest.mark.slow)]
+)
 def test_a_node_that_was_stopped_goes_on_with_its_data(processes: bool, tmp_path: Path):
     with Cluster(nodes=2, replicas=0, vbuckets=VBUCKETS, processes=processes, path=tmp_path / "data") as cluster:
         documents = write(cluster, 100)
@@ -114,6 +116,7 @@ def test_a_node_that_was_stopped_goes_on_with_its_data(processes: bool, tmp_path
         assert read(cluster) == documents
 
 
+@pytest.mark.slow
 def test_a_restarted_node_gives_way_to_a_replica_that_has_more(tmp_path: Path):
     """A durable write is acknowledged when a majority has it in memory; the kill takes it from the node's disk."""
     settings = BucketSettings.from_texts({"persist": "none"})
@@ -137,6 +140,7 @@ def test_a_restarted_node_gives_way_to_a_replica_that_has_more(tmp_path: Path):
         assert read(cluster) == {b"durable": b"v"}
 
 
+@pytest.mark.slow
 def test_a_restarted_node_serves_nothing_before_its_cluster_says_so(tmp_path: Path):
     with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
         node = cluster.nodes[0]
@@ -191,6 +195,7 @@ def test_a_failed_node_comes_back_by_delta_recovery(tmp_path: Path):
     assert len(keys & documents.keys()) < len(documents) // 10
 
 
+@pytest.mark.slow
 def test_a_full_recovery_builds_the_copies_anew(tmp_path: Path):
     with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
         documents = write(cluster, 40)
@@ -204,6 +209,7 @@ def test_a_full_recovery_builds_the_copies_anew(tmp_path: Path):
         assert read(cluster) == documents
 
 
+@pytest.mark.slow
 def test_what_only_a_failed_node_has_comes_back_with_it(tmp_path: Path):
     with Cluster(nodes=2, replicas=0, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
         documents = write(cluster, 100)
@@ -219,6 +225,7 @@ def test_what_only_a_failed_node_has_comes_back_with_it(tmp_path: Path):
         assert read(cluster) == documents
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recovered_is_told(tmp_path: Path):
     with Cluster(nodes=2, vbuckets=1, path=tmp_path / "data") as cluster:
         with pytest.raises(ConfigError, match="failed over"):
@@ -261,6 +268,7 @@ def write_all(cluster: Cluster, count: int, prefix: str) -> dict[bytes, bytes]:
     return documents
 
 
+@pytest.mark.slow
 def test_a_killed_node_is_failed_over_by_itself():
     assert Cluster().auto_failover == AutoFailover(is_enabled=True, timeout_s=120, max_count=1)
     soon = AutoFailover(is_enabled=True, timeout_s=patient(0.5))
@@ -275,6 +283,7 @@ def test_a_killed_node_is_failed_over_by_itself():
         assert read(cluster) == documents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [1, 2])
 def test_the_replica_that_has_most_is_promoted(behind: int):
     """Wherever in the chain the replica is that lacks a document."""

@@ -76,7 +76,7 @@ def check_reads(node: Node) -> None:
             assert peer.get(f"key {number}").value == b"value %d" % number
 
 
-@pytest.mark.parametrize("persist", ["group", "every"])
+@pytest.mark.parametrize("persist", ["group", pytest.param("every", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("was_clean", [True, False])
 def test_a_node_serves_what_is_on_a_full_disk(
     disk: Path, was_clean: bool, persist: str, caplog: pytest.LogCaptureFixture

@@ -65,6 +65,7 @@ def test_frames_arrive_whole_whatever_they_were_cut_into(node: Node, size: int, 
             assert wire.get(f"k{n}").value == value[n:size]
 
 
+@pytest.mark.slow
 def test_a_thousand_streams_and_a_client_beside_them(node: Node) -> None:
     with SocketPeer(node.port).open() as good, ExitStack() as stack:
         assert good.set("k", b"1").status == Status.SUCCESS
@@ -92,6 +93,7 @@ def test_a_thousand_streams_and_a_client_beside_them(node: Node) -> None:
                 ended += frame.opcode == Opcode.DCP_STREAM_END
 
 
+@pytest.mark.slow
 def test_garbage_without_end_holds_no_more_than_its_share(node: Node) -> None:
     bad = b"".join(
         encode_request(opcode, key=b"\0k", value=b"x" * 500, extras=bytes(3))

@@ -58,6 +58,7 @@ def test_it_serves_in_another_process(node: Node):
         assert found.value == b"1"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no such setting")
 def test_documents_in_memory_take_little_more_than_their_size():
     def resident(pid: int) -> int:
@@ -269,6 +270,7 @@ dcpstream_node.Node(vbuckets=1, process=True, path="data").start()
     assert check_store(store).was_closed
 
 
+@pytest.mark.slow
 def test_the_fork_server_is_waited_for_until_it_has_ended_its_nodes():
     from dcpstream_node import fork_server, process
 

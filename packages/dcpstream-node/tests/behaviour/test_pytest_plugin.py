@@ -169,6 +169,7 @@ def test_markers_say_which_node_and_bucket(runner: Runner) -> None:
     runner.run(passed=9)
 
 
+@pytest.mark.slow
 def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
     runner.write(
         "test_cluster.py",
@@ -266,6 +267,7 @@ def test_mistakes_are_told(runner: Runner) -> None:
     assert "1 to 1024" in output
 
 
+@pytest.mark.slow
 def test_every_worker_has_a_node_of_its_own(runner: Runner) -> None:
     runner.write(
         "test_parallel.py",
@@ -285,7 +287,14 @@ def test_every_worker_has_a_node_of_its_own(runner: Runner) -> None:
     assert len({port for _, port in ports}) == 2
 
 
-@pytest.mark.parametrize("how", ["assert False", "raise KeyboardInterrupt", "pytest.exit('enough')"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("assert False", marks=pytest.mark.slow),
+        "raise KeyboardInterrupt",
+        pytest.param("pytest.exit('enough')", marks=pytest.mark.slow),
+    ],
+)
 def test_whatever_ends_the_run_nothing_is_left(runner: Runner, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = runner.directory / "temporary"
     temporary.mkdir()
@@ -323,6 +332,7 @@ def test_the_project_announces_it_to_pytest() -> None:
     assert not any(requirement.startswith("pytest") for requirement in project["dependencies"])
 
 
+@pytest.mark.slow
 def test_nodes_in_processes_of_their_own(runner: Runner) -> None:
     runner.write(
         "test_processes.py",

@@ -109,6 +109,7 @@ def test_a_second_compaction_has_nothing_to_do(tmp_path: Path) -> None:
         assert files_in(tmp_path) == files
 
 
+@pytest.mark.slow
 def test_overwriting_for_ever_takes_no_more_than_twice_what_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +481,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(tmp_path: Path, mon
     assert new > 5
 
 
-@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize("is_lasting", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_at_any_step_changes_nothing_and_the_next_compaction_goes_on(
     tmp_path: Path, is_lasting: bool
 ) -> None:
@@ -540,7 +541,7 @@ class Interference:
         self.expected = read_all(log, 0, log.high_seqno)
 
 
-@pytest.mark.parametrize("back", [2, 1000])
+@pytest.mark.parametrize("back", [2, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("place", ["_catch_up", "_slice"])
 def test_a_rollback_at_any_step_of_a_compaction_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, back: int
@@ -580,7 +581,7 @@ def test_a_rollback_at_any_step_of_a_compaction_wins(
 # ------------------------------------------------------------------------------------------------------------- threads
 
 
-@pytest.mark.parametrize("kind", ["disk", "memory"])
+@pytest.mark.parametrize("kind", ["disk", pytest.param("memory", marks=pytest.mark.slow)])
 def test_writes_reads_commits_and_rollbacks_go_on_beside_compactions(tmp_path: Path, kind: str) -> None:
     store: BucketStore
     store = opened(tmp_path, segment_bytes=30_000) if kind == "disk" else MemoryBucketStore(2)

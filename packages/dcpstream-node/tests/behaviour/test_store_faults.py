@@ -147,7 +147,7 @@ def calls_of_script(path: Path) -> int:
     return disk.calls
 
 
-@pytest.mark.parametrize("stays_broken", [False, True])
+@pytest.mark.parametrize("stays_broken", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_full_disk_at_any_call_is_survived(tmp_path: Path, stays_broken: bool) -> None:
     for fail_at in range(1, calls_of_script(tmp_path / "whole") + 1):
         disk = FaultyFileSystem(fail_at)

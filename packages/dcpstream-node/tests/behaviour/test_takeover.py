@@ -229,7 +229,7 @@ def test_somebody_dies_at_a_step(pair: Pair, victim: str, step: str) -> None:
     pair.check()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 60))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 60))])
 def test_somebody_dies_again_and_again(pair: Pair, seed: int) -> None:
     """Up to six deaths of either, at any frame, also of attempts to recover; writes in between."""
     chance = random.Random(seed)

@@ -24,7 +24,7 @@ from tests.kit.hostile import mutated
 from tests.kit.messages import accepted, deletion, marker, mutation, seqno_advanced, stream_end, system_event
 
 END = 60
-FAST, SLOW = 200, 3_000
+FAST, SLOW = 60, 3_000
 
 
 def conversation(request: Frame) -> list[bytes]:

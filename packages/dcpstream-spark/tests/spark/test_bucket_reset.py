@@ -106,8 +106,8 @@ def test_a_reset_is_found_by_name(node: dcpstream_node.Node, reset: str, is_rest
         table.read(stream)
 
 
-@pytest.mark.parametrize("limit", ["1000", "3"])
-@pytest.mark.parametrize("is_empty", [False, True])
+@pytest.mark.parametrize("limit", [pytest.param("1000", marks=pytest.mark.slow), "3"])
+@pytest.mark.parametrize("is_empty", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reset", RESETS)
 def test_a_rebuild_takes_back_everything_and_reads_anew(
     node: dcpstream_node.Node, reset: str, is_empty: bool, limit: str

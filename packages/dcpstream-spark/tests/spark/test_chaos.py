@@ -25,6 +25,7 @@ def check(sink: str, seed: int, host: Host) -> None:
     assert result.rollbacks
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("sink", "seed"), [("delta-rs", 4), ("parquet", 5)])
 def test_a_round(spark: SparkSession, sink: str, seed: int) -> None:
@@ -32,6 +33,8 @@ def test_a_round(spark: SparkSession, sink: str, seed: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("sink", "seed"), [("delta-rs", 1), ("delta-rs", 7), ("parquet", 2)])
+@pytest.mark.parametrize(
+    ("sink", "seed"), [("delta-rs", 1), pytest.param("delta-rs", 7, marks=pytest.mark.slow), ("parquet", 2)]
+)
 def test_a_round_without_spark(sink: str, seed: int) -> None:
     check(sink, seed, PlainHost())

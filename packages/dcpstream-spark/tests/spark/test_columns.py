@@ -84,6 +84,7 @@ def test_rows_without_values_from_disk_of_76(spark: SparkSession, tmp_path: Path
         assert (report.is_equal, report.equal) == (True, 15)
 
 
+@pytest.mark.slow
 def test_variant_is_what_parse_json_makes(spark: SparkSession, documents: Bucket) -> None:
     from pyspark.sql.functions import col, parse_json, to_json
 
@@ -104,6 +105,7 @@ def test_variant_is_what_parse_json_makes(spark: SparkSession, documents: Bucket
     assert [row["key"] for row in ages.collect()] == ["k0"]
 
 
+@pytest.mark.slow
 def test_inferred_fields(spark: SparkSession, documents: Bucket) -> None:
     frame = source(spark, documents, inferSchema="true", columns="key").load()
     text = [document.decode() for document in DOCUMENTS]
@@ -112,6 +114,7 @@ def test_inferred_fields(spark: SparkSession, documents: Bucket) -> None:
     assert frame.where("name = 'Ada'").count() == 1
 
 
+@pytest.mark.slow
 def test_binary_and_text_documents_can_be_told_apart(spark: SparkSession, bucket: Bucket) -> None:
     with kv_of(bucket.node) as kv:
         kv.set("binary", b"\xff\x00\x01")
@@ -138,6 +141,7 @@ def builtin(spark: SparkSession) -> Iterator[SparkSession]:
         session.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@pytest.mark.slow
 def test_a_temporary_view(spark: SparkSession, bucket: Bucket) -> None:
     bucket.set_many("k", 20, '{"n": 1}')
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW dcp_shown USING dcp OPTIONS ({options_of(bucket)})")
@@ -147,6 +151,7 @@ def test_a_temporary_view(spark: SparkSession, bucket: Bucket) -> None:
     spark.sql("DROP VIEW dcp_shown")
 
 
+@pytest.mark.slow
 def test_tables_and_views(builtin: SparkSession, bucket: Bucket) -> None:
     spark, tables = builtin, options_of(bucket)
     bucket.set_many("k", 20, '{"n": 1}')
@@ -158,6 +163,7 @@ def test_tables_and_views(builtin: SparkSession, bucket: Bucket) -> None:
     assert spark.sql("SELECT key FROM dcp_table WITH (where = 'key = ''k7''')").collect()[0][0] == "k7"
 
 
+@pytest.mark.slow
 def test_a_table_with_a_list_of_columns_takes_its_options_from_the_query(builtin: SparkSession, bucket: Bucket) -> None:
     spark, tables = builtin, options_of(bucket)
     bucket.set_many("k", 20, '{"n": 1}')

@@ -71,6 +71,7 @@ def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path
         compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, columns=columns)
 
 
+@pytest.mark.slow
 def test_a_named_table_is_compared_as_it_is_now(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """The session has read the table before, and remembers its files. Another program adds one."""
     bucket.set_many("doc", 20, "1")

@@ -64,6 +64,7 @@ def test_a_stream_resumes_exactly(spark: SparkSession, bucket: Bucket, tmp_path:
     assert run() == 0
 
 
+@pytest.mark.slow
 def test_with_the_checkpoint_every_run_keeps_the_limit(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """Also the first one of a new query; before Spark 4.2 a run is one batch."""
     bucket.set_many("k", 100, "1")
@@ -79,6 +80,7 @@ def test_with_the_checkpoint_every_run_keeps_the_limit(spark: SparkSession, buck
     assert max(rows) <= 40
 
 
+@pytest.mark.slow
 def test_a_run_of_a_pipeline_is_whole(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     from dcpstream_spark.data_source import HAS_ADMISSION_CONTROL
 
@@ -122,6 +124,7 @@ def test_an_error_of_a_batch_is_one_sentence(spark: SparkSession, bucket: Bucket
     assert "Traceback" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_an_error_of_a_stream_is_one_sentence(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     writer = stream_of(spark, bucket, password="wrong").writeStream.format("noop")
     with pytest.raises(Exception, match="check username and password") as raised:
@@ -129,6 +132,7 @@ def test_an_error_of_a_stream_is_one_sentence(spark: SparkSession, bucket: Bucke
     assert "Traceback" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_delta_holds_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     require_connector(spark, "delta")
     bucket.set_many("k", 100, '{"n": 1}')
@@ -138,6 +142,7 @@ def test_delta_holds_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: Pat
     assert table.count() == table.select("key").distinct().count() == 100
 
 
+@pytest.mark.slow
 def test_iceberg_holds_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     require_connector(spark, "iceberg")
     bucket.set_many("k", 100, '{"n": 1}')
@@ -154,6 +159,7 @@ def test_iceberg_holds_a_stream(spark: SparkSession, bucket: Bucket, tmp_path: P
     assert table.count() == table.select("key").distinct().count() == 100
 
 
+@pytest.mark.slow
 def test_a_run_over_what_is_there_has_several_batches(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     from dcpstream_spark.data_source import HAS_ADMISSION_CONTROL
 
@@ -167,6 +173,7 @@ def test_a_run_over_what_is_there_has_several_batches(spark: SparkSession, bucke
     assert max(rows) <= 30
 
 
+@pytest.mark.slow
 def test_the_progress_tells_the_lag(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     from dcpstream_spark.data_source import HAS_ADMISSION_CONTROL
 

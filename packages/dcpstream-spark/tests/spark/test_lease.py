@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_the_second_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, f"file:{tmp_path}/dcp-lease")
     assert (files.names(), files.read("1")) == ([], b"")

@@ -23,6 +23,7 @@ CRASH_AFTER_BYTES = 3_000_000
 """Of about 6 MB: far more than the windows of both tasks, so rows of them were given to Spark before."""
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_in_the_middle_of_a_batch(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     """The tasks have given out rows that are void: they are run again, go back, and the tables are exact."""
     bucket.set_many("kept", 500, "1")
@@ -48,6 +49,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_batch(spark: SparkSession, buc
     assert current_of(pipeline) == expected
 
 
+@pytest.mark.slow
 def test_a_server_that_listens_before_it_has_its_bucket(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("k", 100, "1")
     port = bucket.node.port

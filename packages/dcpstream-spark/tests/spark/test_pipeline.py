@@ -69,6 +69,7 @@ def test_both_tables_follow_a_life_of_documents(spark: SparkSession, bucket: Buc
     assert len(changes_of(again)) == 412
 
 
+@pytest.mark.slow
 def test_a_query_that_follows(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     is_written = threading.Event()
     with make(spark, bucket, tmp_path, on_batch=lambda report: is_written.set()) as pipeline:
@@ -88,6 +89,7 @@ def test_a_query_that_follows(spark: SparkSession, bucket: Bucket, tmp_path: Pat
     changes_of(pipeline)
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped_in_the_middle_of_work(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     is_written = threading.Event()
     is_over = threading.Event()
@@ -120,6 +122,7 @@ def test_it_can_be_stopped_in_the_middle_of_work(spark: SparkSession, bucket: Bu
     changes_of(pipeline)
 
 
+@pytest.mark.slow
 def test_a_death_between_the_two_tables(
     spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +149,8 @@ def test_a_death_between_the_two_tables(
     assert len(changes_of(pipeline)) == 101
 
 
-@pytest.mark.parametrize("is_running", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_running", [False, True])
 def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path: Path, is_running: bool) -> None:
     reports: list[BatchReport] = []
     pipeline = make(spark, bucket, tmp_path, on_batch=reports.append)
@@ -186,6 +190,7 @@ def test_a_node_that_lost_its_tail(spark: SparkSession, bucket: Bucket, tmp_path
     assert len(rolled_back) == progress.rollbacks
 
 
+@pytest.mark.slow
 def test_two_pipelines_whose_directories_have_one_name(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("k", 10, "1")
     written = [threading.Event(), threading.Event()]
@@ -202,6 +207,7 @@ def test_two_pipelines_whose_directories_have_one_name(spark: SparkSession, buck
         assert len(current_of(pipeline)) == 10
 
 
+@pytest.mark.slow
 def test_collections_that_end_and_documents_that_are_no_text(
     spark: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -240,6 +246,7 @@ def test_collections_that_end_and_documents_that_are_no_text(
     assert {"collection_dropped", "collection_created"} <= ops
 
 
+@pytest.mark.slow
 def test_tables_and_checkpoint_belong_together(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     import shutil
 

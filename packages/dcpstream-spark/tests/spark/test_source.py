@@ -20,6 +20,7 @@ def test_an_empty_bucket_gives_no_rows(spark: SparkSession, bucket: Bucket) -> N
     assert spark.read.format("dcp").options(**bucket.options).load().count() == 0
 
 
+@pytest.mark.slow
 def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.set_many("old", 20, "1")
     seen: list[str] = []
@@ -53,6 +54,7 @@ def test_a_mistake_is_told_by_name(spark: SparkSession, bucket: Bucket, options:
         spark.read.format("dcp").options(**{**bucket.options, **options}).load().count()
 
 
+@pytest.mark.slow
 def test_a_corrupt_checkpoint_is_told(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     def run() -> None:
         stream = spark.readStream.format("dcp").options(**bucket.options, startingOffsets="earliest").load()

@@ -88,6 +88,7 @@ SOME = (
 @pytest.mark.parametrize(
     ("stories", "fold_rows_min", "writes"),
     [
+        pytest.param(("a rollback inside a batch",), 1000, None, id="one, lazy, alive"),
         pytest.param(SOME, 1000, 1, id="some, lazy, dying", marks=pytest.mark.slow),
         *(
             pytest.param(
@@ -218,6 +219,7 @@ def test_what_an_engine_cannot_write_is_refused(
         choose_engine(engine, spark, TableTarget(str(tmp_path), "binary", **names))
 
 
+@pytest.mark.slow
 def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     from dcpstream_spark.tables import spark_sql
 
@@ -236,6 +238,7 @@ def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch
     assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])
 
 
+@pytest.mark.slow
 def test_an_append_runs_only_the_job_that_writes(spark: SparkSession, bench: SparkBench) -> None:
     """What the log says of earlier batches was computed after the one before, in another thread."""
     engine = bench.engine()
@@ -317,6 +320,7 @@ def test_rejects_and_another_schema_are_exact_while_a_rollback_waits(bench: Spar
     play_interrupted(bench, writes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["live", "rejects"])
 def test_a_catalog_without_views_is_refused_at_the_start(
     spark: SparkSession, bucket: Bucket, tmp_path: Path, option: str

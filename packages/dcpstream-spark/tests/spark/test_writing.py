@@ -73,6 +73,7 @@ def test_changes_into_another_bucket(spark: SparkSession, bucket: Bucket, tmp_pa
     assert read(bucket.node, "copy", keys) == expected
 
 
+@pytest.mark.slow
 def test_a_replayed_batch_of_inserts(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     bucket.node.create_bucket("copy", vbuckets=8)
     bucket.set_many("doc", COUNT, "1")
