@@ -14,8 +14,8 @@ from zlib import crc32
 from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, SavedOffset
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.model.position_text import CollectionSets, chain, chain_text, sets_of
 from dcpstream_spark.options import SourceOptions
-from dcpstream_spark.position_text import chain, chain_text
 from dcpstream_spark.source.offsets import (
     SourceOffset,
     VbucketOffset,
@@ -24,10 +24,8 @@ from dcpstream_spark.source.offsets import (
     user_position,
     user_seqno,
 )
-from tests.kit import recorded
 
 MAX_BYTES = 1500
-_CHECKPOINT = recorded.RECORDED.parent / "spark-checkpoint-v1" / "offsets"
 _folder = tempfile.TemporaryDirectory(prefix="dcpstream-fuzz-")
 _FILE = Path(_folder.name) / "offsets"
 
@@ -36,9 +34,9 @@ def seeds() -> Iterator[bytes]:
     names = (CollectionName(0, "_default", "_default"), CollectionName(9, "s", "c"))
     at = StreamOffset(5, 1000, 400, None, 3, names)
     old = StreamOffset(5, 400, 0, 403, 2)
-    saved = json.dumps({"vbucket": 1, **SavedOffset(at, (old,), True).to_json(), "collections": 0})
-    listed = '{"collections": [{"0": "_default._default", "9": "s.c"}]}'
-    yield b"\x00" + f"{listed}\n{saved}\n".encode()
+    sets = CollectionSets()
+    entry = SavedOffset(at, (old,), True).entry(sets)
+    yield b"\x00" + json.dumps({**sets.to_json(), "vbuckets": f"- {entry} ."}).encode()
     body = b"{}\n"
     header = {"format": FORMAT, "version": VERSION, "vbuckets": 1, "crc32": f"{crc32(body):08x}"}
     yield b"\x01" + json.dumps(header).encode() + b"\n" + body
@@ -47,12 +45,8 @@ def seeds() -> Iterator[bytes]:
     )
     yield b"\x02" + json.dumps(offset.to_json()).encode()
     yield b"\x02" + json.dumps(offset.based_on(offset).to_json()).encode()
-    for path in sorted(_CHECKPOINT.glob("[0-9]*"))[:2]:
-        text = path.read_text().splitlines()[-1]
-        yield b"\x02" + text.encode()[: MAX_BYTES - 1]
     yield b"\x03" + chain_text((at, old), lambda _: 0).encode()
     yield b'\x04{"vbuuid":"5","seqno":"7"}'
-    yield b'\x04["5","7","7","7","0"]'
     yield b'\x04"1ekg@rs?go+3;"'
     yield b'\x05{"0":"7","1":{"seqno":8}}'
 
@@ -75,7 +69,9 @@ def whole_file(content: bytes) -> None:
     _FILE.write_bytes(content)
     found = FileOffsetStore(_FILE).load()
     for record in found.values():
-        assert SavedOffset.from_json(json.loads(json.dumps(record.to_json()))) == record
+        sets = CollectionSets()
+        entry = record.entry(sets)
+        assert SavedOffset.of_entry(entry, sets_of(sets.to_json())) == record
 
 
 def logged(text: bytes) -> None:

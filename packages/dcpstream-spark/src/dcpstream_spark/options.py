@@ -29,9 +29,9 @@ from dcpstream.client.settings.options import MAX_BATCH_ROWS, access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
+from dcpstream.model.position_text import split_entries
 from dcpstream_spark import including
 from dcpstream_spark.files import check_directory
-from dcpstream_spark.position_text import split_entries
 from dcpstream_spark.where import named_collections, parse_where
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000

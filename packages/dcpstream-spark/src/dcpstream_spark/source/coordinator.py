@@ -644,12 +644,11 @@ class Coordinator:
                     if self._options.on_rollback == "fail":
                         raise RollbackRequired(vbid, answer.seqno, rollback_message(vbid, position, answer.seqno))
                     entry = start.vbuckets[vbid]
-                    is_unsure = start.tasks_went_back and entry.at.snapshot_end is None
                     if noted is None:
                         noted = {} if self._notes is None else self._notes.starts_left()
                     # A task that went below a start has replaced the rows of all positions up to it.
                     kept = tuple(old for old in entry.earlier if old.seqno > noted.get(vbid, 0))
-                    earlier = () if to_zero or is_unsure else kept
+                    earlier = () if to_zero else kept
                     landings[vbid] = step_back(position, answer.seqno, earlier)
                     if vbid in start.pending and self._options.collections is None:
                         # A read of all collections takes each from the same position on.

@@ -19,39 +19,38 @@ The layout, version 2:
  "vbuckets": "entry entry …", "base": "entry entry …"}
 ```
 
-`names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids (null: unknown).
-`vbuckets` has an entry for each vbucket, in the order of their numbers. It is `-` for a vbucket that is left out, `.`
-at the beginning of the history, and else the chain of its position and its recorded positions, in the notation of
-`position_text`. After that may follow
+`names`, `sets` and the entries are those of `dcpstream.model.position_text`. An entry is the chain of the vbucket's
+position and its recorded positions. After that may follow
 
 - `!` and, if they are not the newest recorded position and the branch of the position, the position at which the batch
   began after a rollback, and `>` with the branch that it read;
 - `*` and a position: the start of a batch that read new collections up to there.
 
-`uuid`, `reset`, `pending`, `names`, `sets` and `base` are left out when they are empty. Offsets of version 1 are read,
-too (`offsets_v1`). `explained` shows any offset with plain numbers.
+`uuid`, `reset`, `pending`, `names`, `sets` and `base` are left out when they are empty. `explained` shows any offset
+with plain numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dcpstream.errors import OffsetError
-from dcpstream.model import CollectionName, StreamOffset
-from dcpstream_spark.options import OffsetSpec
-from dcpstream_spark.position_text import (
+from dcpstream.model import StreamOffset
+from dcpstream.model.position_text import (
     BEGINNING,
-    LEFT_OUT,
     CollectionSet,
+    CollectionSets,
     chain,
     chain_text,
+    joined_entries,
     number,
     number_text,
+    sets_of,
     split_entries,
 )
-from dcpstream_spark.source import offsets_v1
+from dcpstream_spark.options import OffsetSpec
 
 VERSION = 2
 """Version of the layout."""
@@ -102,8 +101,6 @@ class SourceOffset:
         bucket_uuid: the bucket's uuid; None if it is not known.
         is_reset: whether the batch that ends here began with a bucket that was flushed or made again.
         pending: vbuckets that still have to read what a change of the option collections has added.
-        tasks_went_back: whether the tasks of the batch may have gone below its start by themselves, as those of
-            releases with offsets of version 1 did. After a failover, recorded positions then do not describe its rows.
     """
 
     bucket: str
@@ -113,7 +110,6 @@ class SourceOffset:
     bucket_uuid: str | None = None
     is_reset: bool = False
     pending: frozenset[int] = frozenset()
-    tasks_went_back: bool = field(default=False, compare=False)
 
     @classmethod
     def starting_at(
@@ -139,11 +135,13 @@ class SourceOffset:
 
     def to_json(self) -> dict[str, Any]:
         """The layout of the module's text, keys always in the same order."""
-        sets = _Sets()
-        vbuckets = _joined({vbid: _entry_text(entry, sets) for vbid, entry in sorted(self.vbuckets.items())})
+        sets = CollectionSets()
+        vbuckets = joined_entries({vbid: _entry_text(entry, sets) for vbid, entry in sorted(self.vbuckets.items())})
         base = None
         if self.base is not None:
-            base = _joined({vbid: _entry_text(VbucketOffset(at), sets) for vbid, at in sorted(self.base.items())})
+            base = joined_entries(
+                {vbid: _entry_text(VbucketOffset(at), sets) for vbid, at in sorted(self.base.items())}
+            )
         data: dict[str, Any] = {"v": VERSION, "bucket": self.bucket}
         if self.bucket_uuid is not None:
             data["uuid"] = self.bucket_uuid
@@ -173,10 +171,9 @@ class SourceOffset:
             raise OffsetError(
                 f"The checkpoint holds an offset that this source did not write: {_short(data)}. {_ADVICE}"
             )
-        if data.get("v") not in (offsets_v1.VERSION, VERSION):
+        if data.get("v") != VERSION:
             raise OffsetError(
-                f"The checkpoint's offset has version {data.get('v')!r}; this release reads versions "
-                f"{offsets_v1.VERSION} to {VERSION}. {_ADVICE}"
+                f"The checkpoint's offset has version {data.get('v')!r}; this release reads {VERSION}. {_ADVICE}"
             )
         if data.get("bucket") != bucket:
             raise OffsetError(
@@ -190,8 +187,7 @@ class SourceOffset:
             pending = frozenset(int(vbid) for vbid in data.get("pending", ()))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
             raise OffsetError(f"The checkpoint's offset is damaged: {error}. {_ADVICE}") from error
-        is_old = data["v"] == offsets_v1.VERSION
-        return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending, is_old)
+        return cls(bucket, recorded, vbuckets, base, uuid, bool(data.get("reset")), pending)
 
 
 def start_marker(spec: OffsetSpec) -> dict[str, Any]:
@@ -204,11 +200,11 @@ def start_marker(spec: OffsetSpec) -> dict[str, Any]:
 
 def is_start_marker(data: Any) -> bool:
     """Whether the parsed JSON is the first offset of a query."""
-    return isinstance(data, Mapping) and "start" in data and data.get("v") in (offsets_v1.VERSION, VERSION)
+    return isinstance(data, Mapping) and "start" in data and data.get("v") == VERSION
 
 
 def positions_of(data: Any) -> dict[int, StreamOffset]:
-    """Vbucket → position, of an offset of any version.
+    """Vbucket → position, of an offset of any bucket.
 
     Raises:
         OffsetError: it is not an offset of this source, or is damaged.
@@ -217,7 +213,7 @@ def positions_of(data: Any) -> dict[int, StreamOffset]:
 
 
 def explained(data: Any) -> dict[str, Any]:
-    """An offset of any version with plain numbers, for people.
+    """An offset of any bucket with plain numbers, for people.
 
     Raises:
         OffsetError: it is not an offset of this source, or is damaged.
@@ -242,8 +238,7 @@ def user_position(data: Any, *, vbuuid_of_branch: int) -> StreamOffset:
     """A position as a user writes it in startingOffsets.
 
     Args:
-        data: a seqno (text or number), an entry of an offset, the list of texts of `offsets_v1.position`, or an object
-            with the fields of StreamOffset.
+        data: a seqno (text or number), an entry of an offset, or an object with the fields of StreamOffset.
         vbuuid_of_branch: the newest branch of the vbucket, for a bare seqno: it is taken for a snapshot's end.
 
     Raises:
@@ -279,92 +274,15 @@ def user_seqno(data: Any) -> int:
 
 
 def _given(data: Any) -> StreamOffset | None:
-    """The position of an entry of an offset of any version; None if `data` is something else."""
-    if isinstance(data, Mapping) and "at" in data:
-        data = data["at"]
-    if isinstance(data, list):
-        return offsets_v1.position(data)
+    """The position of an entry of an offset; None if `data` is something else."""
     if isinstance(data, str) and (data.startswith(BEGINNING) or "@" in data):
         return _entry(data, ()).at
     return None
 
 
-class _Sets:
-    """The sets of collections that positions refer to, each once, in order of occurrence."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[CollectionSet, int] = {}
-
-    def number(self, found: CollectionSet) -> int:
-        """The number of a set."""
-        return self._numbers.setdefault(found, len(self._numbers))
-
-    def to_json(self) -> dict[str, Any]:
-        """`names` and `sets` of the layout; empty if no set is known."""
-        names: dict[str, dict[str, str]] = {}
-        paths: dict[int, CollectionName] = {}
-        sets: list[Any] = []
-        for found in self._numbers:
-            if found is None:
-                sets.append(None)
-            elif any(paths.setdefault(item.collection_id, item) != item for item in found):
-                # A bucket that was made again may have other names for the same ids.
-                sets.append({f"{item.collection_id:x}": item.path for item in found})
-            else:
-                sets.append(_ids_text([item.collection_id for item in found]))
-        if sets == [None] or not sets:
-            return {}
-        for _, item in sorted(paths.items()):
-            names.setdefault(item.scope, {})[f"{item.collection_id:x}"] = item.collection
-        return {"names": names, "sets": sets}
-
-
-def _ids_text(ids: Sequence[int]) -> str:
-    """Rising numbers as hexadecimal ranges: `0,8-c`."""
-    ranges: list[list[int]] = []
-    for one in ids:
-        if ranges and ranges[-1][1] == one - 1:
-            ranges[-1][1] = one
-        else:
-            ranges.append([one, one])
-    return ",".join(f"{low:x}" if low == high else f"{low:x}-{high:x}" for low, high in ranges)
-
-
-def _sets(data: Mapping[str, Any]) -> list[CollectionSet]:
-    """The inverse of `_Sets.to_json`."""
-    names = {
-        int(number, 16): CollectionName(int(number, 16), scope, name)
-        for scope, found in data.get("names", {}).items()
-        for number, name in found.items()
-    }
-    result: list[CollectionSet] = []
-    for found in data.get("sets", [None]):
-        if found is None:
-            result.append(None)
-        elif isinstance(found, Mapping):
-            result.append(tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in found.items())))
-        else:
-            ids: list[int] = []
-            for part in found.split(",") if found else ():
-                low, _, high = part.partition("-")
-                span = range(int(low, 16), int(high or low, 16) + 1)
-                if len(span) > len(names):
-                    raise ValueError(f"the set {found} has more collections than are named")
-                ids.extend(span)
-            result.append(tuple(names[one] for one in ids))
-    return result
-
-
 def _contents(data: Mapping[str, Any]) -> tuple[dict[int, VbucketOffset], dict[int, StreamOffset] | None]:
-    """Vbuckets and base of an offset of any version."""
-    if data["v"] == offsets_v1.VERSION:
-        old, base = offsets_v1.entries(data)
-        vbuckets = {
-            vbid: VbucketOffset(at, earlier, None if rewound is None else Rewind(*rewound))
-            for vbid, (at, earlier, rewound) in old.items()
-        }
-        return vbuckets, base
-    sets = _sets(data)
+    """Vbuckets and base of an offset."""
+    sets = sets_of(data)
     vbuckets = {vbid: _entry(text, sets) for vbid, text in split_entries(data["vbuckets"]).items()}
     base = data.get("base")
     if base is not None:
@@ -372,17 +290,8 @@ def _contents(data: Mapping[str, Any]) -> tuple[dict[int, VbucketOffset], dict[i
     return vbuckets, base
 
 
-def _joined(texts: Mapping[int, str]) -> str:
-    return " ".join(texts.get(vbid, LEFT_OUT) for vbid in range(max(texts, default=-1) + 1))
-
-
-def _is_beginning(at: StreamOffset) -> bool:
-    return at == StreamOffset.ZERO and at.collections is None
-
-
-def _entry_text(entry: VbucketOffset, sets: _Sets) -> str:
-    is_empty = _is_beginning(entry.at) and not entry.earlier
-    text = BEGINNING if is_empty else chain_text((entry.at, *entry.earlier), sets.number)
+def _entry_text(entry: VbucketOffset, sets: CollectionSets) -> str:
+    text = chain_text((entry.at, *entry.earlier), sets.number)
     if entry.rewound is not None:
         text += "!"
         if not _is_implied(entry.rewound.to, entry.earlier):
@@ -397,7 +306,7 @@ def _entry_text(entry: VbucketOffset, sets: _Sets) -> str:
 def _entry(text: str, sets: Sequence[CollectionSet]) -> VbucketOffset:
     text, has_refilled, refilled = text.partition("*")
     text, has_rewound, rewound = text.partition("!")
-    at, *earlier = (StreamOffset.ZERO,) if text == BEGINNING else chain(text, sets)
+    at, *earlier = chain(text, sets)
     rewind = None
     if has_rewound:
         to, _, vbuuid = rewound.partition(">")

@@ -1,9 +1,9 @@
 """Values of the domain: positions, branches, collections, cluster maps, bucket settings.
 
 Frozen values without bytes, state, clock or I/O. The packages above import them from here. `position` has the place of
-a reader in a vbucket, `history` the branches of a vbucket, `cluster` the map from vbuckets to nodes, `cluster_state`
-the nodes of a cluster with their roles, `collections` the manifest, `operations` the kinds of changes, and `settings`
-those of a bucket.
+a reader in a vbucket, `position_text` the text in which positions are stored, `history` the branches of a vbucket,
+`cluster` the map from vbuckets to nodes, `cluster_state` the nodes of a cluster with their roles, `collections` the
+manifest, `operations` the kinds of changes, and `settings` those of a bucket.
 """
 
 from dcpstream.model.cluster import NodeAddress, VbucketMap, VbucketState, vbucket_of_key

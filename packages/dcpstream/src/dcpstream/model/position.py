@@ -6,7 +6,7 @@ supersedes. A seqno alone is therefore not a position; a seqno with its branch a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -109,30 +109,24 @@ class StreamOffset:
         return StreamOffset(self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, uid, known)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict with every u64 as decimal text: JSON numbers lose bits above 2^53."""
-        data = self.numbers_to_json()
-        if self.collections is not None:
-            data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
-        return data
+        """A dict for people, with every u64 as decimal text: JSON numbers lose bits above 2^53.
 
-    def numbers_to_json(self) -> dict[str, Any]:
-        """As `to_json`, without the collections."""
-        return {
+        Stores have positions in the notation of `position_text`.
+        """
+        data: dict[str, Any] = {
             "vbuuid": str(self.vbuuid),
             "seqno": str(self.seqno),
             "snapshot_start": str(self.snapshot_start),
             "snapshot_end": None if self.snapshot_end is None else str(self.snapshot_end),
             "manifest_uid": str(self.manifest_uid),
         }
+        if self.collections is not None:
+            data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
+        return data
 
     @classmethod
-    def from_json(
-        cls, data: Mapping[str, Any], names: Callable[[Mapping[str, str]], tuple[CollectionName, ...]] | None = None
-    ) -> StreamOffset:
+    def from_json(cls, data: Mapping[str, Any]) -> StreamOffset:
         """The inverse of `to_json`.
-
-        Args:
-            names: makes the collections, for many positions that have the same; `collections_of_json` by default.
 
         Raises:
             ValueError: a field is missing, is not a number, or the position is impossible.
@@ -146,15 +140,14 @@ class StreamOffset:
                 snapshot_start=int(data["snapshot_start"]),
                 snapshot_end=None if end is None else int(end),
                 manifest_uid=int(data.get("manifest_uid") or 0),
-                collections=None if named is None else (names or collections_of_json)(named),
+                collections=None if named is None else tuple(sorted(_collections(named))),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error
 
 
-def collections_of_json(named: Mapping[str, str]) -> tuple[CollectionName, ...]:
-    """The collections of a position, from hexadecimal ids to paths."""
-    return tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in named.items()))
+def _collections(named: Mapping[str, str]) -> Iterable[CollectionName]:
+    return (CollectionName.of(int(number, 16), path) for number, path in named.items())
 
 
 StreamOffset.ZERO = StreamOffset(0, 0, 0, 0)

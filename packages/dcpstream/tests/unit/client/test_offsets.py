@@ -15,6 +15,7 @@ import pytest
 from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
+from dcpstream.model.position_text import CollectionSets
 from tests.kit.rules import rule
 
 Make = Callable[[Path], OffsetStore]
@@ -38,9 +39,8 @@ def test_a_rollback_that_is_not_acknowledged_comes_back(make: Make, tmp_path: Pa
     record = SavedOffset(RECORD.offset, RECORD.earlier, is_rolling_back=True)
     make(tmp_path).save({5: record, 6: RECORD})
     assert make(tmp_path).load() == {5: record, 6: RECORD}
-    assert "rolling_back" not in RECORD.to_json(), "as older versions wrote it"
-    with pytest.raises(ValueError, match="rolling_back"):
-        SavedOffset.from_json({**RECORD.to_json(), "rolling_back": 1})
+    assert "rolling_back" not in RECORD.to_json()
+    assert record.to_json()["rolling_back"] is True
 
 
 @rule("CLI-01")
@@ -65,9 +65,8 @@ def test_a_directory_is_no_file_of_offsets(tmp_path: Path) -> None:
         FileOffsetStore(tmp_path)
 
 
-def test_numbers_are_text(tmp_path: Path) -> None:
-    FileOffsetStore(tmp_path / "offsets").save({5: RECORD})
-    record = json.loads((tmp_path / "offsets").read_text().splitlines()[1])
+def test_numbers_are_text() -> None:
+    record = RECORD.to_json()
     assert record["vbuuid"] == str(2**64 - 5)
     assert record["snapshot_end"] == str(MAX_SEQNO)
     assert record["earlier"][0]["snapshot_end"] is None
@@ -105,20 +104,19 @@ def with_body(body: bytes) -> bytes:
     "damage",
     [
         lambda content: content[:-3],
-        lambda content: content.replace(b'"seqno": "9223372036854775809"', b'"seqno": "1"'),
+        lambda content: content.replace(b"<", b"@"),
         lambda content: b"{}\n" + content,
         lambda content: b"\xff\x00",
         lambda content: b"",
-        lambda content: content.replace(b'"version": 2', b'"version": 9'),
+        lambda content: content.replace(b'"version": 3', b'"version": 2'),
         lambda content: b"[1]\n",
         lambda content: b"[" * 100_000,
         lambda content: with_body(b"[" * 100_000),
-        lambda content: with_body(
-            b'{"vbucket": 1e999, "vbuuid": 1, "seqno": 1, "snapshot_start": 1, "snapshot_end": 1}'
-        ),
-        lambda content: with_body(
-            b'{"vbucket": 1, "vbuuid": 1, "seqno": 1e999, "snapshot_start": 1, "snapshot_end": 1}'
-        ),
+        lambda content: with_body(b"{}"),
+        lambda content: with_body(b'{"vbuckets": 7}'),
+        lambda content: with_body(b'{"vbuckets": "- !"}'),
+        lambda content: with_body(b'{"vbuckets": "1@2/9="}'),
+        lambda content: with_body(b'{"vbuckets": "1@2<3="}'),
     ],
 )
 def test_a_damaged_file_is_told_and_kept(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
@@ -144,14 +142,13 @@ def test_a_damaged_database_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "what"),
-    [("{}", "not a stream offset"), ('{"vbuuid": 1e999, "snapshot_end": 1}', "infinity"), ("[" * 100_000, "recursion")],
+    ("record", "what"), [("{}", "entry"), ('{"entry": "1e999"}', "not a position"), ("[" * 100_000, "recursion")]
 )
 def test_a_damaged_record_in_a_database_is_told(tmp_path: Path, record: str, what: str) -> None:
     path = tmp_path / "offsets"
     SqliteOffsetStore(path).save({5: RECORD})
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE offsets SET record = ?", (record,))
+    connection.execute("UPDATE offsets SET record = ?, crc32 = ?", (record, crc32(f"default 5 {record}".encode())))
     connection.commit()
     connection.close()
     with pytest.raises(OffsetError, match=what):
@@ -163,27 +160,30 @@ def test_a_flipped_bit_of_a_record_in_a_database_is_told(tmp_path: Path) -> None
     path, records = tmp_path / "offsets", {5: RECORD, 6: RECORD}
     SqliteOffsetStore(path).save(records)
     content = path.read_bytes()
-    first = content.index(b'{"manifest_uid"')
+    entry = b'{"entry": '
     told = 0
-    for at in range(first - 12, first + len(json.dumps(RECORD.to_json()))):
-        changed = bytearray(content)
-        changed[at] ^= 1 << at % 8
-        path.write_bytes(changed)
-        try:
-            assert SqliteOffsetStore(path).load() == records, f"bit of byte {at}"
-        except OffsetError:
-            told += 1
-    assert told > len(RECORD.to_json())
+    for first in (content.index(entry), content.rindex(entry)):
+        for at in range(first - 12, content.index(b"}", first) + 5):
+            changed = bytearray(content)
+            changed[at] ^= 1 << at % 8
+            path.write_bytes(changed)
+            try:
+                assert SqliteOffsetStore(path).load() == records, f"bit of byte {at}"
+            except OffsetError:
+                told += 1
+    assert told > 2 * len(RECORD.entry(CollectionSets()))
     path.write_bytes(content)
     assert SqliteOffsetStore(path).load() == records
 
 
-def test_a_record_of_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+def test_a_database_without_checksums_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
-    SqliteOffsetStore(path).save({5: RECORD})
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE offsets SET record = ?", (json.dumps(RECORD.to_json()),))
-    assert SqliteOffsetStore(path).load() == {5: RECORD}
+        connection.execute("CREATE TABLE offsets (name TEXT, vbucket INTEGER, record TEXT)")
+    with pytest.raises(OffsetError, match=r"crc32.*move it away"):
+        SqliteOffsetStore(path).load()
+    with pytest.raises(OffsetError, match=r"columns.*move it away"):
+        SqliteOffsetStore(path).save({5: RECORD})
 
 
 def test_several_readers_share_a_database(tmp_path: Path) -> None:
@@ -209,16 +209,8 @@ def test_collections_are_kept_with_their_positions(kind: type, tmp_path: Path) -
     assert found == {0: [(one, other), (one,), None], 1: [(one, other), (one, other)], 2: [None, None]}
 
 
-def test_a_file_without_collections_is_read(tmp_path: Path) -> None:
-    store = FileOffsetStore(tmp_path / "positions")
-    store.save({3: SavedOffset(StreamOffset(5, 9, 9, 9))})
-    header, _, body = (tmp_path / "positions").read_bytes().partition(b"\n")
-    (tmp_path / "positions").write_bytes(header.replace(b'"version": 2', b'"version": 1') + b"\n" + body)
-    assert FileOffsetStore(tmp_path / "positions").load()[3].offset.seqno == 9
-
-
 def test_a_store_that_saves_often_writes_what_a_new_one_writes(tmp_path: Path) -> None:
-    """Lines are kept from save to save, with positions and sets of collections that come, stay, and go."""
+    """Entries are kept from save to save, with sets of collections that come, stay, and go."""
     chance = random.Random(11)
     sets = [None, *(tuple(CollectionName.of(number, f"s.c{number}") for number in range(count)) for count in range(4))]
     often, records = FileOffsetStore(tmp_path / "often"), dict[int, SavedOffset]()
@@ -237,30 +229,30 @@ def test_a_store_that_saves_often_writes_what_a_new_one_writes(tmp_path: Path) -
         often.save(records)
         loaded = FileOffsetStore(tmp_path / "often").load()
         assert [repr(record) for _, record in sorted(loaded.items())] == [repr(records[vbid]) for vbid in range(12)]
-        new = FileOffsetStore(tmp_path / "new")
-        new.path.unlink(missing_ok=True)
-        new.save(records)
-        texts = [sorted(store.path.read_text().splitlines()[2:]) for store in (often, new)]
-        assert [len(text) for text in texts] == [12, 12]
-        listed = [json.loads(store.path.read_text().splitlines()[1])["collections"] for store in (often, new)]
-        assert sorted(map(str, listed[0])) == sorted(map(str, listed[1])), "nothing is listed that nobody has"
 
 
-def test_a_vbucket_that_stays_costs_no_new_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[StreamOffset] = []
-    numbers = StreamOffset.numbers_to_json
+def test_sets_of_collections_that_nobody_has_go_with_the_next_set(tmp_path: Path) -> None:
+    store, at = FileOffsetStore(tmp_path / "offsets"), StreamOffset(1, 2, 2, 2)
+    for number in range(4):
+        store.save({5: SavedOffset(at.with_collections([CollectionName(8 + number, "s", f"c{number}")]))})
+    assert json.loads(store.path.read_text().splitlines()[1])["names"] == {"s": {"b": "c3"}}
 
-    def counted(offset: StreamOffset) -> dict[str, object]:
-        made.append(offset)
-        return numbers(offset)
 
-    monkeypatch.setattr(StreamOffset, "numbers_to_json", counted)
+def test_a_vbucket_that_stays_costs_no_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SavedOffset] = []
+    entry = SavedOffset.entry
+
+    def counted(record: SavedOffset, sets: CollectionSets) -> str:
+        made.append(record)
+        return entry(record, sets)
+
     first, second = StreamOffset(1, 2, 2, 2), StreamOffset(1, 5, 5, 5)
     store = FileOffsetStore(tmp_path / "offsets")
     store.save({vbid: SavedOffset(first) for vbid in range(100)})
-    made.clear()
-    store.save({5: SavedOffset(second, (first,))})
-    assert made == [second]
+    monkeypatch.setattr(SavedOffset, "entry", counted)
+    changed = SavedOffset(second, (first,))
+    store.save({5: changed})
+    assert made == [changed]
 
 
 def test_loaded_positions_share_their_collections(make: Make, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.model import StreamOffset
-from dcpstream_spark.position_text import chain, chain_text, number, number_text
+from dcpstream.model.position_text import chain, chain_text, number, number_text
 
 
 @given(st.integers(0, 2**64 - 1) | st.integers(0, 5000))
@@ -29,6 +29,12 @@ def test_sets_of_collections_have_numbers() -> None:
     text = chain_text((at, StreamOffset(1, 5, 0, 5)), lambda names: 0 if names is None else 1)
     assert text == "1@9<9/1=4/0="
     assert [one.collections for one in chain(text, [None, ()])] == [(), None]
+
+
+def test_the_beginning_of_the_history_is_a_dot() -> None:
+    assert chain_text((StreamOffset.ZERO,), lambda names: 0) == "."
+    assert chain(".") == (StreamOffset.ZERO,)
+    assert chain(chain_text((StreamOffset.ZERO.with_collections(()),), lambda names: 0), [()])[0].collections == ()
 
 
 @pytest.mark.parametrize("text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3"])

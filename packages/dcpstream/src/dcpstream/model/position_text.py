@@ -1,7 +1,16 @@
-"""Positions of one vbucket as a short text, for offsets in Spark's log and for tasks.
+"""The stored form of positions: files and databases of readers, and the offsets in Spark's log.
 
-A chain of positions is written newest first, each relative to its neighbours, so that what is usual needs no character.
-Numbers are in base 36. A position is
+A vbucket's positions are one text, its entry. The entries of several vbuckets are joined by spaces, in the order of
+the vbuckets' numbers, with `-` for a vbucket that is left out. Sets of collections, which most positions share, stand
+beside the entries: `names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids
+(null: unknown).
+
+```
+{"names": {scope: {id: collection, …}, …}, "sets": ["0,8-c", null, …], "vbuckets": "entry entry …"}
+```
+
+The beginning of the history is `.`. Any other chain of positions is written newest first, each relative to its
+neighbours, so that what is usual needs no character. Numbers are in base 36. A position is
 
 ```
 [branch "@"] seqno ["<" start] ["#" manifest uid] ["/" set] end
@@ -23,9 +32,11 @@ it was at seqno 400, in a snapshot from 0 to 403.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from dcpstream.model import CollectionName, StreamOffset
+from dcpstream.model.collections import CollectionName
+from dcpstream.model.position import StreamOffset
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _PAIRS: list[str] = [first + second for first in DIGITS for second in DIGITS]
@@ -49,8 +60,13 @@ NumberOf = Callable[[CollectionSet], int]
 
 
 def split_entries(text: str) -> dict[int, str]:
-    """Vbucket → its entry, from the entries of an offset in the order of the vbuckets."""
+    """Vbucket → its entry: the inverse of `joined_entries`."""
     return {vbid: entry for vbid, entry in enumerate(text.split(" ")) if entry not in {"", LEFT_OUT}}
+
+
+def joined_entries(entries: Mapping[int, str]) -> str:
+    """The entries of vbuckets as one text."""
+    return " ".join(entries.get(vbid, LEFT_OUT) for vbid in range(max(entries, default=-1) + 1))
 
 
 def number_text(number: int) -> str:
@@ -80,6 +96,8 @@ def chain_text(chain: Sequence[StreamOffset], number_of: NumberOf) -> str:
         chain: in any order, but only newest first is short.
         number_of: gives a set of collections its number.
     """
+    if len(chain) == 1 and chain[0] == StreamOffset.ZERO and chain[0].collections is None:
+        return BEGINNING
     parts: list[str] = []
     vbuuid = seqno = uid = 0
     known: CollectionSet = None
@@ -127,6 +145,8 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
     Raises:
         ValueError: it is not such a text.
     """
+    if text == BEGINNING:
+        return (StreamOffset.ZERO,)
     found: list[tuple[int, int, str | None, int, int, str | None, str | None]] = []
     vbuuid = seqno = uid = set_number = place = 0
     while place < len(text):
@@ -163,6 +183,80 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
             end = seqno + (1 << (ord(mark) - ord("A")))
         result.append(StreamOffset(vbuuid, seqno, snapshot_start, end, uid, sets[set_number] if sets else None))
     return tuple(result)
+
+
+class CollectionSets:
+    """The sets of collections that positions refer to, each once, in order of occurrence."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[CollectionSet, int] = {}
+
+    def __len__(self) -> int:
+        """How many sets have a number."""
+        return len(self._numbers)
+
+    def number(self, found: CollectionSet) -> int:
+        """The number of a set."""
+        return self._numbers.setdefault(found, len(self._numbers))
+
+    def to_json(self) -> dict[str, Any]:
+        """`names` and `sets`; empty if no set is known."""
+        names: dict[str, dict[str, str]] = {}
+        paths: dict[int, CollectionName] = {}
+        sets: list[Any] = []
+        for found in self._numbers:
+            if found is None:
+                sets.append(None)
+            elif any(paths.setdefault(item.collection_id, item) != item for item in found):
+                # A bucket that was made again may have other names for the same ids.
+                sets.append({f"{item.collection_id:x}": item.path for item in found})
+            else:
+                sets.append(_ids_text([item.collection_id for item in found]))
+        if sets == [None] or not sets:
+            return {}
+        for _, item in sorted(paths.items()):
+            names.setdefault(item.scope, {})[f"{item.collection_id:x}"] = item.collection
+        return {"names": names, "sets": sets}
+
+
+def sets_of(data: Mapping[str, Any]) -> list[CollectionSet]:
+    """The inverse of `CollectionSets.to_json`.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is damaged.
+    """
+    names = {
+        int(number, 16): CollectionName(int(number, 16), scope, name)
+        for scope, found in data.get("names", {}).items()
+        for number, name in found.items()
+    }
+    result: list[CollectionSet] = []
+    for found in data.get("sets", [None]):
+        if found is None:
+            result.append(None)
+        elif isinstance(found, Mapping):
+            result.append(tuple(sorted(CollectionName.of(int(number, 16), path) for number, path in found.items())))
+        else:
+            ids: list[int] = []
+            for part in found.split(",") if found else ():
+                low, _, high = part.partition("-")
+                span = range(int(low, 16), int(high or low, 16) + 1)
+                if len(span) > len(names):
+                    raise ValueError(f"the set {found} has more collections than are named")
+                ids.extend(span)
+            result.append(tuple(names[one] for one in ids))
+    return result
+
+
+def _ids_text(ids: Sequence[int]) -> str:
+    """Rising numbers as hexadecimal ranges: `0,8-c`."""
+    ranges: list[list[int]] = []
+    for one in ids:
+        if ranges and ranges[-1][1] == one - 1:
+            ranges[-1][1] = one
+        else:
+            ranges.append([one, one])
+    return ",".join(f"{low:x}" if low == high else f"{low:x}-{high:x}" for low, high in ranges)
 
 
 def _short(text: str) -> str:
