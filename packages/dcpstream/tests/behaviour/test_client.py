@@ -321,7 +321,7 @@ def test_who_is_not_let_in_is_told_why(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(error, match=text):
-        Shell(kind, node.connection_string, **options).changes()
+        Shell(kind, node.connection_string, OPTIONS, **options).changes()
     assert time.monotonic() - began < 4
 
 
