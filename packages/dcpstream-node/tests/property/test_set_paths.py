@@ -17,7 +17,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
-from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
+from dcpstream.wire import HEADER, Feature, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.engine.bucket.bucket import Bucket
@@ -361,7 +361,7 @@ def test_the_paths_are_taken():
         encode_request(Opcode.SET, key=b"\0key-%03d" % number, extras=bytes(8), value=b"v") for number in range(400)
     )
     client = client_with(FEATURES, has_fast=True)
-    assert client.session.fast[Opcode.SET](client.session, request, 0, 41, 8, 8, 0, 0, 1, 0)
+    assert client.session.fast[Opcode.SET](client.session, request, 0, 41, HEADER.unpack_from(request))
     if answer_plain is not None:
         client = client_with(FEATURES, has_fast=True, took=took)
         assert len(answers_to(client, request)) == 400 * 40

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict, Unpack
 
 from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire.buffers import Buffer
@@ -32,6 +34,9 @@ HEADER_FIELDS = (
 
 HEADER = struct.Struct(">" + "".join({1: "B", 2: "H", 4: "I", 8: "Q"}[width] for _, width in HEADER_FIELDS))
 """The header, packed and unpacked in the order of `HEADER_FIELDS`."""
+
+Head: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+"""The fields of a header, in the order of `HEADER_FIELDS`."""
 
 HEADER_BYTES = 24
 BODY_LENGTH_AT = 8
@@ -56,6 +61,7 @@ def with_opaque(data: bytes, opaque: int) -> bytes:
     return b"".join((data[:_OPAQUE_AT], _OPAQUE.pack(opaque), data[_CAS_AT:]))
 
 
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class Frame:
     """One frame, its body split into parts.
 
@@ -69,31 +75,16 @@ class Frame:
         framing, extras, key, value: the parts of the body.
     """
 
-    __slots__ = ("cas", "datatype", "extras", "framing", "key", "magic", "opaque", "opcode", "value", "vbid")
-
-    def __init__(
-        self,
-        magic: int,
-        opcode: int,
-        datatype: int = 0,
-        vbid: int = 0,
-        opaque: int = 0,
-        cas: int = 0,
-        framing: bytes = b"",
-        extras: bytes = b"",
-        key: bytes = b"",
-        value: bytes = b"",
-    ) -> None:
-        self.magic = magic
-        self.opcode = opcode
-        self.datatype = datatype
-        self.vbid = vbid
-        self.opaque = opaque
-        self.cas = cas
-        self.framing = framing
-        self.extras = extras
-        self.key = key
-        self.value = value
+    magic: int
+    opcode: int
+    datatype: int = 0
+    vbid: int = 0
+    opaque: int = 0
+    cas: int = 0
+    framing: bytes = b""
+    extras: bytes = b""
+    key: bytes = b""
+    value: bytes = b""
 
     @property
     def status(self) -> int:
@@ -121,29 +112,30 @@ class Frame:
         Raises:
             FieldError: a part is longer than its length field allows.
         """
-        return _encode(
-            self.magic,
-            self.opcode,
-            self.vbid,
-            self.opaque,
-            self.cas,
-            self.datatype,
-            self.framing,
-            self.extras,
-            self.key,
-            self.value,
-        )
-
-    def _parts(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
-
-    def __eq__(self, other: object) -> bool:
-        """Equal in every field."""
-        return isinstance(other, Frame) and self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        """Hash over every field."""
-        return hash(self._parts())
+        framing, key = self.framing, self.key
+        key_length, extras_length = len(key), len(self.extras)
+        body = len(framing) + extras_length + key_length + len(self.value)
+        if self.magic in _FLEXIBLE:
+            if key_length > 0xFF or len(framing) > 0xFF:
+                raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
+            key_length |= len(framing) << 8
+        elif framing:
+            raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
+        try:
+            header = HEADER.pack(
+                self.magic,
+                self.opcode,
+                key_length,
+                extras_length,
+                self.datatype,
+                self.vbid,
+                body,
+                self.opaque,
+                self.cas,
+            )
+        except struct.error as error:
+            raise FieldError(f"a header field does not fit: {error}") from error
+        return b"".join((header, framing, self.extras, key, self.value))
 
     def __repr__(self) -> str:
         """Names of the numbers that have one, and the sizes of long parts."""
@@ -161,65 +153,33 @@ class Frame:
         return f"<Frame {' '.join(parts)}>"
 
 
-def _encode(
-    magic: int,
-    opcode: int,
-    vbid: int,
-    opaque: int,
-    cas: int,
-    datatype: int,
-    framing: bytes,
-    extras: bytes,
-    key: bytes,
-    value: bytes,
-) -> bytes:
-    key_length, extras_length = len(key), len(extras)
-    body = len(framing) + extras_length + key_length + len(value)
-    if magic in _FLEXIBLE:
-        if key_length > 0xFF or len(framing) > 0xFF:
-            raise FieldError("flexible framing allows 255 bytes of key and of framing extras")
-        key_length |= len(framing) << 8
-    elif framing:
-        raise FieldError("framing extras need a flexible magic (0x08 or 0x18)")
-    try:
-        header = HEADER.pack(magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas)
-    except struct.error as error:
-        raise FieldError(f"a header field does not fit: {error}") from error
-    return b"".join((header, framing, extras, key, value))
+class FrameFields(TypedDict, total=False):
+    """The fields of requests and responses; those that are left out are 0 or empty."""
+
+    datatype: int
+    cas: int
+    framing: bytes
+    extras: bytes
+    key: bytes
+    value: bytes
 
 
-def encode_request(
-    opcode: int,
-    *,
-    vbid: int = 0,
-    opaque: int = 0,
-    cas: int = 0,
-    datatype: int = 0,
-    framing: bytes = b"",
-    extras: bytes = b"",
-    key: bytes = b"",
-    value: bytes = b"",
-) -> bytes:
+class RequestFields(FrameFields, total=False):
+    """The fields of a request."""
+
+    vbid: int
+
+
+def encode_request(opcode: int, *, opaque: int = 0, **fields: Unpack[RequestFields]) -> bytes:
     """The bytes of a request; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_REQUEST if framing else Magic.REQUEST
-    return _encode(magic, opcode, vbid, opaque, cas, datatype, framing, extras, key, value)
+    magic = Magic.FLEX_REQUEST if fields.get("framing") else Magic.REQUEST
+    return Frame(magic, opcode, opaque=opaque, **fields).encode()
 
 
-def encode_response(
-    opcode: int,
-    *,
-    status: int = 0,
-    opaque: int = 0,
-    cas: int = 0,
-    datatype: int = 0,
-    framing: bytes = b"",
-    extras: bytes = b"",
-    key: bytes = b"",
-    value: bytes = b"",
-) -> bytes:
+def encode_response(opcode: int, *, status: int = 0, opaque: int = 0, **fields: Unpack[FrameFields]) -> bytes:
     """The bytes of a response; flexible framing if there are framing extras."""
-    magic = Magic.FLEX_RESPONSE if framing else Magic.RESPONSE
-    return _encode(magic, opcode, status, opaque, cas, datatype, framing, extras, key, value)
+    magic = Magic.FLEX_RESPONSE if fields.get("framing") else Magic.RESPONSE
+    return Frame(magic, opcode, vbid=status, opaque=opaque, **fields).encode()
 
 
 def frame_length(buffer: Buffer, offset: int, limit: int = MAX_FRAME_BYTES) -> int:

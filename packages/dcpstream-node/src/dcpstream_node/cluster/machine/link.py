@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from dcpstream.errors import ConnectionLost, DcpstreamError, WireError
 from dcpstream.model import NodeAddress
-from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream.wire import Feature, Frame, FrameReader, Opcode, RequestFields, Status, encode_request
 from dcpstream.wire.messages.kv import encode_features
 from dcpstream.wire.status import status_error
 from dcpstream_node.cluster.machine.tasks import Outcome
@@ -33,16 +33,6 @@ FEATURES = (
 )
 """Features of every connection: those of the server's own between nodes."""
 _FEATURE_CODES = encode_features(FEATURES)
-
-
-class RequestFields(TypedDict, total=False):
-    """Fields of a request besides opcode and opaque; those that are missing are 0 or empty."""
-
-    vbid: int
-    datatype: int
-    extras: bytes
-    key: bytes
-    value: bytes
 
 
 class Link:

@@ -21,12 +21,12 @@ from typing import Any
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError, StoreError
 from dcpstream.model import Manifest, NodeAddress, VbucketState
 from dcpstream.runtime import Random
-from dcpstream.wire import Datatype, Frame, Opcode
+from dcpstream.wire import Datatype, Frame, Opcode, RequestFields
 from dcpstream.wire.messages import admin
 from dcpstream.wire.messages.kv import ObserveSeqnoFailoverResponse, ObserveSeqnoResponse
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node.cluster.machine.layout import plan_chains
-from dcpstream_node.cluster.machine.link import Link, RequestFields
+from dcpstream_node.cluster.machine.link import Link
 from dcpstream_node.cluster.machine.replicator import Replicator, openings
 from dcpstream_node.cluster.machine.state import BucketState, Member, map_json, topology
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure, Tasks

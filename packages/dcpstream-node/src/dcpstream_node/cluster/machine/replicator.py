@@ -16,12 +16,21 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from dcpstream.errors import ConnectionLost
-from dcpstream.wire import HEADER_BYTES, Frame, Opcode, OpenFlag, Status, decode_frame, encode_request
+from dcpstream.wire import (
+    HEADER_BYTES,
+    Frame,
+    Opcode,
+    OpenFlag,
+    RequestFields,
+    Status,
+    decode_frame,
+    encode_request,
+)
 from dcpstream.wire.layout import Group
 from dcpstream.wire.messages import opcodes_of
 from dcpstream.wire.messages.dcp import Open
 from dcpstream.wire.status import status_error
-from dcpstream_node.cluster.machine.link import Link, RequestFields
+from dcpstream_node.cluster.machine.link import Link
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure
 
 SOURCE, DESTINATION = "source", "destination"

@@ -22,6 +22,7 @@ from dcpstream_node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream_node.engine.session.responses import pack_duration
 
 if TYPE_CHECKING:
+    from dcpstream.wire import Head
     from dcpstream_node.engine.session.session import FastHandler, Session
 
 _FLEXIBLE = bytes((Magic.FLEX_RESPONSE,))
@@ -37,19 +38,9 @@ _pack_stored, _STORED_EXTRAS = documents.STORED_MUTATION.pack, documents.STORED_
 _REQUEST, _MUTATION, _FREQUENCY = int(Magic.REQUEST), int(Opcode.DCP_MUTATION), FREQUENCY_OF_NEW
 
 
-def fast_get(
-    session: Session,
-    data: bytes,
-    at: int,
-    stop: int,
-    key_length: int,
-    extras_length: int,
-    datatype: int,
-    vbid: int,
-    opaque: int,
-    cas: int,
-) -> bool:
+def fast_get(session: Session, data: bytes, at: int, stop: int, head: Head) -> bool:
     """GET of a document of the default collection that is there, or that never was."""
+    _, _, key_length, extras_length, datatype, vbid, _, opaque, cas = head
     key_at = at + HEADER_BYTES
     if extras_length or cas or datatype or key_at + key_length != stop:
         return False
@@ -81,19 +72,9 @@ def fast_get(
     return True
 
 
-def fast_set(
-    session: Session,
-    data: bytes,
-    at: int,
-    stop: int,
-    key_length: int,
-    extras_length: int,
-    datatype: int,
-    vbid: int,
-    opaque: int,
-    cas: int,
-) -> bool:
+def fast_set(session: Session, data: bytes, at: int, stop: int, head: Head) -> bool:
     """SET without CAS of a document of the default collection."""
+    _, _, key_length, extras_length, datatype, vbid, _, opaque, cas = head
     if cas or extras_length != _SET_EXTRAS or datatype & ~(session.datatypes & _JSON):
         return False
     bucket = session.bucket
@@ -130,11 +111,13 @@ def fast_set(
     seqno = log.high_seqno + 1
     new_cas = vbucket.next_cas(unix_ns)
     body = _STORED_EXTRAS + len(key) + size
-    head = _pack_stored(
+    stored = _pack_stored(
         _REQUEST, _MUTATION, len(key), _STORED_EXTRAS, _JSON if is_json else 0, vbid, body, 0, new_cas,
         seqno, rev_seqno, flags, expiration, 0, 0, _FREQUENCY,
     )  # fmt: skip
-    log.append(head + data[key_at:stop] if session.has_collections else head + key + data[value_at:stop], key, seqno)
+    log.append(
+        stored + data[key_at:stop] if session.has_collections else stored + key + data[value_at:stop], key, seqno
+    )
     bucket.dirty.add(vbid)
     if session.has_tokens:
         answer = _pack_token(_RESPONSE, _SET, 0, _TOKEN, 0, 0, _TOKEN, opaque, new_cas, vbucket.vbuuid, seqno)
@@ -150,17 +133,17 @@ def fast_set(
 def _traced(handler: FastHandler) -> FastHandler:
     """The short path whose answer has the duration of the request."""
 
-    def run(session: Session, data: bytes, *request: int) -> bool:
+    def run(session: Session, data: bytes, at: int, stop: int, head: Head) -> bool:
         stopwatch = session.engine.stopwatch
         began = stopwatch()
-        if not handler(session, data, *request):
+        if not handler(session, data, at, stop, head):
             return False
         answer = session.output.pieces[-1]
         framing = pack_duration(stopwatch() - began)
         size = int.from_bytes(answer[8:12], "big") + len(framing)
         # The answer has no key: the two bytes of its length become those of framing and key.
-        head = _FLEXIBLE + answer[1:2] + bytes((len(framing), 0)) + answer[4:8] + size.to_bytes(4, "big")
-        session.output.pieces[-1] = b"".join((head, answer[12:24], framing, answer[24:]))
+        start = _FLEXIBLE + answer[1:2] + bytes((len(framing), 0)) + answer[4:8] + size.to_bytes(4, "big")
+        session.output.pieces[-1] = b"".join((start, answer[12:24], framing, answer[24:]))
         session.output.nbytes += len(framing)
         return True
 

@@ -33,11 +33,11 @@ from dcpstream.wire import (
     Feature,
     Frame,
     FrameInfoId,
+    Head,
     Magic,
     Opcode,
     Status,
     decode_frame,
-    encode_response,
 )
 from dcpstream.wire.layout import Group, Response
 from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS, opcodes_of
@@ -101,9 +101,9 @@ _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 
-FastHandler = Callable[["Session", bytes, int, int, int, int, int, int, int, int], bool]
+FastHandler = Callable[["Session", bytes, int, int, Head], bool]
 """Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
-data, at, stop, key length, extras length, datatype, vbid, opaque, CAS."""
+data, at, stop, and the fields of the request's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +255,10 @@ class Session:
         value: bytes = b"",
     ) -> None:
         """Answer a request."""
-        self.output.add(
-            encode_response(
-                frame.opcode,
-                status=status,
-                opaque=frame.opaque,
-                cas=cas,
-                datatype=datatype,
-                framing=self._response_framing(),
-                extras=extras,
-                key=key,
-                value=value,
-            )
-        )
+        framing, opcode, opaque = self._response_framing(), frame.opcode, frame.opaque
+        magic = Magic.FLEX_RESPONSE if framing else Magic.RESPONSE
+        answer = Frame(magic, opcode, datatype, status, opaque, cas, framing, extras, key, value)
+        self.output.add(answer.encode())
 
     def reply(
         self,
@@ -599,7 +590,8 @@ class Session:
                 at = plain(self, data, at)
                 if output.nbytes > output_limit or end - at < HEADER_BYTES:
                     break
-            magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
+            head = unpack(data, at)
+            magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = head
             stop = at + HEADER_BYTES + body
             if stop > end:
                 if self._is_sound(magic, key_length, extras_length, body):
@@ -610,7 +602,7 @@ class Session:
                     magic == _REQUEST
                     and opcode in fast
                     and extras_length + key_length <= body
-                    and fast[opcode](self, data, at, stop, key_length, extras_length, datatype, vbid, opaque, cas)
+                    and fast[opcode](self, data, at, stop, head)
                 )
             except StoreError:
                 is_done = False  # the command table meets the same error, and answers it
