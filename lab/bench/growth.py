@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpstream.model import BucketSettings, FailoverLog, VbucketState
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.store.compact.compaction import CompactionOrder
 from lab.bench.common import Figure, report, resident_bytes
@@ -46,9 +46,7 @@ def write(store: DiskBucketStore, first: int, stop: int, seqnos: list[int]) -> f
         seqno = seqnos[vbid] = seqnos[vbid] + 1
         key = b"\0flight-2013-%08d" % number
         frames, keys, own = rows[vbid]
-        frames.append(
-            encode_stored_mutation(vbid=vbid, key=key, value=VALUE, by_seqno=seqno, rev_seqno=1, cas=number + 1)
-        )
+        frames.append(encode_stored_mutation(Version(key, VALUE, 1), vbid=vbid, by_seqno=seqno, cas=number + 1))
         keys.append(key)
         own.append(seqno)
     started = time.process_time()

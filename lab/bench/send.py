@@ -27,7 +27,7 @@ import numpy as np
 from dcpstream.model import BucketSettings
 from dcpstream.wire import Opcode, encode_request
 from dcpstream.wire.buffers import BufferPool
-from dcpstream.wire.stored.block import FrameBlock, encode_stored_mutation
+from dcpstream.wire.stored.block import FrameBlock, Version, encode_stored_mutation
 from dcpstream_node import Node
 from lab.bench.common import Figure, repeats_for, report
 
@@ -72,7 +72,7 @@ def write(node: Node, value_bytes: int, numbers: Sequence[int]) -> None:
         keys = [b"\0doc-%010d" % number for number in numbers[at : at + BATCH_ROWS]]
         seqnos = range(vbucket.high_seqno + 1, vbucket.high_seqno + 1 + len(keys))
         frames = [
-            encode_stored_mutation(vbid=0, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno)
+            encode_stored_mutation(Version(key, value, 1), vbid=0, by_seqno=seqno, cas=seqno)
             for key, seqno in zip(keys, seqnos, strict=True)
         ]
         vbucket.log.append_many(frames, keys, seqnos)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.wire.stored.block import FrameBlock, encode_stored_mutation
+from dcpstream.wire.stored.block import FrameBlock, Version, encode_stored_mutation
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore
 from lab.bench.common import MEMCPY_BYTES, Figure, measure_in_turns, median, median_of_ratios, memcpy_call, report
 
@@ -44,7 +44,7 @@ def documents(count: int, vbuckets: int, first: int = 0) -> Frames:
     for number in range(first, first + count):
         vbid, seqno = number % vbuckets, number // vbuckets + 1
         key = b"\0flight-2013-%06d" % number
-        frame = encode_stored_mutation(vbid=vbid, key=key, value=VALUE, by_seqno=seqno, rev_seqno=1, cas=number + 1)
+        frame = encode_stored_mutation(Version(key, VALUE, 1), vbid=vbid, by_seqno=seqno, cas=number + 1)
         made.append((vbid, key, seqno, frame))
     assert len(made[0][1]) == 19
     return made

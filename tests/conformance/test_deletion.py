@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
 from dcpstream.wire.stored import block
-from dcpstream.wire.stored.block import encode_stored_deletion
+from dcpstream.wire.stored.block import Version, encode_stored_deletion
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import (
     START_UNIX_S,
@@ -39,7 +39,7 @@ def bury(node: SimulatedNode, value: bytes, datatype: int, *, key: bytes = b"\0k
     vbucket = node.vbucket(1)
     seqno = vbucket.high_seqno + 1
     frame = encode_stored_deletion(
-        vbid=1, key=key, by_seqno=seqno, rev_seqno=2, cas=seqno << 16, delete_time=5, value=value, datatype=datatype
+        Version(key, value, 2, datatype=datatype, time=5), vbid=1, by_seqno=seqno, cas=seqno << 16
     )
     kinds = block.frame_kinds(Opcode.DCP_DELETION, datatype, key)
     vbucket.log.append(frame, key, seqno, kinds=kinds)

@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored import block
-from dcpstream.wire.stored.block import encode_stored_expiration
+from dcpstream.wire.stored.block import Version, encode_stored_expiration
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import START_UNIX_S, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
@@ -72,7 +72,7 @@ def test_it_may_carry_system_xattrs() -> None:
     value = encode_xattrs({"_sync": b"1"})
     vbucket = node.vbucket(1)
     frame = encode_stored_expiration(
-        vbid=1, key=b"\0k", by_seqno=1, rev_seqno=2, cas=9, delete_time=7, value=value, datatype=Datatype.XATTR
+        Version(b"\0k", value, 2, datatype=Datatype.XATTR, time=7), vbid=1, by_seqno=1, cas=9
     )
     kinds = block.frame_kinds(Opcode.DCP_EXPIRATION, Datatype.XATTR, b"\0k")
     vbucket.log.append(frame, b"\0k", 1, kinds=kinds)

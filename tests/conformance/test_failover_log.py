@@ -12,7 +12,7 @@ import pytest
 from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import Datatype, Opcode, Status
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import decode_failover_log, encode_failover_log
 from dcpstream_node.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
 from tests.kit.rules import rule
@@ -144,7 +144,7 @@ def test_a_promotion_in_memory_begins_at_the_high_seqno(state: int) -> None:
 
 def store_row(node: SimulatedNode, seqno: int) -> None:
     """A row as replication stores it."""
-    frame = encode_stored_mutation(vbid=1, key=b"\0k%d" % seqno, value=b"v", by_seqno=seqno, rev_seqno=1, cas=seqno)
+    frame = encode_stored_mutation(Version(b"\0k%d" % seqno, b"v", 1), vbid=1, by_seqno=seqno, cas=seqno)
     node.vbucket(1).log.append(frame, b"\0k%d" % seqno, seqno)
 
 

@@ -11,7 +11,7 @@ from dcpstream import wire
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages import dcp
 from dcpstream.wire.stored import block
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
@@ -32,7 +32,7 @@ def put(node: SimulatedNode, value: bytes, datatype: int, *, key: bytes = b"\0k"
     vbucket = node.vbucket(vbid)
     seqno = vbucket.high_seqno + 1
     frame = encode_stored_mutation(
-        vbid=vbid, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype
+        Version(key, value, 1, datatype=datatype), vbid=vbid, by_seqno=seqno, cas=seqno << 16
     )
     vbucket.log.append(frame, key, seqno, kinds=block.frame_kinds(Opcode.DCP_MUTATION, datatype, key))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
-from dcpstream.wire.stored.block import encode_stored_deletion, frame_kinds
+from dcpstream.wire.stored.block import Version, encode_stored_deletion, frame_kinds
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
@@ -34,9 +34,7 @@ def bury(node: SimulatedNode, value: bytes, datatype: int) -> None:
     """A tombstone with this value, as another node may have made it."""
     vbucket = node.vbucket(1)
     seqno = vbucket.high_seqno + 1
-    frame = encode_stored_deletion(
-        vbid=1, key=b"\0k", by_seqno=seqno, rev_seqno=1, cas=1, delete_time=1, value=value, datatype=datatype
-    )
+    frame = encode_stored_deletion(Version(b"\0k", value, 1, datatype=datatype, time=1), vbid=1, by_seqno=seqno, cas=1)
     kinds = int(frame_kinds(Opcode.DCP_DELETION, datatype, b"\0k"))
     vbucket.log.append(frame, b"\0k", seqno, kinds=kinds)
 

@@ -8,7 +8,7 @@ from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.wire import Feature, Frame, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import leb128_encode
-from dcpstream.wire.stored.block import EMPTY_BLOCK, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import EMPTY_BLOCK, Version, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import read_prepare
 from dcpstream.wire.system_events import encode_stored_event
 from dcpstream_node.store import index_key
@@ -54,17 +54,18 @@ class ListVBucket:
         wanted = set(collection_ids)
         return max((seqno for seqno, key, _ in self.rows if collection_of(key) in wanted), default=0)
 
-    def set(self, key, value=b"v", *, collection_id=0, datatype=0, **fields):
+    def set(self, key, value=b"v", *, collection_id=0, cas=None, nru=0, expiration=0, **fields):
         full_key, seqno = leb128_encode(collection_id) + key, self.high_seqno + self.gap
-        fields = {"cas": seqno << 16, "rev_seqno": 1, "datatype": datatype} | fields
-        frame = encode_stored_mutation(vbid=self.vbid, key=full_key, value=value, by_seqno=seqno, **fields)
+        version = Version(full_key, value, time=expiration, **{"rev_seqno": 1} | fields)
+        cas = seqno << 16 if cas is None else cas
+        frame = encode_stored_mutation(version, vbid=self.vbid, by_seqno=seqno, cas=cas, nru=nru)
         self.rows.append((seqno, full_key, frame))
         return seqno
 
     def delete(self, key, *, collection_id=0, delete_time=77):
         full_key, seqno = leb128_encode(collection_id) + key, self.high_seqno + self.gap
         frame = encode_stored_deletion(
-            vbid=self.vbid, key=full_key, by_seqno=seqno, rev_seqno=2, cas=seqno << 16, delete_time=delete_time
+            Version(full_key, b"", 2, time=delete_time), vbid=self.vbid, by_seqno=seqno, cas=seqno << 16
         )
         self.rows.append((seqno, full_key, frame))
         return seqno

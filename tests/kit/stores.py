@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.wire.stored.block import (
+    Version,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -25,9 +26,9 @@ def frame_of(vbid: int, key: bytes, seqno: int, value: bytes | None, kind: str =
     """A stored frame; `value` None makes a tombstone."""
     if value is None:
         encode = encode_stored_expiration if kind == "expiration" else encode_stored_deletion
-        return encode(vbid=vbid, key=key, by_seqno=seqno, rev_seqno=seqno, cas=seqno << 16, delete_time=77)
+        return encode(Version(key, b"", seqno, time=77), vbid=vbid, by_seqno=seqno, cas=seqno << 16)
     return encode_stored_mutation(
-        vbid=vbid, key=key, value=value, by_seqno=seqno, rev_seqno=seqno, cas=seqno << 16, flags=5, expiration=9
+        Version(key, value, seqno, flags=5, time=9), vbid=vbid, by_seqno=seqno, cas=seqno << 16
     )
 
 

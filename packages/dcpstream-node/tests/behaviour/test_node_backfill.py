@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcpstream.wire import Opcode
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream_node import Node
 from tests.kit.peer import SocketPeer
 
@@ -25,9 +25,7 @@ def node() -> Iterator[Node]:
         assert vbucket is not None
         keys = [b"\0key-%d" % seqno for seqno in range(1, DOCUMENTS + 1)]
         frames = [
-            encode_stored_mutation(
-                vbid=0, key=key, value=value_of(seqno), by_seqno=seqno, rev_seqno=1, cas=seqno, flags=seqno
-            )
+            encode_stored_mutation(Version(key, value_of(seqno), 1, flags=seqno), vbid=0, by_seqno=seqno, cas=seqno)
             for seqno, key in enumerate(keys, 1)
         ]
         vbucket.log.append_many(frames, keys, range(1, DOCUMENTS + 1))

@@ -11,7 +11,7 @@ import pytest
 
 from dcpstream.errors import StoreError
 from dcpstream.wire import Opcode, Status
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream_node import Node
 from dcpstream_node.store import BucketStore, CompactionOrder, CompactionReport, base
 from dcpstream_node.tasks import compactor
@@ -51,7 +51,7 @@ def write_all(node: Node) -> None:
     first = vbucket.high_seqno + 1
     keys = [b"\0key-%d" % number for number in range(DOCUMENTS)]
     frames = [
-        encode_stored_mutation(vbid=0, key=key, value=value_of(seqno), by_seqno=seqno, rev_seqno=1, cas=seqno, flags=1)
+        encode_stored_mutation(Version(key, value_of(seqno), 1, flags=1), vbid=0, by_seqno=seqno, cas=seqno)
         for seqno, key in enumerate(keys, first)
     ]
     vbucket.log.append_many(frames, keys, range(first, first + DOCUMENTS))

@@ -13,7 +13,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 from dcpstream.wire import Frame, Opcode
 from dcpstream.wire.frames import with_opaque
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream_node.recording import history
 
 LOG = FailoverLog.of((77, 0))
@@ -28,7 +28,7 @@ def node() -> Iterator[dcpstream_node.Node]:
 
 
 def row(seqno: int, key: bytes) -> bytes:
-    stored = encode_stored_mutation(vbid=0, key=b"\0" + key, value=b"{}", by_seqno=seqno, rev_seqno=3, cas=seqno << 20)
+    stored = encode_stored_mutation(Version(b"\0" + key, b"{}", 3), vbid=0, by_seqno=seqno, cas=seqno << 20)
     return with_opaque(stored, 0)
 
 

@@ -13,7 +13,7 @@ from dcpstream.dcp.bucket import Change
 from dcpstream.errors import StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.wire import Opcode, StreamFlag, encode_request
-from dcpstream.wire.stored.block import BlockKind, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_mutation
 from dcpstream.wire.stored.durable import encode_stored_prepare
 from dcpstream_node.dcp.replica import Replicas, Takeovers
 from dcpstream_node.store import DiskBucketStore
@@ -23,7 +23,7 @@ from tests.kit.streams import ACTIVE, DEAD, REPLICA
 
 
 def row(seqno: int, cas: int = 5) -> Change:
-    frame = encode_stored_mutation(vbid=1, key=b"\0k", value=b"v", by_seqno=seqno, rev_seqno=1, cas=cas)
+    frame = encode_stored_mutation(Version(b"\0k", b"v", 1), vbid=1, by_seqno=seqno, cas=cas)
     return Change(frame, b"\0k", seqno, cas, 1)
 
 
@@ -56,7 +56,7 @@ def test_a_prepare_that_must_be_on_disk_asks_for_a_commit(node: SimulatedNode, l
     """The write's client waits until this copy acknowledges it."""
     asked: list[None] = []
     node.bucket.hurry = lambda: asked.append(None)
-    frame = encode_stored_prepare(vbid=1, key=b"\0k", value=b"v", by_seqno=1, rev_seqno=1, cas=5, level=level)
+    frame = encode_stored_prepare(Version(b"\0k", b"v", 1), vbid=1, by_seqno=1, cas=5, level=level)
     replicas_of(node).store(node.vbucket(1), Change(frame, b"\0k", 1, 5, 1, int(BlockKind.PREPARE)))
     assert len(asked) == commits
 

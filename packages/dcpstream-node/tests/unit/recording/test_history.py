@@ -9,7 +9,7 @@ from dcpstream.errors import FrameError
 from dcpstream.model import FailoverLog, Op, StreamOffset
 from dcpstream.wire import Frame, Magic, Opcode, decode_frame
 from dcpstream.wire.messages.dcp import Mutation
-from dcpstream.wire.stored.block import encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.system_events import read_event
 from dcpstream_node.recording import history
 from dcpstream_node.recording.history import Histories
@@ -18,7 +18,7 @@ LOG = FailoverLog.of((7, 40), (5, 0))
 
 
 def row(vbid: int, seqno: int, key: bytes = b"\0k") -> bytes:
-    frame = decode_frame(encode_stored_mutation(vbid=vbid, key=key, value=b"{}", by_seqno=seqno, rev_seqno=1, cas=9))
+    frame = decode_frame(encode_stored_mutation(Version(key, b"{}", 1), vbid=vbid, by_seqno=seqno, cas=9))
     return history.message(frame, has_collections=True)
 
 

@@ -18,6 +18,7 @@ from dcpstream.wire.codes import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
 from dcpstream.wire.stored.block import (
     BlockKind,
+    Version,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -40,9 +41,8 @@ class FixedSalt:
 def put(vbucket: VBucketLog, key: bytes, value: bytes, *, flags: int = 0, expiration: int = 0) -> None:
     seqno = vbucket.high_seqno + 1
     frame = encode_stored_mutation(
-        vbid=vbucket.vbid, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, flags=flags,
-        expiration=expiration,
-    )  # fmt: skip
+        Version(key, value, 1, flags=flags, time=expiration), vbid=vbucket.vbid, by_seqno=seqno, cas=seqno << 16
+    )
     vbucket.append(frame, key, seqno, kinds=0 if key[:1] == b"\0" else BlockKind.NAMED_COLLECTION)
 
 
@@ -58,12 +58,10 @@ def write_store(target: Path, mode: str) -> None:
         put(a, b"\0doc%d" % (number % 8), b"value %d" % number, flags=number, expiration=1_900_000_000 + number)
     store.commit()
     deletion = encode_stored_deletion(
-        vbid=0, key=b"\0doc1", by_seqno=41, rev_seqno=2**40, cas=41, delete_time=1_700_000_000, flags=5
+        Version(b"\0doc1", b"", 2**40, flags=5, time=1_700_000_000), vbid=0, by_seqno=41, cas=41
     )
     a.append(deletion, b"\0doc1", 41, kinds=BlockKind.DELETION)
-    expiration = encode_stored_expiration(
-        vbid=0, key=b"\0doc2", by_seqno=42, rev_seqno=7, cas=42, delete_time=1_700_000_001
-    )
+    expiration = encode_stored_expiration(Version(b"\0doc2", b"", 7, time=1_700_000_001), vbid=0, by_seqno=42, cas=42)
     a.append(expiration, b"\0doc2", 42, kinds=BlockKind.EXPIRATION)
     value = bytes(8) + (0).to_bytes(4, "big") + (8).to_bytes(4, "big")
     event = SystemEvent(
@@ -71,7 +69,7 @@ def write_store(target: Path, mode: str) -> None:
     )
     a.append(event.encode(), b"", 43, kinds=BlockKind.SYSTEM_EVENT)
     put(a, b"\x08in shop", b"{}")
-    prepare = encode_stored_prepare(vbid=0, key=b"\0durable", value=b"x", by_seqno=45, rev_seqno=1, cas=9, level=2)
+    prepare = encode_stored_prepare(Version(b"\0durable", b"x", 1), vbid=0, by_seqno=45, cas=9, level=2)
     a.append(prepare, b"", 45, kinds=BlockKind.PREPARE)
     abort = encode_stored_abort(vbid=0, key=b"\0durable", by_seqno=46, prepared_seqno=45)
     a.append(abort, b"", 46, kinds=BlockKind.PREPARE)

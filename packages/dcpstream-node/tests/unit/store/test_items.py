@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
-from dcpstream.wire.stored.block import encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import Version, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.system_events import events_of_scope
 from dcpstream_node.store import index_key
 from dcpstream_node.store.index.rows import collection_of
@@ -29,12 +29,8 @@ def test_events_about_one_thing_share_a_key() -> None:
 
 
 def test_a_frame_is_read_in_the_middle_of_a_buffer() -> None:
-    first = encode_stored_mutation(
-        vbid=1, key=b"\0a", value=b"v", by_seqno=1, rev_seqno=2, cas=3, datatype=1, flags=4, expiration=5
-    )
-    second = encode_stored_deletion(
-        vbid=1, key=b"\0b", value=b"x", by_seqno=6, rev_seqno=7, cas=8, delete_time=9, datatype=4
-    )
+    first = encode_stored_mutation(Version(b"\0a", b"v", 2, datatype=1, flags=4, time=5), vbid=1, by_seqno=1, cas=3)
+    second = encode_stored_deletion(Version(b"\0b", b"x", 7, datatype=4, time=9), vbid=1, by_seqno=6, cas=8)
     data = bytearray(first + second + first)
     assert index_key(second) == b"\0b"
     assert read_meta(data) == (3, 2, 1, 4, 5, 1, False, 0)

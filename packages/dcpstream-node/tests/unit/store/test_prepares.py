@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.wire.stored.block import BlockKind, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_mutation
 from dcpstream.wire.stored.durable import encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore
 
@@ -13,12 +13,12 @@ LOG = FailoverLog.of((0xA, 0))
 
 
 def put(vbucket, key: bytes, seqno: int) -> None:
-    frame = encode_stored_mutation(vbid=0, key=key, value=b"v", by_seqno=seqno, rev_seqno=1, cas=seqno)
+    frame = encode_stored_mutation(Version(key, b"v", 1), vbid=0, by_seqno=seqno, cas=seqno)
     vbucket.append(frame, key, seqno)
 
 
 def prepare(vbucket, key: bytes, seqno: int) -> None:
-    frame = encode_stored_prepare(vbid=0, key=key, value=b"p", by_seqno=seqno, rev_seqno=1, cas=seqno, level=1)
+    frame = encode_stored_prepare(Version(key, b"p", 1), vbid=0, by_seqno=seqno, cas=seqno, level=1)
     vbucket.append(frame, key, seqno, kinds=BlockKind.PREPARE)
 
 

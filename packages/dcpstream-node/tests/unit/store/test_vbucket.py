@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
-from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_deletion, encode_stored_mutation
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore, VBucketLog, vbucket
 from dcpstream_node.store.compact.purge import purge
 from dcpstream_node.store.index import queries
@@ -19,16 +19,14 @@ LARGE = 2**40
 
 def put(log: VBucketLog, name: str, expiration: int, rev: int = 1) -> bytes:
     key, seqno = b"\0" + name.encode(), log.high_seqno + 1
-    frame = encode_stored_mutation(
-        vbid=0, key=key, value=b"v", by_seqno=seqno, rev_seqno=rev, cas=seqno, expiration=expiration, flags=7
-    )
+    frame = encode_stored_mutation(Version(key, b"v", rev, flags=7, time=expiration), vbid=0, by_seqno=seqno, cas=seqno)
     log.append(frame, key, seqno)
     return key
 
 
 def delete(log: VBucketLog, name: str, time: int, rev: int) -> bytes:
     key, seqno = b"\0" + name.encode(), log.high_seqno + 1
-    frame = encode_stored_deletion(vbid=0, key=key, by_seqno=seqno, rev_seqno=rev, cas=seqno, delete_time=time)
+    frame = encode_stored_deletion(Version(key, b"", rev, time=time), vbid=0, by_seqno=seqno, cas=seqno)
     log.append(frame, key, seqno, kinds=BlockKind.DELETION)
     return key
 
@@ -44,14 +42,7 @@ def fill_in(log: VBucketLog) -> None:
     first = log.high_seqno + 1
     frames = [
         encode_stored_mutation(
-            vbid=0,
-            key=key,
-            value=b"",
-            by_seqno=seqno,
-            rev_seqno=LARGE if seqno == first else seqno,
-            cas=1,
-            expiration=99,
-            flags=7,
+            Version(key, b"", LARGE if seqno == first else seqno, flags=7, time=99), vbid=0, by_seqno=seqno, cas=1
         )
         for seqno, key in enumerate(many, first)
     ]

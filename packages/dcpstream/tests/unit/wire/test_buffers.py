@@ -6,7 +6,7 @@ import pytest
 
 from dcpstream.wire import buffers as buffers_module
 from dcpstream.wire.buffers import BufferPool
-from dcpstream.wire.stored.block import BlockKind, FrameBlock, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, Version, encode_stored_mutation
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from tests.kit.blocks import block_of
@@ -50,7 +50,7 @@ def test_few_buffers_wait(pool: BufferPool) -> None:
 
 def test_a_block_comes_out_the_same_in_a_buffer_that_was_used_before() -> None:
     frames = [
-        encode_stored_mutation(vbid=0, key=b"\0k%d" % seqno, value=bytes(5000), by_seqno=seqno, rev_seqno=1, cas=seqno)
+        encode_stored_mutation(Version(b"\0k%d" % seqno, bytes(5000), 1), vbid=0, by_seqno=seqno, cas=seqno)
         for seqno in range(1, 21)
     ]
     block: FrameBlock = block_of(b"".join(frames))

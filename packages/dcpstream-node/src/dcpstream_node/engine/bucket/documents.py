@@ -8,13 +8,14 @@ Source: kv_engine engines/ep/src/vbucket.cc, daemon/protocol/mcbp/mutation_conte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.wire import Datatype, Magic, Opcode
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.block import (
     BlockKind,
+    Version,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -181,24 +182,9 @@ def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
     return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1
 
 
-def store(
-    vbucket: VBucket,
-    key: bytes,
-    value: bytes,
-    unix_ns: int,
-    *,
-    datatype: int,
-    flags: int,
-    expiration: int,
-    rev_seqno: int,
-) -> Written:
-    """Write a document.
-
-    Args:
-        key: with collection prefix.
-        expiration: seconds since 1970, 0 never.
-        rev_seqno: one more than the revision of the replaced document or tombstone.
-    """
+def store(vbucket: VBucket, version: Version, unix_ns: int) -> Written:
+    """Write a document."""
+    key, value, rev_seqno, datatype, flags, expiration = version
     log = vbucket.log
     if vbucket.durability is not None:
         vbucket.durability.before_plain_write(key)
@@ -214,36 +200,21 @@ def store(
 
 
 def store_version(
-    vbucket: VBucket,
-    key: bytes,
-    value: bytes,
-    *,
-    cas: int,
-    rev_seqno: int,
-    datatype: int,
-    flags: int,
-    time: int,
-    is_deleted: bool,
-    is_expiration: bool,
+    vbucket: VBucket, version: Version, *, cas: int, is_deleted: bool, is_expiration: bool = False
 ) -> Written:
-    """Write a document or a tombstone with a given CAS and revision.
-
-    Args:
-        time: the expiration, or the time of the deletion.
-    """
+    """Write a document or a tombstone with a given CAS."""
+    key = version.key
     if vbucket.durability is not None:
         vbucket.durability.before_plain_write(key)
     seqno = vbucket.log.high_seqno + 1
-    fields: dict[str, Any] = {"vbid": vbucket.vbid, "key": key, "value": value, "by_seqno": seqno, "cas": cas}
-    fields |= {"rev_seqno": rev_seqno, "datatype": datatype}
-    kinds = kinds_of(key, datatype)
+    kinds = kinds_of(key, version.datatype)
     if is_deleted:
-        vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, rev_seqno)
+        vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, version.rev_seqno)
         encode = encode_stored_expiration if is_expiration else encode_stored_deletion
-        frame = encode(delete_time=time, flags=flags, **fields)
+        frame = encode(version, vbid=vbucket.vbid, by_seqno=seqno, cas=cas)
         kinds |= BlockKind.EXPIRATION if is_expiration else BlockKind.DELETION
     else:
-        frame = encode_stored_mutation(flags=flags, expiration=time, nru=FREQUENCY_OF_NEW, **fields)
+        frame = encode_stored_mutation(version, vbid=vbucket.vbid, by_seqno=seqno, cas=cas, nru=FREQUENCY_OF_NEW)
     vbucket.log.append(frame, key, seqno, kinds=int(kinds))
     if vbucket.max_cas < cas <= MAX_TRUSTED_CAS:
         vbucket.max_cas = cas
@@ -298,17 +269,8 @@ def _bury(
     flags: int,
     is_expiration: bool,
 ) -> Written:
-    result = store_version(
-        vbucket,
-        key,
-        value,
-        cas=vbucket.next_cas(unix_ns),
-        rev_seqno=meta.rev_seqno + 1,
-        datatype=datatype,
-        flags=flags,
-        time=unix_ns // 1_000_000_000,
-        is_deleted=True,
-        is_expiration=is_expiration,
-    )
+    version = Version(key, value, meta.rev_seqno + 1, datatype, flags, unix_ns // 1_000_000_000)
+    cas = vbucket.next_cas(unix_ns)
+    result = store_version(vbucket, version, cas=cas, is_deleted=True, is_expiration=is_expiration)
     vbucket.note_deletion(key, result.seqno, 0 if value else meta.expiration, unix_ns)
     return result

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dcpstream.wire import Status
 from dcpstream.wire.codes import Opcode
-from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation, frame_kinds
+from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_deletion, encode_stored_mutation, frame_kinds
 from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 
@@ -82,6 +82,13 @@ class PreparedVBucket(Protocol):
     def close_checkpoint(self) -> None:
         """Begin a new checkpoint."""
         ...
+
+
+class Requirement(NamedTuple):
+    """The durability that a write must have: the level, and how long it may take."""
+
+    level: int
+    timeout_s: float
 
 
 @dataclass(slots=True)
@@ -206,34 +213,33 @@ class Durability:
 
     def prepare(
         self,
-        key: bytes,
-        value: bytes,
+        version: Version,
+        requirement: Requirement,
+        client: Client,
         *,
-        datatype: int,
-        flags: int,
-        expiration: int,
-        rev_seqno: int,
-        level: int,
-        timeout_s: float,
         unix_ns: int,
         now: float,
-        client: Client,
         is_deleted: bool = False,
     ) -> None:
         """Begin a durable write; the client may get the outcome before this returns."""
+        key = version.key
         if key in self._prepared_in_checkpoint():
             self._close_checkpoint()
         vbucket = self.vbucket
         seqno = vbucket.log.high_seqno + 1
         frame = encode_stored_prepare(
-            vbid=vbucket.vbid, key=key, value=value, by_seqno=seqno, rev_seqno=rev_seqno,
-            cas=vbucket.next_cas(unix_ns), level=level, datatype=datatype, flags=flags, expiration=expiration,
-            nru=FREQUENCY_OF_NEW, is_deleted=is_deleted,
-        )  # fmt: skip
-        self._append_hidden(frame, key, seqno, datatype)
+            version,
+            vbid=vbucket.vbid,
+            by_seqno=seqno,
+            cas=vbucket.next_cas(unix_ns),
+            level=requirement.level,
+            nru=FREQUENCY_OF_NEW,
+            is_deleted=is_deleted,
+        )
+        self._append_hidden(frame, key, seqno, version.datatype)
         self.accepted_count += 1
         self._in_checkpoint.add(key)
-        self.undecided[key] = Undecided(read_prepare(frame), now + timeout_s, client)
+        self.undecided[key] = Undecided(read_prepare(frame), now + requirement.timeout_s, client)
         self.decide()
         self._make_durable(key)
 
@@ -339,17 +345,12 @@ class Durability:
         vbucket, key, datatype = self.vbucket, prepare.key, prepare.datatype
         if prepare.is_deleted:
             vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, prepare.rev_seqno)
-            frame = encode_stored_deletion(
-                vbid=vbucket.vbid, key=key, by_seqno=seqno, rev_seqno=prepare.rev_seqno, cas=prepare.cas,
-                delete_time=prepare.expiration, value=prepare.value, datatype=datatype,
-            )  # fmt: skip
+            frame = encode_stored_deletion(prepare.version, vbid=vbucket.vbid, by_seqno=seqno, cas=prepare.cas)
             kinds = frame_kinds(Opcode.DCP_DELETION, datatype, key)
         else:
             frame = encode_stored_mutation(
-                vbid=vbucket.vbid, key=key, value=prepare.value, by_seqno=seqno, rev_seqno=prepare.rev_seqno,
-                cas=prepare.cas, datatype=datatype, flags=prepare.flags, expiration=prepare.expiration,
-                nru=FREQUENCY_OF_NEW,
-            )  # fmt: skip
+                prepare.version, vbid=vbucket.vbid, by_seqno=seqno, cas=prepare.cas, nru=FREQUENCY_OF_NEW
+            )
             kinds = frame_kinds(Opcode.DCP_MUTATION, datatype, key)
         vbucket.log.append(frame, key, seqno, kinds=int(kinds | BlockKind.COMMIT))
         self._committed(key, prepare.seqno, seqno)

@@ -9,6 +9,7 @@ from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.layout import Group, Part
 from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
 from dcpstream.wire.shape import Fault
+from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import split_xattrs
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.locks import Lock
@@ -138,16 +139,8 @@ def touch(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     expiration = expiration_of(session, key, asked)
     cas = item.cas
     if expiration != item.expiration:
-        cas, _ = documents.store(
-            vbucket,
-            key,
-            item.value,
-            engine.unix_ns,
-            datatype=item.datatype,
-            flags=item.flags,
-            expiration=expiration,
-            rev_seqno=item.rev_seqno + 1,
-        )
+        version = Version(key, item.value, item.rev_seqno + 1, item.datatype, item.flags, expiration)
+        cas, _ = documents.store(vbucket, version, engine.unix_ns)
     if frame.opcode == Opcode.TOUCH:
         session.respond(frame, cas=cas)
     else:

@@ -13,6 +13,7 @@ from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.messages import subdoc
 from dcpstream.wire.shape import Fault
+from dcpstream.wire.stored.block import Version
 from dcpstream_node.engine.access.permission import Refusal
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.locks import HIDDEN_CAS
@@ -26,7 +27,7 @@ from dcpstream_node.engine.handlers.resolve import (
     stored_key,
     told_delete_time,
 )
-from dcpstream_node.engine.handlers.writes import is_kept_out, put, read_target
+from dcpstream_node.engine.handlers.writes import Answer, is_kept_out, put, read_target
 from dcpstream_node.engine.subdocument import (
     COMMANDS,
     KINDS,
@@ -325,7 +326,7 @@ def _store(
         session.respond(frame, Status.NOT_STORED if request.flags & DocFlag.ADD else Status.TMPFAIL)
         return
     pack = subdoc.MutationResult.struct.pack
-    answer = b"".join(
+    results = b"".join(
         pack(index, status, len(result)) + result for index, (status, result) in enumerate(outcome.results) if result
     )
     has_json = not request.is_multi and request.specs[0].kind.has_result
@@ -336,19 +337,18 @@ def _store(
     # Like the server: a document that sub-document commands create begins at 1, also where a SET would begin above the
     # revisions of tombstones, because they look for a tombstone first and remember that there is none.
     present = vbucket.log.meta(key)
+    rev_seqno = 1 if present is None else present.rev_seqno + 1
+    time = engine.unix_s if is_deleted else _expiration(session, request, key, item)
     put(
         session,
         frame,
         vbucket,
-        key,
-        value,
-        datatype=document.datatype,
-        flags=flags,
-        expiration=engine.unix_s if is_deleted else _expiration(session, request, key, item),
-        rev_seqno=1 if present is None else present.rev_seqno + 1,
-        answer=answer if request.is_multi else outcome.results[0][1],
-        answer_datatype=Datatype.JSON if session.is_json and has_json else 0,
-        status=Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS,
+        Version(key, value, rev_seqno, document.datatype, flags, time),
+        Answer(
+            results if request.is_multi else outcome.results[0][1],
+            Datatype.JSON if session.is_json and has_json else 0,
+            Status.SUBDOC_SUCCESS_DELETED if stays_deleted else Status.SUCCESS,
+        ),
         is_deleted=is_deleted,
         fresh_time=item.expiration if item is not None and outcome.deletes and not document.xattrs else 0,
     )

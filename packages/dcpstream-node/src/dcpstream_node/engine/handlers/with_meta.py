@@ -16,15 +16,15 @@ from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import QUIET_FORMS, kv, loud_form
 from dcpstream.wire.shape import Fault
+from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.commands import CommandTable
-from dcpstream_node.engine.handlers.resolve import expiration_of, max_ttl_of, refuse_locked
+from dcpstream_node.engine.handlers.resolve import Place, expiration_of, max_ttl_of, refuse_locked
 from dcpstream_node.engine.handlers.writes import conflict, is_kept_out, is_under_way, target, token_of
 from dcpstream_node.engine.subdocument import SYSTEM_BYTES_MAX, system_bytes
 
 if TYPE_CHECKING:
-    from dcpstream_node.engine.bucket.vbucket import VBucket
     from dcpstream_node.engine.session.session import Session
     from dcpstream_node.store import ItemMeta
 
@@ -108,7 +108,7 @@ def write(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS if is_won else Status.KEY_EEXISTS)
         return
     kept = documents.remains(vbucket, key, old)[0] if is_deletion and old is not None and not content.value else b""
-    status = _status(session, frame, meta, content, old, vbucket, key, is_by_time=is_by_time, is_pruned=bool(kept))
+    status = _status(session, frame, meta, content, old, found, is_by_time=is_by_time, is_pruned=bool(kept))
     if status == Status.LOCKED and is_deletion and not content.value:
         refuse_locked(session, frame)
         return
@@ -118,19 +118,15 @@ def write(session: Session, frame: Frame) -> None:
     _store(session, frame, meta, content._replace(value=kept, datatype=int(Datatype.XATTR)) if kept else content, found)
 
 
-def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: tuple[VBucket, bytes]) -> None:
+def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: Place) -> None:
     vbucket, key = place
     unix_ns = session.engine.unix_ns
     is_deletion = _is_deletion(frame)
+    time = meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0)
     result = documents.store_version(
         vbucket,
-        key,
-        content.value,
+        Version(key, content.value, meta.rev_seqno, content.datatype, meta.flags, time),
         cas=vbucket.next_cas(unix_ns) if meta.options & REGENERATE_CAS else meta.cas,
-        rev_seqno=meta.rev_seqno,
-        datatype=content.datatype,
-        flags=meta.flags,
-        time=meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0),
         is_deleted=is_deletion,
         # Like the server, a tombstone with attributes does not keep that it is an expiration's.
         is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
@@ -221,8 +217,7 @@ def _status(
     new: _Meta,
     content: _Content,
     old: ItemMeta | None,
-    vbucket: VBucket,
-    key: bytes,
+    place: Place,
     *,
     is_by_time: bool,
     is_pruned: bool,
@@ -240,9 +235,9 @@ def _status(
         return Status.SUCCESS
     if loud_form(frame.opcode) == Opcode.ADD_WITH_META and exists:
         return Status.KEY_EEXISTS
-    if is_kept_out(session, frame, vbucket, key):
+    if is_kept_out(session, frame, *place):
         return Status.LOCKED
-    lock = documents.lock_of(vbucket, key, session.engine.unix_ns)
+    lock = documents.lock_of(*place, session.engine.unix_ns)
     if not frame.cas or lock is not None:
         return Status.SUCCESS
     is_soft = _is_deletion(frame) and not content.value
@@ -325,16 +320,9 @@ def return_meta(session: Session, frame: Frame) -> None:
         fields = old.flags, old.expiration, old.rev_seqno + 1
     else:
         has_json = not session.is_json and is_json(frame.value)
-        result = documents.store(
-            vbucket,
-            key,
-            frame.value,
-            engine.unix_ns,
-            datatype=int(Datatype.JSON) if has_json else 0,
-            flags=flags,
-            expiration=expiration_of(session, key, expiration),
-            rev_seqno=documents.next_rev(vbucket, old),
-        )
+        datatype, time = int(Datatype.JSON) if has_json else 0, expiration_of(session, key, expiration)
+        version = Version(key, frame.value, documents.next_rev(vbucket, old), datatype, flags, time)
+        result = documents.store(vbucket, version, engine.unix_ns)
         new = vbucket.log.meta(key)
         assert new is not None, "it was just written"
         fields = new.flags, new.expiration, new.rev_seqno

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, loud_form
+from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import decode_xattrs
 from dcpstream_node.engine.bucket import documents
-from dcpstream_node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX
+from dcpstream_node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, Requirement
 from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers.reads import parts_of
@@ -43,19 +44,25 @@ _SILENT = frozenset(QUIET_FORMS) - frozenset(RESPONSES)
 """Quiet forms whose success is never answered: no answer of theirs is declared."""
 
 
+class Answer(NamedTuple):
+    """The answer of a write that succeeds, besides its CAS and its mutation token."""
+
+    value: bytes = b""
+    datatype: int = 0
+    status: int = Status.SUCCESS
+
+
+PLAIN_ANSWER = Answer()
+
+
 def written(
-    session: Session,
-    frame: Frame,
-    vbucket: VBucket,
-    result: documents.Written,
-    value: bytes = b"",
-    status: int = Status.SUCCESS,
-    datatype: int = 0,
+    session: Session, frame: Frame, vbucket: VBucket, result: documents.Written, answer: Answer = PLAIN_ANSWER
 ) -> None:
     """Answer a successful write, unless its form is quiet."""
     session.changed(vbucket)
     if is_silent(session, frame):
         return
+    value, datatype, status = answer
     extras = token_of(session, vbucket, result)
     session.respond(frame, status, cas=result.cas, datatype=datatype, extras=extras, value=value)
 
@@ -115,14 +122,9 @@ def is_kept_out(session: Session, frame: Frame, vbucket: VBucket, key: bytes) ->
     return lock is not None and lock.cas != frame.cas
 
 
-class _Durable(NamedTuple):
-    """A durability requirement: the level, and how long the write may take."""
-
-    level: int
-    timeout_s: float
-
-
-def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True) -> _Durable | int | None:
+def _durable(
+    session: Session, frame: Frame, vbucket: VBucket, *, heeds_request: bool = True
+) -> Requirement | int | None:
     """The durability requirement of a write, None for none, or the status with which the write was refused.
 
     Args:
@@ -141,23 +143,16 @@ def _durable(session: Session, frame: Frame, vbucket: VBucket, *, heeds_request:
         session.refuse(frame, status)
         return status
     timeout_s = int.from_bytes(requirement[1:], "big") / 1000 or DEFAULT_TIMEOUT_S
-    return _Durable(level, timeout_s)
+    return Requirement(level, timeout_s)
 
 
 def put(
     session: Session,
     frame: Frame,
     vbucket: VBucket,
-    key: bytes,
-    value: bytes,
+    version: Version,
+    answer: Answer = PLAIN_ANSWER,
     *,
-    datatype: int,
-    flags: int,
-    expiration: int,
-    rev_seqno: int,
-    answer: bytes = b"",
-    answer_datatype: int = 0,
-    status: int = Status.SUCCESS,
     is_deleted: bool = False,
     fresh_time: int = 0,
     heeds_durability: bool = True,
@@ -165,16 +160,15 @@ def put(
     """Write a document, durably if the request or the bucket requires it, and answer.
 
     Args:
-        answer, answer_datatype, status: value, datatype and status of the answer, if the write succeeds.
-        is_deleted: whether this is a deletion; `value` then stays with the tombstone, `expiration` is its time.
+        is_deleted: whether the version is a tombstone.
         fresh_time: the time that answers show for the tombstone until it is persisted.
         heeds_durability: whether the request's durability requirement counts; else only the bucket's minimum does.
     """
     durable = _durable(session, frame, vbucket, heeds_request=heeds_durability)
     engine = session.engine
-    if isinstance(durable, int) or is_under_way(session, frame, vbucket, key):
+    if isinstance(durable, int) or is_under_way(session, frame, vbucket, version.key):
         return
-    if isinstance(durable, _Durable):
+    if isinstance(durable, Requirement):
 
         def decided(outcome: int, cas: int, seqno: int, vbuuid: int) -> None:
             if outcome:
@@ -183,50 +177,20 @@ def put(
             session.output.has_written = True
             if not is_silent(session, frame):
                 token = _pack_token(vbuuid, seqno) if session.has_tokens else b""
-                session.respond(frame, status, cas=cas, datatype=answer_datatype, extras=token, value=answer)
+                value, datatype, status = answer
+                session.respond(frame, status, cas=cas, datatype=datatype, extras=token, value=value)
 
         session.wait(frame, decided)
         session.selected.durability_of(vbucket).prepare(
-            key,
-            value,
-            datatype=datatype,
-            flags=flags,
-            expiration=expiration,
-            rev_seqno=rev_seqno,
-            level=durable.level,
-            timeout_s=durable.timeout_s,
-            unix_ns=engine.unix_ns,
-            now=engine.now,
-            client=session,
-            is_deleted=is_deleted,
+            version, durable, session, unix_ns=engine.unix_ns, now=engine.now, is_deleted=is_deleted
         )
         return
     if is_deleted:
-        result = documents.store_version(
-            vbucket,
-            key,
-            value,
-            cas=vbucket.next_cas(engine.unix_ns),
-            rev_seqno=rev_seqno,
-            datatype=datatype,
-            flags=flags,
-            time=expiration,
-            is_deleted=True,
-            is_expiration=False,
-        )
-        vbucket.note_deletion(key, result.seqno, fresh_time, engine.unix_ns)
+        result = documents.store_version(vbucket, version, cas=vbucket.next_cas(engine.unix_ns), is_deleted=True)
+        vbucket.note_deletion(version.key, result.seqno, fresh_time, engine.unix_ns)
     else:
-        result = documents.store(
-            vbucket,
-            key,
-            value,
-            engine.unix_ns,
-            datatype=datatype,
-            flags=flags,
-            expiration=expiration,
-            rev_seqno=rev_seqno,
-        )
-    written(session, frame, vbucket, result, answer, status, answer_datatype)
+        result = documents.store(vbucket, version, engine.unix_ns)
+    written(session, frame, vbucket, result, answer)
 
 
 def is_too_large(value: bytes, datatype: int) -> bool:
@@ -305,17 +269,8 @@ def store(session: Session, frame: Frame) -> None:
         return
     if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
         value, datatype = frame.value, datatype | Datatype.SNAPPY
-    put(
-        session,
-        frame,
-        vbucket,
-        key,
-        value,
-        datatype=datatype,
-        flags=flags,
-        expiration=expiration,
-        rev_seqno=documents.next_rev(vbucket, meta),
-    )
+    version = Version(key, value, documents.next_rev(vbucket, meta), datatype, flags, expiration)
+    put(session, frame, vbucket, version)
 
 
 def delete(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
@@ -342,19 +297,8 @@ def delete(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
     heeds_durability = not value
     is_asked = heeds_durability and FrameInfoId.DURABILITY in session.frame_infos
     if is_asked or session.selected.settings.durability_min_level:
-        put(
-            session,
-            frame,
-            vbucket,
-            key,
-            value,
-            datatype=datatype,
-            flags=0,
-            expiration=engine.unix_s,
-            rev_seqno=meta.rev_seqno + 1,
-            is_deleted=True,
-            heeds_durability=heeds_durability,
-        )
+        version = Version(key, value, meta.rev_seqno + 1, datatype, time=engine.unix_s)
+        put(session, frame, vbucket, version, is_deleted=True, heeds_durability=heeds_durability)
         return
     if not is_under_way(session, frame, vbucket, key):
         written(session, frame, vbucket, documents.delete(vbucket, key, meta, engine.unix_ns))
@@ -377,17 +321,8 @@ def concatenate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) ->
     if is_too_large(section + body, datatype):
         session.refuse(frame, Status.E2BIG)
         return
-    put(
-        session,
-        frame,
-        vbucket,
-        key,
-        section + body,
-        datatype=datatype,
-        flags=item.flags,
-        expiration=item.expiration,
-        rev_seqno=item.rev_seqno + 1,
-    )
+    version = Version(key, section + body, item.rev_seqno + 1, datatype, item.flags, item.expiration)
+    put(session, frame, vbucket, version)
 
 
 def _joining_status(session: Session, frame: Frame, vbucket: VBucket, key: bytes, item: StoredItem | None) -> int:
@@ -447,18 +382,9 @@ def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
             return
         is_increment = loud_form(frame.opcode) == Opcode.INCREMENT
         number = (old + delta) % _U64 if is_increment else max(0, old - delta)
-    put(
-        session,
-        frame,
-        vbucket,
-        key,
-        section + str(number).encode(),
-        datatype=Datatype.JSON | (Datatype.XATTR if section else 0),
-        flags=flags,
-        expiration=expiration,
-        rev_seqno=documents.next_rev(vbucket, meta),
-        answer=kv.IncrementResponse.layout.value.pack(number),
-    )
+    value, datatype = section + str(number).encode(), Datatype.JSON | (Datatype.XATTR if section else 0)
+    version = Version(key, value, documents.next_rev(vbucket, meta), datatype, flags, expiration)
+    put(session, frame, vbucket, version, Answer(kv.IncrementResponse.layout.value.pack(number)))
 
 
 def register(table: CommandTable[Session]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
+from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of, pass_time
@@ -236,7 +237,7 @@ def test_xattrs_stay_when_the_body_changes_and_system_ones_when_it_goes():
     from dcpstream_node.engine.bucket import documents
 
     section = encode_xattrs({"_sys": b"1", "user": b"2"}, b"old")
-    documents.store(vbucket, b"\0k", section, client.engine.unix_ns, datatype=4, flags=0, expiration=0, rev_seqno=1)
+    documents.store(vbucket, Version(b"\0k", section, 1, datatype=4), client.engine.unix_ns)
     assert (client.get("k").value, client.get("k").datatype) == (b"old", 0)
     client.set("k", b'{"new":1}')
     item = vbucket.log.get(b"\0k")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import VbucketState
-from dcpstream.wire.stored.block import frame_kinds
+from dcpstream.wire.stored.block import Version, frame_kinds
 from dcpstream.wire.stored.durable import encode_stored_prepare
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore, VBucketLog, finish
 from tests.kit.stores import LOG, key_of, put
@@ -23,7 +23,7 @@ def log(request, tmp_path: Path):
 def prepare(log: VBucketLog, key: bytes) -> int:
     """Append a prepare; returns its size."""
     seqno = log.high_seqno + 1
-    frame = encode_stored_prepare(vbid=0, key=key, value=b"v", by_seqno=seqno, rev_seqno=1, cas=1, level=1)
+    frame = encode_stored_prepare(Version(key, b"v", 1), vbid=0, by_seqno=seqno, cas=1, level=1)
     log.append(frame, key, seqno, kinds=int(frame_kinds(frame[1], 0, key)))
     return len(frame)
 

@@ -30,6 +30,7 @@ from dcpstream.wire.messages.dcp import (
     SystemEvent,
 )
 from dcpstream.wire.stored.block import (
+    Version,
     encode_stored_deletion,
     encode_stored_expiration,
     encode_stored_mutation,
@@ -168,18 +169,11 @@ def _mutation(frame: Frame, key: bytes) -> Change | Refusal:
         nru = COARSE_COUNTER  # the stored counter of a fresh document; hifi streams get the exact one from it again
     if meta_bytes:
         return Refusal(Status.EINVAL, "Extended metadata is not supported")
-    stored = encode_stored_mutation(
-        vbid=frame.vbid,
-        key=key,
-        value=frame.value,
-        by_seqno=seqno,
-        rev_seqno=rev_seqno,
-        cas=frame.cas,
-        datatype=datatype,
-        flags=flags,
-        expiration=expiration,
-        nru=nru,
-    )
+    # As `encode_stored_mutation`, without the Version, which takes half a microsecond for each row of a replica.
+    stored = Mutation.pack(
+        seqno, rev_seqno, flags, expiration, 0, 0, nru,
+        vbid=frame.vbid, cas=frame.cas, datatype=datatype, key=key, value=frame.value,
+    )  # fmt: skip
     kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & (_XATTR | _SNAPPY) else 0
     return Change(stored, key, seqno, frame.cas, rev_seqno, kinds)
 
@@ -193,16 +187,8 @@ def _deletion(frame: Frame, key: bytes, value: bytes, datatype: int, unix_s: int
         seqno, rev_seqno, _ = Deletion.unpack(frame)
     else:
         seqno, rev_seqno, delete_time, _ = DeletionV2.unpack(frame)
-    stored = encode(
-        vbid=frame.vbid,
-        key=key,
-        by_seqno=seqno,
-        rev_seqno=rev_seqno,
-        cas=frame.cas,
-        delete_time=delete_time,
-        value=value,
-        datatype=datatype,
-    )
+    version = Version(key, value, rev_seqno, datatype, time=delete_time)
+    stored = encode(version, vbid=frame.vbid, by_seqno=seqno, cas=frame.cas)
     kinds = int(frame_kinds(frame.opcode, datatype, key))
     return Change(stored, key, seqno, frame.cas, rev_seqno, kinds, is_deleted=True)
 
@@ -286,16 +272,11 @@ def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
     if not deleted:
         value, datatype = frame.value, frame.datatype
     stored = encode_stored_prepare(
+        Version(key, value, rev_seqno, datatype, flags, expiration),
         vbid=frame.vbid,
-        key=key,
-        value=value,
         by_seqno=seqno,
-        rev_seqno=rev_seqno,
         cas=frame.cas,
         level=level,
-        datatype=datatype,
-        flags=flags,
-        expiration=expiration,
         nru=COARSE_COUNTER if nru == EXACT_COUNTER else nru,
         is_deleted=bool(deleted),
     )
@@ -325,30 +306,9 @@ def abort_of(decision: Decision, vbid: int) -> Change:
 
 def commit_of(decision: Decision, prepare: StoredPrepare, vbid: int) -> Change:
     """The committed document in stored form: the prepared mutation or deletion, with the commit's seqno."""
-    seqno, key = decision.seqno, decision.key
-    if prepare.is_deleted:
-        stored = encode_stored_deletion(
-            vbid=vbid,
-            key=key,
-            by_seqno=seqno,
-            rev_seqno=prepare.rev_seqno,
-            cas=prepare.cas,
-            delete_time=prepare.expiration,
-            value=prepare.value,
-            datatype=prepare.datatype,
-        )
-    else:
-        stored = encode_stored_mutation(
-            vbid=vbid,
-            key=key,
-            value=prepare.value,
-            by_seqno=seqno,
-            rev_seqno=prepare.rev_seqno,
-            cas=prepare.cas,
-            datatype=prepare.datatype,
-            flags=prepare.flags,
-            expiration=prepare.expiration,
-        )
+    seqno, key = decision.seqno, prepare.key
+    encode = encode_stored_deletion if prepare.is_deleted else encode_stored_mutation
+    stored = encode(prepare.version, vbid=vbid, by_seqno=seqno, cas=prepare.cas)
     opcode = Opcode.DCP_DELETION if prepare.is_deleted else Opcode.DCP_MUTATION
     kinds = int(frame_kinds(opcode, prepare.datatype, key))
     return Change(stored, key, seqno, prepare.cas, prepare.rev_seqno, kinds, is_deleted=prepare.is_deleted)

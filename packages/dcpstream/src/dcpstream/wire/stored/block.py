@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from enum import IntFlag
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -170,61 +170,48 @@ def cut(parts: list[Buffer], runs: Offsets, into: memoryview | None = None) -> b
 EMPTY_BLOCK = FrameBlock(b"", np.empty(0, np.int64), np.empty(0, np.uint64), BlockKind.PLAIN)
 
 
-def encode_stored_mutation(
-    *,
-    vbid: int,
-    key: bytes,
-    value: bytes,
-    by_seqno: int,
-    rev_seqno: int,
-    cas: int,
-    datatype: int = 0,
-    flags: int = 0,
-    expiration: int = 0,
-    nru: int = 0,
-) -> bytes:
-    """A mutation in stored form; `key` with its collection prefix."""
+class Version(NamedTuple):
+    """One version of a document, or its tombstone; its place in history and its CAS are given by the vbucket.
+
+    Attributes:
+        key: with its collection prefix.
+        value: of a tombstone, its system xattrs.
+        rev_seqno: one more than that of the version before.
+        time: the expiration (seconds since 1970, 0 never), or the time of the deletion.
+    """
+
+    key: bytes
+    value: bytes
+    rev_seqno: int
+    datatype: int = 0
+    flags: int = 0
+    time: int = 0
+
+
+def encode_stored_mutation(version: Version, *, vbid: int, by_seqno: int, cas: int, nru: int = 0) -> bytes:
+    """A mutation in stored form."""
+    key, value, rev_seqno, datatype, flags, expiration = version
     return Mutation.pack(
         by_seqno, rev_seqno, flags, expiration, 0, 0, nru, vbid=vbid, cas=cas, datatype=datatype, key=key, value=value
     )
 
 
-def encode_stored_deletion(
-    *,
-    vbid: int,
-    key: bytes,
-    by_seqno: int,
-    rev_seqno: int,
-    cas: int,
-    delete_time: int,
-    value: bytes = b"",
-    datatype: int = 0,
-    flags: int = 0,
-) -> bytes:
-    """A deletion in stored form; `key` with its collection prefix.
+def encode_stored_deletion(version: Version, *, vbid: int, by_seqno: int, cas: int) -> bytes:
+    """A deletion in stored form.
 
     The message has no field for flags, so the document's flags stand in place of the opaque.
     """
+    key, value, rev_seqno, datatype, flags, time = version
     return DeletionV2.pack(
-        by_seqno, rev_seqno, delete_time, 0, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
+        by_seqno, rev_seqno, time, 0, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
     )
 
 
-def encode_stored_expiration(
-    *,
-    vbid: int,
-    key: bytes,
-    by_seqno: int,
-    rev_seqno: int,
-    cas: int,
-    delete_time: int,
-    value: bytes = b"",
-    datatype: int = 0,
-    flags: int = 0,
-) -> bytes:
-    """An expiration in stored form; `key` with its collection prefix; flags as of a deletion."""
+def encode_stored_expiration(version: Version, *, vbid: int, by_seqno: int, cas: int) -> bytes:
+    """An expiration in stored form; flags as of a deletion."""
+    key, value, rev_seqno, datatype, flags, time = version
     return Expiration.pack(
-        by_seqno, rev_seqno, delete_time, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
+        by_seqno, rev_seqno, time, vbid=vbid, opaque=flags, cas=cas, datatype=datatype, key=key, value=value
     )
 
 

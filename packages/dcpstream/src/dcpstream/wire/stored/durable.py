@@ -18,6 +18,7 @@ from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.codes import Opcode
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.messages.dcp import Abort, Prepare
+from dcpstream.wire.stored.block import Version
 
 # A stored abort has its two seqnos the other way round than the message.
 _pair = Abort.layout.extras
@@ -57,28 +58,23 @@ class StoredPrepare(NamedTuple):
     level: int
     is_abort: bool
 
+    @property
+    def version(self) -> Version:
+        """The document or tombstone that the commit makes."""
+        flags = 0 if self.is_deleted else self.flags
+        return Version(self.key, self.value, self.rev_seqno, self.datatype, flags, self.expiration)
+
 
 def encode_stored_prepare(
-    *,
-    vbid: int,
-    key: bytes,
-    value: bytes,
-    by_seqno: int,
-    rev_seqno: int,
-    cas: int,
-    level: int,
-    datatype: int = 0,
-    flags: int = 0,
-    expiration: int = 0,
-    nru: int = 0,
-    is_deleted: bool = False,
+    version: Version, *, vbid: int, by_seqno: int, cas: int, level: int, nru: int = 0, is_deleted: bool = False
 ) -> bytes:
-    """A prepare in stored form; `key` with its collection prefix."""
+    """A prepare in stored form."""
+    key, value, rev_seqno, datatype, flags, time = version
     return Prepare.pack(
         by_seqno,
         rev_seqno,
         flags,
-        expiration,
+        time,
         0,
         nru,
         is_deleted,

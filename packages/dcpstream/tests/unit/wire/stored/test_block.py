@@ -21,6 +21,7 @@ from dcpstream.wire.stored.block import (
     FrameBlock,
     Offsets,
     ScatteredBlock,
+    Version,
     cut,
     encode_stored_deletion,
     encode_stored_expiration,
@@ -39,7 +40,7 @@ XATTRS = {"_sync": b'{"rev":1}', "meta": b"2"}
 
 def mutation(seqno: int, key: bytes = b"\0k", value: bytes = b'{"a":1}', datatype: int = 1) -> bytes:
     return encode_stored_mutation(
-        vbid=3, key=key, value=value, by_seqno=seqno, rev_seqno=1, cas=seqno << 16, datatype=datatype, flags=7
+        Version(key, value, 1, datatype=datatype, flags=7), vbid=3, by_seqno=seqno, cas=seqno << 16
     )
 
 
@@ -52,8 +53,8 @@ def frames(data: bytes | bytearray | memoryview) -> list[Frame]:
 def test_stored_frames_are_messages_of_the_table() -> None:
     stored = [
         mutation(1),
-        encode_stored_deletion(vbid=3, key=b"\0k", by_seqno=2, rev_seqno=2, cas=5, delete_time=1700000000),
-        encode_stored_expiration(vbid=3, key=b"\0k", by_seqno=3, rev_seqno=3, cas=6, delete_time=1700000001),
+        encode_stored_deletion(Version(b"\0k", b"", 2, time=1700000000), vbid=3, by_seqno=2, cas=5),
+        encode_stored_expiration(Version(b"\0k", b"", 3, time=1700000001), vbid=3, by_seqno=3, cas=6),
     ]
     decoded = [decode_message(decode_frame(data), strict=True) for data in stored]
     assert [type(message) for message in decoded] == [Mutation, DeletionV2, Expiration]
@@ -171,9 +172,9 @@ def test_stripping_prefixes_at_once_gives_what_rewriting_each_message_gives(
 
 def any_frame(seqno: int, kind: str, key: bytes, body: bytes) -> bytes:
     if kind == "deletion":
-        return encode_stored_deletion(vbid=3, key=key, by_seqno=seqno, rev_seqno=2, cas=5, delete_time=1700000000)
+        return encode_stored_deletion(Version(key, b"", 2, time=1700000000), vbid=3, by_seqno=seqno, cas=5)
     if kind == "expiration":
-        return encode_stored_expiration(vbid=3, key=key, by_seqno=seqno, rev_seqno=3, cas=6, delete_time=1700000001)
+        return encode_stored_expiration(Version(key, b"", 3, time=1700000001), vbid=3, by_seqno=seqno, cas=6)
     value, datatype = {
         "json": (body, Datatype.JSON),
         "packed": (snappy_compress(body), Datatype.JSON | Datatype.SNAPPY),
@@ -243,7 +244,7 @@ def test_a_filter_lets_only_its_collections_pass() -> None:
     ],
 )
 def test_expirations(delete_times: bool, expiry_opcode: bool, opcode: int, extras_bytes: int) -> None:
-    stored = encode_stored_expiration(vbid=1, key=b"\0k", by_seqno=5, rev_seqno=2, cas=6, delete_time=1700000001)
+    stored = encode_stored_expiration(Version(b"\0k", b"", 2, time=1700000001), vbid=1, by_seqno=5, cas=6)
     form = StreamForm(delete_times=delete_times, expiry_opcode=expiry_opcode)
     (frame,) = frames(render(block_of(stored), 1, form).data)
     assert (frame.opcode, len(frame.extras)) == (opcode, extras_bytes)
@@ -300,14 +301,7 @@ def test_snappy_forms() -> None:
 
 def test_user_xattrs_of_deletions_are_dropped_unless_asked_for() -> None:
     stored = encode_stored_deletion(
-        vbid=1,
-        key=b"\0k",
-        by_seqno=1,
-        rev_seqno=2,
-        cas=3,
-        delete_time=4,
-        value=encode_xattrs(XATTRS),
-        datatype=Datatype.XATTR,
+        Version(b"\0k", encode_xattrs(XATTRS), 2, datatype=Datatype.XATTR, time=4), vbid=1, by_seqno=1, cas=3
     )
     (frame,) = frames(render(block_of(stored), 1, StreamForm(user_xattrs_on_delete=False)).data)
     assert decode_xattrs(frame.value) == ({"_sync": XATTRS["_sync"]}, b"")
@@ -318,7 +312,7 @@ def test_user_xattrs_of_deletions_are_dropped_unless_asked_for() -> None:
 def test_deletions_from_disk_keep_their_xattrs_compressed() -> None:
     section = encode_xattrs({"_sync": XATTRS["_sync"]})
     stored = encode_stored_deletion(
-        vbid=3, key=b"\0k", by_seqno=1, rev_seqno=2, cas=3, delete_time=4, value=section, datatype=Datatype.XATTR
+        Version(b"\0k", section, 2, datatype=Datatype.XATTR, time=4), vbid=3, by_seqno=1, cas=3
     )
     whole, parts = StreamForm(packs_deletions=True), StreamForm(packs_deletions=True, user_xattrs_on_delete=False)
     (frame,) = frames(render(block_of(stored), 1, whole).data)

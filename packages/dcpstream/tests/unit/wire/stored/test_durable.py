@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcpstream.wire import Opcode, decode_frame
-from dcpstream.wire.stored.block import BlockKind, encode_stored_deletion, encode_stored_mutation
+from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import DurableForm, encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
@@ -19,16 +19,16 @@ PAIR = struct.Struct(">QQ")
 
 def history() -> bytes:
     """prepare 1, commit 2 of a; prepare 3, abort 4 of b; prepare 5, committed deletion 6 of c; 7 is plain."""
-    prepare: dict[str, Any] = {"vbid": 1, "rev_seqno": 1, "cas": 9, "level": 2}
+    prepare: dict[str, Any] = {"vbid": 1, "cas": 9, "level": 2}
     return b"".join(
         (
-            encode_stored_prepare(key=b"\0a", value=b"v", by_seqno=1, flags=7, expiration=8, **prepare),
-            encode_stored_mutation(vbid=1, key=b"\0a", value=b"v", by_seqno=2, rev_seqno=1, cas=9),
-            encode_stored_prepare(key=b"\0b", value=b"w", by_seqno=3, **prepare),
+            encode_stored_prepare(Version(b"\0a", b"v", 1, flags=7, time=8), by_seqno=1, **prepare),
+            encode_stored_mutation(Version(b"\0a", b"v", 1), vbid=1, by_seqno=2, cas=9),
+            encode_stored_prepare(Version(b"\0b", b"w", 1), by_seqno=3, **prepare),
             encode_stored_abort(vbid=1, key=b"\0b", by_seqno=4, prepared_seqno=3),
-            encode_stored_prepare(key=b"\0c", value=b"", by_seqno=5, is_deleted=True, **prepare),
-            encode_stored_deletion(vbid=1, key=b"\0c", by_seqno=6, rev_seqno=1, cas=9, delete_time=5),
-            encode_stored_mutation(vbid=1, key=b"\0d", value=b"v", by_seqno=7, rev_seqno=1, cas=9),
+            encode_stored_prepare(Version(b"\0c", b"", 1), by_seqno=5, is_deleted=True, **prepare),
+            encode_stored_deletion(Version(b"\0c", b"", 1, time=5), vbid=1, by_seqno=6, cas=9),
+            encode_stored_mutation(Version(b"\0d", b"v", 1), vbid=1, by_seqno=7, cas=9),
         )
     )
 
@@ -46,9 +46,8 @@ def sent(form: StreamForm) -> list[tuple[int, bytes]]:
 
 def test_a_prepare_is_read_back() -> None:
     frame = encode_stored_prepare(
-        vbid=1, key=b"\0k", value=b"v", by_seqno=4, rev_seqno=5, cas=6, level=3, datatype=1, flags=7, expiration=8,
-        is_deleted=True,
-    )  # fmt: skip
+        Version(b"\0k", b"v", 5, datatype=1, flags=7, time=8), vbid=1, by_seqno=4, cas=6, level=3, is_deleted=True
+    )
     prepare = read_prepare(frame)
     assert (prepare.key, prepare.value, prepare.datatype, prepare.cas) == (b"\0k", b"v", 1, 6)
     assert (prepare.seqno, prepare.prepared_seqno, prepare.rev_seqno) == (4, 4, 5)
@@ -91,12 +90,11 @@ def test_from_disk_only_what_is_undecided() -> None:
 @pytest.mark.parametrize("collections", [True, False])
 @pytest.mark.parametrize("no_value", [True, False])
 def test_exact_counters(collections: bool, no_value: bool) -> None:
-    row: dict[str, Any] = {"vbid": 1, "value": b"v", "rev_seqno": 1, "cas": 9}
     data = b"".join(
         (
-            encode_stored_mutation(key=b"\0a", by_seqno=1, nru=2, **row),
-            encode_stored_mutation(key=b"\0b", by_seqno=2, nru=3, **row),
-            encode_stored_deletion(vbid=1, key=b"\0c", by_seqno=3, rev_seqno=1, cas=9, delete_time=0x02020202),
+            encode_stored_mutation(Version(b"\0a", b"v", 1), vbid=1, by_seqno=1, cas=9, nru=2),
+            encode_stored_mutation(Version(b"\0b", b"v", 1), vbid=1, by_seqno=2, cas=9, nru=3),
+            encode_stored_deletion(Version(b"\0c", b"", 1, time=0x02020202), vbid=1, by_seqno=3, cas=9),
         )
     )
     block = block_of(data)
