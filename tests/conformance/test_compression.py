@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
 from dcpstream.wire import Datatype, Feature, Opcode, OpenFlag, Status, decode_frame
@@ -27,7 +28,7 @@ JSON, SNAPPY, XATTR = 1, 2, 4
 
 def streamed(vbucket: ListVBucket, features: tuple[int, ...], flags: int = 1, *controls: tuple[bytes, bytes]) -> list:
     """The data of a stream of everything, from a list: a bucket may hold what a client sent compressed."""
-    machine = ProducerConnection("c", flags, features, ListSource(vbucket), 0.0)
+    machine = ProducerConnection(Opening("c", flags, features), ListSource(vbucket), 0.0)
     for key, value in ((b"enable_noop", b"true"), *controls):
         machine.handle(frame_of(Opcode.DCP_CONTROL, key=key, value=value), 0.0)
     request = StreamRequest(

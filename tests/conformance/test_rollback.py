@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, StreamFacts, decide
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_message
 from dcpstream.wire.messages.dcp import StreamRequest
@@ -43,7 +43,7 @@ def decided(facts: Facts, start: int, vbuuid: int, low: int, high: int, flags: i
         vbid=0, opaque=0, flags=flags, start_seqno=start, end_seqno=MAX_SEQNO, vbuuid=vbuuid,
         snapshot_start=low, snapshot_end=high,
     )  # fmt: skip
-    found = decide(request, facts, **more)  # type: ignore[arg-type]
+    found = decide(request, facts, StreamFacts(**more))  # type: ignore[arg-type]
     assert not isinstance(found, Refuse), found
     if isinstance(found, Rollback):
         return found.seqno

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
 from dcpstream.wire import Feature, Magic, Opcode, OpenFlag, Status, StreamEndReason, StreamFlag, decode_frame
@@ -391,7 +392,7 @@ class Client:
     """A producer machine over a list, for what a whole node does not let happen."""
 
     def __init__(self, vbucket: ListVBucket, source: ListSource | None = None) -> None:
-        self.machine = ProducerConnection("c", 1, (Feature.XERROR,), source or ListSource(vbucket), 0.0)
+        self.machine = ProducerConnection(Opening("c", 1, (Feature.XERROR,)), source or ListSource(vbucket), 0.0)
 
     def request(self, start: int = 0, last: int = MAX_SEQNO, **fields: Any) -> list[object]:
         frame = StreamRequest(
@@ -491,6 +492,6 @@ def test_a_transfer_of_cached_values_is_an_unknown_command(size: int) -> None:
         answered = peer.call(Opcode.DCP_CACHE_TRANSFER, vbid=1, value=bytes(size))
         assert answered.status == Status.UNKNOWN_COMMAND
         assert not peer.closed
-    machine = ProducerConnection("c", 1, (), ListSource(ListVBucket()), 0.0)
+    machine = ProducerConnection(Opening("c", 1), ListSource(ListVBucket()), 0.0)
     machine.handle(frame_of(Opcode.DCP_CACHE_TRANSFER_END), 0.0)
     assert read(frames_in(machine.data_to_send(1 << 20, 0.0))) == [("answer", Status.UNKNOWN_COMMAND)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection
+from dcpstream.dcp.opening import Opening
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.wire import Feature, Frame, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import leb128_encode
@@ -218,9 +219,11 @@ def replica(vbid=1, state=VbucketState.REPLICA, **fields):
 class MachineProducer(ProducerScript):
     """Plays the producer and the cluster manager for a consumer machine on `ListReplicas`."""
 
-    def __init__(self, *vbuckets, features=(Feature.XATTR, Feature.SNAPPY, Feature.JSON), **fields):
+    def __init__(self, *vbuckets, features=(Feature.XATTR, Feature.SNAPPY, Feature.JSON), consumer_name="", **fields):
         self.replicas = ListReplicas(*(vbuckets or (replica(),)))
-        self.machine = ConsumerConnection("c", self.replicas, 0.0, features=frozenset(features), **fields)
+        self.machine = ConsumerConnection(
+            Opening("c", features=frozenset(features), consumer_name=consumer_name), self.replicas, 0.0, **fields
+        )
         self.replicas.machines.append(self.machine)
         self.now = 0.0
 

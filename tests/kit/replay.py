@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcpstream.dcp.opening import read_open
+from dcpstream.dcp.opening import Opening, read_open
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.refusals import Refusal, answer, refuse
 from dcpstream.model import MAX_SEQNO, VbucketState
@@ -82,7 +82,7 @@ class Replay:
             elif request.is_producer:
                 peer.ours.append(decode_frame(answer(frame)))
                 peer.machine = ProducerConnection(
-                    request.name.decode(), request.flags, peer.features, self.source, line.t
+                    Opening(request.name.decode(), request.flags, peer.features), self.source, line.t
                 )
         elif peer.machine is not None:
             if frame.opcode in (Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG):

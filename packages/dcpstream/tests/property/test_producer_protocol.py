@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.model import MAX_SEQNO
 from dcpstream.wire import Feature, Opcode, OpenFlag, decode_frame, decode_message
@@ -43,7 +44,7 @@ class Reader:
 
     def connect(self):
         self.machine = ProducerConnection(
-            "c", OpenFlag.PRODUCER, FEATURES, self.source, 0.0, ProducerLimits(turn_bytes=150)
+            Opening("c", OpenFlag.PRODUCER, FEATURES), self.source, 0.0, ProducerLimits(turn_bytes=150)
         )
         self.window, self.outstanding, self.opaque = 0, 0, 5
         self.control(b"enable_noop", b"true")
@@ -168,7 +169,7 @@ REQUESTS = st.one_of(
 def test_no_request_breaks_the_machine(requests, has_stream_ids):
     vbucket = ListVBucket()
     vbucket.set(b"k")
-    machine = ProducerConnection("c", OpenFlag.PRODUCER, FEATURES, ListSource(vbucket), 0.0)
+    machine = ProducerConnection(Opening("c", OpenFlag.PRODUCER, FEATURES), ListSource(vbucket), 0.0)
     controls = [(b"enable_noop", b"true")] + [(b"enable_stream_id", b"true")] * has_stream_ids
     for key, value in controls:
         machine.handle(frame_of(Opcode.DCP_CONTROL, key=key, value=value), 0.0)

@@ -15,7 +15,8 @@ import pytest
 
 from dcpstream.dcp.consumer import controls as consumer_controls
 from dcpstream.dcp.consumer import stream as consumer_stream
-from dcpstream.dcp.producer.connection import ProducerConnection, ProducerLimits
+from dcpstream.dcp.opening import Opening
+from dcpstream.dcp.producer.connection import ProducerConnection, ProducerHost, ProducerLimits
 from dcpstream.dcp.producer.states import STREAM, TAKEOVER
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.model import MAX_SEQNO, VbucketState
@@ -52,13 +53,11 @@ class ProducerWalk:
         self.random = random
         self.vbucket = ListVBucket()
         self.machine = ProducerConnection(
-            "c",
-            OpenFlag.PRODUCER,
-            frozenset((Feature.XERROR, Feature.COLLECTIONS)),
+            Opening("c", OpenFlag.PRODUCER, frozenset((Feature.XERROR, Feature.COLLECTIONS))),
             ListSource(self.vbucket),
             0.0,
             ProducerLimits(turn_bytes=100),
-            takeovers=self,
+            host=ProducerHost(takeovers=self),
         )
         self.machine.handle(frame_of(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true"), 0.0)
         self.now = 0.0

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection, check_add_stream
-from dcpstream.dcp.opening import OpenRequest, read_open
-from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.opening import Opening, OpenRequest, read_open
+from dcpstream.dcp.producer.connection import ProducerConnection, ProducerHost
 from dcpstream.dcp.producer.privilege import Access
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, Status
@@ -129,30 +129,28 @@ def _open(session: Session, frame: Frame, now: float) -> None:
 def _machine(
     request: OpenRequest, name: str, session: Session, bucket: Bucket, now: float
 ) -> ProducerConnection | ConsumerConnection:
+    opening = Opening(name, request.flags, session.features, request.consumer_name)
     if request.is_producer:
-        takeovers = Takeovers(bucket, session.engine)
-        producer = ProducerConnection(
-            name,
-            request.flags,
-            session.features,
-            bucket,
-            now,
-            release=session.engine.release.name,
-            takeovers=takeovers,
+        host = ProducerHost(
+            takeovers=Takeovers(bucket, session.engine),
             access=partial(_may_stream, session, bucket),
             buffers=session.engine.buffers,
-            limits=bucket.parameters.producer,
+        )
+        producer = ProducerConnection(
+            opening,
+            bucket,
+            now,
+            bucket.parameters.producer,
+            release=session.engine.release.name,
+            host=host,
             cluster_map=session.config_to_send,
         )
         producer.is_internal = session.identity.user is not None and session.identity.user.name == CLUSTER_MANAGER
         return producer
     return ConsumerConnection(
-        name,
+        opening,
         Replicas(bucket, session.engine),
         now,
-        open_flags=request.flags,
-        features=session.features,
-        consumer_name=request.consumer_name,
         release=session.engine.release.name,
         idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
         cluster_map=session.config_to_send,

@@ -6,13 +6,14 @@ Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, daemon/mcbp_validat
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dcpstream.dcp.refusals import Refusal, check_shape
 from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Open
 
-__all__ = ["OpenRequest", "read_open"]
+__all__ = ["OpenRequest", "Opening", "read_open"]
 
 _ALLOWED = int(
     OpenFlag.PRODUCER
@@ -46,6 +47,23 @@ class OpenRequest:
     def is_producer(self) -> bool:
         """Whether the server's end becomes a producer."""
         return bool(self.flags & OpenFlag.PRODUCER)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The opening of a DCP connection: DCP_OPEN, and the features that HELLO granted before.
+
+    Attributes:
+        name: of the connection.
+        flags: see `OpenFlag`.
+        features: codes that HELLO granted.
+        consumer_name: of DCP_OPEN's JSON, or "".
+    """
+
+    name: str
+    flags: int = 0
+    features: Collection[int] = frozenset()
+    consumer_name: str = ""
 
 
 def read_open(frame: Frame) -> OpenRequest | Refusal:

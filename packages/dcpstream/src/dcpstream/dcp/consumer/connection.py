@@ -34,6 +34,7 @@ from dcpstream.dcp.consumer.requests import StreamRequests
 from dcpstream.dcp.consumer.stream import ConsumerStream, StreamEvent
 from dcpstream.dcp.controls import DEFAULT_RELEASE, FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
 from dcpstream.dcp.liveness import DEFAULT_IDLE_TIMEOUT_S, Silence, earliest, opaque_of
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.refusals import (
     ALREADY_OPEN,
     Refusal,
@@ -108,12 +109,9 @@ class ConsumerConnection:
     """One consumer connection.
 
     Args:
-        name: the name of DCP_OPEN.
+        opening: of the connection.
         replicas: the bucket.
         now: seconds of a monotonic clock.
-        open_flags: of DCP_OPEN.
-        features: codes that HELLO granted.
-        consumer_name: of DCP_OPEN's JSON, or "".
         release: that of the node.
         idle_timeout_s: seconds without a request, after which a producer that was asked for NOOPs is given up. Answers
             to our requests do not count.
@@ -130,18 +128,15 @@ class ConsumerConnection:
 
     def __init__(
         self,
-        name: str,
+        opening: Opening,
         replicas: ReplicaBucket,
         now: float,
         *,
-        open_flags: int = 0,
-        features: frozenset[int] = frozenset(),
-        consumer_name: str = "",
         release: str = DEFAULT_RELEASE,
         idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
         cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
-        self.name = name
+        self.name, features = opening.name, opening.features
         self._cluster_map = cluster_map
         self.replicas = replicas
         self.close_reason: str | None = None
@@ -154,7 +149,7 @@ class ConsumerConnection:
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
-        self.negotiation = Negotiation(consumer_name, lambda: opaque_of(self._next_number()), release)
+        self.negotiation = Negotiation(opening.consumer_name, lambda: opaque_of(self._next_number()), release)
         self._has_collections = Feature.COLLECTIONS in features
         self._knows_unknown = self._has_collections or Feature.XERROR in features
         self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)
@@ -165,7 +160,7 @@ class ConsumerConnection:
             datatypes |= Datatype.SNAPPY
         self._dialect = Dialect(
             has_collections=self._has_collections,
-            has_delete_times=bool(open_flags & OpenFlag.INCLUDE_DELETE_TIMES),
+            has_delete_times=bool(opening.flags & OpenFlag.INCLUDE_DELETE_TIMES),
             datatypes=int(datatypes),
         )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ from dcpstream.dcp.controls import (
     control_of,
 )
 from dcpstream.dcp.liveness import DEFAULT_IDLE_TIMEOUT_S, NoopTimer, earliest
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.privilege import StreamAccess, everything
 from dcpstream.dcp.producer.requests import StreamMaker
 from dcpstream.dcp.producer.responses import is_tolerated
@@ -109,21 +110,35 @@ _HANDLERS: ByMessage[Callable[[ProducerConnection, Frame], None]] = ByMessage("a
 """The requests that a producer handles; any other well-formed DCP request ends the connection."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerHost:
+    """The part of a node that serves one producer connection.
+
+    Attributes:
+        takeovers: carries out takeovers in the bucket; without it they are refused.
+        access: what the user may stream; everything by default.
+        buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
+    """
+
+    takeovers: TakeoverHost | None = None
+    access: StreamAccess = everything
+    buffers: BufferPool | None = None
+
+
+USUAL_HOST = ProducerHost()
+
+
 class ProducerConnection:
     """One producer connection.
 
     Args:
-        name: the name of DCP_OPEN.
-        open_flags: its flags.
-        features: codes that HELLO granted.
+        opening: of the connection.
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
         release: the release that the producer is of. Since 7.6, a client that asks for no part of the values gets
             documents from disk without metadata, and deletions as mutations.
-        takeovers: carries out takeovers in the bucket; without it they are refused.
-        access: what the user may stream; everything by default.
-        buffers: memory that blocks are copied to; the sender returns it. Fresh memory by default.
+        host: what the node does for the connection.
         cluster_map: the map that NOT_MY_VBUCKET gives to this client, JSON; empty for none.
 
     Attributes:
@@ -139,22 +154,19 @@ class ProducerConnection:
 
     def __init__(
         self,
-        name: str,
-        open_flags: int,
-        features: Collection[int],
+        opening: Opening,
         source: HistorySource,
         now: float,
         limits: ProducerLimits = DEFAULT_LIMITS,
         *,
         release: str = DEFAULT_RELEASE,
-        takeovers: TakeoverHost | None = None,
-        access: StreamAccess = everything,
-        buffers: BufferPool | None = None,
+        host: ProducerHost = USUAL_HOST,
         cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
-        self.name = name
+        self.name = name = opening.name
         self._cluster_map = cluster_map
-        self.open_flags = open_flags
+        self.open_flags = open_flags = opening.flags
+        features = opening.features
         self.source = source
         self.limits = limits
         self.close_reason: str | None = None
@@ -181,15 +193,15 @@ class ProducerConnection:
         self._streamed: set[int] = set()
         self._ready: deque[ProducerStream] = deque()
         self._unseen: list[ProducerStream] = []
-        self._takeovers = Takeovers(takeovers, limits.takeover_s)
+        self._takeovers = Takeovers(host.takeovers, limits.takeover_s)
         self._maker = StreamMaker(
             self.settings,
             source,
             has_collections=self.has_collections,
-            has_takeovers=takeovers is not None,
+            has_takeovers=host.takeovers is not None,
             streams_max=limits.streams_max,
-            access=access,
-            buffers=buffers,
+            access=host.access,
+            buffers=host.buffers,
         )
         self.bytes_sent = 0
         self._items_sent = 0

@@ -14,8 +14,8 @@ from dataclasses import replace
 from dcpstream.dcp.bucket import HistorySource
 from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.privilege import StreamAccess, refusal_of
-from dcpstream.dcp.producer.rollback import Refuse, Rollback, StreamFields, decide
-from dcpstream.dcp.producer.stream import ProducerStream
+from dcpstream.dcp.producer.rollback import Refuse, Rollback, StreamFacts, StreamFields, decide
+from dcpstream.dcp.producer.stream import ProducerStream, StreamTerms
 from dcpstream.dcp.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
 from dcpstream.dcp.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
@@ -84,9 +84,7 @@ class StreamMaker:
         view = source.vbucket(frame.vbid)
         refusal, wanted = self._wanted(frame)
         existing, ids = streams.get(wanted.stream_id), wanted.collection_ids
-        decision = decide(
-            request,
-            view,
+        facts = StreamFacts(
             is_noop_missing=not settings.noop_enabled
             and (self._has_collections or bool(settings.open_flags & OpenFlag.INCLUDE_XATTRS)),
             filter_refusal=None if refusal is None else refusal.status,
@@ -97,6 +95,7 @@ class StreamMaker:
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
             is_point_in_time=bool(settings.open_flags & OpenFlag.INVALID_PITR),
         )
+        decision = decide(request, view, facts)
         if existing is not None and (not isinstance(decision, Refuse) or decision.is_late):
             discard(existing)
         if isinstance(decision, Refuse):
@@ -109,9 +108,7 @@ class StreamMaker:
         if request.flags & StreamFlag.TAKEOVER and not self._has_takeovers:
             return Refusal(Status.NOT_SUPPORTED, "vbuckets are not handed over here")
         assert view is not None, "a missing vbucket was refused"
-        return ProducerStream(
-            view,
-            source,
+        terms = StreamTerms(
             frame.opaque,
             request.flags,
             decision,
@@ -119,9 +116,8 @@ class StreamMaker:
             self._form(wanted),
             # Controls that come later hold for later streams.
             replace(settings, out_of_order=settings.out_of_order if source.allows_out_of_order else ""),
-            access=self._access,
-            buffers=self._buffers,
         )
+        return ProducerStream(view, source, terms, access=self._access, buffers=self._buffers)
 
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
         """(None, filter of the request), or (refusal, empty filter)."""

@@ -66,24 +66,11 @@ class Refuse:
 Decision = Accept | Rollback | Refuse
 
 
-def decide(
-    request: StreamRequest | StreamFields,
-    vbucket: VbucketFacts | None,
-    *,
-    is_noop_missing: bool = False,
-    filter_refusal: Status | None = None,
-    has_stream: bool = False,
-    filter_high_seqno: int | None = None,
-    can_send_seqno_advanced: bool = False,
-    is_short_of_memory: bool = False,
-    is_receiving_initial_snapshot: bool = False,
-    is_point_in_time: bool = False,
-) -> Decision:
-    """Answer one STREAM_REQ.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFacts:
+    """The facts besides the vbucket's that an answer to STREAM_REQ needs.
 
-    Args:
-        request: the request.
-        vbucket: the vbucket, or None if this node does not have it.
+    Attributes:
         is_noop_missing: the connection's features need NOOPs, and they are not enabled.
         filter_refusal: the status that refuses the request's JSON value or stream id, if any.
         has_stream: a living stream for this vbucket and stream id exists on the connection.
@@ -93,31 +80,55 @@ def decide(
         is_receiving_initial_snapshot: this copy was empty and is still being filled from its source's disk.
         is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream supports.
     """
+
+    is_noop_missing: bool = False
+    filter_refusal: Status | None = None
+    has_stream: bool = False
+    filter_high_seqno: int | None = None
+    can_send_seqno_advanced: bool = False
+    is_short_of_memory: bool = False
+    is_receiving_initial_snapshot: bool = False
+    is_point_in_time: bool = False
+
+
+USUAL_FACTS = StreamFacts()
+
+
+def decide(
+    request: StreamRequest | StreamFields, vbucket: VbucketFacts | None, facts: StreamFacts = USUAL_FACTS
+) -> Decision:
+    """Answer one STREAM_REQ.
+
+    Args:
+        request: the request.
+        vbucket: the vbucket, or None if this node does not have it.
+        facts: about the connection, the request's filter, and the node.
+    """
     flags = request.flags
     if vbucket is None or not _is_served(vbucket.state, flags):
         return Refuse(Status.NOT_MY_VBUCKET)
     wanted = Accept(
         request.start_seqno, request.end_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end
     )
-    if is_noop_missing:
+    if facts.is_noop_missing:
         return Refuse(Status.NOT_SUPPORTED)
     if not (
         wanted.start_seqno <= wanted.end_seqno and wanted.snapshot_start <= wanted.start_seqno <= wanted.snapshot_end
     ):
         return Refuse(Status.ERANGE)
-    if filter_refusal is not None:
-        return Refuse(filter_refusal)
-    if has_stream:
+    if facts.filter_refusal is not None:
+        return Refuse(facts.filter_refusal)
+    if facts.has_stream:
         return Refuse(Status.KEY_EEXISTS)
-    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, filter_high_seqno)
+    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, facts.filter_high_seqno)
     if rollback_seqno is not None:
         return Rollback(rollback_seqno)
-    if is_point_in_time:
+    if facts.is_point_in_time:
         return Refuse(Status.EINVAL, is_late=True)
-    accepted = _adjusted(wanted, flags, vbucket, can_send_seqno_advanced=can_send_seqno_advanced)
+    accepted = _adjusted(wanted, flags, vbucket, can_send_seqno_advanced=facts.can_send_seqno_advanced)
     if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
         return Refuse(Status.ERANGE, is_late=True)
-    if is_short_of_memory or is_receiving_initial_snapshot:
+    if facts.is_short_of_memory or facts.is_receiving_initial_snapshot:
         return Refuse(Status.TMPFAIL, is_late=True)
     # A takeover goes on until the vbucket is handed over, whatever end was requested.
     return replace(accepted, end_seqno=MAX_SEQNO) if flags & StreamFlag.TAKEOVER else accepted

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from dcpstream.dcp.bucket import HistorySource, VBucketView
 from dcpstream.dcp.controls import ProducerSettings
@@ -90,18 +91,33 @@ class _Snapshot:
     is_out_of_order: bool = False
 
 
-class ProducerStream:
-    """One accepted stream.
+class StreamTerms(NamedTuple):
+    """The terms of an accepted stream.
 
-    Args:
-        view: the vbucket.
-        source: its bucket, for the manifest.
+    Attributes:
         opaque: u32, of the STREAM_REQ.
         flags: of the STREAM_REQ.
         accepted: the result of `rollback.decide`.
         wanted: its collections and stream id.
         form: the form of its messages.
         settings: the values of the client's controls; they do not change.
+    """
+
+    opaque: int
+    flags: int
+    accepted: Accept
+    wanted: StreamFilter
+    form: StreamForm
+    settings: ProducerSettings
+
+
+class ProducerStream:
+    """One accepted stream.
+
+    Args:
+        view: the vbucket.
+        source: its bucket, for the manifest.
+        terms: the request, and the answer to it.
         access: what the user may stream; asked again before each marker.
         buffers: memory that blocks are copied to; fresh memory by default.
 
@@ -160,16 +176,12 @@ class ProducerStream:
         self,
         view: VBucketView,
         source: HistorySource,
-        opaque: int,
-        flags: int,
-        accepted: Accept,
-        wanted: StreamFilter,
-        form: StreamForm,
-        settings: ProducerSettings,
+        terms: StreamTerms,
         *,
         access: StreamAccess = everything,
         buffers: BufferPool | None = None,
     ) -> None:
+        opaque, flags, accepted, wanted, form, settings = terms
         self._buffers = buffers
         self.view = view
         self.vbid = view.vbid

@@ -4,6 +4,7 @@ import pytest
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.consumer.stats import consumer_stats
+from dcpstream.dcp.opening import Opening
 from dcpstream.model import VbucketState
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
@@ -21,7 +22,7 @@ class ListReplicas(ListSource):
 @pytest.fixture
 def machine():
     source = ListReplicas(ListVBucket(0), ListVBucket(1, VbucketState.REPLICA), ListVBucket(2, VbucketState.DEAD))
-    return ConsumerConnection("consumer", source, 0.0)  # type: ignore[arg-type] # lists do what the protocol asks
+    return ConsumerConnection(Opening("consumer"), source, 0.0)  # type: ignore[arg-type] # lists do what the protocol asks
 
 
 def statuses(machine, opcode, **fields):

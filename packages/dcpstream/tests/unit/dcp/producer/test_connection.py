@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer import stream as producer_stream
 from dcpstream.dcp.producer.connection import ProducerConnection, ProducerLimits
 from dcpstream.dcp.producer.states import STREAM, StreamEvent, StreamState
@@ -39,7 +40,9 @@ class Client:
 
     def __init__(self, *vbuckets, features=PLAIN, flags=OpenFlag.PRODUCER, manifest=Manifest.DEFAULT, limits=None):
         self.source = ListSource(*vbuckets, manifest=manifest)
-        self.machine = ProducerConnection("client", int(flags), features, self.source, 0.0, limits or ProducerLimits())
+        self.machine = ProducerConnection(
+            Opening("client", int(flags), features), self.source, 0.0, limits or ProducerLimits()
+        )
         self.now = 0.0
 
     def send(self, opcode, **fields):

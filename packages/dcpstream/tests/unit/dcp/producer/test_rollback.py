@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, decide
+from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, StreamFacts, decide
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.wire import Status, StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
@@ -139,7 +139,7 @@ def test_worked_example(number, vbucket, start, end, uuid, bounds, extra, expect
     decision = decide(
         request(start, end_seqno, UUIDS[uuid], (int(low), int(high)), flags),
         VBUCKETS[vbucket],
-        filter_high_seqno=int(value) if name == "filter high" else None,
+        StreamFacts(filter_high_seqno=int(value) if name == "filter high" else None),
     )
     verdict, _, argument = expected.partition(" ")
     if verdict == "OK,":
@@ -165,21 +165,23 @@ def test_missing_pending_and_dead_vbuckets_are_not_mine():
 def test_the_first_broken_rule_decides():
     bad = request(start=50, end=10, vbuuid=Z, snapshot=(60, 70))
     refusals: dict[str, Any] = {"filter_refusal": Status.UNKNOWN_COLLECTION, "has_stream": True}
-    assert decide(bad, None, is_noop_missing=True, **refusals) == Refuse(Status.NOT_MY_VBUCKET)
-    assert decide(bad, VBUCKETS["V1"], is_noop_missing=True, **refusals) == Refuse(Status.NOT_SUPPORTED)
-    assert decide(bad, VBUCKETS["V1"], **refusals) == Refuse(Status.ERANGE)
+    assert decide(bad, None, StreamFacts(is_noop_missing=True, **refusals)) == Refuse(Status.NOT_MY_VBUCKET)
+    assert decide(bad, VBUCKETS["V1"], StreamFacts(is_noop_missing=True, **refusals)) == Refuse(Status.NOT_SUPPORTED)
+    assert decide(bad, VBUCKETS["V1"], StreamFacts(**refusals)) == Refuse(Status.ERANGE)
     ahead = request(start=500, vbuuid=Z)
-    assert decide(ahead, VBUCKETS["V1"], **refusals) == Refuse(Status.UNKNOWN_COLLECTION)
-    assert decide(ahead, VBUCKETS["V1"], has_stream=True) == Refuse(Status.KEY_EEXISTS)
-    assert decide(ahead, VBUCKETS["V1"], is_short_of_memory=True) == Rollback(0)
-    assert decide(request(), VBUCKETS["V1"], is_short_of_memory=True) == Refuse(Status.TMPFAIL)
-    assert decide(request(), VBUCKETS["V1"], is_receiving_initial_snapshot=True) == Refuse(Status.TMPFAIL)
+    assert decide(ahead, VBUCKETS["V1"], StreamFacts(**refusals)) == Refuse(Status.UNKNOWN_COLLECTION)
+    assert decide(ahead, VBUCKETS["V1"], StreamFacts(has_stream=True)) == Refuse(Status.KEY_EEXISTS)
+    assert decide(ahead, VBUCKETS["V1"], StreamFacts(is_short_of_memory=True)) == Rollback(0)
+    assert decide(request(), VBUCKETS["V1"], StreamFacts(is_short_of_memory=True)) == Refuse(Status.TMPFAIL)
+    assert decide(request(), VBUCKETS["V1"], StreamFacts(is_receiving_initial_snapshot=True)) == Refuse(Status.TMPFAIL)
 
 
 def test_to_latest_and_disk_only_set_the_end():
     vbucket = VBUCKETS["V7"]
     assert decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket).end_seqno == 500
-    assert decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket, filter_high_seqno=30).end_seqno == 500
+    assert (
+        decide(request(end=7, flags=StreamFlag.TO_LATEST), vbucket, StreamFacts(filter_high_seqno=30)).end_seqno == 500
+    )
     assert decide(request(end=7, flags=StreamFlag.DISK_ONLY), vbucket).end_seqno == 450
     assert decide(request(flags=StreamFlag.DISK_ONLY | StreamFlag.TO_LATEST), vbucket).end_seqno == 450
 
@@ -195,15 +197,17 @@ def test_takeover_ignores_the_end_once_it_was_checked():
 
 def test_point_in_time_recovery_is_refused_after_all_that_is_checked_before():
     asked = request(start=40, vbuuid=A)
-    assert decide(asked, VBUCKETS["V1"], is_point_in_time=True) == Refuse(Status.EINVAL)
-    assert decide(request(start=40, vbuuid=Z), VBUCKETS["V1"], is_point_in_time=True) == Rollback(0)
-    assert decide(asked, VBUCKETS["V1"], is_point_in_time=True, has_stream=True) == Refuse(Status.KEY_EEXISTS)
+    assert decide(asked, VBUCKETS["V1"], StreamFacts(is_point_in_time=True)) == Refuse(Status.EINVAL)
+    assert decide(request(start=40, vbuuid=Z), VBUCKETS["V1"], StreamFacts(is_point_in_time=True)) == Rollback(0)
+    assert decide(asked, VBUCKETS["V1"], StreamFacts(is_point_in_time=True, has_stream=True)) == Refuse(
+        Status.KEY_EEXISTS
+    )
 
 
 def test_a_snapshot_end_that_cannot_be_reached_is_forgotten_where_the_position_can_be_advanced():
     asked = request(start=90, vbuuid=A, snapshot=(90, 120))
     assert decide(asked, VBUCKETS["V1"]).snapshot_end == 120
-    assert decide(asked, VBUCKETS["V1"], can_send_seqno_advanced=True).snapshot_end == 90
+    assert decide(asked, VBUCKETS["V1"], StreamFacts(can_send_seqno_advanced=True)).snapshot_end == 90
 
 
 def test_the_purge_seqno_comes_before_the_branch():

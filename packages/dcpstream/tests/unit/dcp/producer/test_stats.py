@@ -2,6 +2,7 @@
 
 import re
 
+from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.producer.stats import producer_stats
 from dcpstream.wire import Feature, Opcode, decode_frame
@@ -20,7 +21,7 @@ def recorded_names():
 
 def test_names_as_recorded():
     source = ListSource(ListVBucket(731))
-    machine = ProducerConnection("stats-prod", 1, frozenset((Feature.XERROR, Feature.SNAPPY)), source, 0.0)
+    machine = ProducerConnection(Opening("stats-prod", 1, frozenset((Feature.XERROR, Feature.SNAPPY))), source, 0.0)
     machine.handle(frame_of(Opcode.DCP_CONTROL, key=b"connection_buffer_size", value=b"10000"), 0.0)
     machine.handle(frame_of(Opcode.DCP_STREAM_REQ, vbid=731, extras=bytes(8) + bytes(8) + b"\xff" * 8 + bytes(24)), 0.0)
     machine.data_to_send(1000, 0.0)
@@ -34,6 +35,6 @@ def test_names_as_recorded():
 
 def test_values_are_text_as_the_server_writes_it():
     source = ListSource(ListVBucket(1))
-    machine = ProducerConnection("c", 1, frozenset(), source, 0.0)
+    machine = ProducerConnection(Opening("c", 1), source, 0.0)
     assert all(isinstance(value, str) for _, value in producer_stats(machine))
     assert dict(producer_stats(machine))["eq_dcpq:c:noop_enabled"] == "false"

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.opening import Opening
+from dcpstream.dcp.producer.connection import ProducerConnection, ProducerHost
 from dcpstream.dcp.producer.states import STREAM, StreamState
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
@@ -36,7 +37,7 @@ class Takeover:
             self.vbucket.set(b"k%d" % number)
         self.host = Host(self.vbucket)
         self.machine = ProducerConnection(
-            "p", OpenFlag.PRODUCER, frozenset(), ListSource(self.vbucket), 0.0, takeovers=self.host
+            Opening("p", OpenFlag.PRODUCER), ListSource(self.vbucket), 0.0, host=ProducerHost(takeovers=self.host)
         )
         self.host.machine = self.machine
         request = StreamRequest(
