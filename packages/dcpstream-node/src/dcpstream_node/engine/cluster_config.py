@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
@@ -94,6 +94,32 @@ def read_alternates(data: Mapping[str, Any] | None) -> dict[str, AlternateAddres
 def _is_host(text: str) -> bool:
     allowed = all(char.isascii() and (char.isalnum() or char in "-._:") for char in text)
     return 0 < len(text) <= MAX_HOST_LENGTH and allowed
+
+
+class BucketFacts(NamedTuple):
+    """The properties of a bucket that its configuration shows.
+
+    Attributes:
+        name: the bucket's name.
+        uuid: the bucket's identity, changes when it is created again.
+        chains: per vbucket the indexes of its nodes, active first, -1 for none.
+        manifest_uid: version of the collections manifest.
+        rev: revision of the bucket's last change.
+        nodes: those that the chains mean; none: those of the cluster.
+        this_node: which of `nodes` this is.
+        is_ephemeral: whether it is kept in memory alone.
+        is_magma: whether it can keep the history of changes, as magma does.
+    """
+
+    name: str
+    uuid: str
+    chains: Sequence[Sequence[int]]
+    manifest_uid: int
+    rev: int
+    nodes: Sequence[NodeAddress]
+    this_node: int
+    is_ephemeral: bool
+    is_magma: bool
 
 
 class ClusterConfig:
@@ -201,45 +227,22 @@ class ClusterConfig:
         """The configuration without a bucket ("global")."""
         return self._common(self.node_rev, self.nodes, self.this_node)
 
-    def for_bucket(
-        self,
-        name: str,
-        uuid: str,
-        chains: Sequence[Sequence[int]],
-        manifest_uid: int,
-        *,
-        nodes: Sequence[NodeAddress] = (),
-        this_node: int = 0,
-        rev: int | None = None,
-        is_ephemeral: bool = False,
-        is_magma: bool = False,
-    ) -> dict[str, Any]:
-        """The configuration of a bucket; where a host must be named that is not known it says `$HOST`.
-
-        Args:
-            name: the bucket's name.
-            uuid: the bucket's identity, changes when it is created anew.
-            chains: per vbucket the indexes of its nodes, active first, -1 for none.
-            manifest_uid: version of the collections manifest.
-            nodes: those that the chains mean; none: those of the cluster.
-            this_node: which of `nodes` this is.
-            rev: revision of the bucket's last change; the newest of all if not told.
-            is_ephemeral: whether it is kept in memory alone.
-            is_magma: whether it can keep the history of changes, as magma does.
-        """
-        if not nodes:
-            nodes, this_node = self.nodes, self.this_node
+    def for_bucket(self, bucket: BucketFacts) -> dict[str, Any]:
+        """The configuration of a bucket; where a host must be named that is not known it says `$HOST`."""
+        name, uuid, chains = bucket.name, bucket.uuid, bucket.chains
+        nodes, this_node = (bucket.nodes, bucket.this_node) if bucket.nodes else (self.nodes, self.this_node)
         hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in nodes]
-        return self._common(self.rev if rev is None else rev, nodes, this_node) | {
+        capabilities = self.release.bucket_capabilities(is_ephemeral=bucket.is_ephemeral, is_magma=bucket.is_magma)
+        return self._common(bucket.rev, nodes, this_node) | {
             "name": name,
             "uuid": uuid,
-            "bucketType": "ephemeral" if is_ephemeral else "membase",
+            "bucketType": "ephemeral" if bucket.is_ephemeral else "membase",
             "nodeLocator": "vbucket",
             "uri": f"/pools/default/buckets/{name}?bucket_uuid={uuid}",
             "streamingUri": f"/pools/default/bucketsStreaming/{name}?bucket_uuid={uuid}",
             "bucketCapabilitiesVer": "",
-            "bucketCapabilities": self.release.bucket_capabilities(is_ephemeral=is_ephemeral, is_magma=is_magma),
-            "collectionsManifestUid": f"{manifest_uid:x}",
+            "bucketCapabilities": capabilities,
+            "collectionsManifestUid": f"{bucket.manifest_uid:x}",
             "nodes": [
                 {"hostname": f"{host}:{node.mgmt_port}", "ports": {"direct": node.kv_port}}
                 for host, node in zip(hosts, nodes, strict=True)

@@ -448,17 +448,18 @@ class Engine(Generic[S]):
             if bucket is None:
                 content = self.config.for_node()
             else:
-                content = self.config.for_bucket(
+                facts = cluster_config.BucketFacts(
                     bucket.name,
                     bucket.uuid,
                     bucket.chains(),
                     bucket.manifest.uid,
+                    rev=bucket.config_rev,
                     nodes=bucket.given_nodes,
                     this_node=bucket.given_this_node,
-                    rev=bucket.config_rev,
                     is_ephemeral=bucket.settings.is_ephemeral,
                     is_magma=bucket.settings.storage_backend == "magma" or bucket.settings.keeps_history,
                 )
+                content = self.config.for_bucket(facts)
             data = cluster_config.to_bytes(content)
             self._config_cache[key] = version, data
         data = data.replace(cluster_config.HOST_PLACEHOLDER, cluster_config.in_url(host).encode())

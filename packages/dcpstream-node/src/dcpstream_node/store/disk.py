@@ -32,10 +32,10 @@ from dcpstream_node.store.compact.retention import RolledBackError
 from dcpstream_node.store.compact.segment_rewriting import SegmentRewriting, size_in_files
 from dcpstream_node.store.index.rows import KIND_SHIFT, POSITION_MASK
 from dcpstream_node.store.log import blocks as limits
-from dcpstream_node.store.log.blocks import Page, encode_frames, encode_rollback, segment_number, split_rows
+from dcpstream_node.store.log.blocks import BlockPlace, Page, encode_frames, encode_rollback, segment_number, split_rows
 from dcpstream_node.store.log.page_cache import CacheStats
 from dcpstream_node.store.log.segment_file import Piece, Segment
-from dcpstream_node.store.log.segments import SEGMENT_BYTES, Segments
+from dcpstream_node.store.log.segments import SEGMENT_BYTES, Listing, Segments, SegmentSizes
 from dcpstream_node.store.metadata import (
     FILE_NAME,
     FORMAT,
@@ -106,17 +106,16 @@ class _Pending(NamedTuple):
             if not is_plain:
                 for position in tagged[first:stop]:
                     occurring |= position
-            block = encode_frames(
+            place = BlockPlace(
                 segment.salt,
                 vbucket.vbid,
                 vbucket.incarnation,
                 commit_offset=segment.size,
                 seqnos=(seqnos[self.first + first], seqnos[self.first + stop - 1]),
                 occurring=occurring >> KIND_SHIFT,
-                places=places[first : stop + 1],
-                read=vbucket.log.held,
                 marks=vbucket.snapshots.covering(self.first + first, self.first + stop),
             )
+            block = encode_frames(place, places[first : stop + 1], vbucket.log.held)
             buffers.append(block.head)
             buffers += block.frames
             pages += block.pages(places[first], segment.address | at)
@@ -221,11 +220,9 @@ class DiskBucketStore(BucketStore):
         segments = self._segments = Segments(
             self.path,
             self._file_system,
-            found.order,
+            Listing(found.order, found.retired),
             metadata.put,
-            retired=found.retired,
-            segment_bytes=self._segment_bytes,
-            cache_bytes=self._settings.cache_bytes,
+            SegmentSizes(self._segment_bytes, self._settings.cache_bytes),
             files=self.files,
             clock=clock,
             random=random,

@@ -27,7 +27,7 @@ from dcpstream_node.store.compact.retention import Choice, RolledBackError, choo
 from dcpstream_node.store.compact.row_removal import RowRemoval, kept_frames
 from dcpstream_node.store.index.rows import LIVE, POSITION_MASK
 from dcpstream_node.store.log import blocks as limits
-from dcpstream_node.store.log.blocks import Page, encode_frames, encode_rollback, split_rows
+from dcpstream_node.store.log.blocks import BlockPlace, Page, encode_frames, encode_rollback, split_rows
 from dcpstream_node.store.log.segment_file import Segment
 from dcpstream_node.store.log.segments import Segments, SegmentWriter
 from dcpstream_node.store.metadata import InDoubtError
@@ -374,17 +374,16 @@ class _Copy:
                 if vbucket.rows.intact_rows < choice.stop:
                     raise RolledBackError
                 marks = vbucket.snapshots.covering(choice.kept[begin + first], choice.kept[begin + stop - 1] + 1)
-            block = encode_frames(
+            place = BlockPlace(
                 writer.segment.salt,
                 vbucket.vbid,
                 vbucket.incarnation,
                 commit_offset=writer.segment.size,
                 seqnos=(choice.seqnos[begin + first], choice.seqnos[begin + stop - 1]),
                 occurring=occurring,
-                places=places[first : stop + 1],
-                read=read,
                 marks=marks,
             )
+            block = encode_frames(place, places[first : stop + 1], read)
             pages += block.pages(places[first], writer.segment.address | writer.segment.size)
             size = len(block.head) + places[stop] - places[first]
             writer.write([block.head, *block.frames], size)

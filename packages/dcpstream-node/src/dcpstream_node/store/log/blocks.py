@@ -197,33 +197,40 @@ def encode_rollback(salt: int, vbid: int, incarnation: int, *, commit_offset: in
     return header + _pack_checksum(checksum(header, salt))
 
 
+class BlockPlace(NamedTuple):
+    """The place of a block of frames in its file and in its vbucket's history.
+
+    Attributes:
+        salt: of the file.
+        commit_offset: offset in the file at which the commit began.
+        seqnos: of the first and the last frame.
+        occurring: `BlockKind` bits of all frames.
+        marks: the received snapshots that cover the frames; none if each row stands for itself.
+    """
+
+    salt: int
+    vbid: int
+    incarnation: int
+    commit_offset: int
+    seqnos: tuple[int, int]
+    occurring: int = 0
+    marks: Sequence[Mark] = ()
+
+
 def encode_block_head(
-    salt: int,
-    vbid: int,
-    incarnation: int,
-    *,
-    commit_offset: int,
-    seqnos: tuple[int, int],
-    occurring: int,
-    ends: Sequence[int],
-    page_ends: Sequence[int],
-    page_checksums: Sequence[int],
-    marks: Sequence[Mark] = (),
+    block: BlockPlace, ends: Sequence[int], page_ends: Sequence[int], page_checksums: Sequence[int]
 ) -> bytes:
     """Header, tables and their checksum: everything of a block before its frames.
 
     Args:
-        commit_offset: offset in the file at which the commit began.
-        seqnos: of the first and the last frame.
-        occurring: `BlockKind` bits of all frames.
         ends: where each frame ends, counted from the first frame's first byte.
         page_ends, page_checksums: where each page ends, counted alike, and its `checksum`.
-        marks: the received snapshots that cover the frames; none if each row stands for itself.
     """
+    salt, marks = block.salt, block.marks
     count, pages = len(ends), len(page_ends)
     header = _pack_header(
-        BLOCK_MAGIC, FORMAT_VERSION, 1, vbid, incarnation, count, *seqnos, occurring, pages, len(marks), 0,
-        commit_offset, ends[-1],
+        BLOCK_MAGIC, FORMAT_VERSION, 1, block.vbid, block.incarnation, count, *block.seqnos, block.occurring, pages,
+        len(marks), 0, block.commit_offset, ends[-1],
     )  # fmt: skip
     head = header + _tables(count, pages).pack(checksum(header, salt), *ends, *page_ends, *page_checksums)
     for mark in marks:
@@ -260,24 +267,12 @@ class EncodedBlock(NamedTuple):
             begin = end
 
 
-def encode_frames(
-    salt: int,
-    vbid: int,
-    incarnation: int,
-    *,
-    commit_offset: int,
-    seqnos: tuple[int, int],
-    occurring: int,
-    places: Sequence[int],
-    read: Callable[[int, int], list[Buffer]],
-    marks: Sequence[Mark],
-) -> EncodedBlock:
+def encode_frames(block: BlockPlace, places: Sequence[int], read: Callable[[int, int], list[Buffer]]) -> EncodedBlock:
     """One block of frames.
 
     Args:
         places: the position of each frame, and of the end.
         read: the bytes of positions [from, to).
-        commit_offset, seqnos, occurring, marks: see `encode_block_head`.
     """
     base = places[0]
     page_ends: list[int] = []
@@ -286,20 +281,9 @@ def encode_frames(
     for first, stop in split_rows(places, PAGE_BYTES):
         page = read(places[first], places[stop])
         page_ends.append(places[stop] - base)
-        checksums.append(checksum_of(page, salt))
+        checksums.append(checksum_of(page, block.salt))
         frames += page
-    head = encode_block_head(
-        salt,
-        vbid,
-        incarnation,
-        commit_offset=commit_offset,
-        seqnos=seqnos,
-        occurring=occurring,
-        ends=[place - base for place in places[1:]],
-        page_ends=page_ends,
-        page_checksums=checksums,
-        marks=marks,
-    )
+    head = encode_block_head(block, [place - base for place in places[1:]], page_ends, checksums)
     return EncodedBlock(head, frames, page_ends, checksums)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.runtime import Clock, File, FileSystem, Random, SystemClock, SystemRandom
@@ -100,16 +100,41 @@ class SegmentWriter:
         self._owner.discard(self.segment)
 
 
+class Listing(NamedTuple):
+    """The files that the metadata lists.
+
+    Attributes:
+        order: (number, committed bytes) of each file that counts, oldest first; None bytes for the one that grows. None
+            if the metadata has no list: the store is new.
+        retired: numbers of files that counted once and may still exist.
+    """
+
+    order: Sequence[tuple[int, int | None]] | None
+    retired: Sequence[int] = ()
+
+
+class SegmentSizes(NamedTuple):
+    """Sizes of the files and of what is kept of them.
+
+    Attributes:
+        segment_bytes: size at which a new file is begun.
+        cache_bytes: see `PageCache`.
+    """
+
+    segment_bytes: int = SEGMENT_BYTES
+    cache_bytes: int = 0
+
+
+USUAL_SIZES = SegmentSizes()
+
+
 class Segments:
     """The files of one store directory.
 
     Args:
-        order: (number, committed bytes) of each file that counts, oldest first; None bytes for the one that grows. None
-            if the metadata has no list: the store is new.
+        listing: the files that the metadata lists.
         save: see `Save`.
-        retired: numbers of files that counted once and may still exist.
-        segment_bytes: size at which a new file is begun.
-        cache_bytes: see `PageCache`.
+        sizes: of files and cache.
         files: the dict in which to keep the files by number; frame logs look them up there.
 
     Attributes:
@@ -128,12 +153,10 @@ class Segments:
         self,
         directory: Path,
         file_system: FileSystem,
-        order: Sequence[tuple[int, int | None]] | None,
+        listing: Listing,
         save: Save,
+        sizes: SegmentSizes = USUAL_SIZES,
         *,
-        retired: Iterable[int] = (),
-        segment_bytes: int = SEGMENT_BYTES,
-        cache_bytes: int = 0,
         files: dict[int, Segment] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -141,19 +164,19 @@ class Segments:
         self._directory = directory
         self._file_system = file_system
         self._save = save
-        self.segment_bytes = segment_bytes
+        self.segment_bytes = sizes.segment_bytes
         self._clock = clock or SystemClock()
         self._random = random or SystemRandom()
         self._lock = Lock()  # for the order, the numbers, and saving them
         self.files: dict[int, Segment] = {} if files is None else files
-        self.cache = PageCache(cache_bytes)
+        self.cache = PageCache(sizes.cache_bytes)
         self._order: list[Segment] = []
         self._retired: set[int] = set()
         self.must_roll = False
         self._slow_until = 0.0
         self._failed_roll: int | None = None
         try:
-            self._open_all(order, frozenset(retired))
+            self._open_all(listing.order, frozenset(listing.retired))
         except OSError as error:
             self.close()
             raise StoreError(f"the store in {directory} cannot be opened: {error}") from error

@@ -6,6 +6,7 @@ from dcpstream_node.store.log.block_scan import Damage, damage_of, ends_of, page
 from dcpstream_node.store.log.blocks import (
     BLOCK_HEADER,
     SEGMENT_HEADER,
+    BlockPlace,
     SegmentKind,
     checksum,
     encode_block_head,
@@ -23,10 +24,9 @@ HEADER = SEGMENT_HEADER.size
 def block() -> bytes:
     """Four frames in two pages."""
     pages = [FRAMES[0] + FRAMES[1], FRAMES[2] + FRAMES[3]]
-    head = encode_block_head(
-        SALT, 3, 1, commit_offset=HEADER, seqnos=(11, 14), occurring=0, ends=[SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE],
-        page_ends=[2 * SIZE, 4 * SIZE], page_checksums=[checksum(page, SALT) for page in pages],
-    )  # fmt: skip
+    place = BlockPlace(SALT, 3, 1, commit_offset=HEADER, seqnos=(11, 14))
+    checksums = [checksum(page, SALT) for page in pages]
+    head = encode_block_head(place, [SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE], [2 * SIZE, 4 * SIZE], checksums)
     return head + b"".join(pages)
 
 

@@ -13,7 +13,7 @@ from dcpstream.runtime import SystemFileSystem
 from dcpstream_node.store.log import segment_file
 from dcpstream_node.store.log.blocks import SEGMENT_HEADER, checksum, segment_name
 from dcpstream_node.store.log.segment_file import FilePiece, Segment, read_from
-from dcpstream_node.store.log.segments import SLOW_READ_S, Segments
+from dcpstream_node.store.log.segments import SLOW_READ_S, Listing, Segments, SegmentSizes
 
 HEADER = SEGMENT_HEADER.size
 
@@ -40,9 +40,8 @@ class Saved:
 
 
 def opened(path: Path, saved: Saved, size: int = 100, cache_bytes: int = 0) -> Segments:
-    return Segments(
-        path, SystemFileSystem(), saved.order, saved, retired=saved.retired, segment_bytes=size, cache_bytes=cache_bytes
-    )
+    listing = Listing(saved.order, saved.retired)
+    return Segments(path, SystemFileSystem(), listing, saved, SegmentSizes(size, cache_bytes))
 
 
 def commit(segments: Segments, data: bytes) -> FilePiece:
@@ -189,7 +188,7 @@ def test_a_retired_file_is_closed_by_its_last_reader(tmp_path: Path) -> None:
             return file
 
     saved = Saved()
-    segments = Segments(tmp_path, Watched(), saved.order, saved, segment_bytes=100)  # type: ignore[arg-type]
+    segments = Segments(tmp_path, Watched(), Listing(saved.order), saved, SegmentSizes(100))  # type: ignore[arg-type]
     piece = commit(segments, b"x" * 100)
     commit(segments, b"y")
     segments.replace([piece[0]], [])
@@ -264,7 +263,7 @@ def test_a_segment_with_commits_is_never_a_leftover(tmp_path: Path, is_listed: b
     segments.close()
     files = SystemFileSystem()
     with pytest.raises(CorruptLog, match=r"commits that it does not know.*Was meta.sqlite removed"):
-        Segments(tmp_path, files, [] if is_listed else None, saved)
+        Segments(tmp_path, files, Listing([] if is_listed else None), saved)
     assert (tmp_path / segment_name(1)).exists()
 
 
@@ -318,7 +317,7 @@ def test_time_and_salts_come_from_what_is_handed_in(tmp_path: Path, monkeypatch:
             return 0xABCD
 
     saved = Saved()
-    segments = Segments(tmp_path, SystemFileSystem(), None, saved, clock=Turned(), random=Fixed())
+    segments = Segments(tmp_path, SystemFileSystem(), Listing(None), saved, clock=Turned(), random=Fixed())
     segment = segments.place()
     assert segment.salt == 0xABCD
     segments.write([b"page"], 4)
