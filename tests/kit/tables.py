@@ -66,7 +66,7 @@ def change(
 
 def rollback(vbucket: int, to_seqno: int, from_seqno: int = 1 << 40) -> Row:
     """A control row: what lies above `to_seqno` is void."""
-    return _only(rollback_row(vbucket, from_seqno, to_seqno, OLD, NEW, time=1.0))
+    return _only(control_rows([rollback_row(vbucket, from_seqno, to_seqno, OLD, NEW)], time=1.0))
 
 
 def event(op: Op, collection: str, seqno: int, vbucket: int = 0, scope: str = "s") -> Row:

@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables import TableColumns, compare
+from dcpstream_spark.tables import TableColumns, TableForm, compare
 from tests.kit.access import LOGIN
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def test_every_difference_is_found(spark: SparkSession, bucket: Bucket, tmp_path
     assert compare(spark, bad, {**bucket.options, "collections": "shop.*"}).extra == 2
     plain = rows.where("scope = 'shop'").selectExpr("key as k", "decode(value, 'UTF-8') as v")
     columns = TableColumns(key="k", value="v")
-    assert compare(spark, plain, bucket.options, columns=columns, collection="shop.orders").equal == 1
+    assert compare(spark, plain, bucket.options, form=TableForm(columns=columns, collection="shop.orders")).equal == 1
     with pytest.raises(ConfigError, match="value column"):
-        compare(spark, plain, bucket.options, columns=TableColumns(key="k", value="nothing"))
+        compare(spark, plain, bucket.options, form=TableForm(columns=TableColumns(key="k", value="nothing")))
     with pytest.raises(ConfigError, match=r"has no columns scope and collection\. Leave it out"):
-        compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, columns=columns)
+        compare(spark, plain, {**bucket.options, "collections": "shop.orders"}, form=TableForm(columns=columns))
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def compare_command(
     exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables import Pipeline
-    from dcpstream_spark.tables.comparison import TableColumns, compare
+    from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare
 
     options = {"connectionString": connection_string, "username": username, "password": password, "bucket": bucket}
     options.update(_pairs("--option", more))
@@ -110,9 +110,11 @@ def compare_command(
                 spark,
                 source,
                 options,
-                kind=cast("Any", kind),
-                columns=TableColumns(key=key_column, value=value_column),
-                collection=collection,
+                form=TableForm(
+                    kind=cast("Any", kind),
+                    columns=TableColumns(key=key_column, value=value_column),
+                    collection=collection,
+                ),
                 values=cast("Any", values),
                 also=cast("Any", also),
                 examples=examples,

@@ -13,7 +13,7 @@ and watches for stalls; `monitor_page` makes its page.
 of one session running, as a file describes them (`lake_config`).
 """
 
-from dcpstream_spark.tables.comparison import ComparisonReport, Difference, TableColumns, compare
+from dcpstream_spark.tables.comparison import ComparisonReport, Difference, TableColumns, TableForm, compare
 from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine, TableState
 from dcpstream_spark.tables.monitor import Monitor
 from dcpstream_spark.tables.pipeline import Pipeline
@@ -31,6 +31,7 @@ __all__ = [
     "RollbackReport",
     "TableColumns",
     "TableEngine",
+    "TableForm",
     "TableState",
     "compare",
 ]

@@ -66,6 +66,21 @@ class TableColumns:
     seqno: str = "seqno"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableForm:
+    """The form of a table that is compared.
+
+    Attributes:
+        kind: see `open_table`.
+        columns: their names.
+        collection: "scope.collection" of all rows, for a table without columns for them; default `_default._default`.
+    """
+
+    kind: TableKind = "auto"
+    columns: TableColumns = TableColumns()
+    collection: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A document that differs.
@@ -120,9 +135,7 @@ def compare(
     table: str | DataFrame | pa.Table,
     options: Mapping[str, str],
     *,
-    kind: TableKind = "auto",
-    columns: TableColumns | None = None,
-    collection: str | None = None,
+    form: TableForm | None = None,
     values: Values = "hash",
     also: Iterable[Also] = (),
     examples: int = EXAMPLES,
@@ -135,9 +148,7 @@ def compare(
         table: a name in a catalog, a path or URL, a DataFrame, or an Arrow table, for example `Pipeline.live()`.
         options: of the source `dcp`: the bucket, and `collections` to compare only some. The comparison chooses the
             columns and the start.
-        kind: see `open_table`.
-        columns: of the table.
-        collection: "scope.collection" of all rows, for a table without columns for them; default `_default._default`.
+        form: what the table is, and its columns.
         values: "hash" compares the SHA-256 of values, "bytes" the values themselves, "none" only keys.
         also: further columns to compare.
         examples: of each kind in the report, at most `MAX_EXAMPLES`.
@@ -150,10 +161,11 @@ def compare(
 
     if not 0 <= examples <= MAX_EXAMPLES:
         raise ConfigError("examples", examples, f"0 to {MAX_EXAMPLES}")
-    columns = columns or TableColumns()
+    form = form or TableForm()
+    columns = form.columns
     compared = tuple(dict.fromkeys(also))
     if isinstance(table, str):
-        frame = open_table(spark, table, kind)
+        frame = open_table(spark, table, form.kind)
     else:
         frame = spark.createDataFrame(table) if isinstance(table, pa.Table) else table
     has_names = columns.scope in frame.columns and columns.collection in frame.columns
@@ -165,10 +177,10 @@ def compare(
                 "table's collection with collection"
             )
             raise ConfigError("collections", given["collections"], "left out", message=message)
-        given["collections"] = collection or "_default._default"
-    elif collection is not None:
+        given["collections"] = form.collection or "_default._default"
+    elif form.collection is not None:
         message = "collection is given, and the table has columns scope and collection, which say it. Leave it out"
-        raise ConfigError("collection", collection, "left out", message=message)
+        raise ConfigError("collection", form.collection, "left out", message=message)
     ours = _table_rows(frame, columns, given.get("collections"), values, compared, has_names=has_names)
     theirs = _bucket_rows(spark, given, values)
     both = (

@@ -79,15 +79,20 @@ def test_options_reach_the_comparison(seen: dict[str, Any]) -> None:
         "network": "external",
         "collections": "s.c",
     }
-    assert (seen["table"], seen["kind"], seen["also"], seen["examples"]) == ("/data/t", "auto", ("cas", "seqno"), 3)
+    assert (seen["table"], seen["form"].kind, seen["also"], seen["examples"]) == (
+        "/data/t",
+        "auto",
+        ("cas", "seqno"),
+        3,
+    )
     assert seen["session"]["settings"] == {"a": "b=c"}
-    assert seen["columns"].key == "k"
+    assert seen["form"].columns.key == "k"
     assert FakeSession.stopped == before + 1
 
 
 def test_the_table_current_of_a_pipeline(seen: dict[str, Any]) -> None:
     called("/data/p/", "--table-kind", "current")
-    assert (seen["table"], seen["kind"]) == ("/data/p/current", "auto")
+    assert (seen["table"], seen["form"].kind) == ("/data/p/current", "auto")
 
 
 def test_the_exit_status_says_whether_they_are_equal(seen: dict[str, Any]) -> None:

@@ -346,45 +346,6 @@ _BUILDERS: dict[str, Callable[[_Columns], pa.Array]] = {
 }
 
 
-def rollback_row(
-    vbid: int,
-    from_seqno: int,
-    to_seqno: int,
-    old_vbuuid: int,
-    new_vbuuid: int,
-    *,
-    time: float,
-    value_format: str = "binary",
-    columns: Iterable[str] | None = None,
-    missing: str = "null",
-) -> pa.RecordBatch:
-    """The control row of a rollback: the rows of a vbucket above `to_seqno` are void.
-
-    It has `op` "rollback" and neither key nor `_change_type`; `vbuuid` is the new branch, `seqno` and `_commit_version`
-    are `to_seqno`; `value` is JSON with from_seqno, to_seqno, old_vbuuid and new_vbuuid as decimal texts.
-
-    Args:
-        vbid: the vbucket.
-        from_seqno: the requested position; rows above it may be void, too.
-        to_seqno: the position at which the reader continues, at most `from_seqno`.
-        old_vbuuid: the previous branch.
-        new_vbuuid: the new branch.
-        time: seconds since the epoch, for `_commit_timestamp`.
-        value_format: as in `to_changes`.
-        columns: as in `to_changes`.
-        missing: as in `to_changes`.
-    """
-    numbers = {
-        "from_seqno": from_seqno,
-        "to_seqno": to_seqno,
-        "old_vbuuid": old_vbuuid,
-        "new_vbuuid": new_vbuuid,
-    }
-    details = {name: str(number) for name, number in numbers.items()}
-    row = ControlRow(Op.ROLLBACK, vbid, to_seqno, new_vbuuid, details)
-    return control_rows([row], time=time, value_format=value_format, columns=columns, missing=missing)
-
-
 class ControlRow(NamedTuple):
     """A row that is not a change of a document: it has neither key nor `_change_type`, and `value` is JSON.
 
@@ -402,6 +363,23 @@ class ControlRow(NamedTuple):
     details: Mapping[str, object]
     scope: str | None = None
     collection: str | None = None
+
+
+def rollback_row(vbid: int, from_seqno: int, to_seqno: int, old_vbuuid: int, new_vbuuid: int) -> ControlRow:
+    """The control row of a rollback: the rows of a vbucket above `to_seqno` are void.
+
+    It has `op` "rollback" and neither key nor `_change_type`; `vbuuid` is the new branch, `seqno` and `_commit_version`
+    are `to_seqno`; `value` is JSON with from_seqno, to_seqno, old_vbuuid and new_vbuuid as decimal texts.
+
+    Args:
+        vbid: the vbucket.
+        from_seqno: the requested position; rows above it may be void, too.
+        to_seqno: the position at which the reader continues, at most `from_seqno`.
+        old_vbuuid: the previous branch.
+        new_vbuuid: the new branch.
+    """
+    numbers = {"from_seqno": from_seqno, "to_seqno": to_seqno, "old_vbuuid": old_vbuuid, "new_vbuuid": new_vbuuid}
+    return ControlRow(Op.ROLLBACK, vbid, to_seqno, new_vbuuid, {name: str(number) for name, number in numbers.items()})
 
 
 def control_rows(

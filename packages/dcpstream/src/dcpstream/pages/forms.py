@@ -50,38 +50,49 @@ def hidden(name: str, value: str) -> str:
     return f'<input type="hidden" name="{name}" value="{text(value)}">'
 
 
-def order(
-    action: str,
-    button: str,
-    fields: str = "",
-    *,
-    done: str,
-    about: str = "",
-    sure: str = "",
-    method: str = "POST",
-    kind: str = "",
-    joins: str = "",
-    leads_to: str = "",
-    layout: str = "row",
-) -> str:
+class Order(NamedTuple):
     """A form with one button.
 
-    Args:
+    Attributes:
         action: path of the REST API, quoted.
+        button: its text.
         fields: HTML.
-        done: what is told when the order was accepted.
+        done: the text that is shown when the order was accepted.
         about: what the order is about, for people who hear the page.
         sure: a question that is asked first; such orders are marked as dangerous.
+        method: of the request.
         kind: class of the button.
         joins: name of a field whose values are sent as one, with commas between them.
         leads_to: path of the page that follows.
         layout: row: the fields stand side by side; wide: below each other.
     """
-    marks = {"data-method": method, "data-done": done, "data-sure": sure, "data-list": joins, "data-next": leads_to}
-    said = "".join(f' {name}="{text(value)}"' for name, value in marks.items() if value)
-    spoken = f'<span class="hidden"> {text(about)}</span>' if about else ""
-    key = text(action + about + button)
-    return (
-        f'<form class="order {layout}" method="post" action="{action}"{said} data-key="{key}">'
-        f'{fields}<button class="{kind or ("danger" if sure else "")}">{text(button)}{spoken}</button></form>'
-    )
+
+    action: str
+    button: str
+    fields: str = ""
+    done: str = ""
+    about: str = ""
+    sure: str = ""
+    method: str = "POST"
+    kind: str = ""
+    joins: str = ""
+    leads_to: str = ""
+    layout: str = "row"
+
+    def html(self) -> str:
+        """The form."""
+        marks = {
+            "data-method": self.method,
+            "data-done": self.done,
+            "data-sure": self.sure,
+            "data-list": self.joins,
+            "data-next": self.leads_to,
+        }
+        said = "".join(f' {name}="{text(value)}"' for name, value in marks.items() if value)
+        spoken = f'<span class="hidden"> {text(self.about)}</span>' if self.about else ""
+        key = text(self.action + self.about + self.button)
+        kind = self.kind or ("danger" if self.sure else "")
+        return (
+            f'<form class="order {self.layout}" method="post" action="{self.action}"{said} data-key="{key}">'
+            f'{self.fields}<button class="{kind}">{text(self.button)}{spoken}</button></form>'
+        )

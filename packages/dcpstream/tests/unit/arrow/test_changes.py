@@ -17,6 +17,7 @@ from dcpstream.arrow import (
     DecodeOptions,
     WireChunk,
     change_schema,
+    control_rows,
     decode_messages,
     decode_wire,
     rollback_row,
@@ -280,7 +281,7 @@ class TestRollbackRow:
     EXPECTED: ClassVar = {"from_seqno": "90", "to_seqno": "80", "old_vbuuid": str(2**64 - 1), "new_vbuuid": "5"}
 
     def row(self, **options: Any) -> pa.RecordBatch:
-        return rollback_row(7, 90, 80, 2**64 - 1, 5, time=1_700_000_000.25, **options)
+        return control_rows([rollback_row(7, 90, 80, 2**64 - 1, 5)], time=1_700_000_000.25, **options)
 
     @pytest.mark.parametrize("value_format", ["binary", "string"])
     def test_it_says_what_is_void(self, value_format: str) -> None:
@@ -306,5 +307,5 @@ class TestRollbackRow:
         assert filled.column("value").null_count == 1
 
     def test_seqnos_without_sign(self) -> None:
-        batch = rollback_row(0, 2**64 - 1, 2**64 - 2, 1, 2, time=0)
+        batch = control_rows([rollback_row(0, 2**64 - 1, 2**64 - 2, 1, 2)], time=0)
         assert batch.column("seqno").to_pylist() == [-2]

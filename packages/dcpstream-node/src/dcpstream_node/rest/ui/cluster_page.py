@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dcpstream.model import AutoFailover, ClusterState, Membership, NodeState
-from dcpstream.pages.forms import Field, hidden, order
+from dcpstream.pages.forms import Field, Order, hidden
 from dcpstream.pages.markup import (
     Cell,
     Column,
@@ -71,7 +71,11 @@ def _task(cluster: ClusterState, *, takes_orders: bool) -> str:
         name = _TASKS.get(cluster.task.kind, cluster.task.kind)
         percent = f"{100 * cluster.task.progress:.0f} %"
         bar = f'<progress value="{cluster.task.progress:.3f}" max="1" aria-label="{text(name)}">{percent}</progress>'
-        stop = order("/controller/stopRebalance", "Stop it", done="No more vbuckets are moved.") if takes_orders else ""
+        stop = (
+            Order("/controller/stopRebalance", "Stop it", done="No more vbuckets are moved.").html()
+            if takes_orders
+            else ""
+        )
         return section("task", f"{text(name)} under way: {percent}", bar + stop)
     facts = [state("balanced") if cluster.is_balanced else state("a rebalance would move vbuckets", "warning")]
     if cluster.error:
@@ -106,25 +110,29 @@ def _orders(node: NodeState, cluster: ClusterState) -> str:
     found = []
     if node.membership == Membership.ACTIVE and cluster.task is None:
         found.append(
-            order(
+            Order(
                 "/controller/startGracefulFailover",
                 "Fail over gracefully",
                 name,
                 about=title,
                 done=f"{title} hands its vbuckets over.",
-            )
+            ).html()
         )
     if node.membership == Membership.ACTIVE:
         sure = f"Give {title} up now? Changes that no replica has are lost."
-        found.append(order("/controller/failOver", "Fail over", name, about=title, sure=sure, done=f"{title} is out."))
+        found.append(
+            Order("/controller/failOver", "Fail over", name, about=title, sure=sure, done=f"{title} is out.").html()
+        )
     else:
         sure, gone = f"Remove {title} from the cluster?", f"{title} is removed."
-        found.append(order("/controller/ejectNode", "Remove", name, about=title, sure=sure, done=gone))
+        found.append(Order("/controller/ejectNode", "Remove", name, about=title, sure=sure, done=gone).html())
     if node.membership == Membership.FAILED:
         for kind in ("delta", "full"):
             fields = name + hidden("recoveryType", kind)
             done = f"{title} comes back with the next rebalance."
-            found.append(order("/controller/setRecoveryType", f"Add back ({kind})", fields, about=title, done=done))
+            found.append(
+                Order("/controller/setRecoveryType", f"Add back ({kind})", fields, about=title, done=done).html()
+            )
     return f'<div class="buttons">{"".join(found)}</div>'
 
 
@@ -154,9 +162,9 @@ def _rebalance(cluster: ClusterState) -> str:
     )
     fields = hidden("knownNodes", known) + hidden("ejectedNodes", "") + leaves
     note = "It spreads the vbuckets over the nodes. Nodes that were failed over leave, unless they were added back."
-    form = order(
+    form = Order(
         "/controller/rebalance", "Rebalance", fields, done="The rebalance begins.", kind="main", joins="ejectedNodes"
-    )
+    ).html()
     return section("rebalance", "Rebalance", form, note=note)
 
 
@@ -166,7 +174,9 @@ def _add_node(host: str) -> str:
         + hidden("user", "")
         + hidden("password", "")
     )
-    form = order("/controller/addNode", "Add a node", fields, done="The node was started and added: rebalance next.")
+    form = Order(
+        "/controller/addNode", "Add a node", fields, done="The node was started and added: rebalance next."
+    ).html()
     return section("add", "Add a node", form, note="It starts a node, which gets vbuckets by the next rebalance.")
 
 
@@ -178,8 +188,8 @@ def _auto_failover(settings: AutoFailover) -> str:
         + Field("timeout", "After seconds of silence", f"{settings.timeout_s:g}", "number", 1, MAX_TIMEOUT_S).html()
         + Field("maxCount", "At most nodes", str(settings.max_count), "number", 1, MAX_COUNT).html()
     )
-    form = order("/settings/autoFailover", "Save", fields, done="The settings hold now.")
+    form = Order("/settings/autoFailover", "Save", fields, done="The settings hold now.").html()
     acted = f"{settings.count} of at most {settings.max_count} failed over automatically"
     now = state(f"on: {acted}") if settings.is_enabled else state("off", "idle")
-    reset = order("/settings/autoFailover/resetCount", "Let it act again", done="It may act again.")
+    reset = Order("/settings/autoFailover/resetCount", "Let it act again", done="It may act again.").html()
     return section("auto", "Automatic failover", f"<p>{now}</p>{form}{reset if settings.count else ''}")

@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 from dcpstream.model import vbucket_of_key
-from dcpstream.pages.forms import hidden, order
+from dcpstream.pages.forms import Order, hidden
 from dcpstream.pages.markup import (
     NONE,
     Cell,
@@ -113,7 +113,7 @@ def document_content(
         sure = f"Delete the document {key}?"
         leads_to = documents_path(place)
         action = f"{_rest_path(place, key)}?cas={frame.cas}"
-        form = order(action, "Delete", done="Deleted.", sure=sure, method="DELETE", leads_to=leads_to)
+        form = Order(action, "Delete", done="Deleted.", sure=sure, method="DELETE", leads_to=leads_to).html()
         parts.append(section("delete", "Delete", form))
     return "\n".join(parts)
 
@@ -152,7 +152,9 @@ def _editor(place: Place, key: str, frame: Frame, *, is_there: bool) -> str:
         + hidden("flags", str(flags))
     )
     here = documents_path(place, key)
-    return order(_rest_path(place, key), "Save", fields, done="Saved.", kind="main", leads_to=here, layout="wide")
+    return Order(
+        _rest_path(place, key), "Save", fields, done="Saved.", kind="main", leads_to=here, layout="wide"
+    ).html()
 
 
 def _pretty(frame: Frame) -> str:

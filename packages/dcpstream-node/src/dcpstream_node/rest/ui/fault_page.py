@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcpstream.pages.forms import Field, order
+from dcpstream.pages.forms import Field, Order
 from dcpstream.pages.markup import Row, heads, number, section, table, text
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.faults.fault import AT_ONCE, BOUNDS, KINDS, REQUIRED
@@ -40,7 +40,9 @@ def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) 
         buckets: names that are offered.
     """
     rows = [_row(fault) for fault in lasting]
-    lifts = order(FAULTS, "End all faults", method="DELETE", done="All faults are over.") if len(rows) > 1 else ""
+    lifts = (
+        Order(FAULTS, "End all faults", method="DELETE", done="All faults are over.").html() if len(rows) > 1 else ""
+    )
     nothing = "Nothing goes wrong on purpose."
     return "\n".join((table("lasting", "Faults that last", _LASTING, rows, nothing, note=lifts), _new(buckets)))
 
@@ -48,7 +50,9 @@ def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) 
 def _row(fault: Mapping[str, Any]) -> Row:
     number_of, kind = int(fault["id"]), str(fault["kind"])
     fields = [f"{_LABELS[name]}: {value}" for name, value in fault.items() if name in _LABELS]
-    end = order(f"{FAULTS}/{number_of}", "End", method="DELETE", about=f"fault {number_of}", done="The fault is over.")
+    end = Order(
+        f"{FAULTS}/{number_of}", "End", method="DELETE", about=f"fault {number_of}", done="The fault is over."
+    ).html()
     return Row(
         str(number_of),
         (text(kind.replace("_", " ")), text("; ".join(fields) or "any"), number(int(fault["hits"])), end),
@@ -69,7 +73,7 @@ def _new(buckets: Sequence[str]) -> str:
     fields = "".join(_field(name, label, offered.get(name, ())) for name, label in _LABELS.items())
     choice = f'<label>What goes wrong<select name="kind" data-shows>{options}</select></label>'
     about = '<p class="note" data-about aria-live="polite"></p>'
-    form = order(FAULTS, "Let it go wrong", f"{choice}{about}{fields}", done="The fault is set.", kind="main")
+    form = Order(FAULTS, "Let it go wrong", f"{choice}{about}{fields}", done="The fault is set.", kind="main").html()
     note = "Empty fields mean any, or no limit. The faults are for tests: clients meet them as if they were real."
     return section("new", "A new fault", form, note=note)
 

@@ -120,17 +120,9 @@ def rollback_batch(
 ) -> pa.RecordBatch:
     """The control row that reports a rollback to a table."""
     columnar = require_arrow()
-    row: pa.RecordBatch = columnar.rollback_row(
-        event.vbid,
-        event.from_seqno,
-        event.to_seqno,
-        event.old_vbuuid,
-        event.new_vbuuid,
-        value_format=value_format,
-        columns=columns,
-        time=time_ns / 1e9,
-    )
-    return row
+    row = columnar.rollback_row(event.vbid, event.from_seqno, event.to_seqno, event.old_vbuuid, event.new_vbuuid)
+    batch: pa.RecordBatch = columnar.control_rows([row], time=time_ns / 1e9, value_format=value_format, columns=columns)
+    return batch
 
 
 def manifest_batch(
