@@ -1,15 +1,13 @@
 """Check the source against the project's laws: rules of its design that neither the linter nor the type checker knows.
 
-    python lab/tools/laws.py [--pending]
+    python lab/tools/laws.py
 
-A breach is printed as `file:line: law: what to do`, and the exit status is 1. `--pending` also checks the laws that the
-source does not keep everywhere yet. A further law is a function that takes the modules and gives breaches, and an entry
-of `LAWS`.
+A breach is printed as `file:line: law: what to do`, and the exit status is 1. A further law is a function that takes
+the modules and gives breaches, and an entry of `LAWS`.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 from collections import defaultdict
@@ -25,6 +23,14 @@ from lab import layout
 WIRE = "dcpstream.wire"
 MESSAGES = f"{WIRE}.messages"
 PARAMETERS_MAX = 8
+FRONT_DOORS = (
+    "dcpstream_node.embedded.Node",
+    "dcpstream_node.cluster.cluster.Cluster",
+    "dcpstream_spark.tables.pipeline.Pipeline",
+)
+"""Classes whose constructors may have any number of parameters: users configure them by keyword, and the defaults stand
+in one place, the signature. All but the first `POSITIONAL_MAX` parameters are keywords with defaults."""
+POSITIONAL_MAX = 3
 MACHINES = ("dcpstream.dcp", "dcpstream.client.machine", "dcpstream_node.engine", "dcpstream_node.cluster.machine")
 """Packages whose classes are machines: they do no input or output."""
 
@@ -167,16 +173,38 @@ def _last_name(node: ast.expr) -> str:
 
 
 def functions_have_few_parameters(found: Sequence[Module]) -> Iterator[Breach]:
-    """No function with more than `PARAMETERS_MAX` parameters; dataclasses have no function of their own."""
+    """No function with more than `PARAMETERS_MAX` parameters; dataclasses have no function of their own.
+
+    Commands are exempt, because their parameters are the options of a command line, and so are `FRONT_DOORS`.
+    """
     for module in found:
         for node in module.nodes:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            count = len(named) - (named[:1] != [] and named[0].arg in ("self", "cls"))
-            if count > PARAMETERS_MAX:
+            positional, by_keyword = _parameters(node)
+            count = positional + by_keyword
+            if count > PARAMETERS_MAX and not _is_command(node) and not _is_front_door(node, module):
                 advice = f"{node.name} has {count} parameters, more than {PARAMETERS_MAX}: group some in a dataclass"
                 yield Breach(module.path, node.lineno, advice)
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+    """The numbers of parameters that may be given by position, and by keyword only."""
+    positional = [*node.args.posonlyargs, *node.args.args]
+    return len(positional) - (positional[:1] != [] and positional[0].arg in ("self", "cls")), len(node.args.kwonlyargs)
+
+
+def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a decorator registers the function as a command, as `@click.command()` and `@group.command()` do."""
+    return any(isinstance(each, ast.Call) and _last_name(each.func) == "command" for each in node.decorator_list)
+
+
+def _is_front_door(node: ast.FunctionDef | ast.AsyncFunctionDef, module: Module) -> bool:
+    """Whether this is the constructor of a front door, with keywords and defaults after the first parameters."""
+    owner = module.parents[node]
+    name = f"{module.name}.{owner.name}" if isinstance(owner, ast.ClassDef) else ""
+    has_defaults = all(default is not None for default in node.args.kw_defaults)
+    return name in FRONT_DOORS and node.name == "__init__" and _parameters(node)[0] <= POSITIONAL_MAX and has_defaults
 
 
 def public_names_are_unique(found: Sequence[Module]) -> Iterator[Breach]:
@@ -288,22 +316,18 @@ def _is_polling(node: ast.AST, module: Module) -> bool:
 
 LAWS: tuple[Law, ...] = (
     opcodes_are_listed_in_wire,
+    functions_have_few_parameters,
     machines_are_not_polled,
     matches_are_closed,
     public_names_are_unique,
 )
-PENDING: tuple[Law, ...] = (functions_have_few_parameters,)
-"""Laws that the source does not keep everywhere yet."""
 
 
-def main(arguments: list[str] | None = None, root: Path = layout.ROOT) -> int:
+def main(root: Path = layout.ROOT) -> int:
     """Print the breaches, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", action="store_true")
-    laws = (*LAWS, *PENDING) if parser.parse_args(arguments).pending else LAWS
     found = modules(root)
     count = 0
-    for law in laws:
+    for law in LAWS:
         for breach in law(found):
             print(f"{breach.path.relative_to(root)}:{breach.line}: {law.__name__}: {breach.advice}")
             count += 1

@@ -153,6 +153,7 @@ class Node:
         buckets: Sequence[str] = ("default",),
         vbuckets: int | None = None,
         path: str | Path | None = None,
+        *,
         host: str = "127.0.0.1",
         port: int = 0,
         mgmt_port: int = 0,

@@ -237,6 +237,7 @@ class Cluster:
         nodes: int = 3,
         replicas: int = 1,
         buckets: Sequence[str] = ("default",),
+        *,
         vbuckets: int | None = None,
         settings: BucketSettings | None = None,
         port: int = 0,
