@@ -8,7 +8,6 @@
 
 enum {
     KIND_SHIFT = 56,
-    OPAQUE_AT = 12,
     FIRST_ROWS = 1024, /* rows that room is made for at first, and the factor by which it grows */
     GROWTH = 2,
     WORD = sizeof(int64_t),

@@ -21,7 +21,6 @@ enum {
     STREAM_ID_BYTES = 2,
     ESCAPE = 15, /* a nibble of framing extras that continues in a byte */
 
-    FLEX_REQUEST = 0x08,
     DELETION = 0x58,
     EXPIRATION = 0x59,
     DELETION_EXTRAS = 18,
@@ -33,6 +32,10 @@ enum {
     /* Frames that room is made for at first, and the factor by which it grows. */
     FIRST_STARTS = 1024,
     GROWTH = 2,
+    /* Frames that follow each other in one stream, on average: from there on they stay in the order of arrival. */
+    RUN_FRAMES = 64,
+    /* So do the frames of a smaller receive. */
+    ORDERED_FRAMES = 64,
     /* Copies up to this length take whole blocks where both sides have room for them. */
     BLOCK = 16,
     BLOCKS_MAX = 4,
@@ -146,14 +149,15 @@ INLINE size_t smaller(size_t left, size_t right) { return left < right ? left : 
 
 typedef struct {
     int64_t *starts; /* malloc'd */
-    size_t count, room;
+    size_t count, room, runs;
     Py_ssize_t end, fault;
     int64_t rows, key_bytes, value_bytes;
     int no_memory;
 } Scan;
 
-static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, Scan *scan) {
+static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, int is_by_stream, Scan *scan) {
     Py_ssize_t at = start;
+    uint32_t last = 0;
     while (stop - at >= HEADER_BYTES) {
         Head head;
         if (UNLIKELY(!read_head(bytes + at, &head))) {
@@ -174,6 +178,9 @@ static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, Scan
             scan->room = room;
         }
         scan->starts[scan->count++] = at;
+        uint32_t opaque = u32_at(bytes + at + OPAQUE_AT);
+        scan->runs += opaque != last;
+        last = opaque;
         if (is_data(&head)) {
             scan->rows++;
             scan->key_bytes += head.key;
@@ -182,19 +189,23 @@ static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, Scan
         at = after;
     }
     scan->end = at;
+    if (is_by_stream && scan->count >= ORDERED_FRAMES && scan->runs > scan->count / RUN_FRAMES &&
+        !order_by_stream(bytes, scan->starts, scan->count))
+        scan->no_memory = 1;
 }
 
 const char kernel_scan_doc[] =
-    "scan(buffer, start, stop) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
-                       "Follow and check the frames of buffer[start:stop].\n\n"
-                       "Returns: offsets of the whole frames as int64 in bytes; where the last one ends; the number\n"
-                       "of data messages, bytes of their key fields and of their values; the offset of a header that\n"
-                       "is none, or -1.";
+    "scan(buffer, start, stop, by_stream) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
+    "Follow and check the frames of buffer[start:stop].\n\n"
+    "With `by_stream`, the frames of a stream are put together if the streams take short turns.\n"
+    "Returns: offsets of the whole frames as int64 in bytes; where the last one ends; the number of data messages, bytes\n"
+    "of their key fields and of their values; the offset of a header that is none, or -1.";
 
 PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer buffer;
     Py_ssize_t start, stop;
-    if (!PyArg_ParseTuple(arguments, "y*nn", &buffer, &start, &stop))
+    int is_by_stream;
+    if (!PyArg_ParseTuple(arguments, "y*nnp", &buffer, &start, &stop, &is_by_stream))
         return NULL;
     PyObject *result = NULL;
     Scan scan = {.fault = -1};
@@ -204,10 +215,10 @@ PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
     }
     if (stop - start >= RELEASE_BYTES) {
         Py_BEGIN_ALLOW_THREADS
-        follow(buffer.buf, start, stop, &scan);
+        follow(buffer.buf, start, stop, is_by_stream, &scan);
         Py_END_ALLOW_THREADS
     } else {
-        follow(buffer.buf, start, stop, &scan);
+        follow(buffer.buf, start, stop, is_by_stream, &scan);
     }
     if (scan.no_memory) {
         PyErr_NoMemory();

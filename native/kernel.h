@@ -17,7 +17,10 @@ enum {
     HEADER_BYTES = 24,
     MUTATION_EXTRAS = 31,
 
+    OPAQUE_AT = 12, /* in a header */
+
     REQUEST = 0x80,
+    FLEX_REQUEST = 0x08,
     MUTATION = 0x57,
 };
 
@@ -69,6 +72,9 @@ PyObject *kernel_cut(PyObject *module, PyObject *arguments);
 PyObject *kernel_mark(PyObject *module, PyObject *arguments);
 extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_table_doc[], kernel_runs_doc[], kernel_changes_doc[],
     kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[], kernel_cut_doc[], kernel_mark_doc[];
+
+/* Order frames by their streams; false without memory (streams.c). `starts` are offsets of whole frames in `bytes`. */
+int order_by_stream(const uint8_t *bytes, int64_t *starts, size_t count);
 
 /* Whether a text is JSON (json.c). */
 enum { NOT_JSON, IS_JSON, TOO_DEEP };

@@ -2,6 +2,7 @@
  *
  * frames.c    finds and decodes frames, for dcpstream.arrow
  * table.c     makes the columns of a table of changes, for dcpstream.arrow
+ * streams.c   puts the frames of each stream together, for dcpstream.client
  * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
  * changes.c   makes single changes of decoded columns, for dcpstream.client
  * requests.c  answers plain requests, for dcpstream_node
@@ -31,7 +32,7 @@ static PyMethodDef methods[] = {
 
 enum {
     /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
-    INTERFACE = 9,
+    INTERFACE = 10,
 };
 
 static int begin(PyObject *module) {

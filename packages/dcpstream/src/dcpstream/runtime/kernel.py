@@ -15,7 +15,7 @@ from types import ModuleType
 PURE_VARIABLE = "DCPSTREAM_PURE"
 """The environment variable that turns the kernel off, unless it is empty or "0"."""
 
-INTERFACE = 9
+INTERFACE = 10
 """Of the kernel that fits these sources; `native/module.c` has the same number."""
 
 _log = logging.getLogger(__name__)

@@ -87,7 +87,7 @@ class TestBounds:
     @pytest.mark.parametrize("bounds", [(-1, 5), (0, len(FRAMES) + 1), (6, 5), (2**62, 2**62)])
     def test_a_scan_outside(self, native: ModuleType, bounds: tuple[int, int]) -> None:
         with pytest.raises(ValueError, match="bounds"):
-            native.scan(FRAMES, *bounds)
+            native.scan(FRAMES, *bounds, True)
 
     @pytest.mark.parametrize("start", [-1, -(2**63), 2**63 - 1, len(FRAMES), len(FRAMES) - 23, 1, 24])
     @pytest.mark.parametrize("place", [0, 1, 199])

@@ -97,7 +97,7 @@ class NativeDecoder:
 
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
         """The whole frames between `start` and `stop`."""
-        found = scan_natively(self._native, buffer, start, stop)
+        found = scan_natively(self._native, buffer, start, stop, by_stream=True)
         columns, fault = fill(buffer, found, collections=self._collections, stream_ids=False)
         if fault >= 0:
             # A key that cannot be read concerns only its own row here; as frames the others can be read.

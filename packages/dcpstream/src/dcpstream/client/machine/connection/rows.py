@@ -307,7 +307,7 @@ class ArrowDecoder:
 
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[ArrowRows, int]:
         """The whole frames between `start` and `stop`."""
-        index = self._scan(buffer, start, stop)
+        index = self._scan(buffer, start, stop, by_stream=True)
         return ArrowRows(self._decode(buffer, index, self._options), index.consumed), start + index.consumed
 
 
