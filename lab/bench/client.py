@@ -1,9 +1,10 @@
 """The client end to end, compared with a loop that only receives the same bytes.
 
-A node in another process sends a whole bucket, and the batches are dropped. Both figures are CPU time of this process:
-handshake, stream requests, receiving, and for the client also decoding, positions, the full table schema and
-acknowledgements. The receive-only loop requests the same streams with a window that is never full, reads portions of
-1 MiB (larger ones are slower), and evaluates nothing.
+Another process sends a whole bucket, and the batches are dropped. It is our node, which sends long runs of one stream,
+and then a sender that goes round over all streams as a server does, see `server_turns`. Both figures are CPU time of
+this process: handshake, stream requests, receiving, and for the client also decoding, positions, the full table schema
+and acknowledgements. The receive-only loop requests the same streams with a window that is never full, reads portions
+of 1 MiB (larger ones are slower), and evaluates nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from lab.bench.common import Figure, measure_in_turns, median, median_of_ratios,
 CORPUS_BYTES = 96 * 1024 * 1024
 QUICK_CORPUS_BYTES = 16 * 1024 * 1024
 VBUCKETS = 16
+TURNS_VBUCKETS = 64
 VALUE_SIZES = (256, 1024)
 OVERHEAD_BYTES = 24 + 31 + 12
 LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "bucket": "default"}
@@ -34,10 +36,28 @@ with Node(vbuckets=%d) as node:
 """
 
 
-@contextmanager
-def node_process(vbuckets: int = VBUCKETS) -> Iterator[str]:
+def node_process(vbuckets: int = VBUCKETS) -> AbstractContextManager[str]:
     """A memory node in a process of its own; its connection string."""
-    command = [sys.executable, "-c", NODE % vbuckets]
+    return sender_process("-c", NODE % vbuckets)
+
+
+@contextmanager
+def loaded_node(count: int, value_bytes: int) -> Iterator[str]:
+    """A node with documents."""
+    with node_process() as connection_string:
+        load(connection_string, count, value_bytes)
+        yield connection_string
+
+
+def turns_process(count: int, value_bytes: int) -> AbstractContextManager[str]:
+    """A sender that behaves as a server does, with documents."""
+    return sender_process("-m", "lab.bench.server_turns", str(TURNS_VBUCKETS), str(count), str(value_bytes))
+
+
+@contextmanager
+def sender_process(*arguments: str) -> Iterator[str]:
+    """A Python program that prints its connection string and serves until its standard input ends."""
+    command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -141,39 +161,47 @@ def read_all(connection_string: str, ends: dict[int, int], columns: list[str] | 
     return rows
 
 
-def run(quick: bool) -> dict[str, Any]:
-    """Measure both sizes."""
-    from dcpstream.client import BucketReader
+SENDERS: dict[str, Callable[[int, int], AbstractContextManager[str]]] = {"": loaded_node, ".turns": turns_process}
+"""Part of the name of a figure → who sends."""
 
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure both sizes with both senders."""
     figures: list[Figure] = []
     ratios: dict[str, float | None] = {}
     for value_bytes in VALUE_SIZES:
         count = (QUICK_CORPUS_BYTES if quick else CORPUS_BYTES) // (value_bytes + OVERHEAD_BYTES)
-        with node_process() as connection_string:
-            load(connection_string, count, value_bytes)
-            with BucketReader(connection_string, **LOGIN) as cluster:
-                ends = cluster.high_seqnos()
-            total = receive_only(connection_string, ends, None)
-            assert read_all(connection_string, ends) == count
-            client, receive = measure_in_turns(
-                partial(read_all, connection_string, ends),
-                partial(receive_only, connection_string, ends, total),
-                repeats=repeats_for(quick),
-            )
-        name = f"client.{value_bytes}"
-        rates = client.cpu_rates(total / 1e9)
-        base = receive.cpu_rates(total / 1e9)
-        figures.append(
-            Figure(
-                name=name,
-                value=median(rates),
-                unit="GB/s",
-                baseline="receive only",
-                baseline_value=median(base),
-                repeats=client.repeats,
-                samples=rates,
-                note=f"{count} documents; {count / client.cpu / 1e6:.2f} M msg/s of CPU time, all table columns",
-            )
-        )
-        ratios[f"{name}.of_receive"] = median_of_ratios(rates, base)
+        for kind, sender in SENDERS.items():
+            name = f"client.{value_bytes}{kind}"
+            with sender(count, value_bytes) as connection_string:
+                figure, ratios[f"{name}.of_receive"] = measure(name, connection_string, count, quick)
+            figures.append(figure)
     return report(figures, ratios)
+
+
+def measure(name: str, connection_string: str, count: int, quick: bool) -> tuple[Figure, float]:
+    """(client and receive-only loop in turns, ratio of the two)."""
+    from dcpstream.client import BucketReader
+
+    with BucketReader(connection_string, **LOGIN) as cluster:
+        ends = cluster.high_seqnos()
+    total = receive_only(connection_string, ends, None)
+    assert read_all(connection_string, ends) == count
+    client, receive = measure_in_turns(
+        partial(read_all, connection_string, ends),
+        partial(receive_only, connection_string, ends, total),
+        repeats=repeats_for(quick),
+    )
+    rates = client.cpu_rates(total / 1e9)
+    base = receive.cpu_rates(total / 1e9)
+    figure = Figure(
+        name=name,
+        value=median(rates),
+        unit="GB/s",
+        baseline="receive only",
+        baseline_value=median(base),
+        repeats=client.repeats,
+        samples=rates,
+        note=f"{count} documents; {count / client.cpu / 1e6:.2f} M msg/s of CPU time, all table columns",
+    )
+    return figure, median_of_ratios(rates, base)

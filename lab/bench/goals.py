@@ -53,6 +53,8 @@ GOALS = (
     Goal("send.256.superseded.million_per_s", "send", "the same, 30 % of rows superseded", 4, unit="M msg/s"),
     Goal("client.256.of_receive", "client", "end to end to discard, 256 B, of receive only", 0.60),
     Goal("client.1024.of_receive", "client", "end to end to discard, 1 KiB, of receive only", 0.60),
+    Goal("client.256.turns.of_receive", "client", "the same, 256 B, streams in short turns as of a server", 0.45),
+    Goal("client.1024.turns.of_receive", "client", "the same, 1 KiB, streams in short turns as of a server", 0.45),
     Goal("spark_read.256.of_ready", "spark", "Spark read to noop, 256 B, of ready Arrow batches", 0.8),
     Goal("spark_read.1024.of_ready", "spark", "Spark read to noop, 1 KiB, of ready Arrow batches", 0.8),
     Goal("spark_read.256.jvm.of_parquet", "spark", "JVM of a Spark read, 256 B, of reading Parquet", 1.3, True),
