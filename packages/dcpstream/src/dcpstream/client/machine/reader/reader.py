@@ -103,6 +103,10 @@ RECREATION_WAIT_S = 10.0
 RECREATION_CHECK_S = 0.5
 """Seconds between two checks for such a collection."""
 
+RECORDED_MAX = 32
+"""Recorded positions of a vbucket from which on those that help little are removed with each further one. A user who
+takes small batches of many vbuckets records thousands of positions a second."""
+
 ABSENCE_S = 2.0
 """Seconds between two checks of the clocks from which on the user was away: that time does not count as waiting for a
 node. While the user waits, the clocks are checked every second."""
@@ -237,7 +241,9 @@ class StreamReader(Generic[R]):
         """The user has recorded these positions: a rollback can go back to them."""
         for vbid, offset in offsets.items():
             vbucket = self._vbuckets[vbid]
-            vbucket.earlier = spaced(vbucket.earlier, offset)
+            earlier = vbucket.earlier
+            is_many = len(earlier) >= RECORDED_MAX or not offset.seqno
+            vbucket.earlier = spaced(earlier, offset) if is_many else (offset, *earlier)
 
     def step(self, now: float) -> None:
         """Do what can be done now: request streams of waiting vbuckets on nodes that are ready."""
