@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import selectors
 import socket
+import struct
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,10 +16,13 @@ from typing import Any
 import pytest
 
 from dcpstream.client.blocking import sockets as module
-from dcpstream.client.blocking.sockets import BUSY_BYTES, GATHER_BYTES, Sockets
+from dcpstream.client.blocking.sockets import BUSY_BYTES, GATHER_BYTES, GATHER_PAUSE_S, GATHER_SHARE, Sockets
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress
 from tests.kit.waiting import TIMEOUT_S
+
+PAUSE_S = TIMEOUT_S - 1
+"""A pause that only bytes can end."""
 
 
 class Connection:
@@ -66,10 +74,10 @@ class Stream:
 
     def arrive(self, size: int) -> None:
         """Send, and wait until that much can be read."""
-        before = module._waiting_bytes(self.link.socket)
+        before = waiting_bytes(self.link.socket)
         self.node.sendall(bytes(size))
         deadline = time.monotonic() + TIMEOUT_S
-        while module._waiting_bytes(self.link.socket) < before + size:
+        while waiting_bytes(self.link.socket) < before + size:
             assert time.monotonic() < deadline
 
     def read(self, timeout_s: float = TIMEOUT_S) -> int:
@@ -91,7 +99,15 @@ def stream(window: int = 16 * 1024 * 1024) -> Iterator[Stream]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What happens in each pause; a pause without an entry is an error."""
     planned: list[Any] = []
-    monkeypatch.setattr("dcpstream.client.blocking.sockets.time.sleep", lambda _: planned.pop(0)())
+    select = selectors.DefaultSelector.select
+
+    def pause(self: selectors.DefaultSelector, timeout: float | None = None) -> list[Any]:
+        if timeout != GATHER_PAUSE_S:
+            return select(self, timeout)
+        planned.pop(0)()
+        return select(self, 0.0)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", pause)
     return planned
 
 
@@ -115,14 +131,36 @@ def test_a_read_that_must_not_wait_has_no_pause(pauses: list[Any]) -> None:
         assert one.read(0.0) == 1000
 
 
-@pytest.mark.parametrize(("window", "buffer", "size"), [(64, 256, 20), (16 * 1024, 64, 40)])
-def test_a_quarter_of_the_window_or_of_the_sockets_buffer_is_read_at_once(
-    pauses: list[Any], window: int, buffer: int, size: int
-) -> None:
-    with stream(window * 1024) as one:
-        one.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer * 1024 // 2)  # Linux doubles it
+@pytest.mark.parametrize(("window", "size"), [(64 * 1024, 20 * 1024), (16 * 1024 * 1024, GATHER_BYTES)])
+def test_enough_bytes_end_the_pause(monkeypatch: pytest.MonkeyPatch, window: int, size: int) -> None:
+    """A quarter of the window, or as many as are worth a read; then a single byte is read at once again."""
+    monkeypatch.setattr(module, "GATHER_PAUSE_S", PAUSE_S)
+    select, woken = selectors.DefaultSelector.select, []
+
+    def pause(self: selectors.DefaultSelector, timeout: float | None = None) -> list[Any]:
+        found = select(self, timeout)
+        if timeout == PAUSE_S:
+            woken.append(bool(found))
+        return found
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", pause)
+    with stream(window) as one:
         one.arrive(BUSY_BYTES)
         one.read()
-        one.arrive(size * 1024)
-        assert one.read() == size * 1024
-        assert not pauses
+        one.node.setblocking(True)
+        one.arrive(1000)
+        sender = threading.Thread(target=one.node.sendall, args=(bytes(size),))
+        sender.start()
+        assert one.read() >= min(size, window // GATHER_SHARE)
+        assert woken == [True]
+        sender.join(TIMEOUT_S)
+        one.link.last_read = 0
+        while waiting_bytes(one.link.socket):
+            one.read()
+        one.arrive(1)
+        assert one.read() == 1
+
+
+def waiting_bytes(source: socket.socket) -> int:
+    """Bytes that have come and were not read."""
+    return struct.unpack("@i", fcntl.ioctl(source, termios.FIONREAD, bytes(4)))[0]
