@@ -200,46 +200,43 @@ def manifest_batch(*arguments, **named):
     ),
     Mutant(
         "a fold ignores that a collection was dropped",
-        "dcpstream_spark.tables.rows",
+        "dcpstream_spark.tables.fold_sql",
         """
-_EMPTYING_OPS = pa.array([], pa.string())
+_IS_EMPTYING = "false"
 """,
         ("delta-rs",),
         _DROPS,
     ),
     Mutant(
         "a fold takes the oldest row of a document, not that of the highest seqno",
-        "dcpstream_spark.tables.rows",
+        "dcpstream_spark.tables.fold_sql",
         """
-_true_last_of_each = _last_of_each
-
-def _last_of_each(codes, seqnos):
-    return _true_last_of_each(codes, -seqnos)
+_true_common = FoldQuery._common
+FoldQuery._common = lambda self, **named: _true_common(self, **named).replace("ORDER BY seqno DESC", "ORDER BY seqno")
 """,
         ("delta-rs",),
         {"purge": 1},
     ),
     Mutant(
         "a fold forgets the deletions of the tail",
-        "dcpstream_spark.tables.effect",
+        "dcpstream_spark.tables.fold_sql",
         """
-_true_effective = _effective
-
-def _effective(rows, is_forced):
-    is_kept = pc.not_equal(rows.column("_change_type"), "delete")
-    return _true_effective(rows.filter(is_kept), is_forced[is_kept.to_numpy().astype(bool)])
+_true_common = FoldQuery._common
+FoldQuery._common = lambda self, **named: _true_common(self, **named).replace(
+    "AS d WHERE NOT EXISTS", "AS d WHERE d._change_type <> 'delete' AND NOT EXISTS")
 """,
         ("delta-rs",),
         {"purge": 1},
     ),
     Mutant(
         "documents that a rollback touched are not restored",
-        "dcpstream_spark.tables.effect",
+        "dcpstream_spark.tables.fold_sql",
         """
-_true_plan_fold = plan_fold
-
-def plan_fold(tail, older, bounds, upto):
-    return _true_plan_fold(tail, older.slice(0, 0), {}, upto)
+FoldQuery._candidates = lambda self: f\"\"\"
+    valid AS (SELECT * FROM {self.changes} WHERE {self._tail}),
+    candidates AS (SELECT *, false AS {IS_RESTORED} FROM valid WHERE {_IS_DATA}),
+    touched AS (SELECT scope, collection, key FROM valid WHERE false)
+\"\"\"
 """,
         ("delta-rs",),
         _LOSSES,
@@ -266,11 +263,11 @@ _Pipeline._require_next = lambda self, held, batch_id: None
     ),
     Mutant(
         "live shows the documents of the tail beside their older versions",
-        "dcpstream_spark.tables.delta_rs",
+        "dcpstream_spark.tables.fold_sql",
         """
-def merged(current, source):
-    is_there = pc.invert(source.column("_is_removed"))
-    return pa.concat_tables([current, source.filter(is_there).select(CURRENT_COLUMNS)])
+_true_kept = FoldQuery.kept
+FoldQuery.kept = lambda self, columns: _true_kept(self, columns).replace(
+    "FROM effective AS e", "FROM (SELECT * FROM effective WHERE false) AS e")
 """,
         ("delta-rs",),
         {"purge": 1},
@@ -280,9 +277,9 @@ def merged(current, source):
         "dcpstream_spark.tables.fold_sql",
         """
 FoldQuery._candidates = lambda self: f\"\"\"
-    rows AS (SELECT *, false AS {IS_FORCED}, false AS _is_void FROM {self.changes} WHERE {self._tail}),
-    candidates AS (SELECT * FROM rows WHERE {_IS_DATA}),
-    touched AS (SELECT scope, collection, key FROM rows WHERE false)
+    valid AS (SELECT * FROM {self.changes} WHERE {self._tail}),
+    candidates AS (SELECT *, false AS {IS_RESTORED} FROM valid WHERE {_IS_DATA}),
+    touched AS (SELECT scope, collection, key FROM valid WHERE false)
 \"\"\"
 """,
         ("delta",),
@@ -302,7 +299,7 @@ _IS_EMPTYING = "false"
         "dcpstream_spark.tables.fold_sql",
         """
 _true_common = FoldQuery._common
-FoldQuery._common = lambda self: _true_common(self).replace("ORDER BY seqno DESC", "ORDER BY seqno")
+FoldQuery._common = lambda self, **named: _true_common(self, **named).replace("ORDER BY seqno DESC", "ORDER BY seqno")
 """,
         ("delta",),
         {"purge": 1},
@@ -321,9 +318,9 @@ FoldQuery.merge = lambda self, source: _true_merge(self, source).replace("s.seqn
         "Spark's live shows the documents of the tail beside their older versions",
         "dcpstream_spark.tables.fold_sql",
         """
-_true_live = FoldQuery.live
-FoldQuery.live = lambda self: _true_live(self).replace(
-    "JOIN effective AS e", "JOIN (SELECT * FROM effective WHERE false) AS e")
+_true_kept = FoldQuery.kept
+FoldQuery.kept = lambda self, columns: _true_kept(self, columns).replace(
+    "FROM effective AS e", "FROM (SELECT * FROM effective WHERE false) AS e")
 """,
         ("delta",),
         {"purge": 1},

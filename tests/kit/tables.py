@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -15,19 +18,19 @@ import pyarrow.compute as pc
 from dcpstream.arrow import ControlRow, change_schema, control_rows, rollback_row
 from dcpstream.model import Op
 from dcpstream_spark import Pipeline
-from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+from dcpstream_spark.tables.delta_rs import DeltaRsEngine, decided_rows, later_than
 from dcpstream_spark.tables.document_types import DocumentTypes
-from dcpstream_spark.tables.effect import effect, later_than, merged
 from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine, TableState, summary_of, void_bounds
+from dcpstream_spark.tables.fold_sql import NARROW_COLUMNS, NO_BATCH, FoldQuery, void_rows
 from dcpstream_spark.tables.progress import RollbackReport
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
+    DOCUMENT_KEY,
+    MERGE_MARKS,
     changes_schema,
     current_schema,
     is_control,
-    void_rows,
     with_batch_id,
-    with_keys,
 )
 from lab.tools.patience import patient
 
@@ -342,12 +345,47 @@ class _MemoryTable:
         self.table = schema.empty_table()
         self.batch: dict[str, int] = {}
 
-    def rows(
-        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
-    ) -> pa.Table:
+    def rows(self, columns: Sequence[str], condition: pc.Expression | None = None) -> pa.Table:
         table = self.table if condition is None else self.table.filter(condition)
-        table = table if keys is None else with_keys(table, keys)
         return table.select(list(columns))
+
+
+def answered(changes: pa.Table, current: pa.Table, sql: str) -> pa.Table:
+    """The answer of SQLite to a query of `FoldQuery` with NARROW_COLUMNS."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for name, table, columns in (
+            ("changes", changes, (*NARROW_COLUMNS, "op", "_change_type")),
+            ("current", current, NARROW_COLUMNS[:-1]),
+        ):
+            connection.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
+            rows = zip(*(table.column(one).to_pylist() for one in columns), strict=True)
+            connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", rows)
+        cursor = connection.execute(sql)
+        names = [column[0] for column in cursor.description]
+        found = list(zip(*cursor.fetchall(), strict=True)) or [() for _ in names]
+    return pa.table(
+        [
+            pa.array([bool(value) for value in values] if name in MERGE_MARKS else values, _kind(name))
+            for name, values in zip(names, found, strict=True)
+        ],
+        names=names,
+    )
+
+
+def _kind(name: str) -> pa.DataType:
+    return pa.bool_() if name in MERGE_MARKS else pa.string() if name in DOCUMENT_KEY else pa.int64()
+
+
+def merged(current: pa.Table, source: pa.Table) -> pa.Table:
+    """`current` after the merge of the rows of `decided_rows`."""
+    held = {tuple(row[name] for name in DOCUMENT_KEY): row for row in current.to_pylist()}
+    for row in source.to_pylist():
+        document = tuple(row[name] for name in DOCUMENT_KEY)
+        if document not in held or row["_is_forced"] or row["seqno"] > held[document]["seqno"]:
+            held.pop(document, None)
+            if not row["_is_removed"]:
+                held[document] = row
+    return pa.Table.from_pylist(list(held.values()), schema=current.schema)
 
 
 class MemoryEngine:
@@ -404,25 +442,84 @@ class MemoryEngine:
         return int(self.current.table.num_rows)
 
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
-        source, restored = effect(self.changes, self.current, after, upto, void_bounds(rollbacks))
+        source = self._decided(_query(after, upto, rollbacks), is_merged=True)
         self.current.table = merged(self.current.table, source)
         self.current.batch = {app: upto}
+        restored = sum(source.column("_is_restored").to_pylist())
         return FoldReport(upto, source.num_rows, 0, restored, self.current_rows())
 
+    def _answer(self, sql: str) -> pa.Table:
+        return answered(self.changes.table, self.current.table, sql)
+
+    def _decided(self, query: FoldQuery, *, is_merged: bool) -> pa.Table:
+        return decided_rows(self._answer, self.changes.rows, self.current.schema, query, is_merged=is_merged)
+
     def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
-        void = void_rows(self.changes.table, void_bounds(rollbacks), before_batch)
-        self.changes.table = self.changes.table.filter(pa.array(~void))
+        bounds = void_bounds(rollbacks)
+        if bounds:
+            void = self._answer(f"SELECT rowid - 1 AS row FROM changes WHERE {void_rows(bounds, before_batch)}")
+            kept = set(range(self.changes.table.num_rows)) - set(void.column("row").to_pylist())
+            self.changes.table = self.changes.table.take(pa.array(sorted(kept), pa.int64()))
 
     def live(self, app: str | None) -> pa.Table:
         after = None if app is None else self.folded(app)
         upto = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
         if upto is None:
             return self.current.table
-        bounds = void_bounds(self.summary(upto).rollbacks)
-        return merged(self.current.table, effect(self.changes, self.current, after, upto, bounds)[0])
+        query = _query(after, upto, self.summary(upto).rollbacks)
+        kept = self._answer(query.kept(DOCUMENT_KEY)).to_pylist()
+        rows = [row for row in self.current.table.to_pylist() if {name: row[name] for name in DOCUMENT_KEY} in kept]
+        table = pa.Table.from_pylist(rows, schema=self.current.schema)
+        return merged(table, self._decided(query, is_merged=False))
 
     def maintain(self, retain_hours: float) -> None:
         pass
+
+
+def _query(after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldQuery:
+    start = NO_BATCH if after is None else after
+    return FoldQuery("changes", "current", None, start, upto, void_bounds(rollbacks), carried=NARROW_COLUMNS)
+
+
+def random_tables(dice: random.Random) -> tuple[pa.Table, pa.Table, FoldQuery]:
+    """`changes` and `current` with rows at random, and a query over them."""
+    rows: list[Row] = []
+    upto = dice.randint(1, 4)
+    for batch in range(upto + 1):
+        for vbucket in range(2):
+            for seqno in sorted(dice.sample(range(1, 30), dice.randint(0, 8))):
+                collection, scope = dice.choice("cd"), dice.choice(("s", None))
+                if dice.random() < 0.15:
+                    op = dice.choice((Op.COLLECTION_DROPPED, Op.COLLECTION_CREATED, Op.SCOPE_CREATED))
+                    row = event(op, collection, seqno, vbucket)
+                else:
+                    value = None if dice.random() < 0.3 else str(seqno)
+                    row = change(dice.choice("xyz"), seqno, value, vbucket, collection)
+                rows.append({**row, "scope": scope, BATCH_ID: batch})
+    changes = pa.Table.from_pylist(rows, schema=changes_schema("binary"))
+    held = [
+        {**change(key, dice.randint(1, 30), "held", dice.randrange(2), collection), "scope": scope}
+        for key in "xyz"
+        for collection in "cd"
+        for scope in ("s", None)
+        if dice.random() < 0.5
+    ]
+    bounds = {vbucket: dice.randint(0, 20) for vbucket in range(2) if dice.random() < 0.4}
+    query = FoldQuery("changes", "current", None, dice.randint(-1, upto - 1), upto, bounds, carried=NARROW_COLUMNS)
+    return changes, pa.Table.from_pylist(held, schema=current_schema("binary")), query
+
+
+def questions(query: FoldQuery) -> list[str]:
+    """All that an engine asks of the two tables."""
+    asked = [query.facts(), query.newest(), query.newest(has_ended=True), query.kept(NARROW_COLUMNS[:-1])]
+    if query.bounds:
+        asked.append(f"SELECT vbucket, seqno FROM changes WHERE {void_rows(query.bounds, query.upto or 0)}")
+    return asked
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows in an order that does not depend on the engine."""
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
 class MemoryBench:

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from dcpstream_node.testing.simulation import VirtualClock
 from dcpstream_spark import Pipeline
 from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
-from dcpstream_spark.tables import effect, rows
+from dcpstream_spark.tables import fold_sql
 from dcpstream_spark.tables.engine import void_bounds
+from dcpstream_spark.tables.fold_sql import FoldQuery
 from dcpstream_spark.tables.folding import Folder
+from dcpstream_spark.tables.rows import BATCH_ID, IS_FORCED, IS_RESTORED
 from tests.kit import tables
 from tests.kit.spark_model import FakeCluster, MemoryNotes, read_range
 from tests.kit.tables import (
@@ -229,26 +228,16 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _no_row(table: pa.Table, *_: Any) -> Any:
-    return np.zeros(table.num_rows, bool)
+def _altered(method: str, old: str, new: str) -> tuple[Any, str, Any]:
+    """A method of FoldQuery, and one that makes another text in its place."""
+    true = getattr(FoldQuery, method)
 
+    def broken(query: FoldQuery, **kwargs: Any) -> str:
+        text: str = true(query, **kwargs)
+        assert old in text or not query.bounds
+        return text.replace(old, new.replace("AFTER", str(query.after)))
 
-def _forced_like(is_forced: bool) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    def broken(current: pa.Table, source: pa.Table) -> pa.Table:
-        place = source.schema.names.index(effect.IS_FORCED)
-        return merged(current, source.set_column(place, effect.IS_FORCED, pa.array([is_forced] * source.num_rows)))
-
-    merged = effect.merged
-    return broken
-
-
-def _without_older_rows(tail: pa.Table, older: pa.Table, bounds: Any, upto: int) -> Any:
-    return plan_fold(tail, older.slice(0, 0), bounds, upto)
-
-
-def _without_older_events(tail: pa.Table, older: pa.Table, bounds: Any, upto: int) -> Any:
-    is_event = rows.is_control(older)
-    return plan_fold(tail, older.filter(pc.invert(is_event)), bounds, upto)
+    return FoldQuery, method, broken
 
 
 def _deleting_first(folder: Any, held: Any, rollbacks: Any) -> Any:
@@ -256,21 +245,22 @@ def _deleting_first(folder: Any, held: Any, rollbacks: Any) -> Any:
     return fold_of(folder, held, rollbacks)
 
 
-plan_fold, void_rows, fold_of = rows.plan_fold, rows.void_rows, Folder._folded
+is_void, fold_of = fold_sql._is_void, Folder._folded
 
 BROKEN: dict[str, list[tuple[Any, str, Any]]] = {
-    "void rows count": [(rows, "void_rows", _no_row)],
-    "rows of the rollback's own batch are void": [
-        (rows, "void_rows", lambda table, bounds, upto: void_rows(table, bounds, upto + 1))
-    ],
+    "void rows count": [(fold_sql, "_is_void", lambda upto: "false")],
+    "rows of the rollback's own batch are void": [(fold_sql, "_is_void", lambda upto: is_void(upto + 1))],
     "the row at the bound is void": [
         (tables, "void_bounds", lambda found: {vbid: seqno - 1 for vbid, seqno in void_bounds(found).items()})
     ],
-    "rows before the tail are forgotten": [(effect, "plan_fold", _without_older_rows)],
-    "events before the tail are forgotten": [(effect, "plan_fold", _without_older_events)],
-    "a void row of current wins by its seqno": [(tables, "merged", _forced_like(False))],
-    "collections never end": [(rows, "lies_before", _no_row), (effect, "lies_before", _no_row)],
-    "collections do not end in current": [(effect, "lies_before", _no_row)],
+    "rows before the tail are forgotten": [
+        _altered("_candidates", "ON r.vbucket = b.vbucket", f"ON r.vbucket = b.vbucket AND r.{BATCH_ID} > AFTER")
+    ],
+    "a void row of current wins by its seqno": [
+        _altered("_common", f"{IS_RESTORED} AS {IS_FORCED}", f"false AS {IS_FORCED}")
+    ],
+    "collections never end": [(fold_sql, "_IS_EMPTYING", "false")],
+    "collections do not end in current": [(FoldQuery, "_is_ended", lambda query, table: "false")],
     "void rows stay in changes": [(MemoryEngine, "take_back", _nothing)],
     "void rows are deleted before the fold": [(Folder, "_folded", _deleting_first)],
     "a replayed batch is appended again": [

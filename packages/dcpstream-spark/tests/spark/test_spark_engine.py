@@ -7,6 +7,7 @@ scope and vbuckets of its own.
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,22 @@ from dcpstream_spark.tables.engine import TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
 from lab.tools.patience import patient
 from tests.kit.spark import Bucket
-from tests.kit.tables import APP, Row, assert_exact, change, dropped, live_of, pipeline_of, rollback, state_of, table_of
+from tests.kit.tables import (
+    APP,
+    Row,
+    answered,
+    assert_exact,
+    change,
+    dropped,
+    live_of,
+    pipeline_of,
+    questions,
+    random_tables,
+    rollback,
+    rows_of,
+    state_of,
+    table_of,
+)
 from tests.spark.test_engines import (
     COMMITS_BETWEEN,
     STORIES,
@@ -350,3 +366,14 @@ def test_a_view_is_there_before_the_first_fold(spark: SparkSession, bucket: Buck
             assert spark.read.format("delta").load(str(tmp_path / "current")).count() == 0
     finally:
         spark.sql("DROP VIEW IF EXISTS early_live")
+
+
+@pytest.mark.slow
+def test_spark_answers_as_the_other_engines(spark: SparkSession) -> None:
+    """SQLite and delta-rs: `tests/unit/tables/test_fold_sql.py`."""
+    for seed in range(6):
+        changes, current, query = random_tables(random.Random(seed))
+        spark.createDataFrame(changes).createOrReplaceTempView("changes")
+        spark.createDataFrame(current).createOrReplaceTempView("current")
+        for sql in questions(query):
+            assert rows_of(spark.sql(sql).toArrow()) == rows_of(answered(changes, current, sql)), sql

@@ -7,36 +7,52 @@ anew, so that calls of several threads share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError
 from pyarrow import fs
 
 from dcpstream.errors import LeaseRefused
 from dcpstream.model import Op
 from dcpstream_spark.tables.document_types import REASON, DocumentTypes, as_bytes, effect_with_types, rejects_schema
-from dcpstream_spark.tables.effect import IS_FORCED, IS_REMOVED, effect, later_than, merged
-from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, summary_of, void_bounds
+from dcpstream_spark.tables.engine import (
+    BatchSummary,
+    FoldReport,
+    TableState,
+    rollback_reports,
+    summary_of,
+    void_bounds,
+)
+from dcpstream_spark.tables.fold_sql import NARROW_COLUMNS, NO_BATCH, WINS, FoldQuery, same_document, void_rows
 from dcpstream_spark.tables.progress import RollbackReport
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
     CURRENT_COLUMNS,
-    DOCUMENT_KEY,
-    RULE_COLUMNS,
+    IS_REMOVED,
+    IS_RESTORED,
+    MERGE_MARKS,
+    PLACE_COLUMNS,
+    at_places,
     changes_schema,
     current_schema,
     is_control,
-    places,
-    plan_fold,
+    removals,
     with_batch_id,
-    with_keys,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +63,9 @@ _WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 FOLD_ROWS_MIN = 20_000
 """A merge of fewer rows takes about as long: 0.1 s and more, most of it for reading and rewriting files."""
+
+_ONE_THREAD = {"datafusion.execution.target_partitions": "1"}
+"""A fold has too few rows for more threads: they cost CPU time and memory, and end no sooner."""
 
 _RETYPED = "dcpstream.retyped"
 """Marks a commit that changed the columns of `current` and brought no batch."""
@@ -125,31 +144,31 @@ class _Version:
 
     def __init__(self, table: DeltaTable, schema: pa.Schema, path: Path) -> None:
         self.schema = schema
-        self._table = table
+        self.table = table
         self._path = path
 
     def batch(self, app: str | None) -> int | None:
         """The newest batch of this writer that the version holds, or None."""
-        version = None if app is None else self._table.transaction_version(app)
+        version = None if app is None else self.table.transaction_version(app)
         return None if version is None else int(version)
 
-    def rows(
-        self, columns: Iterable[str], condition: pc.Expression | None = None, keys: pa.Array | None = None
-    ) -> pa.Table:
-        """Some columns of the rows that meet a condition; with `keys`, no rows that have another key."""
-        names = list(columns)
-        schema = pa.schema([self.schema.field(name) for name in names])
-        dataset = self._table.to_pyarrow_dataset()
-        if keys is None:
-            return dataset.to_table(columns=names, filter=condition).cast(schema)
-        batches = dataset.to_batches(columns=names, filter=condition)
-        found = [with_keys(pa.Table.from_batches([batch]).cast(schema), keys) for batch in batches]
-        return pa.concat_tables([schema.empty_table(), *found])
+    def rows(self, columns: Sequence[str], condition: pc.Expression | None = None) -> pa.Table:
+        """Some columns of the rows that meet a condition."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return self.table.to_pyarrow_dataset().to_table(columns=list(columns), filter=condition).cast(schema)
 
     def files(self) -> ds.Dataset:
         """The rows, read without delta-rs, which does not read while it writes."""
         place = fs.SubTreeFileSystem(str(self._path), fs.LocalFileSystem())
-        return self._table.to_pyarrow_dataset(filesystem=place)
+        return self.table.to_pyarrow_dataset(filesystem=place)
+
+    def unfolded(self, after: int | None) -> FoldQuery:
+        """The query for all batches of `changes` above `after`, also while one with rollbacks waits for its fold."""
+        is_rollback = later_than(after) & (pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
+        found = self.rows(["vbucket", "value", BATCH_ID], is_rollback).to_pylist()
+        newest = max((row[BATCH_ID] for row in found), default=None)
+        bounds = void_bounds(rollback_reports([row for row in found if row[BATCH_ID] == newest]))
+        return _query(after, newest, bounds)
 
     def summary(self, batch_id: int) -> BatchSummary:
         """What a batch of `changes` holds."""
@@ -212,7 +231,7 @@ class DeltaRsEngine:
 
         def parts() -> Iterator[pa.Table]:
             if from_changes and upto is not None:
-                return _newest_of(self.changes.version(), upto, upto, void_bounds(self.summary(upto).rollbacks))
+                return self._newest(_query(None, upto, void_bounds(self.summary(upto).rollbacks)))
             return self._values_of_current()
 
         schema = self.current.schema
@@ -238,14 +257,9 @@ class DeltaRsEngine:
         """The documents as of the newest batch that do not fit the types."""
         types = self._types
         assert types is not None
-        version = self.changes.version()
-        found = version.rows([BATCH_ID], pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
-        newest = pc.max(found.column(BATCH_ID)).as_py()
-        bounds = {} if newest is None else void_bounds(version.summary(newest).rollbacks)
         schema = rejects_schema(str(self.changes.schema.field("value").type))
         parts = [schema.empty_table()]
-        for rows in _newest_of(version, None, newest, bounds):
-            documents = rows.filter(~pc.field(IS_REMOVED))
+        for documents in self._newest(replace(self.changes.version().unfolded(None), is_open=True)):
             typed, is_unfit = types.with_columns(documents, documents.column("value"))
             unfit = typed.filter(pa.array(is_unfit))
             reasons = [types.reason(as_bytes(value)) for value in unfit.column("value").to_pylist()]
@@ -255,6 +269,20 @@ class DeltaRsEngine:
     def _typed(self, rows: pa.Table) -> tuple[pa.Table, int]:
         """Rows to merge with the typed columns, and the number of documents that do not fit."""
         return (rows, 0) if self._types is None else effect_with_types(rows, self._types)
+
+    def _newest(self, query: FoldQuery) -> Iterator[pa.Table]:
+        """The newest effective row of each document that exists, with the columns of `changes` and MERGE_MARKS.
+
+        Memory: for the keys of `changes`, and for one block of its rows.
+        """
+        changes = self.changes.version()
+        decided = _answer(changes, self.current.version(), query.newest())
+        decided = decided.filter(~pc.field(IS_REMOVED))
+
+        def found(batch: pa.RecordBatch) -> pa.Table:
+            return at_places(pa.Table.from_batches([batch]).cast(changes.schema), decided)
+
+        return map(found, changes.files().to_batches(columns=changes.schema.names))
 
     def _values_of_current(self) -> Iterator[pa.Table]:
         """The rows of `current`, with CURRENT_COLUMNS and IS_REMOVED."""
@@ -324,22 +352,21 @@ class DeltaRsEngine:
     def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         changes, current = self.changes.version(), self.current.version()
-        source, restored = effect(changes, current, after, upto, void_bounds(rollbacks))
-        source, rejected = self._typed(source)
+        decided = _decided(changes, current, _query(after, upto, void_bounds(rollbacks)), is_merged=True)
+        source, rejected = self._typed(decided)
         values = {f'"{name}"': f's."{name}"' for name in self.current.schema.names}
-        is_newer = f"(s.{IS_FORCED} or s.seqno > t.seqno)"
         metrics = (
             self.current.open()
             .merge(
                 source,
-                " and ".join(f"t.{name} = s.{name}" for name in reversed(DOCUMENT_KEY)),
+                same_document("t", "s"),
                 source_alias="s",
                 target_alias="t",
                 writer_properties=_WRITER,
                 commit_properties=_Table.transaction(app, upto),
             )
-            .when_matched_delete(predicate=f"s.{IS_REMOVED} and {is_newer}")
-            .when_matched_update(values, predicate=is_newer)
+            .when_matched_delete(predicate=f"s.{IS_REMOVED} and {WINS}")
+            .when_matched_update(values, predicate=WINS)
             .when_not_matched_insert(values, predicate=f"not s.{IS_REMOVED}")
             .execute()
         )
@@ -352,7 +379,7 @@ class DeltaRsEngine:
             upto=upto,
             documents=metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"],
             removed=metrics["num_target_rows_deleted"],
-            restored=restored,
+            restored=pc.sum(decided.column(IS_RESTORED)).as_py() or 0,
             current_rows=self.current_rows(),
             rejected=rejected,
         )
@@ -360,10 +387,8 @@ class DeltaRsEngine:
     def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
         """Delete void rows from `changes`."""
         bounds = void_bounds(rollbacks)
-        if not bounds:
-            return
-        void = " or ".join(f"(vbucket = {vbucket} and seqno > {seqno})" for vbucket, seqno in bounds.items())
-        self.changes.open().delete(f"{BATCH_ID} < {before_batch} and op <> 'rollback' and ({void})")
+        if bounds:
+            self.changes.open().delete(void_rows(bounds, before_batch))
 
     def live(self, app: str | None) -> pa.Table:
         """The documents as of the newest batch."""
@@ -371,12 +396,12 @@ class DeltaRsEngine:
         # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
         changes, current = self.changes.version(), self.current.version()
         after = current.batch(app)
-        documents = current.rows(current.schema.names)
-        newest = pc.max(changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
-        if newest is None:
-            return documents
-        source, _ = effect(changes, current, after, newest, void_bounds(changes.summary(newest).rollbacks))
-        return merged(documents, self._typed(source)[0])
+        if not changes.rows([BATCH_ID], later_than(after)).num_rows:
+            return current.rows(current.schema.names)
+        query = changes.unfolded(after)
+        kept = _answer(changes, current, query.kept(current.schema.names)).cast(current.schema)
+        newest = self._typed(_decided(changes, current, query))[0].filter(~pc.field(IS_REMOVED))
+        return pa.concat_tables([kept, newest.select(current.schema.names)])
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
@@ -385,29 +410,53 @@ class DeltaRsEngine:
         self.current.vacuum(retain_hours)
 
 
-def _newest_of(
-    changes: _Version, upto: int | None, before: int | None, bounds: Mapping[int, int]
-) -> Iterator[pa.Table]:
-    """The newest effective row of each document, with the columns of `changes` and IS_REMOVED.
+def later_than(after: int | None) -> pc.Expression:
+    """The condition for the rows of the batches above `after`; all rows for None."""
+    return pc.field(BATCH_ID) > (NO_BATCH if after is None else after)
 
-    Memory: for the keys of `changes`, and for one block of its rows.
+
+def _query(after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
+    return FoldQuery(
+        "changes", "current", None, NO_BATCH if after is None else after, upto, bounds, carried=NARROW_COLUMNS
+    )
+
+
+def _answer(changes: _Version, current: _Version, sql: str) -> pa.Table:
+    """The answer of the query engine of delta-rs, which needs memory for the columns that the query names."""
+    tables = QueryBuilder(_ONE_THREAD).register("changes", changes.table).register("current", current.table)
+    found = pa.table(tables.execute(sql).read_all())
+    kinds = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return found.cast(pa.schema([one.with_type(kinds.get(one.type, one.type)) for one in found.schema]))
+
+
+def _decided(changes: _Version, current: _Version, query: FoldQuery, *, is_merged: bool = False) -> pa.Table:
+    schema = pa.schema([current.schema.field(name) for name in CURRENT_COLUMNS])
+    return decided_rows(partial(_answer, changes, current), changes.rows, schema, query, is_merged=is_merged)
+
+
+def decided_rows(
+    answer: Callable[[str], pa.Table],
+    rows: Callable[[Sequence[str], pc.Expression], pa.Table],
+    schema: pa.Schema,
+    query: FoldQuery,
+    *,
+    is_merged: bool,
+) -> pa.Table:
+    """The documents that the tail decides about, with CURRENT_COLUMNS and MERGE_MARKS.
 
     Args:
-        changes: the table.
-        upto: the newest batch that counts; None for all.
-        before, bounds: rows that a rollback in the batch `before` has made void do not count; vbucket → seqno.
+        answer: runs a query of `query`, which carries NARROW_COLUMNS.
+        rows: reads columns of the rows of `changes` that meet a condition.
+        schema: of `current`, without typed columns.
+        query: says which rows decide. Only those of documents that exist are read.
+        is_merged: whether the rows are to be merged into `current`.
     """
-    is_in = None if upto is None else pc.field(BATCH_ID) <= upto
-    files, schema = changes.files(), changes.schema
-    rules = files.to_table(columns=list(RULE_COLUMNS), filter=is_in)
-    plan = plan_fold(rules, rules.slice(0, 0), bounds, -1 if before is None else before)
-    wanted = places(rules.take(pa.array(plan.newest)))
-
-    def decided(batch: pa.RecordBatch) -> pa.Table:
-        rows = pa.Table.from_batches([batch]).cast(schema)
-        rows = rows.filter(pc.invert(is_control(rows)))
-        rows = rows.filter(pa.array(np.isin(places(rows), wanted)))
-        is_removed = pc.fill_null(pc.equal(rows.column("_change_type"), "delete"), False)
-        return rows.append_column(IS_REMOVED, is_removed)
-
-    return map(decided, files.to_batches(columns=schema.names, filter=is_in))
+    has_ended = is_merged and answer(query.facts()).column("emptying")[0].as_py() > 0
+    decided = answer(query.newest(has_ended=has_ended))
+    there = decided.filter(~pc.field(IS_REMOVED))
+    condition = pc.scalar(True)
+    for name in PLACE_COLUMNS:
+        condition &= pc.field(name).isin(pc.unique(there.column(name)))
+    found = at_places(rows([*CURRENT_COLUMNS, BATCH_ID], condition), there)
+    gone = removals(decided.filter(pc.field(IS_REMOVED)), schema)
+    return pa.concat_tables([found.select([*CURRENT_COLUMNS, *MERGE_MARKS]).cast(gone.schema), gone])

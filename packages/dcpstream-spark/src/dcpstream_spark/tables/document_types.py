@@ -21,8 +21,14 @@ import pyarrow.compute as pc
 
 from dcpstream.arrow.documents import DocumentParser, load_json
 from dcpstream.errors import ConfigError, FieldError
-from dcpstream_spark.tables.effect import IS_FORCED, IS_REMOVED
-from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, changes_schema
+from dcpstream_spark.tables.rows import (
+    BATCH_ID,
+    CURRENT_COLUMNS,
+    IS_FORCED,
+    IS_REMOVED,
+    IS_RESTORED,
+    changes_schema,
+)
 
 Mode: TypeAlias = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
@@ -44,7 +50,7 @@ SHOWN_FIELDS = 5
 """Fields that a message names."""
 
 _RESERVED = frozenset(
-    name.lower() for name in (*CURRENT_COLUMNS, CORRUPT, BATCH_ID, IS_REMOVED, IS_FORCED, "_ended_at")
+    name.lower() for name in (*CURRENT_COLUMNS, CORRUPT, BATCH_ID, IS_REMOVED, IS_FORCED, IS_RESTORED)
 )
 _FORBIDDEN = frozenset(" ,;{}()\n\t=`'\"\\.")
 """Characters that a column of a Delta table, or a quoted name in SQL, does not take."""
@@ -151,7 +157,7 @@ class DocumentTypes:
 
 
 def effect_with_types(source: pa.Table, types: DocumentTypes) -> tuple[pa.Table, int]:
-    """The rows of `dcpstream_spark.tables.effect.effect` with the typed columns.
+    """The rows to merge with the typed columns.
 
     Returns: (the rows; number of documents that do not fit)
 

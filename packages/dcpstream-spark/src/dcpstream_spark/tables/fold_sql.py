@@ -1,7 +1,7 @@
 """The rules of `dcpstream_spark.tables.engine` as SQL: which rows of `changes` decide about `current`, and how.
 
-Pure functions from names to text. The statements work on any table format of Spark, and Spark runs them on its
-executors.
+Pure functions from names to text, in the SQL that Spark and the query engine of delta-rs (DataFusion) have in common.
+With Spark the statements work on any table format, and run on the executors.
 """
 
 # ruff: noqa: S608 - tables are named as their owner wrote them; all other parts are ours
@@ -13,19 +13,25 @@ from dataclasses import dataclass, field
 from dcpstream.model import Op
 from dcpstream_spark.tables.document_sql import IS_UNFIT, judged, reason, typed_columns
 from dcpstream_spark.tables.document_types import REASON, REJECT_COLUMNS, DocumentTypes
-from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, DOCUMENT_KEY
-
-IS_REMOVED = "_is_removed"
-"""Column of the rows to merge: the document is removed."""
-
-IS_FORCED = "_is_forced"
-"""Column of the rows to merge: the row counts even if `current` has one with a higher seqno, which is void."""
-
-ENDED_AT = "_ended_at"
-"""Column of the rows to merge: rows of `current` up to this seqno have no effect any more; null: no bound."""
+from dcpstream_spark.tables.rows import (
+    BATCH_ID,
+    CURRENT_COLUMNS,
+    DOCUMENT_KEY,
+    IS_FORCED,
+    IS_REMOVED,
+    IS_RESTORED,
+    MERGE_MARKS,
+    PLACE_COLUMNS,
+)
 
 NO_BATCH = -1
 """Below every batch id."""
+
+NARROW_COLUMNS = (*DOCUMENT_KEY, *PLACE_COLUMNS)
+"""Columns that name a document and its deciding row of `changes`."""
+
+WINS = f"(s.{IS_FORCED} OR s.seqno > t.seqno)"
+"""The condition for a row s to merge that replaces or removes a row t of `current`."""
 
 _IS_DATA = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if not op.is_control) + ")"
 _IS_EMPTYING = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if op.empties_collection) + ")"
@@ -42,6 +48,8 @@ class FoldQuery:
         upto: the newest batch of the tail; None for no bound.
         bounds: vbucket → seqno of its rollback in the batch `upto`.
         is_open: whether the batches above `upto` belong to the tail, too. None of them has a rollback.
+        carried: the columns of both tables that answers have, in front of the typed ones. `NARROW_COLUMNS` are enough
+            for an engine that reads the rows themselves, and cost no memory for values.
     """
 
     changes: str
@@ -51,37 +59,44 @@ class FoldQuery:
     upto: int | None = None
     bounds: Mapping[int, int] = field(default_factory=dict)
     is_open: bool = False
+    carried: Sequence[str] = CURRENT_COLUMNS
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of `current`."""
-        return CURRENT_COLUMNS if self.types is None else (*CURRENT_COLUMNS, *self.types.columns.names)
+        return self.carried if self.types is None else (*self.carried, *self.types.columns.names)
 
     def facts(self) -> str:
         """One row: the rows of the tail, as `total`, and those that empty a collection, as `emptying`."""
-        emptying = f"count_if({_IS_EMPTYING}) AS emptying"
+        emptying = f"count(CASE WHEN {_IS_EMPTYING} THEN 1 END) AS emptying"
         return f"SELECT count(*) AS total, {emptying} FROM {self.changes} WHERE {self._tail}"
 
     def live(self) -> str:
-        """The documents as of the newest batch.
+        """The documents as of the newest batch."""
+        return f"{self.kept(self.columns)} UNION ALL SELECT {_names(self.columns)} FROM newest WHERE NOT {IS_REMOVED}"
+
+    def kept(self, columns: Sequence[str]) -> str:
+        """These columns of the rows of `current` that are in `live`.
 
         A document of the tail hides its row of `current`: within a vbucket the rows of later batches are newer, and a
         collection that is read again comes in its newest state.
         """
-        columns = _names(self.columns)
         return f"""
             WITH {self._common()}
-            SELECT {columns} FROM {self.current} AS c
-            LEFT ANTI JOIN effective AS e ON {_same_document("c", "e")}
-            LEFT ANTI JOIN ends AS e
-            ON {_same_place("c", "e")} AND c.seqno <= e.seqno AND e.{BATCH_ID} > {self.after} {self._untouched("c")}
-            UNION ALL
-            SELECT {columns} FROM newest WHERE NOT {IS_REMOVED}
+            SELECT {_names(columns, "c")} FROM {self.current} AS c
+            WHERE NOT EXISTS (SELECT 1 FROM effective AS e WHERE {same_document("c", "e")})
+            AND NOT {self._is_ended("c")}
         """
 
-    def newest(self) -> str:
-        """The documents that the tail decides about: the columns of `current`, IS_REMOVED, IS_FORCED; IS_UNFIT."""
-        return f"WITH {self._common()} SELECT {_names(self._deciding)} FROM newest"
+    def newest(self, *, has_ended: bool = False) -> str:
+        """The documents that the tail decides about: `columns`, IS_REMOVED, IS_FORCED, IS_RESTORED; IS_UNFIT.
+
+        These are the rows to merge into `current`.
+
+        Args:
+            has_ended: include the documents of `current` whose collection the tail has emptied.
+        """
+        return f"WITH {self._common(has_ended=has_ended)} SELECT {_names(self._deciding)} FROM newest"
 
     def rejects(self) -> str:
         """The documents that do not fit the types: REJECT_COLUMNS. Meant for the tail of all batches."""
@@ -91,69 +106,24 @@ class FoldQuery:
 
     def retyped(self) -> str:
         """The rows of `current` with the typed columns computed anew, as `newest` has them."""
-        rows = f"SELECT {_names(CURRENT_COLUMNS)}, false AS {IS_REMOVED}, false AS {IS_FORCED} FROM {self.current}"
+        marks = ", ".join(f"false AS {name}" for name in MERGE_MARKS)
+        rows = f"SELECT {_names(self.carried)}, {marks} FROM {self.current}"
         return f"WITH decided AS ({rows}), {self._typed()} SELECT {_names(self._deciding)} FROM newest"
 
-    def touched(self) -> str:
-        """The documents that a void row has touched: scope, collection, key."""
-        return f"WITH {self._common()} SELECT * FROM touched"
-
-    def floors(self) -> str:
-        """The places that the tail empties: scope, collection, vbucket, and the highest seqno that has no effect."""
-        return f"""
-            WITH {self._common()}
-            SELECT scope, collection, vbucket, max(seqno) AS seqno FROM ends
-            WHERE {BATCH_ID} > {self.after} GROUP BY scope, collection, vbucket
-        """
-
-    def source(self, newest: str, floors: str | None = None, touched: str | None = None) -> str:
-        """The rows to merge: the columns of `current`, and IS_REMOVED, IS_FORCED, ENDED_AT.
-
-        Args:
-            newest, floors, touched: views of the queries of these names; None for a query without rows.
-        """
-        without_row = f"true AS {IS_REMOVED}, true AS {IS_FORCED}, CAST(NULL AS BIGINT) AS {ENDED_AT}"
-        names = _names([*self.columns, IS_REMOVED, IS_FORCED], "n")
-        if floors is None:
-            query = f"SELECT {names}, CAST(NULL AS BIGINT) AS {ENDED_AT} FROM {newest} AS n"
-        else:
-            untouched = f"LEFT ANTI JOIN {touched} AS t ON {_same_document('c', 't')}" if touched is not None else ""
-            query = f"""
-                SELECT {names}, f.seqno AS {ENDED_AT}
-                FROM {newest} AS n LEFT JOIN {floors} AS f ON {_same_place("n", "f")}
-                UNION ALL
-                SELECT {_names(self.columns, "c")}, {without_row} FROM {self.current} AS c
-                LEFT SEMI JOIN {floors} AS f ON {_same_place("c", "f")} AND c.seqno <= f.seqno
-                LEFT ANTI JOIN {newest} AS n ON {_same_document("c", "n")} {untouched}
-            """
-        if touched is not None:
-            # All rows of these documents are void: only their names are left.
-            keys = ", ".join(f"t.`{name}`" if name in DOCUMENT_KEY else "NULL" for name in self.columns)
-            query += f"""
-                UNION ALL
-                SELECT {keys}, {without_row} FROM {touched} AS t
-                LEFT ANTI JOIN {newest} AS n ON {_same_document("t", "n")}
-            """
-        return query
-
     def merge(self, source: str) -> str:
-        """The statement that brings the rows of `source`, a view, into `current`."""
-        wins = f"(s.{IS_FORCED} OR s.seqno > t.seqno OR t.seqno <= s.{ENDED_AT})"
+        """The statement that brings the rows of `source`, a view of `newest`, into `current`."""
         assignments = ", ".join(f"t.`{name}` = s.`{name}`" for name in self.columns)
         return f"""
-            MERGE INTO {self.current} AS t USING {source} AS s ON {_same_document("t", "s")}
-            WHEN MATCHED AND s.{IS_REMOVED} AND {wins} THEN DELETE
-            WHEN MATCHED AND NOT s.{IS_REMOVED} AND {wins} THEN UPDATE SET {assignments}
+            MERGE INTO {self.current} AS t USING {source} AS s ON {same_document("t", "s")}
+            WHEN MATCHED AND s.{IS_REMOVED} AND {WINS} THEN DELETE
+            WHEN MATCHED AND NOT s.{IS_REMOVED} AND {WINS} THEN UPDATE SET {assignments}
             WHEN NOT MATCHED AND NOT s.{IS_REMOVED}
             THEN INSERT ({_names(self.columns)}) VALUES ({_names(self.columns, "s")})
         """
 
     @property
     def _deciding(self) -> Sequence[str]:
-        return [*self.columns, IS_REMOVED, IS_FORCED, *([] if self.types is None else [IS_UNFIT])]
-
-    def _untouched(self, table: str) -> str:
-        return f"LEFT ANTI JOIN touched AS t ON {_same_document(table, 't')}" if self.bounds else ""
+        return [*self.columns, *MERGE_MARKS, *([] if self.types is None else [IS_UNFIT])]
 
     @property
     def _tail(self) -> str:
@@ -162,27 +132,48 @@ class FoldQuery:
     def _and_upto(self) -> str:
         return "" if self.upto is None or self.is_open else f" AND {BATCH_ID} <= {self.upto}"
 
-    def _common(self) -> str:
-        """Common table expressions: `ends`, `effective`, `newest`, and with rollbacks `touched`."""
+    def _is_ended(self, table: str) -> str:
+        """Whether the tail has emptied the collection of a row of `current` after it."""
+        return f"""EXISTS (
+            SELECT 1 FROM ends AS e
+            WHERE {_same_place(table, "e")} AND {table}.seqno <= e.seqno AND e.{BATCH_ID} > {self.after}
+        )"""
+
+    def _common(self, *, has_ended: bool = False) -> str:
+        """Common table expressions: `ends`, `effective`, `newest`."""
+        carried = [name for name in self.carried if name != BATCH_ID]
+        # Below every row of the document: it counts if there is no other.
+        gone = ", ".join(map(_nothing, (*carried, BATCH_ID))) + f", true AS {IS_REMOVED}"
+        absent = f"UNION ALL SELECT {gone}, true AS {IS_RESTORED}, true AS {IS_FORCED} FROM touched"
+        ended = f"""
+            UNION ALL
+            SELECT {gone}, false AS {IS_RESTORED}, true AS {IS_FORCED} FROM {self.current} AS c
+            WHERE {self._is_ended("c")}
+        """
+        # A row that follows the end of its collection counts even if the row in `current` has a higher seqno.
+        forced = f"max(CASE WHEN {IS_FORCED} THEN 1 ELSE 0 END) OVER (PARTITION BY scope, collection, key) = 1"
+        is_forced = forced if has_ended else IS_FORCED
         # An emptying row ends rows of its own batch and of earlier ones. Those of later batches were read again.
         return f"""
             {self._candidates()},
-            ends AS (
-                SELECT scope, collection, vbucket, seqno, {BATCH_ID} FROM rows WHERE {_IS_EMPTYING} AND NOT _is_void
-            ),
+            ends AS (SELECT scope, collection, vbucket, seqno, {BATCH_ID} FROM valid WHERE {_IS_EMPTYING}),
             effective AS (
-                SELECT d.* FROM candidates AS d
-                LEFT ANTI JOIN ends AS e
-                ON {_same_place("d", "e")} AND d.seqno <= e.seqno AND d.{BATCH_ID} <= e.{BATCH_ID}
+                SELECT {_names(carried)}, {BATCH_ID},
+                coalesce(_change_type = 'delete', false) AS {IS_REMOVED}, {IS_RESTORED}, {IS_RESTORED} AS {IS_FORCED}
+                FROM candidates AS d WHERE NOT EXISTS (
+                    SELECT 1 FROM ends AS e
+                    WHERE {_same_place("d", "e")} AND d.seqno <= e.seqno AND d.{BATCH_ID} <= e.{BATCH_ID}
+                )
+                {absent if self.bounds else ""}
             ),
             ranked AS (
-                SELECT *, row_number() OVER (
+                SELECT {_names(carried)}, {BATCH_ID}, {IS_REMOVED}, {IS_RESTORED}, {is_forced} AS {IS_FORCED},
+                row_number() OVER (
                     PARTITION BY scope, collection, key ORDER BY seqno DESC, {BATCH_ID} DESC, vbucket DESC
-                ) AS _rank FROM effective
+                ) AS _rank
+                FROM (SELECT * FROM effective {ended if has_ended else ""}) AS r
             ),
-            decided AS (
-                SELECT *, coalesce(_change_type = 'delete', false) AS {IS_REMOVED} FROM ranked WHERE _rank = 1
-            ),
+            decided AS (SELECT * FROM ranked WHERE _rank = 1),
             {self._typed()}
         """
 
@@ -194,42 +185,52 @@ class FoldQuery:
         return f"""
             judged AS ({judged("decided", self.types, IS_REMOVED)}),
             newest AS (
-                SELECT {_names(CURRENT_COLUMNS)}, {typed_columns(self.types)},
-                {removed} AS {IS_REMOVED}, {IS_FORCED}, {IS_UNFIT} FROM judged
+                SELECT {_names(self.carried)}, {typed_columns(self.types)},
+                {removed} AS {IS_REMOVED}, {IS_FORCED}, {IS_RESTORED}, {IS_UNFIT} FROM judged
             )
         """
 
     def _candidates(self) -> str:
-        """Common table expressions: `rows` of `changes` that play a part, and its data rows that are not void."""
+        """Common table expressions: `valid` rows of `changes`, and those of documents that the tail decides about."""
         if not self.bounds:
             return f"""
-                rows AS (SELECT *, false AS {IS_FORCED}, false AS _is_void FROM {self.changes} WHERE {self._tail}),
-                candidates AS (SELECT * FROM rows WHERE {_IS_DATA})
+                valid AS (SELECT * FROM {self.changes} WHERE {self._tail}),
+                candidates AS (SELECT *, false AS {IS_RESTORED} FROM valid WHERE {_IS_DATA})
             """
-        bounds = ", ".join(f"({vbucket}, {seqno}L)" for vbucket, seqno in self.bounds.items())
+        bounds = ", ".join(f"({vbucket}, CAST({seqno} AS BIGINT))" for vbucket, seqno in self.bounds.items())
+        assert self.upto is not None
+        is_void = _is_void(self.upto)
         return f"""
-            bounds AS (SELECT * FROM VALUES {bounds} AS b(vbucket, seqno)),
-            rows AS (
-                SELECT r.*, coalesce(
-                    r.{BATCH_ID} < {self.upto} AND r.op <> '{Op.ROLLBACK.value}' AND r.seqno > b.seqno, false
-                ) AS _is_void
-                FROM {self.changes} AS r LEFT JOIN bounds AS b ON r.vbucket = b.vbucket
-                WHERE (r.{BATCH_ID} > {self.after} OR r.vbucket IN ({", ".join(map(str, self.bounds))}))
-                {self._and_upto()}
+            bounds(vbucket, seqno) AS (VALUES {bounds}),
+            void AS (
+                SELECT r.scope, r.collection, r.key, r.vbucket, r.op
+                FROM {self.changes} AS r JOIN bounds AS b ON r.vbucket = b.vbucket
+                WHERE {is_void} AND r.seqno > {min(self.bounds.values())}
             ),
-            lost AS (SELECT DISTINCT scope, collection, vbucket FROM rows WHERE _is_void AND {_IS_EMPTYING}),
+            lost AS (SELECT scope, collection, vbucket FROM void WHERE {_IS_EMPTYING}),
             touched AS (
-                SELECT scope, collection, key FROM rows WHERE _is_void AND {_IS_DATA}
+                SELECT scope, collection, key FROM void WHERE {_IS_DATA}
                 UNION
-                SELECT r.scope, r.collection, r.key FROM rows AS r
-                LEFT SEMI JOIN lost AS l ON {_same_place("r", "l")} WHERE {_IS_DATA}
+                SELECT scope, collection, key FROM {self.changes} AS r
+                WHERE {_IS_DATA}{self._and_upto()}
+                AND EXISTS (SELECT 1 FROM lost AS l WHERE {_same_place("r", "l")})
+            ),
+            valid AS (
+                SELECT r.* FROM {self.changes} AS r LEFT JOIN bounds AS b ON r.vbucket = b.vbucket
+                WHERE (r.{BATCH_ID} > {self.after} OR r.vbucket IN ({", ".join(map(str, self.bounds))}))
+                {self._and_upto()} AND NOT coalesce({is_void}, false)
             ),
             candidates AS (
-                SELECT r.*, t.key IS NOT NULL AS {IS_FORCED}
-                FROM rows AS r LEFT JOIN touched AS t ON {_same_document("r", "t")}
-                WHERE {_IS_DATA} AND NOT _is_void AND (r.{BATCH_ID} > {self.after} OR t.key IS NOT NULL)
+                SELECT r.*, t.key IS NOT NULL AS {IS_RESTORED}
+                FROM valid AS r LEFT JOIN touched AS t ON {same_document("r", "t")}
+                WHERE {_IS_DATA} AND (r.{BATCH_ID} > {self.after} OR t.key IS NOT NULL)
             )
         """
+
+
+def _is_void(upto: int) -> str:
+    """The condition for a row r that a rollback b in the batch `upto` has made void."""
+    return f"r.{BATCH_ID} < {upto} AND r.op <> '{Op.ROLLBACK.value}' AND r.seqno > b.seqno"
 
 
 def void_rows(bounds: Mapping[int, int], before_batch: int) -> str:
@@ -240,24 +241,35 @@ def void_rows(bounds: Mapping[int, int], before_batch: int) -> str:
         before_batch: the batch.
     """
     vbuckets = ", ".join(map(str, bounds))
-    seqnos = ", ".join(f"{seqno}L" for seqno in bounds.values())
+    cases = " ".join(f"WHEN {vbucket} THEN CAST({seqno} AS BIGINT)" for vbucket, seqno in bounds.items())
     return (
         f"{BATCH_ID} < {before_batch} AND op <> '{Op.ROLLBACK.value}' AND vbucket IN ({vbuckets}) "
-        f"AND seqno > element_at(array({seqnos}), CAST(array_position(array({vbuckets}), vbucket) AS INT))"
+        f"AND seqno > {min(bounds.values())} AND seqno > CASE vbucket {cases} END"
     )
 
 
-def _same_document(left: str, right: str) -> str:
+def same_document(left: str, right: str) -> str:
     """A scope may be null: of a collection that had no name yet when its rows were read."""
-    return f"{left}.key = {right}.key AND {left}.collection = {right}.collection AND {left}.scope <=> {right}.scope"
+    return f"{left}.key = {right}.key AND {left}.collection = {right}.collection AND {_same('scope', left, right)}"
 
 
 def _same_place(left: str, right: str) -> str:
     return (
-        f"{left}.vbucket = {right}.vbucket AND {left}.collection = {right}.collection "
-        f"AND {left}.scope <=> {right}.scope"
+        f"{left}.vbucket = {right}.vbucket AND {left}.collection = {right}.collection AND {_same('scope', left, right)}"
     )
+
+
+def _same(name: str, left: str, right: str) -> str:
+    # Without the brackets DataFusion takes a following AND for a part of the right side.
+    return f"({left}.{name} IS NOT DISTINCT FROM {right}.{name})"
 
 
 def _names(names: Iterable[str], table: str | None = None) -> str:
     return ", ".join(f"`{name}`" if table is None else f"{table}.`{name}`" for name in names)
+
+
+def _nothing(name: str) -> str:
+    """A column of a row that names a document and has nothing else."""
+    if name in DOCUMENT_KEY:
+        return f"`{name}`"
+    return f"-1 AS `{name}`" if name in PLACE_COLUMNS else f"NULL AS `{name}`"

@@ -30,8 +30,8 @@ from dcpstream.model import Op
 from dcpstream_spark.tables.document_sql import IS_UNFIT
 from dcpstream_spark.tables.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
 from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
-from dcpstream_spark.tables.fold_sql import IS_REMOVED, NO_BATCH, FoldQuery, void_rows
-from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS
+from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, void_rows
+from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
 
 if TYPE_CHECKING:
@@ -271,27 +271,18 @@ class SparkSqlEngine:
         """
         assert query.upto is not None
         session = self._fold_session
-        parts = {"newest": query.newest()}
-        if query.bounds:
-            parts["touched"] = query.touched()
-        if has_emptying:
-            parts["floors"] = query.floors()
-        frames = {name: session.sql(text) for name, text in parts.items()}
-        views = {name: f"dcpstream_fold_{name}" for name in frames}
-        # More than one part of the statement uses them.
-        kept = list(frames.values()) if len(frames) > 1 or query.types is not None else []
+        source = session.sql(query.newest(has_ended=has_emptying))
+        is_used_again = bool(query.bounds) or query.types is not None
         try:
-            for frame in kept:
-                frame.persist()
-            rejected = self._rejected(frames["newest"])
-            for name, frame in frames.items():
-                frame.createOrReplaceTempView(views[name])
-            restored = frames["touched"].count() if "touched" in frames else 0
-            session.sql(query.source(**views)).createOrReplaceTempView(_SOURCE)
+            if is_used_again:
+                source.persist()
+            rejected = self._rejected(source)
+            restored = source.where(IS_RESTORED).count() if query.bounds else 0
+            source.createOrReplaceTempView(_SOURCE)
             counts = self._format.merge(session, query.merge(_SOURCE), self.current, app, query.upto)
         finally:
-            for frame in kept:
-                frame.unpersist()
+            if is_used_again:
+                source.unpersist()
         return counts, restored, rejected
 
     def take_back(self, rollbacks: Sequence[RollbackReport], before_batch: int) -> None:
