@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from itertools import groupby
 
-from dcpstream.client import Client, StreamOptions
+from dcpstream.client import Client, ClientOptions, StreamOptions
 from dcpstream.wire import Opcode
 from lab.bench.client import LOGIN, sender_process
 from lab.bench.server_turns import TURN_MESSAGES, Corpus, turns
@@ -37,7 +37,7 @@ def test_each_stream_is_whole_and_in_order() -> None:
 def test_the_client_reads_it() -> None:
     with (
         sender_process("-m", "lab.bench.server_turns", "4", "500", "64") as connection_string,
-        Client(connection_string, buffer_bytes=64 * 1024, **LOGIN) as client,
+        Client(connection_string, **LOGIN, options=ClientOptions(buffer_bytes=64 * 1024)) as client,
     ):
         changes = list(client.changes(StreamOptions(end="latest")))
     assert Counter(change.vbid for change in changes) == dict.fromkeys(range(4), 125)
