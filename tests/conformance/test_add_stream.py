@@ -432,7 +432,7 @@ def test_ignoring_purged_tombstones_excuses_nothing_else() -> None:
     old = filled()
     old.delete_doc(1, "k0")
     old.set_doc(1, "k5")
-    old.vbucket(1).log.purge_seqno = 6
+    old.vbucket(1).log.set_purge_seqno(6)
     peer = old.producer()
     flags = StreamFlag.IGNORE_PURGED_TOMBSTONES
     assert peer.stream(1, 3)[0].status == Status.ROLLBACK

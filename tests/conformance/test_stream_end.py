@@ -181,7 +181,7 @@ def test_rolled_back_or_purged(tmp_path) -> None:
     purged = node.producer(b"purged", controls=[(b"connection_buffer_size", b"60")])
     node.fill(1, 9)
     purged.stream(1, 2)
-    node.vbucket(1).log.purge_seqno = 8
+    node.vbucket(1).log.set_purge_seqno(8)
     assert reasons(purged.buffer_ack(10_000)) == [6]
 
 

@@ -113,7 +113,7 @@ def test_metadata_is_set(store: BucketStore) -> None:
     vbucket = store.vbuckets[1]
     log = FailoverLog.of((7, 3), (0xABC, 0))
     vbucket.set_state(VbucketState.REPLICA, log)
-    vbucket.purge_seqno = 2**63 + 1
+    vbucket.set_purge_seqno(2**63 + 1)
     store.manifest = Manifest(3, (Scope(0, "_default", (Collection(8, "things"),)),))
     assert (vbucket.state, vbucket.failover_log, vbucket.purge_seqno) == (VbucketState.REPLICA, log, 2**63 + 1)
     assert store.manifest.uid == 3

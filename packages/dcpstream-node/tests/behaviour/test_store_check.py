@@ -128,7 +128,7 @@ def test_a_copy_of_the_metadata_is_of_one_moment(tmp_path: Path, monkeypatch: py
             content = read_bytes(path)
             if path.parent == tmp_path and changes < 10:
                 changes += 1
-                store.vbuckets[1].purge_seqno = changes
+                store.vbuckets[1].set_purge_seqno(changes)
             return content
 
         monkeypatch.setattr(Path, "read_bytes", beside_a_change)

@@ -247,7 +247,7 @@ def test_a_copy_that_received_snapshots_lands_where_one_ended(tmp_path: Path, is
     store = opened(tmp_path, segment_bytes=3000)
     fill(store)
     log = store.vbuckets[0]
-    log.state = VbucketState.REPLICA
+    log.set_state(VbucketState.REPLICA, log.failover_log)
     states: dict[int, list[bytes]] = {0: []}
     for start in range(1, 200, 4):
         log.set_snapshot(SnapshotRange(start - 1, start + 3))

@@ -63,8 +63,8 @@ def test_everything_survives_a_clean_restart(tmp_path: Path) -> None:
         fill(store)
         put(store.vbuckets[0], key_of("a"), b"not committed by hand")
         store.vbuckets[0].failover_log = log
-        store.vbuckets[1].state = VbucketState.REPLICA
-        store.vbuckets[1].purge_seqno = 2**64 - 1
+        store.vbuckets[1].set_state(VbucketState.REPLICA, store.vbuckets[1].failover_log)
+        store.vbuckets[1].set_purge_seqno(2**64 - 1)
         store.manifest = Manifest(3, (Scope(0, "_default", (Collection(8, "things"),)),))
     store.close()
     with opened(tmp_path / "a" / "b") as store:
@@ -275,7 +275,7 @@ def test_a_copy_remembers_its_snapshots_after_a_restart(tmp_path: Path, is_clean
     store = opened(tmp_path)
     fill(store)
     vbucket = store.vbuckets[0]
-    vbucket.state = VbucketState.REPLICA
+    vbucket.set_state(VbucketState.REPLICA, vbucket.failover_log)
     for first in (1, 5, 9):
         vbucket.set_snapshot(SnapshotRange(first - 1, first + 3))
         for seqno in range(first, first + 4):

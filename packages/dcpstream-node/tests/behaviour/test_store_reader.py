@@ -151,7 +151,7 @@ def test_a_program_written_from_the_page_reads_what_a_node_wrote(tmp_path: Path)
 def test_it_reads_rollbacks_copies_and_incarnations(tmp_path: Path) -> None:
     with DiskBucketStore(tmp_path, 3, segment_bytes=900) as store:
         fill(store)
-        store.vbuckets[1].state = VbucketState.REPLICA
+        store.vbuckets[1].set_state(VbucketState.REPLICA, store.vbuckets[1].failover_log)
         for number in range(12):
             for vbid, vbucket in store.vbuckets.items():
                 if vbid == 1 and number % 4 == 0:

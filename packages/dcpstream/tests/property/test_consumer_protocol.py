@@ -112,4 +112,4 @@ def check(source: MachineProducer) -> None:
     if source.closed:
         assert not machine.streams
         assert not machine.has_output
-        assert machine.next_timeout() is None
+        assert machine.wake_at is None

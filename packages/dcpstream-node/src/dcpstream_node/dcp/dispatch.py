@@ -9,7 +9,6 @@ Source: kv_engine daemon/protocol/mcbp/dcp_open_executor.cc, engines/ep/src/dcp/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -56,15 +55,16 @@ _MACHINES = (ProducerConnection, ConsumerConnection)
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
-    dcp = session.dcp
-    if frame.is_request and frame.opcode not in _PRIVILEGES[session.engine.release.name]:
+    dcp, is_request = session.dcp, frame.is_request
+    privileges = _PRIVILEGES[session.engine.config.release.name]
+    if is_request and frame.opcode not in privileges:
         session.output.add(refuse(frame, _UNKNOWN))
         return
-    if frame.is_request and frame.datatype & ~session.datatypes:
+    if is_request and frame.datatype & ~session.datatypes:
         session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
         return
     if isinstance(dcp, _MACHINES):
-        if not (frame.is_request and _is_kept_from(session, frame)):
+        if not (is_request and _is_kept_from(session, frame, privileges[frame.opcode])):
             dcp.handle(frame, now)
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
@@ -72,9 +72,8 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
         session.output.add(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
 
 
-def _is_kept_from(session: Session, frame: Frame) -> bool:
-    """Whether a request on an open connection is refused before its machine sees it."""
-    privilege = _PRIVILEGES[session.engine.release.name][frame.opcode]
+def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool:
+    """Whether a request on an open connection, which needs a privilege, is refused before its machine sees it."""
     if privilege is None:
         session.output.add(refuse(frame, _UNDECLARED))
         return True
@@ -133,7 +132,7 @@ def _machine(
     if request.is_producer:
         host = ProducerHost(
             takeovers=Takeovers(bucket, session.engine),
-            access=partial(_may_stream, session, bucket),
+            access=_UserAccess(session, bucket),
             buffers=session.engine.buffers,
         )
         producer = ProducerConnection(
@@ -157,19 +156,31 @@ def _machine(
     )
 
 
-def _may_stream(session: Session, bucket: Bucket, scope_id: int | None, collection_id: int | None) -> Access:
-    """The access of a session's user to a bucket's history, or to that of a scope or a collection."""
-    user = session.identity.user
-    assert user is not None, "DCP_OPEN comes after the login"
-    if scope_id is None and collection_id is None:
-        return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
-    scope, name = "", ""
-    for found in bucket.manifest.scopes:
-        if collection_id is None:
-            scope = found.name if found.scope_id == scope_id else scope
-        for item in found.collections if collection_id is not None else ():
-            if item.collection_id == collection_id:
-                scope, name = found.name, item.name
-    if user.may("DcpStream", bucket.name, scope, name):
-        return Access.GRANTED
-    return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE
+class _UserAccess:
+    """The access of a session's user to the history of a bucket."""
+
+    def __init__(self, session: Session, bucket: Bucket) -> None:
+        self._session = session
+        self._bucket = bucket
+
+    def basis(self) -> object:
+        """The user's rights, and the names of the collections."""
+        user = self._session.identity.user
+        return user, user and user.version, self._bucket.manifest
+
+    def at(self, scope_id: int | None, collection_id: int | None) -> Access:
+        """The access to the whole bucket, to a scope, or to a collection."""
+        user, bucket = self._session.identity.user, self._bucket
+        assert user is not None, "DCP_OPEN comes after the login"
+        if scope_id is None and collection_id is None:
+            return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
+        scope, name = "", ""
+        for found in bucket.manifest.scopes:
+            if collection_id is None:
+                scope = found.name if found.scope_id == scope_id else scope
+            for item in found.collections if collection_id is not None else ():
+                if item.collection_id == collection_id:
+                    scope, name = found.name, item.name
+        if user.may("DcpStream", bucket.name, scope, name):
+            return Access.GRANTED
+        return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE

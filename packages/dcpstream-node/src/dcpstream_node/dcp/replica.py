@@ -88,7 +88,7 @@ class Replicas:
     def learn_purge_seqno(self, view: VBucketView, seqno: int) -> None:
         """Deletions up to `seqno` may never come."""
         log = _own(view).log
-        log.purge_seqno = max(log.purge_seqno, seqno)
+        log.set_purge_seqno(max(log.purge_seqno, seqno))
 
     def end_snapshot(self, view: VBucketView) -> None:
         """All rows of the snapshot were stored."""

@@ -15,7 +15,7 @@ stay until the store is compacted.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -148,6 +148,8 @@ class VBucketLog:
 
     Attributes:
         vbid: its number.
+        state: its role on this node.
+        purge_seqno: the highest seqno of a purged tombstone.
         incarnation: rises each time the vbucket is created anew; blocks of an older one are void.
         lock: the bucket's; guards `rows`, `log` and `snapshots`.
         high_seqno: the last seqno, 0 if empty.
@@ -166,8 +168,6 @@ class VBucketLog:
         "_host",
         "_persisted_seqno",
         "_persisted_snapshot",
-        "_purge_seqno",
-        "_state",
         "_views",
         "flushed_rows",
         "high_seqno",
@@ -177,8 +177,10 @@ class VBucketLog:
         "lock",
         "log",
         "max_deleted_rev",
+        "purge_seqno",
         "rows",
         "snapshots",
+        "state",
         "vbid",
     )
 
@@ -198,9 +200,9 @@ class VBucketLog:
         self.lock = host.lock
         self.vbid = vbid
         self.incarnation = incarnation
-        self._state = state
+        self.state = state
         self._failover_log = failover_log
-        self._purge_seqno = purge_seqno
+        self.purge_seqno = purge_seqno
         self.max_deleted_rev = max_deleted_rev
         self.horizon_seqno = horizon_seqno
         self.kept_from_seqno = LIVE
@@ -217,18 +219,8 @@ class VBucketLog:
     # ----------------------------------------------------------------------------------------------------- metadata
 
     @property
-    def state(self) -> VbucketState:
-        """The vbucket's role on this node; setting it is durable at once (see `BucketStore.metadata_batch`)."""
-        return self._state
-
-    @state.setter
-    def state(self, state: VbucketState) -> None:
-        self._state = state
-        self._host.metadata_changed(self)
-
-    @property
     def failover_log(self) -> FailoverLog:
-        """The branches this copy knows; setting it is durable at once."""
+        """The branches this copy knows; setting it is durable at once (see `BucketStore.metadata_batch`)."""
         return self._failover_log
 
     @failover_log.setter
@@ -244,19 +236,14 @@ class VBucketLog:
         self._failover_log = log
         self._host.metadata_owed(self)
 
-    @property
-    def purge_seqno(self) -> int:
-        """The highest seqno of a purged tombstone; setting it is durable at once."""
-        return self._purge_seqno
-
-    @purge_seqno.setter
-    def purge_seqno(self, seqno: int) -> None:
-        self._purge_seqno = seqno
+    def set_purge_seqno(self, seqno: int) -> None:
+        """Set the highest seqno of a purged tombstone, durably at once."""
+        self.purge_seqno = seqno
         self._host.metadata_changed(self)
 
     def set_state(self, state: VbucketState, failover_log: FailoverLog) -> None:
         """Set state and failover log in one durable step: a promotion writes both or neither."""
-        self._state = state
+        self.state = state
         self._failover_log = failover_log
         self._host.metadata_changed(self)
 
@@ -585,24 +572,27 @@ class VBucketLog:
 
         Cost: one copy of the bytes, none if they lie in one sealed buffer or the block is scattered.
         """
-        rows = self.rows
+        rows, log = self.rows, self.log
         with self.lock:
-            first = rows.row_after(after_seqno)
-            stop = rows.row_after(end_seqno)
+            first, stop = bisect_right(rows.seqnos, after_seqno), bisect_right(rows.seqnos, end_seqno)
             view_seqno = end_seqno if snapshot_end is None else snapshot_end
             runs, starts, seqnos, kinds = select(rows, first, stop, view_seqno, max_bytes)
             if not len(runs):
                 return EMPTY_BLOCK
-            begin = rows.start_of(first)
-            limit = self.log.contiguous(begin, max_bytes)
-            if limit < max_bytes and len(runs) == 2:
-                runs, starts, seqnos = within(begin + limit - int(runs[0]), runs, starts, seqnos)
-            covered = covering(runs)
-            groups = [self.log.pieces(begin, end) for begin, end in covered]
-        pieces = [piece for group in groups for piece in group]
+            is_scattered = len(runs) > 2
+            if not is_scattered:
+                begin, end = runs.tolist()
+                limit = log.contiguous(begin, max_bytes)
+                if limit < end - begin:
+                    end, starts, seqnos = within(limit, begin, end, starts, seqnos)
+                pieces = log.pieces(begin, end)
+            else:
+                covered = covering(runs)
+                is_scattered = len(covered) == 1
+                pieces = [piece for begin, end in covered for piece in log.pieces(begin, end)]
         if not may_wait and self._host.would_wait(pieces):
             raise NotAtHand(pieces)
-        if len(covered) == 1 and len(runs) > 2:
+        if is_scattered:
             return ScatteredBlock(self._parts(pieces, by_key=False), runs, starts, seqnos, kinds)
         return FrameBlock(self.fetch(pieces, by_key=False), starts, seqnos, kinds)
 
@@ -727,6 +717,8 @@ class VBucketLog:
 
     def _parts(self, pieces: list[Piece], *, by_key: bool) -> list[Buffer]:
         """The bytes of the pieces; damage is noted, and raised with its place."""
+        if len(pieces) == 1 and not isinstance(pieces[0], tuple):
+            return [pieces[0]]  # it is in memory
         try:
             return self._host.read_pieces(pieces, by_key=by_key)
         except CorruptLog as error:
@@ -768,9 +760,9 @@ class VBucketLog:
             reached = self.reachable(self.rows.seqnos[row - 1] if row else 0)
         if reached < self.high_seqno:
             self._host.roll_back(self, reached)
-            if self._purge_seqno > self.high_seqno:
+            if self.purge_seqno > self.high_seqno:
                 # Seqnos above are used again for new rows, which the next opening must not take for purged ones.
-                self._purge_seqno = self.high_seqno
+                self.purge_seqno = self.high_seqno
                 with suppress(StoreError):  # the next change of the metadata writes it too
                     self._host.metadata_changed(self)
             reached = self.high_seqno

@@ -139,7 +139,7 @@ def test_noops_come_with_time() -> None:
     engine = engine_of()
     talker = reader_of(engine)
     assert talker.session.dcp is not None
-    assert talker.session.dcp.next_timeout() == 120.0
+    assert talker.session.dcp.wake_at == 120.0
     pass_time(engine, 20.0)
     talker.session.dcp.handle_timeout(engine.now)
     assert [frame.opcode for frame in talker.collect()] == [Opcode.DCP_NOOP]

@@ -47,7 +47,8 @@ class Due:
         self.close_reason: str | None = None
         self._gives_up_after = gives_up_after
 
-    def next_timeout(self) -> float | None:
+    @property
+    def wake_at(self) -> float | None:
         return None if self.close_reason else 0.0
 
     def handle_timeout(self, now: float) -> None:

@@ -56,13 +56,11 @@ def test_turns_out_of_turn_do_not_multiply():
 class Always:
     """A DCP machine that always has more, and a transport that takes it; each look at its data takes its time."""
 
-    name, close_reason, has_output = "always", None, True
+    name, close_reason, has_output, wake_at = "always", None, True, None
 
     def __init__(self, spend: Callable[[float], None]) -> None:
         self.asked: list[int] = []
         self._spend = spend
-
-    def next_timeout(self) -> None: ...
 
     def data_to_send(self, max_bytes: int, now: float) -> list[bytes]:
         self.asked.append(max_bytes)

@@ -1,7 +1,7 @@
 """The machines of the protocol: which message is legal when, and what answers it. Sans-IO.
 
 A node has one machine for each DCP connection: a `ProducerConnection` if it sends history, a `ConsumerConnection` if it
-receives some. The shell passes each frame to `handle(frame, now)` and sends what `data_to_send` returns; `next_timeout`
+receives some. The shell passes each frame to `handle(frame, now)` and sends what `data_to_send` returns; `wake_at`
 and `handle_timeout` replace the clock. A `close_reason` asks the shell to close the connection. The bucket behind both
 machines is an interface (`bucket`), which the node implements.
 

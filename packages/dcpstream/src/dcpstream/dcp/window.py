@@ -1,4 +1,4 @@
-"""Flow control of one connection, seen from both ends: plain integers, no messages.
+"""Flow control of one connection, seen from both ends, and its pauses: plain numbers, no messages.
 
 The consumer names the size of its buffer. The producer counts every message of a stream with its header, as it was sent
 (`ProducerWindow`); NOOPs and answers do not count. A message may start while fewer bytes than the buffer are
@@ -22,9 +22,13 @@ from dcpstream.wire.messages import FLOW_CONTROLLED
 __all__ = [
     "ACK_FRACTION",
     "ACK_INTERVAL_S",
+    "BUFFER_FULL",
     "CONSUMER_BUFFER_BYTES",
+    "INITIALIZING",
+    "NOTHING_TO_SAY",
     "PREPARE_EXTRA_BYTES",
     "ConsumerWindow",
+    "Pause",
     "ProducerWindow",
     "counted_bytes",
 ]
@@ -43,6 +47,9 @@ PREPARE_EXTRA_BYTES = 2
 
 _PREPARE = int(Opcode.DCP_PREPARE)
 
+BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY = "BufferLogFull", "Initializing", "ReadyListEmpty"
+"""Reasons of a pause, with the server's names, in its order."""
+
 
 def counted_bytes(opcode: int, size: int) -> int:
     """The bytes that a producer's request of this size counts."""
@@ -58,26 +65,23 @@ class ProducerWindow:
         buffer_bytes: the consumer's buffer; 0 means that there is no limit.
         outstanding_bytes: sent and not acknowledged.
         acked_bytes: the sum of all acknowledgements, even if they exceeded what was outstanding.
+        is_full: whether no message that counts may start now.
         stuck_since: when the window last moved while it was full; None while it is not full.
     """
 
-    __slots__ = ("acked_bytes", "buffer_bytes", "outstanding_bytes", "stuck_since")
+    __slots__ = ("acked_bytes", "buffer_bytes", "is_full", "outstanding_bytes", "stuck_since")
 
     def __init__(self) -> None:
         self.buffer_bytes = 0
         self.outstanding_bytes = 0
         self.acked_bytes = 0
+        self.is_full = False
         self.stuck_since: float | None = None
 
     @property
     def is_enabled(self) -> bool:
         """Whether there is a limit."""
         return self.buffer_bytes > 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no message that counts may start now."""
-        return 0 < self.buffer_bytes <= self.outstanding_bytes
 
     @property
     def credit_bytes(self) -> int | None:
@@ -91,18 +95,26 @@ class ProducerWindow:
         self.buffer_bytes = size_bytes
         if not size_bytes:
             self.outstanding_bytes = self.acked_bytes = 0
+        self.is_full = 0 < size_bytes <= self.outstanding_bytes
 
     def sent(self, count_bytes: int) -> None:
         """Messages that count were sent. They are counted without a limit too, because one may be set later."""
-        self.outstanding_bytes += count_bytes
+        outstanding = self.outstanding_bytes = self.outstanding_bytes + count_bytes
+        self.is_full = 0 < self.buffer_bytes <= outstanding
 
-    def acknowledged(self, count_bytes: int) -> None:
+    def acknowledged(self, count_bytes: int, now: float) -> None:
         """The consumer acknowledged bytes; more than are outstanding count as all of them."""
         if self.buffer_bytes:
-            self.outstanding_bytes -= min(count_bytes, self.outstanding_bytes)
+            outstanding = self.outstanding_bytes
+            outstanding = self.outstanding_bytes = outstanding - count_bytes if count_bytes < outstanding else 0
+            self.is_full = self.buffer_bytes <= outstanding
             self.acked_bytes += count_bytes
+        if self.is_full:
+            self.watch(now, has_moved=count_bytes > 0)
+        else:
+            self.stuck_since = None
 
-    def watch(self, now: float, *, has_moved: bool) -> None:
+    def watch(self, now: float, *, has_moved: bool = False) -> None:
         """Note since when the window has been full without moving."""
         if not self.is_full:
             self.stuck_since = None
@@ -172,3 +184,42 @@ class ConsumerWindow:
         self.acked_bytes += freed
         self._last_ack = now
         return freed
+
+
+class Pause:
+    """The times in which a connection sent nothing.
+
+    Args:
+        now: seconds of a monotonic clock.
+        reason: the reason of the first pause.
+
+    Attributes:
+        counts: reason → pauses that have ended.
+        durations_s: reason → their duration, summed up.
+        reason: the reason of the present pause.
+    """
+
+    def __init__(self, now: float, reason: str = NOTHING_TO_SAY) -> None:
+        self.counts = dict.fromkeys((BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY), 0)
+        self.durations_s = dict.fromkeys(self.counts, 0.0)
+        self.reason = reason
+        self._since = self._now = now
+
+    def passed(self, now: float, *, is_over: bool, reason: str = NOTHING_TO_SAY) -> None:
+        """Time has passed.
+
+        Args:
+            now: seconds of a monotonic clock.
+            is_over: something was sent.
+            reason: the reason of the pause that begins or goes on now.
+        """
+        self._now = now
+        if is_over or reason != self.reason:
+            self.counts[self.reason] += 1
+            self.durations_s[self.reason] += self.current_s
+            self.reason, self._since = reason, now
+
+    @property
+    def current_s(self) -> float:
+        """Duration of the present pause, as of the last call of `passed`."""
+        return self._now - self._since

@@ -1,13 +1,22 @@
-"""The windows of both ends: plain integers."""
+"""The windows of both ends, and their pauses: plain numbers."""
 
-from dcpstream.dcp.window import ACK_INTERVAL_S, ConsumerWindow, ProducerWindow, counted_bytes
+from dcpstream.dcp.window import (
+    ACK_INTERVAL_S,
+    BUFFER_FULL,
+    INITIALIZING,
+    NOTHING_TO_SAY,
+    ConsumerWindow,
+    Pause,
+    ProducerWindow,
+    counted_bytes,
+)
 from dcpstream.wire import MAX_FRAME_BYTES, Opcode
 
 
 def test_without_a_buffer_nothing_is_full_and_nothing_is_acknowledged():
     window = ProducerWindow()
     window.sent(10**12)
-    window.acknowledged(5)
+    window.acknowledged(5, 0.0)
     assert (window.is_enabled, window.is_full, window.credit_bytes) == (False, False, None)
     assert (window.outstanding_bytes, window.acked_bytes) == (10**12, 0)
 
@@ -17,7 +26,7 @@ def test_what_was_sent_before_the_buffer_was_set_is_outstanding():
     window.sent(300)
     window.set_buffer(200)
     assert window.is_full
-    window.acknowledged(150)
+    window.acknowledged(150, 0.0)
     assert window.credit_bytes == 50
 
 
@@ -28,9 +37,9 @@ def test_a_message_may_start_below_the_limit_and_overshoot_it():
     assert (window.is_full, window.credit_bytes) == (False, 1)
     window.sent(50)
     assert (window.is_full, window.credit_bytes) == (True, 0)
-    window.acknowledged(49)
+    window.acknowledged(49, 0.0)
     assert window.is_full
-    window.acknowledged(1)
+    window.acknowledged(1, 0.0)
     assert (window.is_full, window.credit_bytes) == (False, 1)
 
 
@@ -38,9 +47,9 @@ def test_too_much_acknowledged_frees_all_and_is_counted_as_it_was_said():
     window = ProducerWindow()
     window.set_buffer(100)
     window.sent(150)
-    window.acknowledged(1_000_000)
+    window.acknowledged(1_000_000, 0.0)
     assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_000)
-    window.acknowledged(7)
+    window.acknowledged(7, 0.0)
     assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_007)
 
 
@@ -109,3 +118,17 @@ def test_a_prepare_counts_two_bytes_more_and_a_noop_none():
         102,
         0,
     ]
+
+
+def test_each_pause_counts_for_the_reason_that_it_had():
+    pause = Pause(10.0, INITIALIZING)
+    pause.passed(11.0, is_over=False, reason=INITIALIZING)
+    assert (pause.counts[INITIALIZING], pause.current_s, pause.reason) == (0, 1.0, INITIALIZING)
+    pause.passed(12.0, is_over=False, reason=BUFFER_FULL)
+    assert (pause.counts[INITIALIZING], pause.durations_s[INITIALIZING], pause.current_s) == (1, 2.0, 0.0)
+    assert pause.reason == BUFFER_FULL
+    pause.passed(15.0, is_over=True)
+    assert (pause.counts[BUFFER_FULL], pause.durations_s[BUFFER_FULL]) == (1, 3.0)
+    pause.passed(16.0, is_over=True)
+    pause.passed(18.0, is_over=True)
+    assert (pause.counts[NOTHING_TO_SAY], pause.durations_s[NOTHING_TO_SAY]) == (2, 3.0)

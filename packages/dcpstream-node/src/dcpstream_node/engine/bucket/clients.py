@@ -52,7 +52,8 @@ class DcpConnection(Protocol):
         """Change how long the peer may be silent."""
         ...
 
-    def next_timeout(self) -> float | None:
+    @property
+    def wake_at(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds."""
         ...
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.runtime import Random, new_vbuuid
@@ -58,6 +59,11 @@ class Fetcher(Protocol):
     def has_fetched(self, vbid: int, after_seqno: int) -> bool:
         """Whether what follows that seqno was just fetched; true once."""
         ...
+
+
+def _of_log(name: str, what: str) -> Any:
+    """A fact of the vbucket's history. Streams read some for each message, and a method would cost more than that."""
+    return property(attrgetter(f"log.{name}"), doc=what)
 
 
 class VBucket:
@@ -138,35 +144,12 @@ class VBucket:
 
     # ------------------------------------------------------------------------------------- what a producer asks for
 
-    @property
-    def state(self) -> VbucketState:
-        """The role of this copy."""
-        return self.log.state
-
-    @property
-    def high_seqno(self) -> int:
-        """The last seqno given."""
-        return self.log.high_seqno
-
-    @property
-    def persisted_seqno(self) -> int:
-        """The last seqno that survives a crash."""
-        return self.log.persisted_seqno
-
-    @property
-    def purge_seqno(self) -> int:
-        """Tombstones up to here may be gone."""
-        return self.log.purge_seqno
-
-    @property
-    def failover_log(self) -> FailoverLog:
-        """The branches, newest first."""
-        return self.log.failover_log
-
-    @property
-    def snapshot(self) -> SnapshotRange:
-        """The snapshot that covers the last item; (high, high) on an active copy."""
-        return self.log.snapshot
+    state: VbucketState = _of_log("state", "The role of this copy.")
+    high_seqno: int = _of_log("high_seqno", "The last seqno given.")
+    persisted_seqno: int = _of_log("persisted_seqno", "The last seqno that survives a crash.")
+    purge_seqno: int = _of_log("purge_seqno", "Tombstones up to here may be gone.")
+    failover_log: FailoverLog = _of_log("failover_log", "The branches, newest first.")
+    snapshot: SnapshotRange = _of_log("snapshot", "The snapshot that covers the last item; (high, high) if active.")
 
     def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
         """The last seqno in one of these collections."""
@@ -347,7 +330,9 @@ class VBucket:
 
     def checkpoint_after(self, seqno: int) -> int | None:
         """The start of the next checkpoint above `seqno`; None if none is remembered."""
-        return next((start for start in self._checkpoints if start > seqno), None)
+        if not self._checkpoints or self._checkpoints[-1] <= seqno:
+            return None  # most often
+        return next(start for start in self._checkpoints if start > seqno)
 
     def age_memory(self) -> None:
         """Move the start of memory behind old, persisted items; called after a commit."""

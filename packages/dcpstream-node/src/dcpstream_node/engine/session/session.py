@@ -811,7 +811,7 @@ class Session:
                     self.close(dcp.close_reason)
         elif self.output.is_held:
             out = self.take_output()
-        wake_at = None if dcp is None else dcp.next_timeout()
+        wake_at = None if dcp is None else dcp.wake_at
         return Step(out, self._wants(wants_turn=wants_turn), 0, self._needed, wake_at)
 
     def _wants(self, *, wants_turn: bool) -> Wants:

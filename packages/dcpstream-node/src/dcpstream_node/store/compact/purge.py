@@ -61,11 +61,11 @@ def _purge(vbucket: VBucketLog, going: Sequence[tuple[bytes, int]], truncations:
         before = vbucket.purge_seqno
     # The metadata first: after a crash in between, the next opening purges the rows up to the purge seqno.
     highest = max(seqno for _, seqno in going)
-    vbucket.purge_seqno = max(before, highest)
+    vbucket.set_purge_seqno(max(before, highest))
     with vbucket.lock:
         if vbucket.rows.truncations == truncations:
             return vbucket.rows.purge(going)
-    vbucket.purge_seqno = before
+    vbucket.set_purge_seqno(before)
     return 0
 
 

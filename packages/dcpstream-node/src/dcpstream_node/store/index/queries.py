@@ -130,13 +130,12 @@ def _fitting(table: RowTable, first: int, step: int, offsets: Places, max_bytes:
     return count
 
 
-def within(limit: int, runs: Places, starts: Places, seqnos: U64s) -> tuple[Places, Places, U64s]:
-    """The rows of a single run that end in its first `limit` bytes; all of them if none does."""
-    begin, end = runs.tolist()
+def within(limit: int, begin: int, end: int, starts: Places, seqnos: U64s) -> tuple[int, Places, U64s]:
+    """The rows of the run [begin, end) that end in its first `limit` bytes, and their end; all if none does."""
     count = int(starts.searchsorted(limit, "right")) - 1
     if end - begin <= limit or count < 1:
-        return runs, starts, seqnos
-    return np.array((begin, begin + int(starts[count]))), starts[:count], seqnos[:count]
+        return end, starts, seqnos
+    return begin + int(starts[count]), starts[:count], seqnos[:count]
 
 
 def covering(runs: Places) -> list[tuple[int, int]]:

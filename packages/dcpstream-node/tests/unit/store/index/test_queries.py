@@ -91,9 +91,9 @@ def test_nothing_is_found_in_a_table_without_rows(native: ModuleType) -> None:
     ("limit", "rows"), [(-5, 3), (0, 3), (9, 3), (10, 1), (29, 1), (30, 2), (59, 2), (60, 3), (1000, 3)]
 )
 def test_the_first_rows_of_a_run(limit: int, rows: int) -> None:
-    runs, starts, seqnos = np.array([100, 160]), np.array([0, 10, 30]), np.array([4, 5, 9], np.uint64)
-    shorter, *columns = within(limit, runs, starts, seqnos)
-    assert shorter.tolist() == [100, [100, 110, 130, 160][rows]]
+    starts, seqnos = np.array([0, 10, 30]), np.array([4, 5, 9], np.uint64)
+    end, *columns = within(limit, 100, 160, starts, seqnos)
+    assert end == [100, 110, 130, 160][rows]
     assert [column.tolist() for column in columns] == [[0, 10, 30][:rows], [4, 5, 9][:rows]]
 
 

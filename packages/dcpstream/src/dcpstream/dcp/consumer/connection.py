@@ -45,8 +45,7 @@ from dcpstream.dcp.refusals import (
     unknown_place,
     without_map,
 )
-from dcpstream.dcp.stats import Pause
-from dcpstream.dcp.window import ConsumerWindow, counted_bytes
+from dcpstream.dcp.window import ConsumerWindow, Pause, counted_bytes
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
@@ -444,7 +443,8 @@ class ConsumerConnection:
         self.pause.passed(now, is_over=bool(out))
         return out
 
-    def next_timeout(self) -> float | None:
+    @property
+    def wake_at(self) -> float | None:
         """The time at which `handle_timeout` must be called, for an acknowledgement or to give the producer up."""
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None

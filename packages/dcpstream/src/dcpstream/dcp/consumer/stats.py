@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.consumer.stream import ConsumerStream
 from dcpstream.dcp.controls import CHANGE_STREAMS, FLATBUFFERS
-from dcpstream.dcp.stats import NOTHING_TO_SAY, milliseconds, stat_text
+from dcpstream.dcp.stats import milliseconds, stat_text
+from dcpstream.dcp.window import NOTHING_TO_SAY
 from dcpstream.model import MAX_SEQNO
 
 __all__ = ["consumer_stats"]

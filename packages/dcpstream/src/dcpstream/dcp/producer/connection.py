@@ -37,7 +37,7 @@ from dcpstream.dcp.producer.privilege import StreamAccess, everything
 from dcpstream.dcp.producer.requests import StreamMaker
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.dcp.producer.rollback import Rollback
-from dcpstream.dcp.producer.stream import ProducerStream, enough_of
+from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.dcp.refusals import (
     ALREADY_OPEN,
@@ -48,8 +48,14 @@ from dcpstream.dcp.refusals import (
     stream_id_of,
     without_map,
 )
-from dcpstream.dcp.stats import BUFFER_FULL, INITIALIZING, NOTHING_TO_SAY, Pause
-from dcpstream.dcp.window import PREPARE_EXTRA_BYTES, ProducerWindow
+from dcpstream.dcp.window import (
+    BUFFER_FULL,
+    INITIALIZING,
+    NOTHING_TO_SAY,
+    PREPARE_EXTRA_BYTES,
+    Pause,
+    ProducerWindow,
+)
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.by_message import ByMessage
@@ -74,6 +80,9 @@ __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NOT_MY_VBUCKET = Refusal(Status.NOT_MY_VBUCKET)
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
+
+SMALL_REST_BYTES = 32 * 1024
+"""The last bytes of a much larger room stay empty: to read a few messages from the store would cost too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,7 @@ class ProducerConnection:
         window: the consumer's buffer.
         drops_when_stuck: whether a buffer that stays full ends the connection.
         bytes_sent: all messages of streams; neither answers nor NOOPs.
+        wake_at: when `handle_timeout` must be called at the latest, as of the last event that made it earlier; or None.
         opened_at, last_sent_at, last_received_at: seconds of the monotonic clock.
         pause: the times in which nothing was sent.
     """
@@ -179,6 +189,7 @@ class ProducerConnection:
             cursor_dropping="replication" not in name,
         )
         self.window = ProducerWindow()
+        self.wake_at: float | None = None
         self.drops_when_stuck = re.search(limits.stuck_names, name) is not None
         self.noop = NoopTimer(now, limits.idle_timeout_s)
         self.has_collections = Feature.COLLECTIONS in features
@@ -244,12 +255,12 @@ class ProducerConnection:
         if control_of(frame.key, settings.release) is CONTROLS[BUFFER_SIZE.encode()]:
             self.window.set_buffer(settings.buffer_bytes)
         self._answer(frame)
+        self._set_wake_time()
 
     @_HANDLERS.of(BufferAck)
     def _handle_buffer_ack(self, frame: Frame) -> None:
         (count_bytes,) = BufferAck.unpack(frame)
-        self.window.acknowledged(count_bytes)
-        self.window.watch(self.last_received_at, has_moved=count_bytes > 0)
+        self.window.acknowledged(count_bytes, self.last_received_at)
 
     @_HANDLERS.of(GetFailoverLog)
     def _handle_failover_log(self, frame: Frame) -> None:
@@ -320,6 +331,7 @@ class ProducerConnection:
     def _handle_response(self, frame: Frame) -> None:
         """Take an answer of the client. A takeover waits for some; the others are tolerated or end the connection."""
         if frame.opcode == Opcode.DCP_NOOP and self.noop.answered(frame.opaque):
+            self._set_wake_time()
             return
         answers = ANSWERS.get(frame.opcode)
         if answers is not None and answers.are_awaited:
@@ -341,7 +353,7 @@ class ProducerConnection:
         Returns: whether a stream is queued.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.has_unread_rows:
+            if stream.last_read_seqno < stream.view.high_seqno:  # after a commit it usually has read all
                 self._queue(stream)
         return bool(self._ready)
 
@@ -401,7 +413,7 @@ class ProducerConnection:
         ready, window = self._ready, self.window
         is_sequential = self.settings.backfill_order == "sequential"
         turn_bytes = min(int(self.limits.turn_bytes * TURN_FACTORS[self.settings.priority]), max_bytes)
-        enough = enough_of(max_bytes)
+        enough, enough_of_turn = _enough_of(max_bytes), _enough_of(turn_bytes)
         while ready and made < enough:
             credit = window.credit_bytes
             if credit == 0:
@@ -410,7 +422,7 @@ class ProducerConnection:
                 break
             stream = ready.popleft()
             prepares = stream.prepares_sent
-            pieces = stream.produce(credit, turn_bytes)
+            pieces = stream.produce(credit, turn_bytes, enough_of_turn)
             size = sum(map(len, pieces))
             window.sent(size + PREPARE_EXTRA_BYTES * (stream.prepares_sent - prepares))
             made += size
@@ -425,22 +437,23 @@ class ProducerConnection:
             else:
                 ready.append(stream)
         self._unseen.clear()
-        window.watch(now, has_moved=False)
+        window.watch(now)
         is_stopped = bool(ready) and window.is_full
         self.pause.passed(now, is_over=bool(out), reason=BUFFER_FULL if is_stopped else NOTHING_TO_SAY)
         if out:
             self.last_sent_at = now
+        if self.drops_when_stuck:
+            self._set_wake_time()
         return out
 
     def set_idle_timeout(self, seconds: float) -> None:
         """Change how long the client may be silent."""
         self.noop.silence.limit_s = seconds
+        self._set_wake_time()
 
-    def next_timeout(self) -> float | None:
-        """The time at which `handle_timeout` must be called, or None."""
-        if self.close_reason is not None:
-            return None
-        return earliest(self.noop.next_timeout, self._takeovers.next_timeout, self._stuck_deadline)
+    def _set_wake_time(self) -> None:
+        """Something may be due earlier than before, or was carried out."""
+        self.wake_at = earliest(self.noop.next_timeout, self._takeovers.next_timeout, self._stuck_deadline)
 
     @property
     def _stuck_deadline(self) -> float | None:
@@ -462,6 +475,7 @@ class ProducerConnection:
         opaque = self.noop.poll(now)
         if opaque is not None:
             self._answers.append(DcpNoop.pack(opaque=opaque))
+        self._set_wake_time()
 
     # ----------------------------------------------------------------------------------------------------- helpers
 
@@ -491,6 +505,7 @@ class ProducerConnection:
         self._stream_count += 1
         if stream.is_takeover:
             self._takeovers.begin(stream, self.last_received_at)
+            self._set_wake_time()
 
     def _discard(self, stream: ProducerStream) -> None:
         """Remove a stream without sending anything more of it."""
@@ -523,6 +538,7 @@ class ProducerConnection:
     def _drop(self, reason: str) -> None:
         if self.close_reason is None:
             self.close_reason = reason
+            self.wake_at = None
             self.closed()
             self._answers.clear()
             self._ready.clear()
@@ -573,6 +589,11 @@ class ProducerConnection:
             if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
                 number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
                 yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
+
+
+def _enough_of(max_bytes: int) -> int:
+    """The number of bytes that fill a room of `max_bytes`; see `SMALL_REST_BYTES`."""
+    return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
 _HANDLERS.require(sent_by(Side.CONSUMER))

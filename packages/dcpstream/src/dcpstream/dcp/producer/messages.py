@@ -58,10 +58,12 @@ class StreamMessages:
         "_checkpoint_seqno",
         "_first_start",
         "_framing",
+        "_has_marker_v22",
         "_history",
+        "_is_sync_replication",
         "_is_takeover",
         "_opaque",
-        "_settings",
+        "_shows_prepares",
         "_view",
         "is_first_marker",
         "last_snapshot_end",
@@ -87,7 +89,9 @@ class StreamMessages:
         self._first_start = first_start
         self._history = history
         self._is_takeover = is_takeover
-        self._settings = settings
+        self._shows_prepares = settings.sync_writes
+        self._has_marker_v22 = settings.has_marker_v22
+        self._is_sync_replication = settings.is_sync_replication
         self._checkpoint_seqno: int | None = None
         self.is_first_marker = True
         self.last_snapshot_end = 0
@@ -133,21 +137,22 @@ class StreamMessages:
         if self._history is not None:
             flags |= self._history.flags(is_disk=is_disk)
         durable = view.durability
-        if durable is not None and is_plain and not self._settings.sync_writes:
+        if durable is not None and is_plain and not self._shows_prepares:
             start = durable.first_visible_after(position) or start
         if self.is_first_marker:
             start = self._first_start
             self.is_first_marker = False
         self.last_snapshot_end = end
+        has_v22 = is_disk and self._has_marker_v22
+        if not (has_v22 or self._is_sync_replication):
+            return self.pack(SnapshotMarker, start, end, flags)
         visible = end if durable is None else durable.visible_seqno(end)
         completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
-        if self._settings.has_marker_v22 and is_disk:
+        if has_v22:
             prepared = 0 if durable is None else durable.high_prepared_seqno
             purged = view.purge_seqno
             return self.pack(SnapshotMarkerV22, start, end, flags, visible, completed, purged, prepared)
-        if self._settings.is_sync_replication:
-            return self.pack(SnapshotMarkerV2, start, end, flags, visible, completed)
-        return self.pack(SnapshotMarker, start, end, flags)
+        return self.pack(SnapshotMarkerV2, start, end, flags, visible, completed)
 
     def out_of_order_start(self, end: int) -> bytes:
         """Begin an out-of-order snapshot up to `end`; it has no marker."""

@@ -1,15 +1,16 @@
 """The privilege DcpStream: whether a user may stream a bucket, a scope or single collections.
 
-The producer asks when a stream is requested, and again before each marker, so that a privilege taken away ends the
-stream. The producer knows collections by their ids and knows nothing of users; the node answers.
+The producer asks when a stream is requested. It asks again before a marker if the answer may have changed, so that a
+privilege taken away ends the stream. The producer knows collections by their ids and knows nothing of users; the node
+answers.
 
 Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (checkPrivileges), docs/rbac.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.dcp.refusals import Refusal, unknown_place
@@ -26,13 +27,31 @@ class Access(Enum):
     INVISIBLE = "not granted, as no other privilege is; the user is not told that the place exists"
 
 
-StreamAccess = Callable[[int | None, int | None], Access]
-"""(scope id, collection id) → access; a collection alone has scope None, the bucket has both None."""
+class StreamAccess(Protocol):
+    """The access of a user to a bucket's history."""
+
+    def basis(self) -> object:
+        """A value that differs from an earlier one if an answer of `at` may differ."""
+        ...
+
+    def at(self, scope_id: int | None, collection_id: int | None) -> Access:
+        """The access to a place; a collection alone has scope None, the bucket has both None."""
+        ...
 
 
-def everything(scope_id: int | None, collection_id: int | None) -> Access:
+class _Everything:
     """The access of a user with every privilege."""
-    return Access.GRANTED
+
+    def basis(self) -> None:
+        """None: the answer never changes."""
+
+    def at(self, scope_id: int | None, collection_id: int | None) -> Access:
+        """The privilege is granted everywhere."""
+        return Access.GRANTED
+
+
+everything: StreamAccess = _Everything()
+"""The access of a user with every privilege."""
 
 
 def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) -> Refusal | None:
@@ -44,12 +63,12 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
     """
     ids = wanted.collection_ids
     if wanted.scope_id is not None:
-        found = [access(wanted.scope_id, None)]
+        found = [access.at(wanted.scope_id, None)]
         unknown = Status.UNKNOWN_SCOPE
     elif ids is None:
-        return None if access(None, None) is Access.GRANTED else Refusal(Status.EACCESS)
+        return None if access.at(None, None) is Access.GRANTED else Refusal(Status.EACCESS)
     else:
-        found = [access(None, number) for number in sorted(ids)]
+        found = [access.at(None, number) for number in sorted(ids)]
         unknown = Status.UNKNOWN_COLLECTION
     if Access.INVISIBLE in found:
         return unknown_place(unknown, manifest_uid)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dcpstream.dcp.bucket import HistorySource, VBucketView
+from dcpstream.dcp.bucket import DurableWrites, HistorySource, VBucketView
 from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.change_history import ChangeHistory
 from dcpstream.dcp.producer.messages import StreamMessages, count_of, last_seqno_of
@@ -46,7 +46,7 @@ from dcpstream.model import VbucketState
 from dcpstream.wire import Opcode, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.messages.dcp import SeqnoAdvanced, SetVbucketState, StreamEnd
-from dcpstream.wire.stored.block import BlockKind, events_of, seqnos_of
+from dcpstream.wire.stored.block import BlockKind, FrameBlock, events_of, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
@@ -54,22 +54,20 @@ from dcpstream.wire.stored.rendering import render
 __all__ = ["ProducerStream"]
 
 _NO_COMMITS: Mapping[int, int] = MappingProxyType({})
+# Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every block needs some.
+_BACKFILLING = StreamState.BACKFILLING
+_IN_MEMORY = StreamState.IN_MEMORY
+_COUNTED = int(BlockKind.SYSTEM_EVENT | BlockKind.PREPARE)
+_SYSTEM_EVENT, _PREPARE = int(BlockKind.SYSTEM_EVENT), int(BlockKind.PREPARE)
+
 OUT_OF_ORDER_WITH_END = "true_with_seqno_advanced"
 """A value of `enable_out_of_order_snapshots`: the client wants a SEQNO_ADVANCED to the snapshot's end."""
-
-SMALL_REST_BYTES = 32 * 1024
-"""The last bytes of a much larger room stay empty: to read a few messages from the store would cost too much."""
 
 LOOKAHEAD_BYTES = 256 * 1024
 """Bytes that a filtered stream reads to find the first and last message of its snapshot from memory."""
 
 SKIPPED_MESSAGES_MAX = 10_000
 """Messages that a filter may leave out in a row before a SEQNO_ADVANCED: the server's dcp_backfill_antilag_interval."""
-
-
-def enough_of(max_bytes: int) -> int:
-    """The number of bytes that fill a room of `max_bytes`; see `SMALL_REST_BYTES`."""
-    return max_bytes - SMALL_REST_BYTES if max_bytes > 4 * SMALL_REST_BYTES else max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class ProducerStream:
         view: the vbucket.
         source: its bucket, for the manifest.
         terms: the request, and the answer to it.
-        access: what the user may stream; asked again before each marker.
+        access: what the user may stream; asked again before a marker, if it may have changed since.
         buffers: memory that blocks are copied to; fresh memory by default.
 
     Attributes:
@@ -138,6 +136,7 @@ class ProducerStream:
 
     __slots__ = (
         "_access",
+        "_access_basis",
         "_buffers",
         "_filter",
         "_history",
@@ -215,8 +214,9 @@ class ProducerStream:
             is_takeover=self.is_takeover,
             settings=settings,
         )
-        self._filter = LiveFilter(wanted, source.manifest)
+        self._filter = None if wanted.collection_ids is None else LiveFilter(wanted, source.manifest)
         self._access = access
+        self._access_basis: object = None
         self._is_disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purge = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._purge_seqno = view.purge_seqno
@@ -242,7 +242,7 @@ class ProducerStream:
     @property
     def is_backfilling(self) -> bool:
         """Whether it reads a disk snapshot."""
-        return self.state is StreamState.BACKFILLING
+        return self.state is _BACKFILLING
 
     @property
     def is_takeover(self) -> bool:
@@ -265,7 +265,7 @@ class ProducerStream:
         """Whether the stream has ended for a server, which may still send what it has queued."""
         if self.end_reason is not None:
             return True
-        snapshot, is_from_memory = self._snapshot, self.state is StreamState.IN_MEMORY
+        snapshot, is_from_memory = self._snapshot, self.state is _IN_MEMORY
         return snapshot is not None and is_from_memory and snapshot.limit >= self.accepted.end_seqno
 
     def marker_answered(self) -> None:
@@ -290,11 +290,6 @@ class ProducerStream:
         self._messages.role_changed()
         self._go(StreamEvent.STATE_ANSWERED)
 
-    @property
-    def has_unread_rows(self) -> bool:
-        """Whether the vbucket has rows that the stream has not read; after a commit it usually has not."""
-        return self.last_read_seqno < self.view.high_seqno
-
     def end(self, reason: int) -> None:
         """End the stream: its next and last message is a STREAM_END with this reason, or with an earlier one."""
         self._snapshot, self._kept = None, b""
@@ -309,7 +304,7 @@ class ProducerStream:
         if self.end_reason is not None:
             return
         snapshot, kept = self._snapshot, self._kept
-        is_from_memory = self.state in (StreamState.IN_MEMORY, StreamState.TAKEOVER_SEND)
+        is_from_memory = self.state in (_IN_MEMORY, StreamState.TAKEOVER_SEND)
         self.end(reason)
         if is_from_memory:
             self._snapshot, self._kept = snapshot, kept
@@ -329,22 +324,22 @@ class ProducerStream:
 
     # ------------------------------------------------------------------------------------------------- what to send
 
-    def produce(self, credit: int | None, max_bytes: int) -> list[Buffer]:
+    def produce(self, credit: int | None, max_bytes: int, enough: int) -> list[Buffer]:
         """The messages that may be sent now; empty if there are none until the vbucket changes.
 
         Args:
             credit: messages may start within this many bytes; None without flow control. Not 0.
             max_bytes: a soft limit: the result may exceed it by one message.
+            enough: no further message is made once there are this many bytes.
         """
         out: list[Buffer] = []
         made = 0
-        enough = enough_of(max_bytes)
         self.is_waiting = False
-        before = self.prepares_sent
+        last = None if credit is None else credit + PREPARE_EXTRA_BYTES * self.prepares_sent
+        rest = credit
         while made < enough and not self.is_finished:
-            rest = credit
-            if rest is not None:
-                rest -= made + PREPARE_EXTRA_BYTES * (self.prepares_sent - before)
+            if last is not None:
+                rest = last - made - PREPARE_EXTRA_BYTES * self.prepares_sent
                 if rest <= 0:
                     break
             piece = self._next_piece(max_bytes - made, rest)
@@ -374,13 +369,12 @@ class ProducerStream:
             self.end(StreamEndReason.BACKFILL_FAILED)
             return b""
 
-    def _was_purged(self, base_seqno: int) -> bool:
-        """Whether deletions that the client has not seen were purged since the stream was accepted.
+    def _lacks(self, purge_seqno: int, base_seqno: int) -> bool:
+        """Whether the client has not seen deletions that were purged since the stream was accepted.
 
         A client that had nothing when its present snapshot began cannot miss a deletion.
         """
-        purge = self.view.purge_seqno
-        return purge > self._purge_seqno and base_seqno > 0 and self.last_read_seqno < purge and not self._ignores_purge
+        return base_seqno > 0 and self.last_read_seqno < purge_seqno and not self._ignores_purge
 
     def _open_snapshot(self) -> Buffer | None:
         """Announce the part of the log that lies above the position."""
@@ -388,17 +382,17 @@ class ProducerStream:
         if position >= self.accepted.end_seqno:
             self.end(StreamEndReason.OK)
             return b""
-        if self._was_purged(position):
+        if view.purge_seqno > self._purge_seqno and self._lacks(view.purge_seqno, position):
             self.end(StreamEndReason.ROLLBACK)
             return b""
         is_disk_only = self._is_disk_only
         limit = view.persisted_seqno if is_disk_only else view.high_seqno
         if limit <= position or (is_disk_only and self.is_takeover):
             return self._wait(limit)
-        if self._access is not everything and refusal_of(self.wanted, self._access, 0) is not None:
+        if self._access is not everything and not self._has_access():
             self.end(StreamEndReason.LOST_PRIVILEGES if self.form.collections else StreamEndReason.OK)
             return b""
-        is_disk = is_disk_only or self._is_out_of_memory(position) or self.is_backfilling
+        is_disk = is_disk_only or self.state is _BACKFILLING or self._is_out_of_memory(position)
         limit = self._reach(position, limit, is_disk=is_disk)
         end = limit
         if not self.form.collections and limit <= view.high_seqno:
@@ -420,7 +414,8 @@ class ProducerStream:
             if self._is_passed_over(position, limit):
                 self.last_read_seqno = limit
                 return b""
-        self._form_durable_writes(is_disk=is_disk)
+        if view.durability is not None and self._settings.sync_writes:
+            self._form_durable_writes(view.durability, is_disk=is_disk)
         packs_deletions = is_disk and self.form.snappy != "none" and self.form.user_xattrs_on_delete
         only_keys = is_disk and self._settings.sends_only_keys_from_disk
         if (packs_deletions, only_keys) != (self.form.packs_deletions, self.form.only_keys):
@@ -430,6 +425,16 @@ class ProducerStream:
         if is_out_of_order:
             return self._messages.out_of_order_start(end)
         return self._messages.marker(position, end, is_disk=is_disk)
+
+    def _has_access(self) -> bool:
+        """Whether the user may still have the stream."""
+        basis = self._access.basis()
+        if basis == self._access_basis:
+            return True
+        if refusal_of(self.wanted, self._access, 0) is not None:
+            return False
+        self._access_basis = basis
+        return True
 
     def _wait(self, limit: int) -> Buffer | None:
         """There is nothing to announce now."""
@@ -441,7 +446,7 @@ class ProducerStream:
         if self.is_takeover:
             return self._hand_over()
         self._go(StreamEvent.MEMORY)
-        if self._filter.is_empty and self.view.memory_start_seqno > limit:
+        if self._filter is not None and self._filter.is_empty and self.view.memory_start_seqno > limit:
             self.end(StreamEndReason.FILTER_EMPTY)  # the server notices this at the beginning of a checkpoint
             return b""
         return None
@@ -453,25 +458,18 @@ class ProducerStream:
             boundary = view.checkpoint_after(position + 1)
             if boundary is not None and boundary <= limit:
                 limit = boundary - 1  # each checkpoint is sent in a snapshot of its own
-        if (
-            durable is not None
-            and self._settings.is_sync_replication
-            and not is_disk
-            and self.state is StreamState.IN_MEMORY
-        ):
+        if durable is not None and self._settings.is_sync_replication and not is_disk and self.state is _IN_MEMORY:
             # A prepare is sent to a replica at once, because a client waits for its acknowledgement.
             limit = min(limit, durable.first_hidden_after(position) or limit)
         if view.state is VbucketState.REPLICA and not self._is_disk_only:
             limit = max(limit, view.snapshot.end_seqno)  # a replica's snapshot is consistent at its end only
         return limit if self._history is None else self._history.reach(position, limit, is_disk=is_disk)
 
-    def _form_durable_writes(self, *, is_disk: bool) -> None:
+    def _form_durable_writes(self, durable: DurableWrites, *, is_disk: bool) -> None:
         """Choose the durable writes that this snapshot shows to a stream with sync writes: from disk undecided ones."""
-        durable = self.view.durability
-        if durable is not None and self._settings.sync_writes:
-            completed_seqno = durable.high_completed_seqno if is_disk else 0
-            commits = _NO_COMMITS if is_disk else durable.commits
-            self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
+        completed_seqno = durable.high_completed_seqno if is_disk else 0
+        commits = _NO_COMMITS if is_disk else durable.commits
+        self.form = replace(self.form, durable=DurableForm(commits, completed_seqno))
 
     def _is_out_of_memory(self, position: int) -> bool:
         """Whether the messages after `position` have left memory.
@@ -480,18 +478,14 @@ class ProducerStream:
         """
         if self.state is StreamState.PENDING:
             return position + 1 < self.view.memory_start_seqno
-        return (
-            self.state is StreamState.IN_MEMORY
-            and self._settings.cursor_dropping
-            and position < self.view.evicted_seqno
-        )
+        return self.state is _IN_MEMORY and self._settings.cursor_dropping and position < self.view.evicted_seqno
 
     def _is_passed_over(self, position: int, limit: int) -> bool:
         """Whether a snapshot from memory has nothing for this stream and is not announced.
 
         The first snapshot after a resume is announced: the client may wait for the end of its own snapshot.
         """
-        numbers = self._filter.numbers(self._source.manifest)
+        numbers = self._wanted_numbers()
         durable = None if self._settings.sync_writes else self.view.durability
         if (numbers is None and durable is None) or not self.form.collections or limit > self.view.high_seqno:
             return False
@@ -504,14 +498,17 @@ class ProducerStream:
 
     def _is_plainly_filtered(self, limit: int) -> bool:
         """Whether the filter alone decides which messages of a snapshot from memory up to `limit` are sent."""
+        if self._filter is None:
+            return False
         if self._filter.is_empty:
             return True
-        has_filter = self.wanted.collection_ids is not None and (self.form.collections or self._source.manifest.uid > 0)
+        has_filter = self.form.collections or self._source.manifest.uid > 0
         return has_filter and self.view.durability is None and self._history is None and limit <= self.view.high_seqno
 
     def _open_filtered(self, position: int, limit: int) -> Buffer | None:
         """Announce the messages of (position, limit] that pass the filter, from the first to the last one."""
-        view, numbers = self.view, self._filter.numbers(self._source.manifest)
+        view, numbers = self.view, self._wanted_numbers()
+        assert self._filter is not None, "the stream is filtered"
         assert numbers is not None, "the stream is filtered"
         if self._filter.is_empty:
             self.end(StreamEndReason.FILTER_EMPTY)
@@ -545,7 +542,7 @@ class ProducerStream:
 
     def _may_come_out_of_order(self) -> bool:
         """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
-        ids = self._filter.collection_ids
+        ids = None if self._filter is None else self._filter.collection_ids
         return (
             bool(self._settings.out_of_order)
             and self._messages.is_first_marker
@@ -560,7 +557,8 @@ class ProducerStream:
 
     def _go_sending(self) -> None:
         """Go on from memory."""
-        self._go(StreamEvent.HANDOVER if self.is_takeover else StreamEvent.MEMORY)
+        if self.state is not _IN_MEMORY:
+            self._go(StreamEvent.HANDOVER if self.is_takeover else StreamEvent.MEMORY)
 
     def _hand_over(self) -> bytes | None:
         """Everything was sent: ask for the other copy's next state as soon as everything was received."""
@@ -575,41 +573,49 @@ class ProducerStream:
     def _read_on(self, snapshot: _Snapshot, room: int, credit: int | None) -> Buffer | None:
         """The next messages of the snapshot under way."""
         view, end = self.view, snapshot.end
-        if self._was_purged(snapshot.base):
+        if view.purge_seqno > self._purge_seqno and self._lacks(view.purge_seqno, snapshot.base):
             self.end(StreamEndReason.ROLLBACK)
             return b""
         max_bytes = room if credit is None else min(room, credit)
-        if self._nothing_wanted_until(end):
-            return self._close_snapshot(snapshot)
         after = self.last_read_seqno
+        if after >= end or (self._filter is not None and self._nothing_wanted_until(end)):
+            return self._close_snapshot(snapshot)
         if self._history is None:
             found = view.read(after, end, snapshot_end=end, max_bytes=max_bytes)
         else:
             found = self._history.read(after, end, end, max_bytes, self._source.collections_without_history)
         if found is None:
             return None
-        if self._was_purged(snapshot.base):  # while it was read
+        if view.purge_seqno > self._purge_seqno and self._lacks(view.purge_seqno, snapshot.base):  # while it was read
             self.end(StreamEndReason.ROLLBACK)
             return b""
-        block = found
-        if not block.count:
-            return self._nothing_left(snapshot)
-        if block.kinds & BlockKind.SYSTEM_EVENT:
-            self._filter.coming(events_of(block, 0, block.count))
-            if self._filter.collection_ids != self.form.collection_ids:
-                self.form = replace(self.form, collection_ids=self._filter.collection_ids)
-        if credit is not None and block.kinds & BlockKind.PREPARE:
-            credit = max(1, credit - PREPARE_EXTRA_BYTES * block.count)
-        rendered = render(block, self.opaque, self.form, 0, credit, self._buffers)
-        self.last_read_seqno = int(block.seqnos[rendered.next_index - 1])
-        self._count(rendered.messages, rendered.data, block.kinds)
-        if rendered.messages == rendered.next_index:
+        return self._send(snapshot, found, credit) if len(found.starts) else self._nothing_left(snapshot)
+
+    def _send(self, snapshot: _Snapshot, block: FrameBlock, credit: int | None) -> Buffer:
+        """The messages of a block that was read, as far as the credit reaches."""
+        wanted, end = self._filter, snapshot.end
+        count, kinds = len(block.starts), block.kinds
+        if wanted is not None and kinds & _SYSTEM_EVENT:
+            wanted.coming(events_of(block, 0, count))
+            if wanted.collection_ids != self.form.collection_ids:
+                self.form = replace(self.form, collection_ids=wanted.collection_ids)
+        if credit is not None and kinds & _PREPARE:
+            credit = max(1, credit - PREPARE_EXTRA_BYTES * count)
+        data, next_index, messages = render(block, self.opaque, self.form, 0, credit, self._buffers)
+        self.last_read_seqno = int(block.seqnos[next_index - 1])
+        self.messages_sent += messages
+        if self.state is _BACKFILLING:
+            self.messages_backfilled += messages
+        if kinds & _COUNTED:
+            self._count(data, kinds)
+        if messages == next_index:
             self.last_sent_seqno = self.last_read_seqno
-        elif rendered.messages:
-            self.last_sent_seqno = last_seqno_of(rendered.data)
-        self._skipped = 0 if rendered.messages else self._skipped + rendered.next_index
-        self._filter.passed(events_of(block, 0, rendered.next_index))
-        if self._filter.is_over:
+        elif messages:
+            self.last_sent_seqno = last_seqno_of(data)
+        self._skipped = 0 if messages else self._skipped + next_index
+        if wanted is not None:
+            wanted.passed(events_of(block, 0, next_index))
+        if wanted is not None and wanted.is_over:
             self.end(StreamEndReason.FILTER_EMPTY if self.form.collections else StreamEndReason.OK)
         elif snapshot.is_out_of_order:
             pass  # a message of its own ends it
@@ -617,16 +623,13 @@ class ProducerStream:
             self._snapshot_done(snapshot)
         elif self._skipped >= SKIPPED_MESSAGES_MAX and self.last_read_seqno < end and self.form.collections:
             return self._advanced(self.last_read_seqno)
-        return rendered.data
+        return data
 
-    def _count(self, messages: int, data: Buffer, kinds: int) -> None:
-        """Count messages that are sent, of a block with these kinds."""
-        self.messages_sent += messages
-        if self.is_backfilling:
-            self.messages_backfilled += messages
-        if kinds & BlockKind.SYSTEM_EVENT:
+    def _count(self, data: Buffer, kinds: int) -> None:
+        """Count the events and prepares that are sent, of a block with these kinds."""
+        if kinds & _SYSTEM_EVENT:
             self.events_sent += count_of(data, Opcode.DCP_SYSTEM_EVENT)
-        if kinds & BlockKind.PREPARE:
+        if kinds & _PREPARE:
             self.prepares_sent += count_of(data, Opcode.DCP_PREPARE)
 
     def _nothing_left(self, snapshot: _Snapshot) -> Buffer | None:
@@ -638,11 +641,13 @@ class ProducerStream:
         self.end(self.end_reason)
         return b""
 
+    def _wanted_numbers(self) -> frozenset[int] | None:
+        """The numbers of the wanted collections in the history; None for everything. See `LiveFilter.numbers`."""
+        return None if self._filter is None else self._filter.numbers(self._source.manifest)
+
     def _nothing_wanted_until(self, end: int) -> bool:
         """Whether the log has nothing more for this stream up to `end`, so that it need not be read."""
-        if self.last_read_seqno >= end:
-            return True
-        numbers, view = self._filter.numbers(self._source.manifest), self.view
+        numbers, view = self._wanted_numbers(), self.view
         if numbers is None or end > view.high_seqno:
             return False
         return view.high_seqno_of(numbers) <= self.last_read_seqno
@@ -663,7 +668,7 @@ class ProducerStream:
         self.last_read_seqno = snapshot.limit
         self._snapshot = None
         has_more = self._history is not None and self._history.is_prologue
-        if self.is_backfilling and not self._is_disk_only and not has_more:
+        if self.state is _BACKFILLING and not self._is_disk_only and not has_more:
             self._go_sending()
 
     def _advanced(self, seqno: int) -> bytes:

@@ -51,15 +51,17 @@ class FrameBlock:
     """Whole frames of one vbucket in stored form, in order of seqno.
 
     Attributes:
+        size: the number of bytes.
         starts: int64[count], offset of each frame in `data`.
         seqnos: uint64[count], their seqnos.
         kinds: all kinds that occur, possibly more: bits of `BlockKind`.
     """
 
-    __slots__ = ("_data", "kinds", "seqnos", "starts")
+    __slots__ = ("_data", "kinds", "seqnos", "size", "starts")
 
     def __init__(self, data: Buffer, starts: Offsets, seqnos: Seqnos, kinds: int) -> None:
         self._data: Buffer | None = data
+        self.size = len(data)
         self.starts = starts
         self.seqnos = seqnos
         self.kinds = kinds
@@ -74,11 +76,6 @@ class FrameBlock:
     def count(self) -> int:
         """The number of frames."""
         return len(self.starts)
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return len(self.data)
 
     def copy(self, begin: int, end: int, buffers: BufferPool | None = None) -> bytearray | memoryview:
         """A writable copy of the bytes [begin, end) of `data`.
@@ -118,14 +115,14 @@ class ScatteredBlock(FrameBlock):
         starts, seqnos, kinds: as of `FrameBlock`.
     """
 
-    __slots__ = ("_parts", "_runs", "_size")
+    __slots__ = ("_parts", "_runs")
 
     def __init__(self, parts: list[Buffer], runs: Offsets, starts: Offsets, seqnos: Seqnos, kinds: int) -> None:
         super().__init__(b"", starts, seqnos, kinds)
         self._data = None
         self._parts = parts
         self._runs = runs
-        self._size = int((runs[1::2] - runs[::2]).sum())
+        self.size = int((runs[1::2] - runs[::2]).sum())
 
     @property
     def data(self) -> Buffer:
@@ -134,16 +131,11 @@ class ScatteredBlock(FrameBlock):
             self._data = cut(self._parts, self._runs)
         return self._data
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self._size
-
     def copy(self, begin: int, end: int, buffers: BufferPool | None = None) -> bytearray | memoryview:
         """As of `FrameBlock`, straight from the frames' places if it is a copy of all of them."""
-        if self._data is not None or (begin, end) != (0, self._size):
+        if self._data is not None or (begin, end) != (0, self.size):
             return super().copy(begin, end, buffers)
-        return cut(self._parts, self._runs, None if buffers is None else buffers.lend(self._size))
+        return cut(self._parts, self._runs, None if buffers is None else buffers.lend(self.size))
 
 
 def cut(parts: list[Buffer], runs: Offsets, into: memoryview | None = None) -> bytearray | memoryview:

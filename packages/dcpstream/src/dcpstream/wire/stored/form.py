@@ -9,7 +9,7 @@ backfill_disk.cc (CacheCallback), docs/dcp/documentation/commands/{mutation,dele
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dcpstream.wire.codes import Datatype, Magic, Opcode, SystemEventId
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
@@ -63,6 +63,7 @@ class StreamForm:
             documents from disk like this to a stream that asked for neither values nor xattrs.
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: the durable writes that are sent; None: only the documents that they make.
+        is_plain_as_stored: `is_as_stored` of blocks of plain mutations, which most blocks are.
     """
 
     collections: bool = True
@@ -81,6 +82,10 @@ class StreamForm:
     only_keys: bool = False
     hifi_counter: bool = False
     durable: DurableForm | None = None
+    is_plain_as_stored: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain_as_stored", self.is_as_stored(0))
 
     def is_as_stored(self, kinds: int) -> bool:
         """Whether a block with these kinds can be sent as it is, except for the opaque."""

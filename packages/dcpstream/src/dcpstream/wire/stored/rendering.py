@@ -29,6 +29,8 @@ _EXTRAS_LENGTH_AT = Mutation.layout.offset("extras_length")
 _OPAQUE_AT = Mutation.layout.offset("opaque")
 _COUNTER_AT = Mutation.layout.offset("nru")
 
+_mark = None if kernel.native is None else kernel.native.mark
+
 _U32, _U64 = np.dtype(">u4"), np.dtype(">u8")
 
 _OF_BODY = int(Datatype.JSON | Datatype.SNAPPY)
@@ -74,7 +76,8 @@ def render(
     count = len(block.starts)
     if first >= count:
         return Rendered(b"", count, 0)
-    if form.is_as_stored(_kinds_to_rewrite(block, form)):
+    kinds = block.kinds
+    if form.is_plain_as_stored if not kinds else form.is_as_stored(_kinds_to_rewrite(block, form)):
         rendered = _copy(block, opaque, first, budget, buffers)
         if form.hifi_counter:
             _set_counters(rendered.data, block.starts[first : rendered.next_index], int(block.starts[first]))
@@ -94,14 +97,16 @@ def render(
 def _copy(block: FrameBlock, opaque: int, first: int, budget: int | None, buffers: BufferPool | None) -> Rendered:
     """A copy of the block's bytes with the opaque scattered in."""
     starts = block.starts
-    count = len(starts)
-    begin = int(starts[first])
-    last = count
-    if budget is not None and begin + budget < block.size:
-        last = int(np.searchsorted(starts, begin + max(budget, 1), side="left"))
-    out: Buffer = block.copy(begin, int(starts[last]) if last < count else block.size, buffers)
-    if opaque and kernel.native is not None:
-        kernel.native.mark(out, starts[first:last], begin, opaque)
+    last = count = len(starts)
+    begin = int(starts[first]) if first else 0
+    end = block.size
+    if budget is not None and begin + budget < end:
+        last = int(starts.searchsorted(begin + max(budget, 1), side="left"))
+        if last < count:
+            end = int(starts[last])
+    out: Buffer = block.copy(begin, end, buffers)
+    if opaque and _mark is not None:
+        _mark(out, starts[first:last] if last - first < count else starts, begin, opaque)
     elif opaque:
         words = np.ndarray(shape=(len(out) - 3 - _OPAQUE_AT,), dtype=">u4", buffer=out, offset=_OPAQUE_AT, strides=(1,))
         places = starts[first:last]
@@ -199,8 +204,6 @@ def _rewrite(block: FrameBlock, opaque: int, form: StreamForm, first: int, budge
 def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> int:
     """The block's kinds, without the events if they go out to this stream as they are stored."""
     kinds = block.kinds
-    if not kinds:
-        return kinds  # most blocks
     takes_events = form.collection_ids is None and not form.flatbuffer_events and not form.hifi_counter
     if kinds & BlockKind.SYSTEM_EVENT and takes_events:
         events = events_of(block, 0, len(block.starts))

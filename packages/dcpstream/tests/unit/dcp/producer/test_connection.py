@@ -296,7 +296,7 @@ def test_answers_and_noops_pass_a_full_window():
     client.request()
     assert read(client.all()) == [("answer", 0), (0, 5, 5)]
     assert not client.machine.has_output
-    assert client.machine.next_timeout() == 5.0
+    assert client.machine.wake_at == 5.0
     client.machine.handle_timeout(5.0)
     client.send(Opcode.DCP_GET_FAILOVER_LOG)
     assert [frame.opcode for frame in client.all()] == [Opcode.DCP_NOOP, Opcode.DCP_GET_FAILOVER_LOG]
@@ -310,7 +310,7 @@ def test_a_silent_peer_is_given_up():
     client.machine.handle_timeout(360.0)
     assert "360" in str(client.machine.close_reason)
     assert client.machine.data_to_send(100, 361.0) == []
-    assert client.machine.next_timeout() is None
+    assert client.machine.wake_at is None
 
 
 def test_a_change_of_role_ends_every_stream_of_the_vbucket():

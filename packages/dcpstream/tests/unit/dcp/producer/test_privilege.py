@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dcpstream.dcp.producer.privilege import Access, everything, refusal_of
@@ -20,7 +22,7 @@ def places(**found: Access):
             return found.get(f"s{scope_id}", INVISIBLE)
         return found.get("bucket" if collection_id is None else f"c{collection_id}", INVISIBLE)
 
-    return access
+    return SimpleNamespace(at=access, basis=lambda: None)
 
 
 @rule("SEC-05")

@@ -129,7 +129,7 @@ def test_writes_are_let_go_when_the_connection_goes(steps):
         takeover.answer(opcode)
     takeover.machine.close("gone")
     assert takeover.host.put_off == [True, False]
-    assert takeover.machine.next_timeout() is None
+    assert takeover.machine.wake_at is None
 
 
 def test_the_time_of_a_backfill_does_not_count():
@@ -142,4 +142,4 @@ def test_the_time_of_a_backfill_does_not_count():
     assert takeover.stream.state is StreamState.BACKFILLING
     takeover.machine.handle_timeout(61.0)
     assert takeover.host.put_off == []
-    assert takeover.machine.next_timeout() == 121.0
+    assert takeover.machine.wake_at == 121.0
