@@ -137,8 +137,8 @@ class FaultHost:
 
     def _move_clock(self, seconds: float) -> None:
         """The loop's clock is the node's, so all that waits for a time until then happens in the next turn."""
-        self._server.loop.time = self._clock.monotonic  # type: ignore[method-assign]
         self._clock.move(seconds)
+        self._server.loop.time = self._engine.stopwatch = self._clock.monotonic  # type: ignore[method-assign]
         self._server.set_time()
         self._engine.handle_timeout()
         self._server.schedule_turn()

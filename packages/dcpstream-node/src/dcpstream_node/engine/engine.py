@@ -308,7 +308,7 @@ class Engine(Generic[S]):
 
     def next_timeout(self) -> float | None:
         """When `handle_timeout` wants to be called, monotonic seconds; DCP connections have time-outs of their own."""
-        earliest = self.logins.next_timeout()
+        earliest = self.logins.wake_at
         for bucket in self.buckets.values():
             at = bucket.next_timeout()
             if at is not None and (earliest is None or at < earliest):

@@ -395,8 +395,10 @@ class KvProtocol(asyncio.BufferedProtocol):
         if step.output:
             self._write(step.output)
             if self._has_dcp:
-                self._lent += [piece for piece in step.output if isinstance(piece, memoryview)]
-                self._give_back(transport)
+                lent = [piece for piece in step.output if isinstance(piece, memoryview)]
+                if lent:
+                    self._lent += lent
+                    self._give_back(transport)
         if step.wants is _CLOSE:
             self._close()
             return

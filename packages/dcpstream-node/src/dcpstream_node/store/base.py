@@ -73,7 +73,7 @@ class BucketStore(ABC):
         self.pending_bytes = 0
         self.is_failing = False
         self._is_over_quota = False
-        self._pending_limit = MAX_PENDING_BYTES
+        self.pending_limit = MAX_PENDING_BYTES
         self.read_failures = 0
         self.damage: dict[tuple[str, int], CorruptLog] = {}
         self.files: dict[int, Segment] = {}
@@ -90,14 +90,14 @@ class BucketStore(ABC):
     @property
     def has_room(self) -> bool:
         """Whether more may be written. If not, `why_full` is the reason, and writers should try again later."""
-        return self.pending_bytes < self._pending_limit
+        return self.pending_bytes < self.pending_limit
 
     @property
     def why_full(self) -> str:
         """The reason why nothing more may be written, as a sentence."""
         if self._is_over_quota:
             return f"The bucket's memory quota of {self.settings.ram_quota_bytes} bytes is used up"
-        if not self._pending_limit:
+        if not self.pending_limit:
             return "The last commit failed: the disk is full or broken"
         return "Writes wait for the disk"
 
@@ -138,7 +138,7 @@ class BucketStore(ABC):
     def _limit(self) -> None:
         """With `persist=every`, refuse writes while commits fail; else writes may wait in memory."""
         is_refused = self._is_over_quota or (self.is_failing and self._settings.persist is Persist.EVERY)
-        self._pending_limit = 0 if is_refused else MAX_PENDING_BYTES
+        self.pending_limit = 0 if is_refused else MAX_PENDING_BYTES
 
     @property
     def file_bytes(self) -> int:

@@ -37,12 +37,17 @@ class _Address:
 
 
 class LoginThrottle:
-    """The delays of refused logins, by address."""
+    """The delays of refused logins, by address.
+
+    Attributes:
+        wake_at: when `handle_timeout` wants to be called, monotonic seconds; None for never.
+    """
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[str, _Address] = OrderedDict()
         self._queue: list[tuple[float, int, Callable[[], None], str]] = []
         self._numbers = count()
+        self.wake_at: float | None = None
 
     def is_full(self, address: str) -> bool:
         """Whether the address has so many delayed refusals that no further password is checked."""
@@ -69,6 +74,7 @@ class LoginThrottle:
     def wait(self, refuse: Callable[[], None], address: str, until: float) -> None:
         """Call `refuse` at `until`, monotonic seconds; the address has one more refusal waiting until then."""
         heapq.heappush(self._queue, (until, next(self._numbers), refuse, address))
+        self.wake_at = self._queue[0][0]
         self.begin_wait(address)
 
     def begin_wait(self, address: str) -> None:
@@ -83,13 +89,10 @@ class LoginThrottle:
         if known is not None:
             known.waiting = max(0, known.waiting - 1)
 
-    def next_timeout(self) -> float | None:
-        """When `handle_timeout` wants to be called, monotonic seconds."""
-        return self._queue[0][0] if self._queue else None
-
     def handle_timeout(self, now: float) -> None:
         """Send the refusals that are due."""
         while self._queue and self._queue[0][0] <= now:
             _, _, refuse, address = heapq.heappop(self._queue)
             self.end_wait(address)
             refuse()
+        self.wake_at = self._queue[0][0] if self._queue else None

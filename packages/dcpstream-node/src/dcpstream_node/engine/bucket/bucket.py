@@ -75,6 +75,9 @@ class Bucket:
 
     Attributes:
         vbuckets: by vbid; None where this node holds no copy.
+        manifest: the scopes and collections.
+        answers_when_durable: whether writes are answered only once they are durable.
+        keeps_compressed: whether values that come compressed are stored so.
         dirty: vbuckets that changed since the last turn.
         dcp_sessions: DCP connection name → the session that has it.
         sessions: every session that selected the bucket.
@@ -112,6 +115,8 @@ class Bucket:
         self.name = name
         self.uuid = uuid
         self.store = store
+        self.manifest = store.manifest
+        self._read_settings()
         self.storage = storage
         self._random = random
         self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
@@ -152,11 +157,6 @@ class Bucket:
         return len(self.vbuckets)
 
     @property
-    def manifest(self) -> Manifest:
-        """The collections."""
-        return self.store.manifest
-
-    @property
     def told_manifest(self) -> Manifest:
         """The collections that clients are told of."""
         return Manifest.DEFAULT if self.has_forgotten_manifest else self.manifest
@@ -166,10 +166,11 @@ class Bucket:
         """The bucket's settings, as given when it was made or changed since."""
         return self.store.settings
 
-    @property
-    def keeps_compressed(self) -> bool:
-        """Whether values that come compressed are stored so."""
-        return self.settings.compression != "off"
+    def _read_settings(self) -> None:
+        """Note what each request asks of the settings."""
+        settings = self.store.settings
+        self.keeps_compressed = settings.compression != "off"
+        self.answers_when_durable = self.store.is_durable and settings.persist is Persist.EVERY
 
     def update_sessions(self) -> None:
         """Have every session choose its short paths anew."""
@@ -180,11 +181,6 @@ class Bucket:
     def compresses_values(self) -> bool:
         """Whether clients that negotiated compression get all values compressed, also those stored without."""
         return self.settings.compression == "active"
-
-    @property
-    def answers_when_durable(self) -> bool:
-        """Whether writes are answered only once they are durable."""
-        return self.store.is_durable and self.store.settings.persist is Persist.EVERY
 
     @property
     def keeps_history(self) -> bool:
@@ -212,6 +208,7 @@ class Bucket:
         """
         before = self.settings
         self.store.settings = settings
+        self._read_settings()
         if settings.replicas != before.replicas:
             self._lead_alone(_alone(before.replicas))
         self.update_sessions()
@@ -255,7 +252,7 @@ class Bucket:
         `catch_up` writes it into the history of each active vbucket: before the vbucket is used, else in steps.
         """
         self.catch_up_all()
-        self.store.manifest = manifest
+        self.store.manifest = self.manifest = manifest
         self.has_forgotten_manifest = False
         self._manifest_changed()
 
@@ -263,7 +260,7 @@ class Bucket:
         """Have a manifest whose events come with the history from elsewhere: no vbucket writes them itself."""
         if manifest == self.manifest:
             return
-        self.store.manifest = manifest
+        self.store.manifest = self.manifest = manifest
         self._manifest_changed()
         self.behind = {}
         for vbucket in self.vbuckets:
@@ -458,7 +455,7 @@ class Bucket:
 
     def next_timeout(self) -> float | None:
         """The next deadline, monotonic seconds: of a durable write, a range scan, or a waiting session."""
-        if not (self.durable or self.waiters.for_seqnos or self.range_scans):
+        if not (self.durable or self.waiters.for_seqnos or self.range_scans.by_id):
             return None
         times = [item.next_timeout() for item in self._durabilities()]
         times += [self.waiters.next_timeout(), self.range_scans.next_timeout()]

@@ -85,32 +85,33 @@ class RangeScan:
 
 
 class RangeScans:
-    """The scans of one bucket, by id."""
+    """The scans of one bucket.
+
+    Attributes:
+        by_id: the scans that were made and are not over.
+    """
 
     def __init__(self) -> None:
-        self._scans: dict[bytes, RangeScan] = {}
+        self.by_id: dict[bytes, RangeScan] = {}
         self._key_count = 0
-
-    def __len__(self) -> int:
-        return len(self._scans)
 
     def has_room(self, key_count: int = 0) -> bool:
         """Whether another scan of so many keys may be made."""
-        return len(self._scans) < SCANS_MAX and self._key_count + key_count <= SCANNED_KEYS_MAX
+        return len(self.by_id) < SCANS_MAX and self._key_count + key_count <= SCANNED_KEYS_MAX
 
     def add(self, scan_id: bytes, scan: RangeScan) -> None:
         """Keep a scan; there is room."""
-        self._scans[scan_id] = scan
+        self.by_id[scan_id] = scan
         self._key_count += len(scan.keys)
 
     def find(self, scan_id: bytes, vbid: int) -> RangeScan | None:
         """The scan of that id in that vbucket."""
-        scan = self._scans.get(scan_id)
+        scan = self.by_id.get(scan_id)
         return scan if scan is not None and scan.vbucket.vbid == vbid else None
 
     def remove(self, scan_id: bytes) -> None:
         """Forget a scan; its running answer ends with RANGE_SCAN_CANCELLED."""
-        scan = self._scans.pop(scan_id, None)
+        scan = self.by_id.pop(scan_id, None)
         if scan is not None:
             scan.is_cancelled = True
             self._key_count -= len(scan.keys)
@@ -118,16 +119,16 @@ class RangeScans:
 
     def drop_vbucket(self, vbid: int) -> None:
         """A vbucket is not active any more, or gone: so are its scans."""
-        for scan_id in [scan_id for scan_id, scan in self._scans.items() if scan.vbucket.vbid == vbid]:
+        for scan_id in [scan_id for scan_id, scan in self.by_id.items() if scan.vbucket.vbid == vbid]:
             self.remove(scan_id)
 
     def next_timeout(self) -> float | None:
         """When the oldest scan is over, monotonic seconds."""
-        return min((scan.deadline for scan in self._scans.values()), default=None)
+        return min((scan.deadline for scan in self.by_id.values()), default=None)
 
     def handle_timeout(self, now: float) -> None:
         """Cancel the scans that are too old."""
-        for scan_id in [scan_id for scan_id, scan in self._scans.items() if scan.deadline <= now]:
+        for scan_id in [scan_id for scan_id, scan in self.by_id.items() if scan.deadline <= now]:
             self.remove(scan_id)
 
 

@@ -41,7 +41,7 @@ def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
                 pending,
                 engine.stopwatch if session.is_tracing else None,
                 _GET in fast,
-                _SET in fast and store.has_room,
+                _SET in fast and store.pending_bytes < store.pending_limit,
                 session.has_collections,
                 session.has_tokens,
                 session.datatypes,
@@ -52,7 +52,8 @@ def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
             if pending is not None:
                 store.pending_bytes += stored
         if answers:
-            output.add(answers)
+            output.pieces.append(answers)
+            output.nbytes += len(answers)
             session.ops[_GET] += gets
             if sets:
                 session.ops[_SET] += sets

@@ -31,6 +31,7 @@ class Identity:
     Attributes:
         user: the user that is logged in, or None.
         rights: the user's privileges in the whole selected bucket, or in the node if no bucket is selected.
+        rights_version: the user's `version` that they are of.
         is_certified: the user comes from a client certificate; no other login is possible.
     """
 
@@ -38,23 +39,16 @@ class Identity:
         self.user: User | None = None
         self.rights = NOTHING
         self.is_certified = False
-        self._rights_of: User | None = None
-        self._rights_version = 0
+        self.rights_version = 0
         self._places: dict[int, tuple[str, str]] = {}
         self._manifest: Manifest | None = None
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the roles of the user changed since `update`."""
-        user = self.user
-        return user is not None and (user is not self._rights_of or user.version != self._rights_version)
 
     def update(self, bucket: Bucket | None) -> None:
         """Look up the rights anew: after a login, in another bucket, or after a change of roles."""
         user = self.user
-        self.rights, self._rights_of = NOTHING, user
+        self.rights = NOTHING
         if user is not None:
-            self._rights_version = user.version
+            self.rights_version = user.version
             self.rights = user.rights("" if bucket is None else bucket.name)
 
     def may(self, privilege: str) -> bool:

@@ -188,7 +188,7 @@ def test_a_scan_ends_with_the_connection_that_continues_it(client):
     client.receive(encode_request(CONTINUE, extras=scan_id + bytes(12)))
     client.session.connection_lost()
     assert proceed(other, scan_id)[0].status == Status.KEY_ENOENT
-    assert len(client.engine.buckets["default"].range_scans) == 0
+    assert not client.engine.buckets["default"].range_scans.by_id
 
 
 @rule("KV-SCAN-04")
