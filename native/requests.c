@@ -1,7 +1,7 @@
 /* For dcpstream_node: answers plain GETs and SETs, as every client sends them, and writes the documents into the store.
  *
  * `answer` takes the requests at the start of some input until it meets one that needs more than this file knows. It
- * does to the objects of the node exactly what `fast_get` and `fast_set` do (dcpstream_node.engine.handlers.fast, with
+ * does to the objects of the node exactly what the handlers of GET and SET do (dcpstream_node.engine.handlers, with
  * `VBucketLog.append`, `RowTable.append` and `FrameLog.append` behind them). It works on those objects themselves, so
  * there is no second copy of any state.
  *

@@ -1,4 +1,4 @@
-"""Plain requests by all their paths: the kernel's, the short one and the command table give the same bytes and history.
+"""Plain requests by both paths: the kernel and the command table give the same bytes and history.
 
 Input: the features of the connection, how many frames come in one read, and frames. Two bytes between them, of which
 the first is 0, let time pass.
@@ -49,18 +49,14 @@ def check(data: bytes) -> None:
         return
     features = tuple(code for number, code in enumerate(_LEFT_OUT) if not data[0] >> number & 1)
     features += tuple(code for code in USUAL_FEATURES if code not in _LEFT_OUT)
-    whole, short, table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(3))
-    short.session.dispatch = replace(short.session.dispatch, plain=None)
-    table.session.dispatch = replace(table.session.dispatch, plain=None, fast=lambda _: {})
-    table.session.fast = {}
+    whole, table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))
+    table.session.dispatch = replace(table.session.dispatch, plain=None)
     for read in reads(split(data[2:]), data[1]):
-        found = [answers(client, read) for client in (whole, short, table)]
-        assert found[0] == found[1], "the kernel differs from the short path"
-        assert found[1] == found[2], "the short path differs from the command table"
+        assert answers(whole, read) == answers(table, read), "the kernel differs from the command table"
         if whole.session.is_closing or whole.session.is_waiting:
             break
-    assert histories(whole) == histories(short) == histories(table)
-    assert dirty(whole) == dirty(short) == dirty(table)
+    assert histories(whole) == histories(table)
+    assert dirty(whole) == dirty(table)
 
 
 def reads(pieces: list[bytes], count: int) -> Iterator[bytes]:

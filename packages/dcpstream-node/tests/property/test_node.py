@@ -109,8 +109,8 @@ def test_the_direct_ways_do_what_the_command_table_does(steps, has_collections):
         USUAL_FEATURES if has_collections else tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
     )
     direct, by_table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))
-    assert direct.session.fast
-    by_table.session.fast = {}
+    assert direct.session.plain_opcodes
+    by_table.session.plain_opcodes = frozenset()
     for opcode, key, value, expiration, vbid, datatype, seconds in steps:
         answers = []
         for client in (direct, by_table):
@@ -165,7 +165,7 @@ def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections)
     left_out = {0: {Feature.MUTATION_SEQNO}}.get(seed, set()) | (set() if has_collections else {Feature.COLLECTIONS})
     features = tuple(code for code in USUAL_FEATURES if code not in left_out)
     at_once, by_table = (Talker(engine_of(vbuckets=4), features=features) for _ in range(2))
-    by_table.session.fast = {}
+    by_table.session.plain_opcodes = frozenset()
     for round_number in range(6):
         chance = random.Random(seed * 100 + round_number)
         data = any_sets(chance, at_once, 600) + b"\x80"

@@ -1,7 +1,7 @@
-"""SET by its paths (command table, short path, native path): the same bytes out, the same stored state.
+"""SET by its paths (command table, native path): the same bytes out, the same stored state.
 
 Each run makes random requests, mostly SETs and some with odd headers, with other commands and changes of the bucket
-between them. Equal nodes get the same reads; one has the command table alone, one the short path too, and one all.
+between them. Equal nodes get the same reads; one has the command table alone, and one has both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcpstream.model import VbucketState
-from dcpstream.wire import HEADER, Feature, Opcode, Status, encode_request, encode_response
+from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.engine.bucket.bucket import Bucket
@@ -43,6 +43,9 @@ TICK_S = 0.000_123
 
 PACKED = (snappy_compress(b'"' + b"x" * 300 + b'"'), snappy_compress(b"short"))
 """Values that are compressed: one that becomes shorter, and one that does not."""
+
+
+needs_kernel = pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")
 
 
 class Step(NamedTuple):
@@ -211,7 +214,7 @@ reads = st.lists(
 )
 
 
-def client_with(features: tuple[int, ...], *, has_fast: bool, took: list[int] | None = None) -> Talker:
+def client_with(features: tuple[int, ...], took: list[int] | None = None) -> Talker:
     """A client; of the native path too if there is a list for the number of bytes that it takes in each call."""
     client = Talker(engine_of(vbuckets=VBUCKETS), features=features)
     client.engine.stopwatch = count(step=TICK_S).__next__
@@ -224,9 +227,7 @@ def client_with(features: tuple[int, ...], *, has_fast: bool, took: list[int] | 
         took.append(stop - at)
         return stop
 
-    dispatch = replace(client.session.dispatch, plain=None if took is None else counted)
-    client.session.dispatch = dispatch if has_fast else replace(dispatch, fast=lambda _session: {})
-    client.session.update_fast()
+    client.session.dispatch = replace(client.session.dispatch, plain=None if took is None else counted)
     return client
 
 
@@ -281,6 +282,7 @@ def two_rounds(*between: Step) -> list[list[Step]]:
     return [sets_of_all, list(between), sets_of_all]
 
 
+@needs_kernel
 @pytest.mark.parametrize("features", CONNECTIONS.values(), ids=CONNECTIONS)
 @given(reads)
 @example(two_rounds(of_first(Opcode.GET_LOCKED, struct.pack(">I", 30))))
@@ -298,44 +300,36 @@ def two_rounds(*between: Step) -> list[list[Step]]:
 )
 @example(two_rounds(Step(change=set_state(VbucketState.REPLICA, 0))))
 @example(two_rounds(Step(change=lambda client: bucket_of(client).store.set_over_quota(True))))
-def test_every_path_of_a_set_answers_and_stores_the_same(features, steps_of_reads):
+def test_both_paths_of_a_set_answer_and_store_the_same(features, steps_of_reads):
     took: list[int] = []
-    plain = client_with(features, has_fast=False)
-    others = [client_with(features, has_fast=True)]
-    if answer_plain is not None:
-        others.append(client_with(features, has_fast=True, took=took))
+    plain, native = client_with(features), client_with(features, took)
     for steps in steps_of_reads:
         for step in steps:
             if step.change is not None:
-                for client in (plain, *others):
+                for client in (plain, native):
                     step.change(client)
         data = b"".join(step.request for step in steps)
-        expected = answers_to(plain, data)
-        for client in others:
-            assert answers_to(client, data) == expected
-            assert client.session.close_reason == plain.session.close_reason
-            assert client.session.is_waiting == plain.session.is_waiting
-    for client in others:
-        assert state_of(client) == state_of(plain)
+        assert answers_to(native, data) == answers_to(plain, data)
+        assert native.session.close_reason == plain.session.close_reason
+        assert native.session.is_waiting == plain.session.is_waiting
+    assert state_of(native) == state_of(plain)
     event(f"native path took {'some' if any(took) else 'no'} requests")
 
 
+@needs_kernel
 @pytest.mark.parametrize("features", [FEATURES, CONNECTIONS["traced"]], ids=["usual", "traced"])
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
 def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode, features):
     extras = bytes(8) if opcode == Opcode.SET else b""
     request = encode_request(opcode, extras=extras)
-    answers = answers_to(client_with(features, has_fast=False), request)
-    assert answers_to(client_with(features, has_fast=True), request) == answers
-    if answer_plain is not None:
-        assert answers_to(client_with(features, has_fast=True, took=[]), request) == answers
+    assert answers_to(client_with(features, took=[]), request) == answers_to(client_with(features), request)
 
 
-@pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")
+@needs_kernel
 @given(st.lists(st.one_of(st.floats(-1, 0.01), st.floats(0, 200)), min_size=1, max_size=8))
 @example([0.0, 120.125042, 120.125043, 1e9])
 def test_the_native_path_tells_the_duration_of_each_request(durations):
-    client = client_with(CONNECTIONS["traced"], has_fast=True, took=(took := []))
+    client = client_with(CONNECTIONS["traced"], took=(took := []))
     looks = iter([told for seconds in durations for told in (1.0, 1.0 + seconds)])
     client.engine.stopwatch = looks.__next__
     gets = b"".join(encode_request(Opcode.GET, key=b"\0missing", opaque=number) for number in range(len(durations)))
@@ -347,22 +341,20 @@ def test_the_native_path_tells_the_duration_of_each_request(durations):
     assert took == [len(gets)]
 
 
-@pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")
+@needs_kernel
 def test_a_stopwatch_that_fails_is_told():
-    client = client_with(CONNECTIONS["traced"], has_fast=True, took=[])
+    client = client_with(CONNECTIONS["traced"], took=[])
     client.engine.stopwatch = iter([1.0]).__next__
     with pytest.raises(StopIteration):
         answers_to(client, encode_request(Opcode.GET, key=b"\0missing"))
 
 
-def test_the_paths_are_taken():
+@needs_kernel
+def test_the_native_path_is_taken():
     took: list[int] = []
     request = b"".join(
         encode_request(Opcode.SET, key=b"\0key-%03d" % number, extras=bytes(8), value=b"v") for number in range(400)
     )
-    client = client_with(FEATURES, has_fast=True)
-    assert client.session.fast[Opcode.SET](client.session, request, 0, 41, HEADER.unpack_from(request))
-    if answer_plain is not None:
-        client = client_with(FEATURES, has_fast=True, took=took)
-        assert len(answers_to(client, request)) == 400 * 40
-        assert took == [0, len(request) - len(request) // 400], "the first CAS is looked for in the log"
+    client = client_with(FEATURES, took=took)
+    assert len(answers_to(client, request)) == 400 * 40
+    assert took == [0, len(request) - len(request) // 400], "the first CAS is looked for in the log"

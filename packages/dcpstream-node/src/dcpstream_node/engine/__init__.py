@@ -9,7 +9,7 @@ client connection. The rows, from the bottom:
 - `engine`: `Engine`. `subdocument`: paths inside JSON documents.
 - `commands`: opcode → shape, privilege and handler. `stats`: contents of STAT groups.
 - `session`: takes frames out of the bytes, checks them against the command table, and keeps the output.
-- `handlers`: one function for each command; `fast` and `native` are short paths of GET and SET.
+- `handlers`: one function for each command; `native` answers plain GETs and SETs in the kernel.
 
 A shell calls `set_time`, `Session.receive` and, once per turn of its loop, `end_turn`; it then calls `Session.send` of
 the sessions that `end_turn` returns. Both calls of a session return a `Step`, which says what the shell has to do.
@@ -30,8 +30,7 @@ from dcpstream_node.engine.bucket.vbucket import VBucket
 from dcpstream_node.engine.cluster_config import ClusterConfig
 from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream_node.engine.handlers import COMMANDS
-from dcpstream_node.engine.handlers.fast import fast_handlers
-from dcpstream_node.engine.handlers.native import answer_plain
+from dcpstream_node.engine.handlers.native import answer_plain, plain_opcodes
 from dcpstream_node.engine.release import DEFAULT_VERSION, RELEASES, Release
 from dcpstream_node.engine.session.session import Dispatch, Session
 
@@ -76,7 +75,7 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
-    dispatch = Dispatch(COMMANDS.known_to(config.release), fast_handlers, answer_plain, dcp_handler)
+    dispatch = Dispatch(COMMANDS.known_to(config.release), plain_opcodes, answer_plain, dcp_handler)
     return Engine(
         users,
         config,

@@ -173,9 +173,9 @@ class Bucket:
         self.answers_when_durable = self.store.is_durable and settings.persist is Persist.EVERY
 
     def update_sessions(self) -> None:
-        """Have every session choose its short paths anew."""
+        """Have every session choose the plain requests that it may make."""
         for session in self.sessions:
-            session.update_fast()
+            session.update_plain()
 
     @property
     def compresses_values(self) -> bool:

@@ -106,8 +106,8 @@ class Client(Protocol):
         """Mark the session as one that may have something to send."""
         ...
 
-    def update_fast(self) -> None:
-        """Choose anew which short paths the session may take."""
+    def update_plain(self) -> None:
+        """Choose the plain requests that the session's user and bucket allow."""
         ...
 
     def push_config(self) -> None:

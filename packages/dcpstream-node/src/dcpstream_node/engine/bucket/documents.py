@@ -164,19 +164,6 @@ def is_recommitted(vbucket: VBucket, key: bytes) -> bool:
     return waiting is not None and waiting.is_maybe_visible
 
 
-def plain_revision(vbucket: VBucket, key: bytes, unix_s: int) -> int:
-    """The revision of a document's next version, if that replaces the present one with nothing more to do.
-
-    Returns 0 if there is more to do, because the present version has xattrs that stay, or has expired.
-    """
-    old = vbucket.log.brief(key)
-    if old is not None:
-        if not old.kinds & _DELETED and (old.kinds & _XATTR or 0 < old.time <= unix_s):
-            return 0
-        return old.revision + 1
-    return vbucket.max_deleted_rev + 1
-
-
 def next_rev(vbucket: VBucket, meta: ItemMeta | None) -> int:
     """The revision of the next version of a document; `meta` belongs to the present document or tombstone."""
     return (vbucket.max_deleted_rev if meta is None else meta.rev_seqno) + 1

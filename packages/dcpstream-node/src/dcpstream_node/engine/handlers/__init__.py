@@ -4,7 +4,7 @@ A session hands a handler itself and a frame whose shape was checked against the
 what the request names (`resolve`: vbucket, collection, key, expiration), reads or writes documents (`bucket`), and
 answers with `Session.reply` or `refuse`. It may also answer later (`wait`) or in several steps (`stream`).
 
-`fast` and `native` answer the most frequent requests, plain GETs and SETs, without going through the table.
+`native` answers the most frequent requests, plain GETs and SETs, without going through the table.
 """
 
 from dcpstream_node.engine.commands import CommandTable

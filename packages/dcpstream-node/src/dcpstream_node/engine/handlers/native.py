@@ -1,9 +1,9 @@
 """The native path of plain GETs and SETs: all of them from a place in the input on, in one call of the kernel.
 
-It answers the requests that the short paths (`fast`) answer, as far as their documents are in memory, also those that
-come or are stored compressed, and leaves all others alone. The command table is the definition of what is right; a
-differential test (packages/dcpstream-node/tests/property/test_set_paths.py) holds all paths to the bytes and the stored
-state of it.
+A plain request needs nothing but the rules of documents: default collection, no CAS, no flexible framing, no xattrs, no
+lock, no durable write, and a document that is in memory. The kernel leaves all other requests alone, and the command
+table answers them. That table is the definition of what is right; a differential test
+(packages/dcpstream-node/tests/property/test_set_paths.py) holds this path to the bytes and the stored state of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 _GET, _SET = int(Opcode.GET), int(Opcode.SET)
 
 
+def plain_opcodes(session: Session) -> frozenset[int]:
+    """The requests that the session may make: its user has the privilege, and its bucket asks for nothing more."""
+    bucket = session.bucket
+    default = None if bucket is None else bucket.collections.get(0)
+    if session.identity.user is None or bucket is None or default is None or not bucket.takes_traffic:
+        return frozenset()
+    found = []
+    if not session.refusal_in("Read", 0):
+        found.append(_GET)
+    is_plain = not (default.max_ttl or bucket.settings.max_ttl or bucket.settings.durability_min_level)
+    if is_plain and not session.refusal_in("Upsert", 0):
+        found.append(_SET)
+    return frozenset(found)
+
+
 def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
     """The path that a kernel makes."""
     answer = kernel.answer
@@ -30,7 +45,7 @@ def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
         bucket = session.bucket
         if bucket is None:
             return at
-        store, output, engine, fast = bucket.store, session.output, session.engine, session.fast
+        store, output, engine, opcodes = bucket.store, session.output, session.engine, session.plain_opcodes
         pending = store.dirty if store.is_durable else None
         with store.lock:
             stop, answers, gets, sets, stored = answer(
@@ -40,8 +55,8 @@ def path_of(kernel: ModuleType) -> Callable[[Session, bytes, int], int]:
                 bucket.dirty,
                 pending,
                 engine.stopwatch if session.is_tracing else None,
-                _GET in fast,
-                _SET in fast and store.pending_bytes < store.pending_limit,
+                _GET in opcodes,
+                _SET in opcodes and store.pending_bytes < store.pending_limit,
                 session.has_collections,
                 session.has_tokens,
                 session.datatypes,

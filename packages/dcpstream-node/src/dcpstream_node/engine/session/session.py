@@ -3,9 +3,8 @@
 Theory of operation: `receive` walks over the whole frames of a piece of the byte stream and answers each at once, so
 answers come in the order of the requests. It stops at a request that waits, at a limit of output, and when its time
 slice is over; the `Step` that it returns says what the shell has to do. `send` makes the next part of long answers and
-of DCP streams. GET and SET as every client sends them take a short path that builds no
-`Frame`; all other requests go through the command table, which refuses what is malformed or not allowed. DCP frames go
-to the DCP machine.
+of DCP streams. The native kernel answers plain GETs and SETs where they lie, if it is there; all other
+requests go through the command table, which refuses what is malformed or not allowed. DCP frames go to the DCP machine.
 
 A session has at most one request that waits for something (`pending`): SEQNO_PERSISTENCE, a durable write, a pending
 vbucket, the many packets of a range scan. Later requests stay unread until it is answered.
@@ -33,7 +32,6 @@ from dcpstream.wire import (
     Feature,
     Frame,
     FrameInfoId,
-    Head,
     Magic,
     Opcode,
     Status,
@@ -93,7 +91,6 @@ REFERENCE_BITS = 128
 TOGETHER_MAX = 256
 """Frames whose changes of vbuckets become durable together: each takes 0.2 ms, and a sync of its own takes several."""
 
-_REQUEST = int(Magic.REQUEST)
 _REQUESTS = frozenset((int(Magic.REQUEST), int(Magic.FLEX_REQUEST)))
 _TOGETHER = frozenset(
     bytes((layout.magic, layout.opcode)) for layout in LAYOUTS if layout.groups & Group.VBUCKET_METADATA
@@ -104,10 +101,6 @@ _OPCODES = frozenset(int(opcode) for opcode in Opcode)
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 
-FastHandler = Callable[["Session", bytes, int, int, Head], bool]
-"""Answers one whole request in `data[at:stop]`, or returns False to leave it to the command table. Arguments: session,
-data, at, stop, and the fields of the request's header."""
-
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
@@ -115,14 +108,14 @@ class Dispatch:
 
     Attributes:
         commands: by opcode, all but those of DCP.
-        fast: the short paths that a session may take in its present state, by opcode.
+        plain_opcodes: those that `plain` may answer for a session in its present state.
         plain: answers the plain requests from a place in some input on; returns where the first other one begins. None
             without the native kernel.
         dcp: answers a frame with a DCP opcode; the last argument is the time, monotonic seconds.
     """
 
     commands: CommandTable[Session]
-    fast: Callable[[Session], dict[int, FastHandler]]
+    plain_opcodes: Callable[[Session], frozenset[int]]
     plain: Callable[[Session, bytes, int], int] | None
     dcp: Callable[[Session, Frame, float], None]
 
@@ -158,7 +151,7 @@ class Session:
             compression, and the result of its command's check.
         began: when the request that is being answered came, seconds of the engine's stopwatch.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
-        fast: the short paths that the session may take, by opcode.
+        plain_opcodes: opcodes of requests that need no check of privileges and settings if they are plain.
     """
 
     def __init__(
@@ -198,7 +191,7 @@ class Session:
         self.parsed: object = None
         self.began = 0.0
         self.config_sent = (0, 0)
-        self.fast: dict[int, FastHandler] = {}
+        self.plain_opcodes: frozenset[int] = frozenset()
         self.dispatch = dispatch
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
 
@@ -391,9 +384,9 @@ class Session:
         self.update_rights()
 
     def update_rights(self) -> None:
-        """Look up the user's rights, and the short paths that they allow: after a login, or a change of bucket."""
+        """Look up the user's rights, and the plain requests that they allow: after a login, or a change of bucket."""
         self.identity.update(self.bucket)
-        self.update_fast()
+        self.update_plain()
 
     def select(self, bucket: Bucket | None) -> None:
         """Use a bucket from now on, or none."""
@@ -425,7 +418,6 @@ class Session:
         self.has_collections = Feature.COLLECTIONS in features
         self.has_tokens = Feature.MUTATION_SEQNO in features
         self.is_tracing = Feature.TRACING in features
-        self.update_fast()
 
     def enable_json(self) -> None:
         """DCP_OPEN switches the JSON datatype on."""
@@ -436,9 +428,9 @@ class Session:
         self.selected.dirty.add(vbucket.vbid)
         self.output.has_written = True
 
-    def update_fast(self) -> None:
-        """Choose the short paths that the session's user and bucket allow."""
-        self.fast = self.dispatch.fast(self)
+    def update_plain(self) -> None:
+        """Choose the plain requests that the session's user and bucket allow."""
+        self.plain_opcodes = self.dispatch.plain_opcodes(self)
 
     # ------------------------------------------------------------------------------------------ cluster configuration
 
@@ -585,38 +577,20 @@ class Session:
         user = self.identity.user
         if user is not None and user.version != self.identity.rights_version:
             self.update_rights()
-        fast, ops = self.fast, self.ops
         output_limit = self.engine.output_limit
         unpack = HEADER.unpack_from
         plain = self.dispatch.plain
         while end - at >= HEADER_BYTES:
-            if plain is not None and data[at + 1] in fast:
+            if plain is not None and data[at + 1] in self.plain_opcodes:
                 at = plain(self, data, at)
                 if output.nbytes > output_limit or end - at < HEADER_BYTES:
                     break
-            head = unpack(data, at)
-            magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = head
+            magic, opcode, key_length, extras_length, datatype, vbid, body, opaque, cas = unpack(data, at)
+            if not self._is_sound(magic, key_length, extras_length, body):
+                return at
             stop = at + HEADER_BYTES + body
             if stop > end:
-                if self._is_sound(magic, key_length, extras_length, body):
-                    self._needed = stop - at
-                return at
-            try:
-                is_done = (
-                    magic == _REQUEST
-                    and opcode in fast
-                    and extras_length + key_length <= body
-                    and fast[opcode](self, data, at, stop, head)
-                )
-            except StoreError:
-                is_done = False  # the command table meets the same error, and answers it
-            if is_done:
-                ops[opcode] += 1
-                at = stop
-                if output.nbytes > output_limit:
-                    break
-                continue
-            if not self._is_sound(magic, key_length, extras_length, body):
+                self._needed = stop - at
                 return at
             framing_length = 0
             if magic in _FLEXIBLE:
@@ -650,7 +624,6 @@ class Session:
                 break
             if self.began - self.engine.now > SLICE_S or (self.bucket is not None and self.bucket.behind):
                 break
-            fast, ops = self.fast, self.ops
         self._needed = HEADER_BYTES
         return at
 

@@ -100,9 +100,9 @@ def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:_default:_default]", "data_writer[default:_default]")
     assert put(ann, 0).status == Status.SUCCESS
     assert get(ann, 0).value == b"1"
-    assert {int(Opcode.GET), int(Opcode.SET)} <= set(ann.session.fast)
+    assert {int(Opcode.GET), int(Opcode.SET)} <= ann.session.plain_opcodes
     bob = connect(engine, "data_reader[default:inventory]", "data_writer[default:inventory]", name="bob")
-    assert bob.session.fast == {}
+    assert not bob.session.plain_opcodes
     assert put(bob, 0).status == Status.UNKNOWN_COLLECTION
 
 
