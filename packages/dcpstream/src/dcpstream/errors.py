@@ -313,7 +313,7 @@ class OffsetError(DcpstreamError):
 
 
 class FoldFailed(DcpstreamError):
-    """A fold or the maintenance of a pipeline's tables failed beside the batches; the cause is the reason."""
+    """A fold or the maintenance of a pipeline's tables failed while batches ran; the cause is the reason."""
 
 
 class LeaseRefused(DcpstreamError):

@@ -167,10 +167,10 @@ def to_changes(
 
 
 class _Choice(NamedTuple):
-    """What to build.
+    """The columns to build for a batch.
 
     Attributes:
-        schema: of the batch.
+        schema: the batch's schema.
         wanted: names of the columns that are not null.
         kinds: of all columns, for the kernel.
     """

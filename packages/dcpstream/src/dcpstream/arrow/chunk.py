@@ -72,10 +72,10 @@ def arrow_of(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 class RowMemory(NamedTuple):
-    """Where rows are in memory, for the kernel.
+    """The buffers of rows in memory, for the kernel.
 
     Attributes:
-        columns: those of the kernel, or as many other buffers with the same content in the same order.
+        columns: the kernel's columns, or as many other buffers with the same content in the same order.
         first, stop: the rows among those of the columns.
     """
 

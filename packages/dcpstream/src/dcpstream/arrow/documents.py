@@ -128,7 +128,7 @@ class DocumentParser:
         if (np.diff(offsets) < 2).any():
             return None
         # Between two objects pyarrow accepts any white space, or none: only documents that begin and end with braces
-        # cannot be joined to a neighbour, and the number of objects then tells whether one held several.
+        # cannot be joined to a neighbour, and the number of objects then shows whether one held several.
         if (content[offsets[:-1]] != ord("{")).any() or (content[offsets[1:] - 1] != ord("}")).any():
             return None
         texts = documents.to_pylist()

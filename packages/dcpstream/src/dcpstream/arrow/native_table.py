@@ -40,7 +40,7 @@ _KINDS = {
     "_commit_timestamp": 18,
     "expiry": 19,
 }
-"""What the kernel calls the columns; `native/table.c` has the same numbers."""
+"""Column → its number in the kernel; `native/table.c` has the same numbers."""
 
 _LEFT = (
     (1, frozenset(("value", VALUE_TEXT, "xattrs"))),

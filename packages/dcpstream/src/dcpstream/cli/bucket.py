@@ -10,7 +10,7 @@ import click
 
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
-from dcpstream.cli.output import tell
+from dcpstream.cli.output import report
 from dcpstream.errors import ConnectionLost
 
 BUCKETS = "/pools/default/buckets"
@@ -74,7 +74,7 @@ def create_command(
     }
     cluster.post(BUCKETS, form | ({"maxTTL": str(max_ttl)} if max_ttl else {}))
     _await(cluster, name)
-    return tell(f"bucket {name} made", as_json=as_json)
+    return report(f"bucket {name} made", as_json=as_json)
 
 
 @bucket_command.command("flush")
@@ -84,7 +84,7 @@ def create_command(
 def flush_command(name: str, cluster: Management, as_json: bool) -> int:
     """Delete all documents of a bucket; it must have been made with --flush."""
     cluster.post(f"{BUCKETS}{path_of(name)}/controller/doFlush", {})
-    return tell(f"bucket {name} emptied", as_json=as_json)
+    return report(f"bucket {name} emptied", as_json=as_json)
 
 
 @bucket_command.command("drop")
@@ -94,7 +94,7 @@ def flush_command(name: str, cluster: Management, as_json: bool) -> int:
 def drop_command(name: str, cluster: Management, as_json: bool) -> int:
     """Delete a bucket with its documents."""
     cluster.delete(f"{BUCKETS}{path_of(name)}")
-    return tell(f"bucket {name} dropped", as_json=as_json)
+    return report(f"bucket {name} dropped", as_json=as_json)
 
 
 def _described(bucket: dict[str, Any]) -> dict[str, Any]:

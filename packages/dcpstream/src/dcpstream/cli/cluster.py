@@ -15,7 +15,7 @@ import click
 
 from dcpstream.cli.exits import FAILED, OK
 from dcpstream.cli.management import Management, management_options
-from dcpstream.cli.output import tell
+from dcpstream.cli.output import report
 from dcpstream.errors import ConfigError, DcpstreamError
 
 REFRESH_S = 0.25
@@ -25,7 +25,7 @@ BAR_LENGTH = 100
 
 
 class Cluster(Management):
-    """A cluster, as the management port of one of its nodes tells of it."""
+    """A cluster, as the management port of one of its nodes shows it."""
 
     def ask(self, hostname: str) -> None:
         """Ask another node from now on: the one that is asked is about to leave. TLS goes on with the same node.
@@ -181,7 +181,7 @@ def _rebalance(cluster: Cluster, removed: Sequence[str], *, as_json: bool, waits
             cluster.ask(str(node["hostname"]))
     form = {"knownNodes": ",".join(str(node["otpNode"]) for node in nodes), "ejectedNodes": ",".join(ejected)}
     cluster.post("/controller/rebalance", form)
-    return _wait(cluster, "rebalance", as_json=as_json) if waits else tell("begun", as_json=as_json)
+    return _wait(cluster, "rebalance", as_json=as_json) if waits else report("begun", as_json=as_json)
 
 
 @cluster_command.command("stop-rebalance")
@@ -189,7 +189,7 @@ def _rebalance(cluster: Cluster, removed: Sequence[str], *, as_json: bool, waits
 def stop_command(cluster: Cluster, as_json: bool) -> int:
     """Stop a rebalance or a graceful failover. What was moved stays moved; the map is whole."""
     cluster.post("/controller/stopRebalance", {})
-    return tell("stopped", as_json=as_json)
+    return report("stopped", as_json=as_json)
 
 
 @cluster_command.command("failover")
@@ -213,9 +213,9 @@ def failover_command(
     form = [("otpNode", _found(known, node)) for node in nodes]
     if hard:
         cluster.post("/controller/failOver", form)
-        return tell("failed over", as_json=as_json)
+        return report("failed over", as_json=as_json)
     cluster.post("/controller/startGracefulFailover", form)
-    return _wait(cluster, "failover", as_json=as_json) if not no_wait else tell("begun", as_json=as_json)
+    return _wait(cluster, "failover", as_json=as_json) if not no_wait else report("begun", as_json=as_json)
 
 
 @cluster_command.command("recover")
@@ -233,7 +233,7 @@ def recover_command(node: str, cluster: Cluster, as_json: bool, recovery: str) -
     """Have a node that was failed over come back with the next `rebalance`."""
     name = _found(cluster.nodes(), node)
     cluster.post("/controller/setRecoveryType", {"otpNode": name, "recoveryType": recovery})
-    return tell(f"{name} comes back with the next rebalance", as_json=as_json)
+    return report(f"{name} comes back with the next rebalance", as_json=as_json)
 
 
 def _wait(cluster: Cluster, what: str, *, as_json: bool) -> int:
@@ -248,4 +248,4 @@ def _wait(cluster: Cluster, what: str, *, as_json: bool) -> int:
             bar.update(BAR_LENGTH - bar.pos)
     if error:
         raise DcpstreamError(str(error))
-    return tell("done", as_json=as_json)
+    return report("done", as_json=as_json)

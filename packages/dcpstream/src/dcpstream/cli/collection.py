@@ -11,7 +11,7 @@ from dcpstream.cli.bucket import BUCKETS, yes_option
 from dcpstream.cli.connection_options import bucket_option
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
-from dcpstream.cli.output import tell
+from dcpstream.cli.output import report
 from dcpstream.errors import ConfigError
 
 
@@ -46,12 +46,12 @@ def create_command(name: str, cluster: Management, as_json: bool, bucket: str, m
     path = _scopes(bucket)
     if collection == "*":
         cluster.post(path, {"name": scope})
-        return tell(f"scope {scope} made", as_json=as_json)
+        return report(f"scope {scope} made", as_json=as_json)
     if scope not in {each["name"] for each in cluster.get(path)["scopes"]}:
         cluster.post(path, {"name": scope})
     form = {"name": collection} | ({} if max_ttl is None else {"maxTTL": str(max_ttl)})
     cluster.post(f"{path}{path_of(scope)}/collections", form)
-    return tell(f"collection {name} made", as_json=as_json)
+    return report(f"collection {name} made", as_json=as_json)
 
 
 @collection_command.command("drop")
@@ -65,9 +65,9 @@ def drop_command(name: str, cluster: Management, as_json: bool, bucket: str) -> 
     path = f"{_scopes(bucket)}{path_of(scope)}"
     if collection == "*":
         cluster.delete(path)
-        return tell(f"scope {scope} dropped", as_json=as_json)
+        return report(f"scope {scope} dropped", as_json=as_json)
     cluster.delete(f"{path}/collections{path_of(collection)}")
-    return tell(f"collection {name} dropped", as_json=as_json)
+    return report(f"collection {name} dropped", as_json=as_json)
 
 
 def _scopes(bucket: str) -> str:

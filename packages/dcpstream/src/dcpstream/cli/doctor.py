@@ -1,6 +1,6 @@
 """`dcpstream doctor`: what this machine has for dcpstream, and whether a cluster lets a user in.
 
-Each check is a function that returns findings. A finding that is not well names the command that mends it.
+Each check is a function that returns findings. A finding that is not well names the command that fixes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Finding:
         check: what was looked at.
         verdict: "note" is something that only some users need.
         text: what was found, as a sentence.
-        fix: the command that mends it; empty if nothing is to be done.
+        fix: the command that fixes it; empty if nothing is to be done.
     """
 
     check: str
@@ -65,7 +65,7 @@ class Finding:
 def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> int:
     """Check this machine, and with --cluster also a bucket: can it be reached, and may the user read it?
 
-    Each finding that is not well is followed by the command that mends it. Status 1 if there is a problem; a note is
+    Each finding that is not well is followed by the command that fixes it. Status 1 if there is a problem; a note is
     something that only some users need.
     """
     has_cluster = ctx.get_parameter_source("cluster") is not click.core.ParameterSource.DEFAULT
@@ -87,11 +87,11 @@ def shown(finding: Finding) -> str:
     """A finding as lines of text, with colours."""
     mark, colour = _MARKS[finding.verdict]
     line = f"{click.style(f'{mark:<8}', fg=colour)}{finding.check}: {finding.text}"
-    return f"{line}\n        mend it: {finding.fix}" if finding.fix else line
+    return f"{line}\n        fix: {finding.fix}" if finding.fix else line
 
 
 def machine_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What this machine has."""
+    """Findings about this machine: Python, the distributions, and the ports."""
     yield _python()
     yield _arrow()
     if importlib.util.find_spec("dcpstream_spark") is None:
@@ -136,7 +136,7 @@ def bucket_findings(access: BucketAccess) -> Iterator[Finding]:
         try:
             found = documents.map
         except DcpstreamError as error:
-            yield Finding("Cluster", "problem", str(error), _mend_access(access))
+            yield Finding("Cluster", "problem", str(error), _access_fix(access))
             return
         count, name = found.vbucket_count, access.bucket
         yield Finding("Cluster", "ok", f"bucket {name} at {', '.join(map(str, found.nodes))}, {count} vbuckets")
@@ -158,10 +158,10 @@ def _allowed(what: str, role: str, access: BucketAccess, act: Callable[[], objec
             what, "problem", text, f"dcpstream user create {access.username} --role '{role}[{access.bucket}]'"
         )
     except DcpstreamError as error:
-        return Finding(what, "problem", str(error), _mend_access(access))
+        return Finding(what, "problem", str(error), _access_fix(access))
     return Finding(what, "ok", f"user {access.username or 'of the certificate'} may, in bucket {access.bucket}")
 
 
-def _mend_access(access: BucketAccess) -> str:
+def _access_fix(access: BucketAccess) -> str:
     """The command that shows what is wrong with a cluster that does not let us in."""
     return f"dcpstream bucket list --cluster http://HOST:8091 --user {access.username or 'NAME'}"

@@ -5,7 +5,7 @@ each vbucket under {bucket, partition, connector}; only `bySeqno` is sure to be 
 Numbers are Java longs, so a vbuuid above 2^63 is negative. Source: kafka-connect-couchbase SourceOffset.java,
 CouchbaseSourceTask.java; Kafka KIP-875. Tried with release 4.3.1 of the connector.
 A connector has its name in the key only with couchbase.connector.name.in.offsets. These calls fail for such a key:
-Kafka Connect compares keys as bytes, and orders three members otherwise than the connector. GET tells null then.
+Kafka Connect compares keys as bytes, and orders three members otherwise than the connector. GET shows null then.
 
 go-dcp: the file of its metadata of type `file`, or the documents of type `couchbase` put together: an object with a
 checkpoint for each vbucket. Source: go-dcp models/type.go, metadata/file_metadata.go.
@@ -51,7 +51,7 @@ def read(data: str | bytes, form: Format, bucket: str) -> dict[int, StreamOffset
         raise OffsetError(f"this is no checkpoint of {form}: {what}") from error
     if is_unreadable:
         raise OffsetError(
-            "Kafka Connect does not tell the positions of a connector with couchbase.connector.name.in.offsets: each "
+            "Kafka Connect does not show the positions of a connector with couchbase.connector.name.in.offsets: each "
             "is null. Read from the beginning, or from now on (--from latest)"
         )
     return found
@@ -64,7 +64,7 @@ def write(saved: Mapping[int, SavedOffset], form: Format, bucket: str, *, bucket
         saved: the records of an offset store.
         form: whose.
         bucket: its name, for Kafka Connect.
-        bucket_uuid: for go-dcp, which begins anew if the bucket has another one.
+        bucket_uuid: for go-dcp, which begins again from 0 if the bucket has another one.
 
     Raises: OffsetError: a rollback of a vbucket is not finished, which other readers cannot note down. Or a position
         has no end of its snapshot: any end that is surely right makes the bucket roll the other reader back to 0.
@@ -80,7 +80,8 @@ def write(saved: Mapping[int, SavedOffset], form: Format, bucket: str, *, bucket
     if open_ended:
         raise OffsetError(
             f"the positions of vbuckets {', '.join(map(str, open_ended))} lack the end of their snapshot, and another "
-            "reader would begin anew there. Read on with these positions first (dcpstream stream), and export them then"
+            "reader would begin again from 0 there. Read on with these positions first (dcpstream stream), then "
+            "export them"
         )
     if form == "kafka-connect":
         rows = [

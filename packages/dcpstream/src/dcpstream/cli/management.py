@@ -162,7 +162,7 @@ def _said(content: bytes) -> str:
 
 
 def management_options(kind: type[_M]) -> Callable[[_F], _F]:
-    """Where a node is, who asks, and --json; the command gets `cluster`, a `kind`, and `as_json`."""
+    """The options for a node's address, the user, and --json; the command gets `cluster`, a `kind`, and `as_json`."""
     options = (
         click.option(
             "-c",

@@ -13,7 +13,7 @@ import click
 from dcpstream.cli import foreign_offsets
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
-from dcpstream.cli.output import json_option, tell
+from dcpstream.cli.output import json_option, report
 from dcpstream.cli.stream import offset_store
 from dcpstream.errors import ConfigError, OffsetError
 from dcpstream.model import StreamOffset
@@ -104,7 +104,7 @@ def seek_command(file: Path, access: BucketAccess, target: str, only: tuple[int,
     from dcpstream.client import SavedOffset
 
     store.save({vbid: SavedOffset(offset) for vbid, offset in fresh.items()})
-    return tell(f"{len(fresh)} vbuckets of {file} are at {target}", as_json=as_json)
+    return report(f"{len(fresh)} vbuckets of {file} are at {target}", as_json=as_json)
 
 
 @offsets_command.command("export")
@@ -133,7 +133,7 @@ def import_command(source: Path, file: Path, form: foreign_offsets.Format, acces
 
     Asks the bucket to complete positions without the bounds of their snapshot. A position without a branch of history
     is taken to be on the branch of now. A position on a branch that the bucket no longer writes stays as it is: the
-    next run is told of a rollback.
+    bucket asks the next run for a rollback.
     """
     is_standard_input = str(source) == "-"
     data = sys.stdin.buffer.read() if is_standard_input else source.read_bytes()
@@ -164,7 +164,7 @@ def import_command(source: Path, file: Path, form: foreign_offsets.Format, acces
             "the cluster lost changes since they were saved, changes of the new branch may be missing",
             err=True,
         )
-    return tell(f"{len(found)} vbuckets imported to {file}", as_json=as_json)
+    return report(f"{len(found)} vbuckets imported to {file}", as_json=as_json)
 
 
 def _loaded(file: Path, *, must_exist: bool = True) -> tuple[OffsetStore, dict[int, SavedOffset]]:

@@ -1,4 +1,4 @@
-"""What commands print in the same way."""
+"""Output that commands print in the same way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def json_option(help: str = "Print JSON.") -> Callable[[_F], _F]:  # noqa: A002 
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
-def tell(text: str, *, as_json: bool) -> int:
+def report(text: str, *, as_json: bool) -> int:
     """Print the result of a command, and return its exit status."""
     click.echo(json.dumps({"result": text}) if as_json else text)
     return OK

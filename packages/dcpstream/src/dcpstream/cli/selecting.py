@@ -1,4 +1,4 @@
-"""Which changes `tail` shows: by key, by a path into the document, and since a time."""
+"""The selection of changes that `tail` shows: by key, by a path into the document, and since a time."""
 
 from __future__ import annotations
 

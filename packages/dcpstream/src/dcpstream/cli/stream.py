@@ -67,7 +67,7 @@ limit_option = click.option("--limit", type=click.IntRange(min=1), help="End aft
     "--purge-gap",
     type=click.Choice(["fail", "ignore", "reconcile"]),
     help="If deletions were purged before they were read: end with status 6, continue with a warning, or (with "
-    "--on-rollback rewind) read anew.  [default: fail, with rewind reconcile]",
+    "--on-rollback rewind) read again.  [default: fail, with rewind reconcile]",
 )
 @limit_option
 def stream_command(

@@ -9,7 +9,7 @@ import click
 
 from dcpstream.cli.exits import OK
 from dcpstream.cli.management import Management, management_options, path_of
-from dcpstream.cli.output import tell
+from dcpstream.cli.output import report
 
 USERS = "/settings/rbac/users"
 
@@ -68,7 +68,7 @@ def roles_command(cluster: Management, as_json: bool) -> int:
 def create_command(name: str, cluster: Management, as_json: bool, roles: tuple[str, ...], new_password: str) -> int:
     """Make a user, or give one that exists this password and exactly these roles."""
     cluster.put(f"{USERS}/local{path_of(name)}", {"password": new_password, "roles": ",".join(roles)})
-    return tell(f"user {name} made", as_json=as_json)
+    return report(f"user {name} made", as_json=as_json)
 
 
 @user_command.command("drop")
@@ -77,7 +77,7 @@ def create_command(name: str, cluster: Management, as_json: bool, roles: tuple[s
 def drop_command(name: str, cluster: Management, as_json: bool) -> int:
     """Take a user away, at once."""
     cluster.delete(f"{USERS}/local{path_of(name)}")
-    return tell(f"user {name} dropped", as_json=as_json)
+    return report(f"user {name} dropped", as_json=as_json)
 
 
 def _role(role: dict[str, Any]) -> str:

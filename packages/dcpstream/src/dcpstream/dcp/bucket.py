@@ -4,7 +4,7 @@ A producer only reads (`HistorySource`, `VBucketView`); a consumer also changes 
 these methods only inside their own calls, so a view may be a live object.
 
 In memory or on disk: a server keeps the newest items of a vbucket in memory, in checkpoints, and its snapshot markers
-tell where a snapshot came from. Here both kinds come from one log, and `memory_start_seqno` draws the line. Recordings
+say where a snapshot came from. Here both kinds come from one log, and `memory_start_seqno` draws the line. Recordings
 of a server show where the line lies:
 - a new vbucket: at 1, so its items go out in snapshots from memory, also after they were persisted;
 - CREATE_CHECKPOINT, and every change of the vbucket's state: at high_seqno + 1;

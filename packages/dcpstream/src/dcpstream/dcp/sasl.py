@@ -57,7 +57,7 @@ DEFAULT_ITERATIONS = 4096
 MIN_ITERATIONS = 4_000
 """Fewest rounds that a client computes for a server: what was asked for comes back as a proof made with so many, and
 with few whoever asked can try millions of passwords on it. RFC 5802 says 4,096 at least, yet a Couchbase cluster before
-7.6 asks for 4,000 unless it was told otherwise (ns_server scram_sha.erl), and so does a later one for users of that
+7.6 asks for 4,000 unless it was set otherwise (ns_server scram_sha.erl), and so does a later one for users of that
 time. Since 7.6 new users have 15,000; `scramShaIterations` in /settings/security changes it."""
 
 MAX_ITERATIONS = 1_000_000

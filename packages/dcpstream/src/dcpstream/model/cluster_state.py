@@ -1,4 +1,4 @@
-"""What a cluster's manager tells of the cluster: its nodes with their roles, and what is under way."""
+"""The cluster's state as its manager reports it: the nodes with their roles, and the operation under way."""
 
 from __future__ import annotations
 

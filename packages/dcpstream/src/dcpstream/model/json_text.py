@@ -1,4 +1,4 @@
-"""Which documents are JSON: the rule of a node, which looks at their bytes.
+"""The rule by which a node recognizes JSON documents from their bytes.
 
 Source: kv_engine daemon/protocol/mcbp/mutation_context.cc.
 """

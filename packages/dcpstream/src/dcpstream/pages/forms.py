@@ -1,4 +1,4 @@
-"""Forms that send orders to the REST API; the script in `static/orders.js` sends them and tells the answer."""
+"""Forms that send orders to the REST API; the script in `static/orders.js` sends them and shows the answer."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the pages of one server share.
+    """The frame that the pages of one server share.
 
     Attributes:
-        server: who answers, as sentences about it begin: "The node".
+        server: the server's name at the beginning of a sentence: "The node".
         static: path below which the server has the files.
         ping: path that answers quickly; pages that do not load themselves again look there whether the server lives.
         footer: HTML.

@@ -1,4 +1,4 @@
-"""The seams to the outside world: `Clock`, `Random`, `FileSystem`, each with the system's version beside it.
+"""The seams to the outside world: `Clock`, `Random`, `FileSystem`, each with the system's version of it.
 
 Cores take these as arguments. A simulation hands in its own versions, and so controls the time, the random bits, and
 the writes that a disk loses. `kernel` has the native code of this installation, if there is some.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 OTHER_DESCRIPTORS = 256
-"""Descriptors for files and libraries, beside those that are counted."""
+"""Descriptors for files and libraries, in addition to those that are counted."""
 
 
 def allow_descriptors(count: int) -> int:

@@ -40,5 +40,5 @@ def load(switch: str | None) -> tuple[ModuleType | None, str]:
 
 
 native, description = load(os.environ.get(PURE_VARIABLE))
-"""What this process uses."""
+"""The kernel of this process, None for plain Python; and a line that says which it is, and why."""
 _log.info("%s", description)

@@ -74,7 +74,7 @@ def _references(slabs: list[mmap.mmap], place: int) -> int:
 
 
 _FREE = _references([mmap.mmap(-1, mmap.PAGESIZE)], 0)
-"""What `_references` says of a slab to which only its list refers."""
+"""Count of `_references` for a slab to which only its list refers."""
 
 slabs = Slabs()
 """Those of this process: the bound holds for all its streams together."""

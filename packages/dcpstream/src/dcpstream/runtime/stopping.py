@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class StopSign(Protocol):
-    """What tells a loop that it shall end: a `StopRequest`, or an event of `threading` that no signal handler sets."""
+    """A request that a loop shall end: a `StopRequest`, or an event of `threading` that no signal handler sets."""
 
     def is_set(self) -> bool:
         """Whether a stop was asked for."""

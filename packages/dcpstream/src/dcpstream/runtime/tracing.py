@@ -19,7 +19,7 @@ Value = str | int | bool
 
 
 class Span(Protocol):
-    """What is known only while the work is done."""
+    """A span under way, which takes attributes that are known only while the work is done."""
 
     def set_attribute(self, name: str, value: Value) -> None:
         """Add an attribute."""

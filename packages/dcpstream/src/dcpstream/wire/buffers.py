@@ -1,4 +1,4 @@
-"""Bytes in memory: what a frame can be read from, and a pool of buffers for sending.
+"""Bytes in memory: the types that a frame can be read from, and a pool of buffers for sending.
 
 A fresh buffer of a block's size costs page faults; one that was just sent is still in the CPU's cache. A shell returns
 a piece once nothing refers to it any more. Without returned pieces the pool allocates fresh buffers.
@@ -15,7 +15,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 BUFFER_BYTES = 1024 * 1024 + 64 * 1024
 """Size of a kept buffer: the block of one turn of a stream, and a message that overshoots it."""
 
-LENT_BYTES_MIN = 32 * 1024
+POOLED_BYTES_MIN = 32 * 1024
 """Smallest piece that gets a kept buffer: allocating less costs no page fault."""
 
 FREE_BUFFERS_MAX = 2
@@ -41,19 +41,19 @@ class BufferPool:
     def __init__(self) -> None:
         self.free: list[_Kept] = []
 
-    def lend(self, size: int) -> memoryview | None:
+    def allocate(self, size: int) -> memoryview | None:
         """The first bytes of a kept buffer, with any content; None for a size that gets fresh memory."""
-        if not LENT_BYTES_MIN <= size <= BUFFER_BYTES:
+        if not POOLED_BYTES_MIN <= size <= BUFFER_BYTES:
             return None
         return memoryview(self.free.pop() if self.free else _Kept(BUFFER_BYTES))[:size]
 
     def copy_of(self, data: memoryview) -> bytearray | memoryview:
         """A writable copy of some bytes."""
-        lent = self.lend(len(data))
-        if lent is None:
+        copy = self.allocate(len(data))
+        if copy is None:
             return bytearray(data)
-        lent[:] = data
-        return lent
+        copy[:] = data
+        return copy
 
     def give_back(self, pieces: Iterable[memoryview]) -> None:
         """Take back those pieces that are kept buffers.

@@ -246,7 +246,7 @@ class Layout:
     rest_needs: Feature | None = None
     without: Feature | None = None
     since: str = ""
-    # Derived from the above when the class is made, so that no message pays for them.
+    # Derived from the above when the class is made, so that they cost nothing per message.
     magic: int = field(init=False)
     flexible_magic: int = field(init=False)
     extras_bytes: int = field(init=False)

@@ -170,7 +170,7 @@ def read_frame_infos(
     Args:
         shape: of the request.
         framing: the framing extras.
-        privileges: names that may be lent to a request's user; None: any.
+        privileges: names that a request may add to its user's; None: any.
     """
     found: dict[int, bytes] = {}
     try:

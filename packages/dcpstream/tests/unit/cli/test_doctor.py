@@ -46,7 +46,7 @@ def test_rights_that_are_missing(one_node: dcpstream_node.Node, commands: Comman
     text = commands("doctor", *at, expect=1)
     assert "ok      Read documents: user ann may" in text
     assert "PROBLEM Read changes: user ann may not, in bucket default\n" in text
-    assert "        mend it: dcpstream user create ann --role 'data_dcp_reader[default]'\n" in text
+    assert "        fix: dcpstream user create ann --role 'data_dcp_reader[default]'\n" in text
 
 
 @pytest.mark.usefixtures("well_machine")
@@ -58,7 +58,7 @@ def test_a_refused_login(one_node: dcpstream_node.Node, commands: Commands, word
     text = commands("doctor", "--cluster", one_node.connection_string, *words, expect=1)
     assert text.startswith("PROBLEM Cluster: ")
     assert told in text
-    assert "mend it: dcpstream bucket list" in text
+    assert "fix: dcpstream bucket list" in text
 
 
 def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,5 +83,5 @@ def test_a_port_that_is_taken() -> None:
 
 def test_findings_are_json() -> None:
     finding = doctor.Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
-    assert "mend it: pip install" in doctor.shown(finding)
+    assert "fix: pip install" in doctor.shown(finding)
     assert json.loads(json.dumps(dataclasses.asdict(finding)))["fix"] == finding.fix

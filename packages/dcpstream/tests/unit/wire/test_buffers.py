@@ -14,7 +14,7 @@ from tests.kit.blocks import block_of
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> BufferPool:
-    monkeypatch.setattr(buffers_module, "LENT_BYTES_MIN", 4)
+    monkeypatch.setattr(buffers_module, "POOLED_BYTES_MIN", 4)
     monkeypatch.setattr(buffers_module, "BUFFER_BYTES", 8)
     return BufferPool()
 

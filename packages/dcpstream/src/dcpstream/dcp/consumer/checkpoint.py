@@ -16,7 +16,7 @@ __all__ = ["ReceivedCheckpoint"]
 
 KEYS_MAX = 100_000
 """Keys that are remembered of one checkpoint. The source keeps a checkpoint for seconds, so only a faulty one has more.
-The copy then forgets them and begins to collect keys anew."""
+The copy then forgets them and begins to collect keys again."""
 
 
 class ReceivedCheckpoint:

@@ -1,4 +1,4 @@
-// Sends the forms that change something, asks before what cannot be taken back, and tells what the server answered.
+// Sends the forms that change something, asks before what cannot be taken back, and shows what the server answered.
 //
 // <form class="order" action="/controller/failOver" data-method="POST" data-sure="…?" data-done="…">
 import { reload } from "./refresh.js";

@@ -25,7 +25,7 @@ function look(key, count, isLevel = false) {
   const place = `${location.pathname} ${key}`;
   const now = Date.now();
   const seen = (looks.get(place) ?? []).filter(([at]) => now - at < KEEP_MS).slice(-LOOKS_MAX);
-  if (!isLevel && seen.length && count < seen[seen.length - 1][1]) seen.length = 0; // the server was started anew
+  if (!isLevel && seen.length && count < seen[seen.length - 1][1]) seen.length = 0; // the server was restarted
   seen.push([now, count]);
   looks.set(place, seen);
   return seen;

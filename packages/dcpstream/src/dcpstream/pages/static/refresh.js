@@ -10,7 +10,7 @@ const MARK = "\u26A0 ";
 let decorate = () => {};
 let lastAnswer = new Date();
 
-function tell(problem) {
+function report(problem) {
   const place = document.getElementById("gone");
   document.body.classList.toggle("stale", problem !== "");
   document.title = problem ? MARK + document.title.replace(MARK, "") : document.title.replace(MARK, "");
@@ -33,10 +33,10 @@ export async function reload() {
     const problem = problemOf(answer);
     if (!problem) lastAnswer = new Date();
     if (!problem && !isStill) show(new DOMParser().parseFromString(text, "text/html"));
-    tell(problem);
+    report(problem);
     return true;
   } catch {
-    tell(`${SERVER} does not answer.`);
+    report(`${SERVER} does not answer.`);
     return false;
   }
 }

@@ -328,7 +328,7 @@ class AuthProvider(ConfigReload):
 
 @message(Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS)
 class UpdateExternalUserPermissions(ConfigValidate):
-    """Tell the privileges of users that an authentication provider knows, JSON."""
+    """Report the privileges of users that an authentication provider knows, JSON."""
 
 
 @message(Opcode.GET_CMD_TIMER, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)

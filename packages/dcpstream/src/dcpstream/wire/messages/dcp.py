@@ -58,7 +58,7 @@ class Open(Request):
     source=_DOCS + "add-stream.md",
 )
 class AddStream(Request):
-    """Tell a consumer to request a vbucket's stream from its producer. Answered once the stream exists, or refused.
+    """Ask a consumer to request a vbucket's stream from its producer. Answered once the stream exists, or refused.
 
     Attributes:
         flags: u32, see `StreamFlag`; passed on in the consumer's STREAM_REQ.

@@ -32,7 +32,7 @@ _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
 
 @plain_masks
 class BlockKind(IntFlag):
-    """The kinds of frames in a block, beside plain mutations of the default collection."""
+    """The kinds of frames in a block, other than plain mutations of the default collection."""
 
     PLAIN = 0
     DELETION = 1

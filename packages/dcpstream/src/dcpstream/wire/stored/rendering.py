@@ -34,7 +34,7 @@ _mark = None if kernel.native is None else kernel.native.mark
 _U32, _U64 = np.dtype(">u4"), np.dtype(">u8")
 
 _OF_BODY = int(Datatype.JSON | Datatype.SNAPPY)
-"""What the datatype tells of a document's body, and of how it is packed."""
+"""Bits of the datatype that describe a document's body and its packing."""
 
 _NO_PLAIN_VALUE = BlockKind.XATTR | BlockKind.SYSTEM_EVENT | BlockKind.PREPARE
 """Kinds of frames whose values have parts that stay, or may go elsewhere."""

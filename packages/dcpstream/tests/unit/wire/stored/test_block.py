@@ -85,7 +85,7 @@ def test_a_stream_in_stored_form_gets_the_bytes_with_its_opaque(values: list[byt
 def test_scattered_frames_come_out_as_if_they_lay_together(
     is_native: bool, form: StreamForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buffers_module, "LENT_BYTES_MIN", 4)
+    monkeypatch.setattr(buffers_module, "POOLED_BYTES_MIN", 4)
     if not is_native:
         monkeypatch.setattr(kernel, "native", None)
     messages = [mutation(number, value=b'{"n":%d}' % 10**number) for number in range(1, 30)]
