@@ -17,7 +17,7 @@ say = @printf '\033[1m== %s\033[0m\n' $(1)
 
 # Programs of the system come first, then those that lab/tools/install-judges.sh has put into .venv.
 export PATH := $(PATH):$(abspath $(BIN))
-# Tests start hundreds of Python processes. Without compiled files each of them compiles the package anew, and pytest
+# Tests start hundreds of Python processes. Without compiled files each of them compiles the package again, and pytest
 # every test.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -125,17 +125,17 @@ demo: setup ## flights of 2013 through a node into two Spark tables, with a kill
 	@$(BIN)/dcpstream demo $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: bench-check
-bench-check: setup ## has a figure lost more than 15 % of CPU time against lab/bench/expected.json? (ARGS=--store: store anew)
+bench-check: setup ## has a figure lost more than 15 % of CPU time against lab/bench/expected.json? (ARGS=--store: store again)
 	@$(PY) -m lab.bench.check $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: setup ## our client and our node beside those of others; writes docs/explanation/peers.md
+bench-peers: setup ## our client and our node compared with others; writes docs/explanation/peers.md
 	@$(PY) -m lab.bench.peers $(ARGS)
 	@$(PY) -m lab.bench.peer_nodes
 
 .PHONY: bench
-bench: setup ## measure, quietly and beside two busy programs; writes lab/bench/results.json (about 20 min)
-	@$(PY) -m lab.bench --beside 2 $(ARGS)
+bench: setup ## measure, quietly and with two busy programs; writes lab/bench/results.json (about 20 min)
+	@$(PY) -m lab.bench --under-load 2 $(ARGS)
 
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
@@ -219,7 +219,7 @@ three-doors: setup ## walk through the README's three doors in empty environment
 	@$(PY) -m lab.tools.three_doors $(ARGS)
 
 .PHONY: reference
-reference: setup ## write the generated pages of the documentation anew
+reference: setup ## write the generated pages of the documentation again
 	@for page in $(REFERENCES); do $(PY) lab/tools/$${page}_reference.py || exit 1; done && $(PY) lab/tools/state_diagrams.py
 
 .PHONY: format

@@ -1,4 +1,4 @@
-/* Whether a text is JSON, as `dcpstream.model.json_text.is_json` tells it: one value in UTF-8, no NaN, no Infinity.
+/* Whether a text is JSON, as `dcpstream.model.json_text.is_json` decides it: one value in UTF-8, no NaN, no Infinity.
  *
  * Python refuses texts that are nested too deeply for its stack. Deep texts are left to it.
  */

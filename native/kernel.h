@@ -80,7 +80,7 @@ int order_by_stream(const uint8_t *bytes, int64_t *starts, size_t count);
 enum { NOT_JSON, IS_JSON, TOO_DEEP };
 int json_text(const uint8_t *text, size_t length);
 
-/* The length of a raw snappy block's content, -1 if it is not told; inflate it, 0 if it is not sound (snappy.c). */
+/* The length of a raw snappy block's content, -1 if it is not valid; inflate it, 0 if it is not sound (snappy.c). */
 int64_t snappy_length(const uint8_t *block, size_t size);
 int snappy_inflate(const uint8_t *block, size_t size, uint8_t *out, size_t length);
 

@@ -7,7 +7,7 @@
  * changes.c   makes single changes of decoded columns, for dcpstream.client
  * requests.c  answers plain requests, for dcpstream_node
  * blocks.c    selects and copies frames for readers, for dcpstream_node.store and dcpstream.wire
- * json.c      tells whether a text is JSON
+ * json.c      decides whether a text is JSON
  * snappy.c    inflates values that clients compressed
  *
  * Each function has a twin in plain Python, which is the definition of what is right; tests compare the two. It uses

@@ -251,7 +251,7 @@ typedef struct {
     const uint8_t *data;
     size_t length, at;
     PyObject *vbuckets, *dirty, *pending; /* `pending` is None for a store that is in memory only */
-    PyObject *stopwatch;                  /* tells seconds; None unless answers have the duration of the request */
+    PyObject *stopwatch;                  /* gives seconds; None unless answers have the duration of the request */
     int takes_gets, takes_sets, has_collections, has_tokens;
     uint8_t datatypes;
     double ratio_min; /* inflated to compressed size from which a value is kept compressed; negative for never */
@@ -314,11 +314,11 @@ static uint8_t *answer_head(Batch *batch, const Request *request, uint16_t statu
     return p + HEADER_BYTES + framing;
 }
 
-/* What the stopwatch tells, in seconds; negative after an error. */
+/* The time of the stopwatch, in seconds; negative after an error. */
 static double seconds(const Batch *batch) {
-    PyObject *told = PyObject_CallNoArgs(batch->stopwatch);
-    double now = told ? PyFloat_AsDouble(told) : -1;
-    Py_XDECREF(told);
+    PyObject *answer = PyObject_CallNoArgs(batch->stopwatch);
+    double now = answer ? PyFloat_AsDouble(answer) : -1;
+    Py_XDECREF(answer);
     return PyErr_Occurred() ? -1 : now;
 }
 
@@ -516,12 +516,12 @@ typedef struct {
 
 /* Inflate a request's value into `batch->inflated`; LEFT if it is not sound, or large. */
 static int inflate(Batch *batch, const Request *request, size_t *length) {
-    const int64_t told = snappy_length(request->value, request->value_length);
-    if (told < 0 || told > CHUNK_BYTES)
+    const int64_t size = snappy_length(request->value, request->value_length);
+    if (size < 0 || size > CHUNK_BYTES)
         return LEFT;
-    if ((size_t)told > batch->inflated_room || !batch->inflated) {
+    if ((size_t)size > batch->inflated_room || !batch->inflated) {
         free(batch->inflated);
-        batch->inflated_room = (size_t)told * 2 + FIRST_ROOM;
+        batch->inflated_room = (size_t)size * 2 + FIRST_ROOM;
         batch->inflated = malloc(batch->inflated_room);
         if (!batch->inflated) {
             batch->inflated_room = 0;
@@ -529,7 +529,7 @@ static int inflate(Batch *batch, const Request *request, size_t *length) {
             return FAILED;
         }
     }
-    *length = (size_t)told;
+    *length = (size_t)size;
     return snappy_inflate(request->value, request->value_length, batch->inflated, *length) ? DONE : LEFT;
 }
 
@@ -849,7 +849,7 @@ const char kernel_answer_doc[] =
     "answer(data, at, vbuckets, dirty, pending, stopwatch, takes_gets, takes_sets, has_collections, has_tokens,\n"
     "       datatypes, ratio_min, unix_ns, limit) -> (at, answers, gets, sets, stored_bytes)\n\n"
     "Answer the plain GETs and SETs in data[at:] until another request comes, or the answers have `limit` bytes.\n"
-    "`stopwatch` tells seconds; with it, answers have the duration of their request. Values that come compressed stay so\n"
+    "`stopwatch` gives seconds; with it, answers have the duration of their request. Values that come compressed stay so\n"
     "if their inflated size is at least `ratio_min` times as much; if that is negative, never.\n\n"
     "Returns: where the first request begins that is not answered; the answers; the number of GETs and of SETs; bytes\n"
     "that were written to the store.";

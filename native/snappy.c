@@ -9,8 +9,8 @@ enum {
     FAR = 2,
 };
 
-/* The length of the inflated block, and where its elements begin; -1 if it is not told in the usual way. */
-static int64_t told_length(const uint8_t *block, size_t size, size_t *at) {
+/* The length of the inflated block, and where its elements begin; -1 if the length is not valid. */
+static int64_t inflated_length(const uint8_t *block, size_t size, size_t *at) {
     uint64_t length = 0;
     for (size_t i = 0; i < size && i < LENGTH_BYTES; i++) {
         length |= (uint64_t)(block[i] & 0x7F) << (7 * i);
@@ -24,7 +24,7 @@ static int64_t told_length(const uint8_t *block, size_t size, size_t *at) {
 
 int64_t snappy_length(const uint8_t *block, size_t size) {
     size_t at;
-    return told_length(block, size, &at);
+    return inflated_length(block, size, &at);
 }
 
 /* Read a number of up to four bytes, little end first; the caller has checked that they are there. */
@@ -37,14 +37,14 @@ static uint32_t number_at(const uint8_t *p, size_t bytes) {
 
 int snappy_inflate(const uint8_t *block, size_t size, uint8_t *out, size_t length) {
     size_t at = 0, made = 0;
-    if (told_length(block, size, &at) != (int64_t)length)
+    if (inflated_length(block, size, &at) != (int64_t)length)
         return 0;
     while (at < size) {
         const uint8_t tag = block[at++];
         const int kind = tag & 3;
         if (kind == LITERAL) {
             size_t count = (size_t)(tag >> 2) + 1;
-            if (count > 60) { /* the next one to four bytes tell it */
+            if (count > 60) { /* the next one to four bytes have it */
                 const size_t bytes = count - 60;
                 if (size - at < 4) /* the twin in Python wants four bytes in any case */
                     return 0;

@@ -4,8 +4,8 @@ python -m lab.bench.check [--only PART …] [--store]
 
 The stored ratios are `lab/bench/expected.json`, with the machine that they were measured on. They are ratios to
 baselines of the same run, in CPU time, so another machine and other load change them less than seconds; still, compare
-on the machine that is named, or store anew. A part that falls behind is measured again, because noise mostly makes code
-slower: the best of all attempts counts. What is stored is the median of as many measurements.
+on the machine that is named, or store again. A part that falls behind is measured again, because noise mostly makes
+code slower: the best of all attempts counts. What is stored is the median of as many measurements.
 """
 
 from __future__ import annotations

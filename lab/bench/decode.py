@@ -156,7 +156,7 @@ def run(quick: bool) -> dict[str, Any]:
             unit="CPU us",
             repeats=tail.repeats,
             samples=tuple(seconds / TAIL_CALLS * 1e6 for seconds in tail.cpu_s),
-            note="a buffer with one mutation (and its marker): what a quiet stream pays",
+            note="a buffer with one mutation (and its marker): the cost for a quiet stream",
         )
     )
     return report(figures, ratios)

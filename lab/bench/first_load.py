@@ -91,7 +91,7 @@ def follow(master: str, connection_string: str, directory: Path, documents: int,
     load = os.getloadavg()[0]
     batches: list[dict[str, Any]] = []
 
-    def tell(report: BatchReport) -> None:
+    def show(report: BatchReport) -> None:
         nonlocal rows, last
         rows += report.rows
         now = time.perf_counter()
@@ -125,7 +125,7 @@ def follow(master: str, connection_string: str, directory: Path, documents: int,
             "maxOffsetsPerTrigger": str(batch_rows),
         }
         cpu = cpu_s()
-        pipeline = Pipeline(spark, directory / "tables", access, engine="delta", on_batch=tell, fold_share=1.0)
+        pipeline = Pipeline(spark, directory / "tables", access, engine="delta", on_batch=show, fold_share=1.0)
         pipeline.run(until="available")
         took = time.perf_counter() - begin
         found = spark.read.format("delta").load(str(directory / "tables" / "current")).count()

@@ -33,9 +33,9 @@ SPACE_MB = 100
 """History that a backfill sends again and again."""
 REQUESTS, WINDOW = 50_000, 50
 DOCUMENTS = 200_000
-"""What a task reads again and again."""
+"""Documents that a task reads again and again."""
 DRAINED_BYTES = 64 * 1024
-"""What Spark's JVM is taken to read at once."""
+"""Bytes that Spark's JVM is assumed to read at once."""
 LEAST_SHARE = 0.004
 """Narrower boxes are left out: nobody could read them, and the pictures stay small."""
 WIDTH, ROW, LETTER, HEAD = 960, 17, 6.3, 40
@@ -141,12 +141,12 @@ def _take_all(ours: socket.socket, other: socket.socket) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is sampled.
+    """A workload to sample.
 
     Attributes:
         run: does it for some seconds.
         root: the name of the function above which the picture begins.
-        title: of the picture.
+        title: the picture's.
         parts: function → label, if the picture has a box for each of several functions at its bottom; else empty.
     """
 

@@ -77,7 +77,7 @@ GOALS = (
     Goal("node_start_s", "ingest", "node start, 1,024 vbuckets", 0.5, at_most=True, unit="s"),
     Goal("reopen_1m_cpu_s", "store", "reopen 1 M documents from disk", 1.0, at_most=True, unit="CPU s"),
     Goal(
-        "write_p99_beside_fdatasync_ms",
+        "write_p99_above_fdatasync_ms",
         "latency",
         "durable write, p99 while 8 backfills run, less fdatasync's p99",
         10,
@@ -97,9 +97,7 @@ GOALS = (
     Goal("load.login_s", "load", "2,000 connections at once, all answered", 5, at_most=True, unit="s"),
     Goal("load.streams.p99_ms", "load", "another client's p99 while 10,240 streams open", 250, at_most=True, unit="ms"),
     Goal("load.garbage.p99_ms", "load", "another client's p99 during 200 MB of garbage", 250, at_most=True, unit="ms"),
-    Goal(
-        "load.stalled.p99_ms", "load", "another client's p99 beside 500 that do not read", 100, at_most=True, unit="ms"
-    ),
+    Goal("load.stalled.p99_ms", "load", "another client's p99 with 500 that do not read", 100, at_most=True, unit="ms"),
 )
 
 PARTS = (

@@ -132,7 +132,7 @@ class Watcher:
 
 
 class Scene:
-    """What happened during one attack.
+    """The measurements of one attack.
 
     Attributes:
         memory: largest growth of the node's memory, in bytes.

@@ -1,4 +1,4 @@
-"""Our node beside another node for tests, with the same official SDK: CPU time of the node, and its memory.
+"""Our node compared with other nodes for tests, with the same official SDK: CPU time of the node, and its memory.
 
 python -m lab.bench.peer_nodes [--rounds N] [--page FILE.md]
 
@@ -95,7 +95,7 @@ class CouchbaseMock:
         self.started_s = time.perf_counter() - began
 
     def _kv_port(self, rest: int, until: float) -> int:
-        """The port that the bucket's configuration names, as soon as the node tells it."""
+        """The port that the bucket's configuration names, as soon as the node shows it."""
         request = urllib.request.Request(f"http://127.0.0.1:{rest}/pools/default/buckets/default")
         request.add_header("Authorization", "Basic " + b64encode(b"Administrator:password").decode())
         while True:
@@ -216,7 +216,7 @@ def table(nodes: Sequence[Any], found: dict[str, dict[str, Cost]], left_out: Seq
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, show_default="docs/explanation/peers.md")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/peer_nodes.json")
 def main(rounds: int, page: Path, output: Path) -> None:
-    """Measure our node beside others for tests, and write the table into the documentation."""
+    """Measure our node and others for tests, and write the table into the documentation."""
     left_out: list[str] = []
     load_at_start = os.getloadavg()[0]
     with ExitStack() as stack:

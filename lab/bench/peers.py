@@ -1,9 +1,9 @@
-"""Our client beside others: each drains the same node, one after the other, in several rounds.
+"""Our client compared with others: each drains the same node, one after the other, in several rounds.
 
 python -m lab.bench.peers [--documents N] [--rounds N] [--page FILE.md] [--plot FILE.svg]
 
 All clients read the same bucket from its beginning to its end and drop what comes. CPU time is that of the client's
-whole process, user and system; beside it stands the same less a run that only connects, because a Java machine and an
+whole process, user and system; next to it stands the same less a run that only connects, because a Java machine and an
 import of pyarrow take their time before the first message. Rounds alternate, so a slow stretch affects all clients. The
 programs of the others are in `lab/bench/drains`, and are built with the archives and modules of `interop`.
 """
@@ -57,7 +57,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Spent:
-    """What the rounds of a client cost, in seconds.
+    """The costs of a client's rounds, in seconds.
 
     Attributes:
         cpu, wall: a drain.
@@ -200,7 +200,7 @@ def written(page: str, lines: Sequence[str], first: str = FIRST, last: str = LAS
 @click.option("--plot", "picture", type=click.Path(path_type=Path), default=PLOT, show_default="docs/images/peers.svg")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/peers.json")
 def main(documents: int, rounds: int, page: Path, picture: Path, output: Path) -> None:
-    """Measure our client beside others, and write the table and the plot into the documentation."""
+    """Measure our client and others, and write the table and the plot into the documentation."""
     peers: list[Peer] = []
     left_out: list[str] = []
     for family in FAMILIES:

@@ -3,8 +3,8 @@
 Each part runs in a process of its own, so that memory, garbage and threads of one part do not affect the next, and a
 failure costs only the figures of its part. What a part has written is on the disk before the next one begins.
 
-With `--beside`, each part runs once more, quickly, beside programs that use the processors and the memory. Those
-results are apart, under `beside`: they say what is left on a busy machine.
+With `--under-load`, each part runs once more, quickly, while programs use the processors and the memory. Those results
+are apart, under `under_load`: they show what is left on a busy machine.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", 
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer rounds and less data: to see that it works, not to quote.")
 @click.option("--only", "only", multiple=True, type=click.Choice(PARTS), help="Only this part (may be repeated).")
-@click.option("--beside", type=click.IntRange(0), default=0, help="Measure again, beside so many busy programs.")
+@click.option("--under-load", type=click.IntRange(0), default=0, help="Measure again, while so many programs are busy.")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/results.json")
 @click.option("--part", type=click.Choice(PARTS), hidden=True, help="Run one part in this process, for the runner.")
 @click.option("--part-output", type=click.Path(path_type=Path), hidden=True)
 def main(
-    quick: bool, only: tuple[str, ...], beside: int, output: Path, part: str | None, part_output: Path | None
+    quick: bool, only: tuple[str, ...], under_load: int, output: Path, part: str | None, part_output: Path | None
 ) -> None:
     """Measure dcpstream against baselines of the same run."""
     if part is not None:
@@ -66,12 +66,13 @@ def main(
     outcomes = run_parts(parts, quick)
     results = assemble(outcomes, quick=quick, seconds=time.monotonic() - started)
     results["machine"]["load_at_start"] = [round(value, 2) for value in load]
-    if beside:
+    if under_load:
         started = time.monotonic()
-        with busy_programs(beside):
+        with busy_programs(under_load):
             outcomes = run_parts(parts, quick=True)
         busy = assemble(outcomes, quick=True, seconds=time.monotonic() - started)
-        results["beside"] = {"programs": beside} | {name: busy[name] for name in ("seconds", "ratios", "missing")}
+        shown = ("seconds", "ratios", "missing")
+        results["under_load"] = {"programs": under_load} | {name: busy[name] for name in shown}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(table(results))
@@ -234,8 +235,8 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def _result_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    busy = results.get("beside", {"programs": 0, "ratios": {}})
-    heading = f"beside {busy['programs']}" if busy["ratios"] else ""
+    busy = results.get("under_load", {"programs": 0, "ratios": {}})
+    heading = f"with {busy['programs']} busy" if busy["ratios"] else ""
     rows: list[tuple[str, ...]] = [("result", "value", heading, "goal", "", "what")]
     named = {goal.name: goal for goal in GOALS}
     for name, value in results["ratios"].items():

@@ -64,7 +64,7 @@ class Round:
 
     @property
     def cpu_s(self) -> float:
-        """Of both."""
+        """CPU time of the JVM and of Python together."""
         return self.jvm_s + self.python_s
 
 

@@ -27,7 +27,7 @@ VBUCKETS = 1024
 CLIENTS = 2
 WINDOW = 50
 DOCUMENTS, QUICK_DOCUMENTS = 200_000, 40_000
-"""Of each client."""
+"""Documents of each client."""
 ROUNDS, QUICK_ROUNDS = 5, 3
 TIMEOUT_S = 120.0
 

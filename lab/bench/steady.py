@@ -8,7 +8,7 @@ and the live bytes in its files soon stay the same, and the rest of the hour sho
 
 Each minute prints a line. The table at the end has the growth of each process in an hour: the slope of a line through
 the second half of the minutes, by least squares. It is more than noise if it exceeds three standard errors of the
-slope. The peak is that of the kernel (VmHWM), which starts anew each minute. `--output` keeps the numbers as JSON, and
+slope. The peak is that of the kernel (VmHWM), which starts again each minute. `--output` keeps the numbers as JSON, and
 `--plot` draws them. Linux.
 """
 
@@ -52,7 +52,7 @@ SAVE_S = 5.0
 """Time between two saves of a client's positions."""
 
 TRIGGER = "30 seconds"
-"""Of the Spark query. A micro-batch asks all vbuckets, which costs as much as thousands of changes."""
+"""Trigger of the Spark query. A micro-batch asks all vbuckets, which costs as much as thousands of changes."""
 
 FORGOTTEN_S = 120.0
 """Age at which a burst that a client has not seen counts as lost."""
@@ -65,7 +65,7 @@ START_TIMEOUT_S = 300.0
 WRITES_PER_CALL = 20_000
 HEAD = '{"burst":"'
 STAMP = slice(len(HEAD), len(HEAD) + 8)
-"""Where a value has the number of its burst."""
+"""Place of the burst's number in a value."""
 
 ERRORS = 3.0
 """Growth of more standard errors than this is more than noise."""
@@ -130,7 +130,7 @@ def growth(series: Sequence[tuple[float, float]]) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process takes."""
+    """The memory and the CPU time of a process."""
 
     rss_kb: int
     peak_kb: int
@@ -170,7 +170,7 @@ def status_numbers(text: str) -> dict[str, int]:
 
 
 def usages_of(pids: Mapping[str, int]) -> dict[int, Usage]:
-    """What each process takes, without those that have ended. Lets VmHWM start anew from VmRSS."""
+    """The usage of each process, without those that have ended. Lets VmHWM start again from VmRSS."""
     found = {}
     for pid in pids.values():
         with contextlib.suppress(OSError, KeyError):  # a process that ends has no memory, then no files
@@ -248,7 +248,7 @@ def write(connection_string: str, control: Connection, documents: int, rate: flo
 
 @dataclass(slots=True)
 class Seen:
-    """What a client has read since its last answer."""
+    """The bursts that a client has read since its last answer."""
 
     bursts: dict[int, float] = field(default_factory=dict)
     """Burst → time of its last change."""
@@ -359,7 +359,7 @@ class Child:
         theirs.close()
 
     def wait(self, timeout_s: float) -> Any:
-        """What it sends next."""
+        """The next object that the process sends."""
         if not self._control.poll(timeout_s):
             raise TimeoutError(f"{self._name} does not answer within {timeout_s:g} s")
         try:
@@ -418,7 +418,8 @@ class Ages:
     def __init__(self) -> None:
         self._waiting: dict[int, float] = {}
         self._early: dict[int, float] = {}
-        """Bursts that were seen before the writer told their acknowledgement: those on their way when it was asked."""
+        """Bursts that were seen before the writer reported their acknowledgement: those on their way when it was
+        asked."""
         self.lost = 0
 
     def between(self, acknowledged: Mapping[int, float], seen: Mapping[int, float], now: float) -> list[float]:

@@ -6,7 +6,7 @@ batch of 1,000 changes of random documents. The ways:
 - pair: the engine of the pipelines. A batch is an append to `changes`; the fold of a tail of a tenth of `current` is
   shared out over its changes.
 - vectors: MERGE of each batch into `current`, with Delta's deletion vectors.
-- copy: MERGE of each batch without deletion vectors: files with a changed row are written anew.
+- copy: MERGE of each batch without deletion vectors: files with a changed row are written again.
 - delta-rs-pair: the same with the engine delta-rs. Spark only makes the changes.
 - delta-rs: MERGE of each batch with delta-rs, without Spark.
 

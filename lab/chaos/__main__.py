@@ -63,7 +63,7 @@ class Hosts:
 
 @dataclass
 class Series:
-    """What the rounds so far have shown.
+    """The results of the rounds so far.
 
     Args:
         rounds: how many there will be.
@@ -80,7 +80,7 @@ class Series:
 
     @property
     def played(self) -> int:
-        """How many were played."""
+        """The number of rounds that were played."""
         return sum(map(len, self.seconds.values()))
 
     def add(self, scenario: Scenario, result: Result) -> None:
@@ -161,7 +161,7 @@ def main() -> int:
 
 
 def choice_of(sinks: list[str], executors: float, *, is_plain: bool) -> Draw:
-    """What the rounds are drawn from."""
+    """The choices that the rounds are drawn from."""
     if is_plain:
         return Draw(sinks=tuple(sink for sink in sinks if sink != "delta"), spark=(("nothing", 1),))
     return Draw(sinks=tuple(sinks), spark=tuple({**SPARK, **DRIVER}.items()), executors_share=executors)
@@ -178,7 +178,7 @@ def _choosing(arguments: argparse.Namespace) -> str:
 
 
 def _memory_mb() -> int:
-    """Of this process and of all that belong to it, such as Spark's."""
+    """Memory of this process and of all that belong to it, such as Spark's."""
     total = 0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with contextlib.suppress(psutil.Error):

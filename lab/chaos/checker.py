@@ -1,4 +1,4 @@
-"""What is wrong with tables, as sentences; nothing if they are exact.
+"""The errors in tables, as sentences; nothing if they are exact.
 
 Rules, all from the documentation and none from the code that keeps them:
 
@@ -151,7 +151,7 @@ def documents_of(title: str, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[Na
 def check_changes(
     title: str, rows: Sequence[Row], history: History, bucket: Mapping[Name, Document] | None, *, done: int | None
 ) -> list[str]:
-    """What is wrong with changes.
+    """The errors in changes.
 
     Args:
         title: names the table.
@@ -224,7 +224,7 @@ def _check_writes(title: str, rows: Sequence[Row], history: History) -> list[str
 
 
 def check_kept(title: str, before: Sequence[Row], now: Sequence[Row]) -> list[str]:
-    """What is missing of rows that were there: a row leaves `changes` only if a later batch rolls it back."""
+    """The rows that were there and are missing: a row leaves `changes` only if a later batch rolls it back."""
     rollbacks: dict[int, list[Row]] = {}
     for row in now:
         if row.op == "rollback":

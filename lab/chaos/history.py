@@ -22,7 +22,7 @@ class Write:
 
 @dataclass
 class History:
-    """What each copy of a vbucket holds by seqno, and which of them counts.
+    """The content of each copy of a vbucket by seqno, and the copy that counts.
 
     A snapshot that a copy received leaves out older versions, so a copy may lack some of its writes, but it has no
     others. Seqnos without an entry belong to changes of scopes and collections.

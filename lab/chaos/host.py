@@ -73,7 +73,7 @@ class Order:
         die_at: a moment of the writing of tables at which the query dies, such as "append after"; "" for none.
         die_nth: at which passing of that moment.
         fold_rows: rows of the tail from which `current` is folded.
-        fold_pause_s: how much longer a fold beside the batches takes.
+        fold_pause_s: seconds that a fold in the background takes longer.
         schema: of the typed columns of `current`; "" for none.
         mode: of documents that do not fit.
     """
@@ -103,7 +103,7 @@ class Order:
 
 
 class Host(Protocol):
-    """Where queries run."""
+    """The place where queries run."""
 
     def start(self, order: Order) -> None:
         """Start a query."""
@@ -112,7 +112,7 @@ class Host(Protocol):
         """Whether the query runs, and the error that has ended it, or an empty text."""
 
     def has_died(self) -> bool:
-        """Whether the query was told to die and came to that moment. Its error must have ended it."""
+        """Whether the query was ordered to die and came to that moment. Its error must have ended it."""
 
     def stop(self) -> None:
         """Stop the query."""
@@ -124,7 +124,7 @@ class Host(Protocol):
         """Kill the driver, and have another one; it runs no query."""
 
     def stacks(self) -> str:
-        """What the host is doing, for people."""
+        """The stacks of the host's threads, for people."""
 
     @property
     def pid(self) -> int:
@@ -132,7 +132,7 @@ class Host(Protocol):
 
 
 class Died(RuntimeError):
-    """A query was told to die."""
+    """A query was ordered to die."""
 
 
 class Lost(Exception):
@@ -147,7 +147,7 @@ class SparkHost:
         self._pipeline: Pipeline | None = None
         self._query: StreamingQuery | None = None
         self._deaths: list[str] = []
-        # How the query has ended: an error is told once.
+        # How the query has ended: an error is reported once.
         self._outcome: str | None = None
 
     @property
@@ -203,7 +203,7 @@ class SparkHost:
         return "" if failure is None else f"{type(failure).__name__}: {failure}"
 
     def has_died(self) -> bool:
-        """Whether the query was told to die and came to that moment."""
+        """Whether the query was ordered to die and came to that moment."""
         return bool(self._deaths)
 
     def stop(self) -> None:
@@ -257,7 +257,7 @@ def plant_death(pipeline: Pipeline, moment: str, nth: int, deaths: list[str]) ->
 
 
 def plant_pause(pipeline: Pipeline, seconds: float) -> None:
-    """Have folds beside the batches take longer."""
+    """Have folds in the background take longer."""
     target: Any = pipeline.engine
     original: Callable[..., Any] = target.fold
 
@@ -271,7 +271,7 @@ def plant_pause(pipeline: Pipeline, seconds: float) -> None:
 
 
 def quick_folder() -> str | None:
-    """Where temporary folders are quick: in memory, if there is room; None for the usual place.
+    """The place where temporary folders are quick: in memory, if there is room; None for the usual place.
 
     A round has hundreds of commits. What a killed node or query loses does not depend on the disk.
     """
@@ -354,7 +354,7 @@ class RemoteHost:
         return bool(answer["active"]), str(answer["error"])
 
     def has_died(self) -> bool:
-        """Whether the query was told to die and came to that moment."""
+        """Whether the query was ordered to die and came to that moment."""
         return bool(self._ask("died")["died"])
 
     def stop(self) -> None:

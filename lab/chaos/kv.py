@@ -118,7 +118,7 @@ class Link:
         return int.from_bytes(self._buffer[8:12], "big")
 
     def answer(self) -> Answer:
-        """The next answer; what the node asks or tells by itself is passed over."""
+        """The next answer; requests of the node are passed over."""
         while True:
             frame = self.frame()
             if frame[0] == _RESPONSE:

@@ -2,7 +2,7 @@
 
 A bug is code that is added to the end of a module in a copy of `packages`: it replaces a function by one that is wrong
 in one way. Each is a mistake that was made, or nearly made, in this project or another. The kinds of trouble of a bug's
-rounds are chosen so that the bug has an effect in some of them; nothing tells the checker about it. A bug that does not
+rounds are chosen so that the bug has an effect in some of them; the checker does not know about it. A bug that does not
 fit the code any more is an error, not a bug that was found.
 
 The last line is `mutants: <n> of <m> caught`; exit status 0 if all are.
@@ -67,7 +67,7 @@ class Mutant:
 
     @property
     def choice(self) -> Draw:
-        """What its rounds are drawn from."""
+        """The choices that its rounds are drawn from."""
         return Draw(
             sinks=self.sinks,
             world=tuple(self.world.items()),
@@ -187,7 +187,7 @@ Layout.batch = _batch
         {"purge": 1},
     ),
     Mutant(
-        "the source does not tell that a collection was dropped",
+        "the source does not report that a collection was dropped",
         "dcpstream_spark.source.reading",
         """
 _true_manifest_batch = manifest_batch
@@ -315,7 +315,7 @@ FoldQuery.merge = lambda self, source: _true_merge(self, source).replace("s.seqn
         {"purge": 1},
     ),
     Mutant(
-        "Spark's live shows the documents of the tail beside their older versions",
+        "Spark's live shows the documents of the tail with their older versions",
         "dcpstream_spark.tables.fold_sql",
         """
 _true_kept = FoldQuery.kept
@@ -428,7 +428,7 @@ Folder.settle = Folder._raise_failure
         seed=37,
     ),
     Mutant(
-        "the error of a fold beside the batches is lost",
+        "the error of a fold in the background is lost",
         "dcpstream_spark.tables.folding",
         """
 from dcpstream_spark.tables.engine import FoldReport as _FoldReport

@@ -71,7 +71,7 @@ class PlainHost:
         return is_active, "" if is_active else self._error
 
     def has_died(self) -> bool:
-        """Whether the query was told to die and came to that moment."""
+        """Whether the query was ordered to die and came to that moment."""
         return bool(self._deaths)
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ class PlainHost:
             assert isinstance(found, DcpStreamReader)
             reader = found
             _Query(order, reader, stopping, deaths).run()
-        except Exception as error:  # noqa: BLE001 - the round is told
+        except Exception as error:  # noqa: BLE001 - the round reports it
             self._error = f"{''.join(traceback.format_exception(error))}{type(error).__name__}: {error}"
         finally:
             if reader is not None:

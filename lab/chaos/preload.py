@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
 NEEDED = ("dcpstream_spark.source.coordinator", "dcpstream_spark.source.reading", "dcpstream_spark.data_source")
-"""What the process imports before it can plan a batch."""
+"""Modules that the process imports before it can plan a batch."""
 
 _MESSAGE_BYTES = 1 << 17
 """An environment fits in, with room to spare: it is sent as one packet."""

@@ -82,13 +82,13 @@ class Round:
         scenario: what to play.
         host: Spark.
         path: an empty directory.
-        tell: gets each event when it happens.
+        report: gets each event when it happens.
     """
 
-    def __init__(self, scenario: Scenario, host: Host, path: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, scenario: Scenario, host: Host, path: Path, report: Callable[[str], None]) -> None:
         self._scenario = scenario
         self._host = host
-        self._tell = tell
+        self._report = report
         self._path = path
         self._begin = time.monotonic()
         self._dice = random.Random(scenario.seed + 1)
@@ -124,7 +124,7 @@ class Round:
         except (Hang, Lost) as error:
             self.result.differences.append(f"{error}\n{self._host.stacks()}")
             self._host.kill()
-        except Exception as error:  # noqa: BLE001 - the next round may tell more
+        except Exception as error:  # noqa: BLE001 - the next round may show more
             trace = "".join(traceback.format_exception(error))
             self.result.differences.append(f"{CANNOT_GO_ON}: {trace[-4000:]}")
             self._leave()
@@ -173,7 +173,7 @@ class Round:
         )
 
     def _schema(self, phase: Phase) -> str:
-        """Of the typed columns in a phase."""
+        """The schema of the typed columns in a phase."""
         schemas = self._scenario.schemas
         return schemas[min(self._scenario.phases.index(phase), len(schemas) - 1)] if schemas else ""
 
@@ -287,7 +287,7 @@ class Round:
     def _note(self, text: str) -> None:
         line = f"{time.monotonic() - self._begin:6.2f} s  {text}"
         self.result.events.append(line)
-        self._tell(line)
+        self._report(line)
 
     def happen(self, event: Event) -> None:
         """Carry out an event."""
@@ -411,10 +411,10 @@ def _last_line(text: str) -> str:
     return lines[-1].strip()[:200] if lines else ""
 
 
-def play(scenario: Scenario, host: Host, tell: Callable[[str], None] = lambda line: None) -> Result:
-    """Play a round in a directory of its own; `tell` gets each event when it happens."""
+def play(scenario: Scenario, host: Host, report: Callable[[str], None] = lambda line: None) -> Result:
+    """Play a round in a directory of its own; `report` gets each event when it happens."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-chaos-", dir=quick_folder()) as path:
-        played = Round(scenario, host, Path(path), tell)
+        played = Round(scenario, host, Path(path), report)
         try:
             return played.play()
         finally:

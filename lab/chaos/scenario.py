@@ -20,7 +20,7 @@ COLLECTIONS = (("_default", "_default"), ("shop", "orders"), ("shop", "users"))
 KINDS = ("json", "json", "json", "binary", "delete", "delete", "xattr")
 BATCH_SEQNOS = (25, 40, 60, 90)
 DELTA_BATCH_FACTOR = 2
-"""Of the engine delta: each of its batches takes seconds."""
+"""Factor for batches of the engine delta: each of them takes seconds."""
 DEATHS = ("append before", "append after", "fold before", "fold after", "take_back before", "take_back after")
 
 
@@ -76,7 +76,7 @@ class Scenario:
         batch_seqnos: limit of a micro-batch.
         rewinds_to_zero: of a Parquet sink: the option rewindTo is "zero".
         fold_rows: rows of `changes` after which `current` is folded.
-        fold_pause_s: how much longer a fold beside the batches takes, as if the tables were large.
+        fold_pause_s: seconds that a fold in the background takes longer, as if the tables were large.
         schemas: of the typed columns of `current`, phase by phase; the last one holds from then on. Empty: none.
         mode: of documents that do not fit.
         phases: in order; the last one has no trouble.
@@ -157,7 +157,7 @@ EXECUTORS_SHARE = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What may be drawn.
+    """The choices to draw a scenario from.
 
     Attributes:
         sinks: to choose from, by their weights.

@@ -1,4 +1,4 @@
-"""What the queries have written, read without the code that wrote it: by delta-rs, by Spark, from Parquet."""
+"""The tables that the queries have written, read without the code that wrote them: by delta-rs, Spark, from Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What typed columns must hold, from the documents alone: JSON is read by Python's `json` module.
+"""The right content of typed columns, from the documents alone: JSON is read by Python's `json` module.
 
 Rules, all from the documentation: a document fits if it is one JSON object in UTF-8 and every field of the schema in it
 is missing, null or of its type. A field that does not fit is null, and so are all fields of what is no object. The
@@ -49,7 +49,7 @@ def fitting(state: Mapping[Name, Document], schema: str, mode: str) -> dict[Name
 
 
 def check_columns(title: str, rows: Sequence[Mapping[str, Any]], schema: str) -> list[str]:
-    """What is wrong with the typed columns of `current` or `live`, by the values beside them."""
+    """The errors in the typed columns of `current` or `live`, by the values of the same rows."""
     wrong = []
     for row in rows:
         expected, fits = typed(row["value"], schema)
@@ -66,7 +66,7 @@ def check_columns(title: str, rows: Sequence[Mapping[str, Any]], schema: str) ->
 
 
 def check_rejects(rows: Sequence[Mapping[str, Any]], state: Mapping[Name, Document], schema: str) -> list[str]:
-    """What is wrong with the rejects of documents as they are."""
+    """The errors in the rejects of documents as they are."""
     expected = {name: one.value for name, one in state.items() if not typed(one.value, schema)[1]}
     found = {(row["scope"], row["collection"], row["key"]): row["value"] for row in rows}
     problems = []

@@ -152,7 +152,7 @@ class World:
         if self._uid:
             member.link.set_collections(self._manifest())
         self.members.append(member)
-        self._tell_map()
+        self._push_map()
 
     def configure(self, node: _Node, engine: Engine) -> None:
         """Give a node the cluster's map. Like a server's, it does not name nodes that were failed over."""
@@ -171,7 +171,7 @@ class World:
         ]
         bucket.chains = lambda: chains  # type: ignore[method-assign]
 
-    def _tell_map(self) -> None:
+    def _push_map(self) -> None:
         """All nodes that run know the map from now on, and push it."""
         # Nodes count up by themselves, too, for example when a vbucket changes its role.
         known = (self.members[number].node.engine for number in self.alive)
@@ -179,14 +179,14 @@ class World:
         for number in self.alive:
             node = self.members[number].node
 
-            async def tell(node: _Node = node) -> None:
+            async def push(node: _Node = node) -> None:
                 engine: Any = node.engine
                 self.configure(node, engine)
                 engine.topology_changed(engine.buckets["default"])
                 node._server.schedule_turn()  # type: ignore[union-attr]
 
             assert node._loop is not None
-            asyncio.run_coroutine_threadsafe(tell(), node._loop).result(TIMEOUT_S)
+            asyncio.run_coroutine_threadsafe(push(), node._loop).result(TIMEOUT_S)
 
     # ----------------------------------------------------------------------------------------------------- documents
 
@@ -234,7 +234,7 @@ class World:
         return b'{"n":%d,"text":"%s"}' % (number, b"\xc3\xa4" * (number % 5)), None
 
     def documents(self) -> dict[Name, Document]:
-        """What the bucket holds now, of all names that were ever written."""
+        """The documents of the bucket now, of all names that were ever written."""
         ids = {DEFAULT: 0, **self.collections}
         by_node: dict[int, list[tuple[Name, int, bytes]]] = {}
         for name in sorted(self.history.names):
@@ -370,7 +370,7 @@ class World:
                     self.members[number].link.set_vbucket(vbid, ACTIVE)
                     self.active[vbid] = number
                     moved += 1
-        self._tell_map()
+        self._push_map()
         return f"node {lost} lost, {moved} vbuckets failed over"
 
     def restart(self) -> str:
@@ -383,7 +383,7 @@ class World:
         member.link = self._link(member.node)
         for vbid, high_seqno in self._copy_highs(number).items():
             self.history.cut(number, vbid, high_seqno)
-        self._tell_map()
+        self._push_map()
         return f"node {number} killed and restarted"
 
     def persist(self, numbers: Iterable[int] | None = None) -> None:
@@ -416,13 +416,13 @@ class World:
         if scope not in self._scopes:
             self._scopes[scope] = self._new_id()
         self.collections[scope, collection] = self._new_id()
-        self._tell_collections()
+        self._push_collections()
 
     def drop_collection(self, scope: str, collection: str) -> None:
         """Drop a collection with its documents."""
         self._uid += 1
         del self.collections[scope, collection]
-        self._tell_collections()
+        self._push_collections()
 
     def _new_id(self) -> int:
         self._next_id += 1
@@ -444,7 +444,7 @@ class World:
         ]
         return {"uid": f"{self._uid:x}", "scopes": [default, *scopes]}
 
-    def _tell_collections(self) -> None:
+    def _push_collections(self) -> None:
         """All nodes have the manifest, durably: a restart does not bring its events again."""
         for number in self.alive:
             link = self.members[number].link

@@ -37,7 +37,7 @@ _INPUTS = re.compile(r"^(?:stat::number_of_executed_units:\s*|#)(\d+)", re.MULTI
 
 
 class Result(NamedTuple):
-    """What one target's search gave.
+    """The result of one target's search.
 
     Attributes:
         inputs: how many were tried.

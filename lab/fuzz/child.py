@@ -1,6 +1,6 @@
 """The search for one target, in a process of its own: `python -m lab.fuzz.child TARGET FOLDER [options of libFuzzer]`.
 
-atheris adds to the functions of dcpstream, as they are imported, the calls that tell libFuzzer which code runs. So
+atheris adds to the functions of dcpstream, as they are imported, the calls that show libFuzzer which code runs. So
 nothing of it may be imported before. libFuzzer ends the process when its time is over.
 """
 

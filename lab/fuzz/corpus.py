@@ -1,6 +1,6 @@
 """The kept inputs of each target: one text file, one input on a line in Base64, with a reason behind it or none.
 
-An input with a reason stays when the corpus is chosen anew: it once broke a promise.
+An input with a reason stays when the corpus is chosen again: it once broke a promise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 
 MAX_BYTES = 300_000
-"""Of all files together, so that a clone stays small and a replay short."""
+"""Size of all files together, so that a clone stays small and a replay short."""
 
 _HEAD = "# Inputs of the fuzz target {name} in Base64, chosen by `python -m lab.fuzz {name} --keep`."
 

@@ -40,5 +40,5 @@ class Findings:
         (self._folder / f"{name}.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def names(self) -> list[str]:
-        """What was found, also by libFuzzer itself: a crash, a hang, or too much memory."""
+        """Names of the findings, also of libFuzzer's own: a crash, a hang, or too much memory."""
         return sorted(path.stem for path in self._folder.iterdir() if path.suffix != ".txt")

@@ -103,7 +103,7 @@ def mutated(data: bytes, max_bytes: int, seed: int, *, head: int, others: Sequen
     """An input made of another one.
 
     Args:
-        data: a few bytes that tell the target what to do, then frames.
+        data: a few bytes that choose what the target does, then frames.
         max_bytes: limit of the result's size.
         seed: decides on everything but `mutate`.
         head: number of those few bytes.

@@ -32,7 +32,7 @@ T = TypeVar("T")
 TURNS_MAX = 100_000
 """Exchanges of one wait; a cluster that needs more never comes to rest."""
 FIRST_PORT = 11210
-"""Of the first node; each other one has the next."""
+"""Port of the first node; each other one has the next."""
 IDLE_S = 1.0
 """Time that passes at once when nobody wants to be woken."""
 FLUSH_SHARE = 0.05
@@ -44,7 +44,7 @@ PREPARED = bytes([PREPARE_NAMESPACE])
 
 
 class Client(Protocol):
-    """Somebody who talks to the nodes besides the orchestrator."""
+    """A peer of the nodes other than the orchestrator."""
 
     def step(self, now: float) -> None:
         """Do what can be done now."""
@@ -73,7 +73,7 @@ class OrchestratorEnd:
         return self._link.is_closed
 
     def collect(self) -> bytes:
-        """What the orchestrator has said since the last call; it leaves later."""
+        """The bytes of the orchestrator since the last call; they leave later."""
         said = self._link.data_to_send()
         self._out += said
         return said
@@ -188,7 +188,7 @@ class SimulatedCluster:
             emptied: called when all nodes have.
         """
         bucket = self.orchestrator.buckets[name]
-        yield from self.orchestrator.starve_all(bucket)
+        yield from self.orchestrator.stop_feeds(bucket)
         for node in self.nodes.values():
             node.flush_bucket(name)
         emptied()
@@ -349,14 +349,14 @@ class SimulatedCluster:
     def lose_power(self, name: str) -> None:
         """The node loses its power, and starts again with what is on its disk.
 
-        Raises: AssertionError: something is not there that it had told to be persisted.
+        Raises: AssertionError: something is not there that it had reported as persisted.
         """
         node = self.crash(name)
         before = {vbid: self._persisted(node, vbid) for vbid in range(self.vbuckets)}
         node.lose_power()
         for vbid, frames in before.items():
             assert self._persisted(node, vbid).startswith(frames), (
-                f"{name} has lost something of vbucket {vbid} that it had told to be persisted"
+                f"{name} has lost something of vbucket {vbid} that it had reported as persisted"
             )
         self.nodes[name] = node
         node.advance(max(0.0, self.now - node.now))
@@ -555,8 +555,8 @@ class SimulatedCluster:
         for member in self.orchestrator.known_members():
             own = self.nodes[member.name].engine.buckets[bucket]
             names = [each.name for each in self.orchestrator.known_members()]
-            told = [tuple(None if each < 0 else names[each] for each in chain) for chain in own.chains()]
-            assert told == [tuple(chain) for chain in wanted.chains], f"{member.name} has another map"
+            given = [tuple(None if each < 0 else names[each] for each in chain) for chain in own.chains()]
+            assert given == [tuple(chain) for chain in wanted.chains], f"{member.name} has another map"
             assert own.manifest.uid == wanted.manifest.uid, (
                 f"{member.name} has manifest {own.manifest.uid}, the cluster has {wanted.manifest.uid}"
             )

@@ -16,9 +16,9 @@ from dcpstream_node.testing.simulation.node import Peer, SimulatedNode
 
 SLOW = 0.05
 SPEEDS = (1.0, 1.0, SLOW)
-"""Of lines, by chance: copies behind a slow one lag."""
+"""Speeds of lines, by chance: copies behind a slow one lag."""
 SPLIT_SHARE = 0.5
-"""Of the deliveries of a line whose bytes arrive in pieces: the share that ends somewhere."""
+"""Share of the deliveries that end anywhere, on a line whose bytes arrive in pieces."""
 NEVER, ALWAYS = 1e-9, 1e9
 """Speeds of a line that moves only when no other one does, and of one that moves first."""
 
@@ -101,7 +101,7 @@ class Line:
     """One connection.
 
     Attributes:
-        tap: is told of all that passes; None: nobody.
+        tap: sees all that passes; None: nobody.
         name: of both ends, for traces.
         node: the node's name.
         end: the machine's end.
@@ -154,7 +154,7 @@ class Lines:
 
     Attributes:
         all: the lines that are there, in the order in which they were made.
-        taps: bucket → who is told of all that passes on the connections that use it.
+        taps: bucket → the observer of all that passes on the connections that use it.
         has_met_node: whether the last step gave its node bytes, or the end of a connection.
         left: called with a line and the bytes that have left its machine; None: nobody looks.
         note: called with a line of text about each step; None: nobody reads it.
@@ -221,7 +221,7 @@ class Lines:
         return line
 
     def _move(self, line: Line) -> None:
-        """What the machine has sent reaches the node also after the machine has closed the connection."""
+        """Move bytes both ways. Sent bytes reach the node also after the machine has closed the connection."""
         end, socket, flying, chance = line.end, line.socket, line.flying, self._chance
         self.has_met_node = False
         if line.is_cut:

@@ -1,8 +1,8 @@
 """A client of a simulated cluster: the machines of `dcpstream.Client.changes`, without sockets and without waiting.
 
-`SimulatedReader` reads all vbuckets for ever. It may be killed at any moment and begun anew; what it knows then is what
-its offset store has. Rows that it was given after its last record stay in its table, as in a table that is not written
-together with the positions. Everything that it is given goes to a `TableJudge`.
+`SimulatedReader` reads all vbuckets for ever. It may be killed at any moment and begun again; what it knows then is
+what its offset store has. Rows that it was given after its last record stay in its table, as in a table that is not
+written together with the positions. Everything that it is given goes to a `TableJudge`.
 """
 
 from __future__ import annotations
@@ -277,5 +277,5 @@ class SimulatedReader:
 
 
 def collection_of(name: str) -> int:
-    """The id of a collection of a simulation, which its name tells: `c8` has the id 8, written in hexadecimal."""
+    """The id of a collection of a simulation, which its name contains: `c8` has the id 8, written in hexadecimal."""
     return 0 if name in {"", "_default"} else int(name.removeprefix("c").removeprefix("0x"), 16)

@@ -52,23 +52,23 @@ SMALL_WINDOWS = (60, 150)
 FIRST_COLLECTION = 8
 """The id of the first collection of a bucket; each later one has the next."""
 MEMORY = Path("/dev/shm")
-"""Where files are in memory, on Linux: what matters is what a node wrote, not whether the machine has."""
+"""Folder of files in memory, on Linux: a node's writes matter, not whether the machine's disk has them."""
 SECOND_SHARE = 0.1
-"""Of the seeds that aim at something else: those with a second bucket."""
+"""Share with a second bucket, of the seeds that aim at something else."""
 LAG_S = 5.0
-"""How long a copy lags in a broken move: longer than all that is done to the move takes."""
+"""Time that a copy lags in a broken move: longer than all that is done to the move takes."""
 NEVER = 1 << 60
 """An exchange that does not come."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a seed showed.
+    """The result of a seed.
 
     Attributes:
         failure: the broken promise, or the error; empty if there is none.
         trace: what happened, if it was asked for.
-        counts: how much of what was done.
+        counts: the number of operations of each kind.
     """
 
     seed: int
@@ -262,7 +262,7 @@ class Scenario:
         cluster.after_pass = self._meanwhile
 
     def counts(self) -> dict[str, int]:
-        """How much of what was done."""
+        """The number of operations of each kind."""
         found = {
             "exchanges": self.cluster.passed,
             "writes": sum(side.workload.written for side in self._sides),
@@ -270,7 +270,7 @@ class Scenario:
             "durable writes without outcome": sum(side.workload.uncertain for side in self._sides),
             "snapshots compared": sum(side.table.compared for side in self._sides),
             "rollbacks of readers": sum(side.table.rollbacks for side in self._sides),
-            "dropped collections told to readers": sum(side.table.dropped for side in self._sides),
+            "dropped collections reported to readers": sum(side.table.dropped for side in self._sides),
             "writes and syncs that a disk refused": sum(
                 node.disk.refused for node in self.cluster.nodes.values() if node.disk is not None
             ),
@@ -284,17 +284,17 @@ class Scenario:
 
     @property
     def judge(self) -> Judge:
-        """Of the bucket at which faults aim."""
+        """The judge of the bucket at which faults aim."""
         return self._main.judge
 
     @property
     def reader(self) -> SimulatedReader:
-        """Of the same bucket."""
+        """The reader of the same bucket."""
         return self._main.reader
 
     @property
     def workload(self) -> Workload:
-        """Of the same bucket."""
+        """The workload of the same bucket."""
         return self._main.workload
 
     def play(self) -> None:
@@ -326,7 +326,7 @@ class Scenario:
             side.finish()
 
     def _set_collections(self, side: Side, ids: list[int]) -> bool:
-        """Give a bucket these collections, beside the default one; returns whether every node has been told."""
+        """Give a bucket these collections and the default one; returns whether every node has them."""
         bucket = self.cluster.orchestrator.buckets[side.name]
         named = [{"name": f"c{number:x}", "uid": f"{number:x}"} for number in ids]
         manifest = Manifest.from_json(
@@ -458,10 +458,10 @@ class Scenario:
         self.trace.note(f"== {name} is over: {cluster.bucket.chains}")
 
     def _join(self) -> str:
-        """A node comes, and is told the collections; returns its name."""
+        """A node comes, and gets the collections; returns its name."""
         name = self.cluster.add_node()
         for _ in range(ATTEMPTS_MAX):
-            if self._try(self.cluster.orchestrator.tell_manifests(name)):
+            if self._try(self.cluster.orchestrator.push_manifests(name)):
                 break
         return name
 
@@ -654,7 +654,7 @@ class Scenario:
         self._repair()  # the replicas follow again
 
     def _add_back(self) -> None:
-        """A node that was failed over while it ran comes back, with what it has or anew."""
+        """A node that was failed over while it ran comes back, with what it has or empty."""
         victim = self._chance.choice(self._active())
         self._give_up(victim, is_crashed=False)
         self._recover(victim)
@@ -787,7 +787,7 @@ class Scenario:
         cluster = self.cluster
         self._join()
         outcome = cluster.orchestrator.tasks.start(Rebalance(cluster.orchestrator).run())
-        step = self._wait_for("the map is told", outcome, number=1)
+        step = self._wait_for("the map is sent", outcome, number=1)
         if step is not None:
             self.trace.note(f"orchestrator-{step.line.node} is cut")
             cluster.lines.cut(step.line)
@@ -951,7 +951,7 @@ class Scenario:
         if step is None:
             self._await(outcome)
             return
-        vbid = step.vbid if step.name != "the map is told" else chance.randrange(cluster.vbuckets)
+        vbid = step.vbid if step.name != "the map is sent" else chance.randrange(cluster.vbuckets)
         if chance.random() < 0.5:
             cluster.stall(step.line, chance.randrange(5, 100), 1.0)
         if chance.random() < 0.6:

@@ -24,7 +24,7 @@ NAMES = (
     "a takeover ends",
     "a copy is deleted",
     "a stream is closed",
-    "the map is told",
+    "the map is sent",
 )
 
 
@@ -91,5 +91,5 @@ def name_of(message: frames.Message) -> str:
     return {
         frames.DELETE_VBUCKET: "a copy is deleted",
         frames.CLOSE_STREAM: "a stream is closed",
-        frames.SET_MAP: "the map is told",
+        frames.SET_MAP: "the map is sent",
     }.get(opcode, "")

@@ -1,7 +1,7 @@
 """Writers of a simulated cluster: plain and durable writes and deletions, where a vbucket is active at the moment.
 
-A writer knows which node that is, and its requests do not fly: it stands beside the node. Each acknowledged write is
-told to the judge, with the position that the node gave it.
+A writer knows which node that is, and its requests do not fly: it stands next to the node. Each acknowledged write is
+reported to the judge, with the position that the node gave it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ KEYS = 4
 WAITING_MAX = 8
 """Durable writes that wait at a time."""
 WRITES_MAX = 150
-"""Of a seed. Without a limit, writes can lead to more exchanges than there are between two writes, without end."""
+"""Most writes of a seed. Without a limit, writes can lead to more exchanges than there are between two writes, without
+end."""
 DELETE_SHARE = 0.15
 COLLECTION_SHARE = 0.2
-"""Of plain writes, when there is a collection besides the default one."""
+"""Share of plain writes to other collections than the default one, if there are some."""
 DROPPED_SHARE = 0.2
-"""Of these: to a collection that was dropped, or is being dropped."""
+"""Share of these to a collection that was dropped, or is being dropped."""
 LEVELS = (1, 1, 2, 3)
 """Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
 PERSIST_TO_MAJORITY = 3
 DURABILITY = 1
-"""Of the framing extras of a request."""
+"""Id of the durability in the framing extras of a request."""
 
 
 @dataclass(slots=True)
@@ -48,11 +49,11 @@ class Workload:
 
     Args:
         cluster: the nodes.
-        judge: is told of what was acknowledged.
+        judge: gets what was acknowledged.
         bucket: that is written to.
 
     Attributes:
-        collections: ids of collections besides the default one.
+        collections: ids of collections other than the default one.
         dropped: ids of those that were dropped.
         written, refused: plain writes.
         acknowledged, uncertain: durable writes; the outcome of the latter is not known.

@@ -278,7 +278,7 @@ class Follower:
                 self._versions[key] = kept
 
     def documents(self) -> dict[bytes, bytes]:
-        """What it holds."""
+        """The documents that the reader holds."""
         with self._lock:
             newest = {key: versions[-1][2] for key, versions in self._versions.items() if versions}
         return {key: value for key, value in newest.items() if value is not None}

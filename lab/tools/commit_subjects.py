@@ -29,7 +29,7 @@ def subject_of(message: str) -> str:
 
 
 def new_subjects(root: Path, base: str = BASE) -> list[str] | None:
-    """The subjects of the commits after `base`; None if `root` has no history that could tell."""
+    """The subjects of the commits after `base`; None if `root` has no history."""
     if _git(root, "rev-parse", "--show-toplevel") != str(root):
         return None
     if _git(root, "merge-base", "--is-ancestor", base, "HEAD") is not None:
@@ -43,7 +43,7 @@ def new_subjects(root: Path, base: str = BASE) -> list[str] | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What a git command prints; None if it fails or there is no git."""
+    """The output of a git command; None if it fails or there is no git."""
     try:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, encoding="utf-8", check=False)
     except OSError:

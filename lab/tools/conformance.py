@@ -130,7 +130,7 @@ def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
         "",
         *table(areas),
         "",
-        "Beside the protocol there are the key-value and vbucket commands of the node. Their rules are in",
+        "In addition to the protocol there are the key-value and vbucket commands of the node. Their rules are in",
         "`tests/conformance/kv_rules.tsv`; they say what a 7.2 server answers.",
         "",
         *table(kv_areas),

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Exit 0 if Spark will find a Java runtime by itself: JAVA_HOME, or a java on PATH that is new enough.
 # Exit 1 if there is none, and one can be installed. Exit 2 if JAVA_HOME, which Spark takes before any other, names an
-# older one; the message tells its version.
+# older one; the message shows its version.
 set -u
 oldest=17
 
-# The major version: 8 for "1.8.0_412"; empty if the program tells none.
+# The major version: 8 for "1.8.0_412"; empty if the program shows none.
 version_of() {
     "$1" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1
 }

@@ -47,7 +47,7 @@ VBUCKETS = 4
 KEYS = 150
 """Keys of each vbucket: few enough that most writes replace a document."""
 MAX_WRITES = 4000
-"""Of one run."""
+"""Most writes of one run."""
 WINDOW = 400
 COMPACTION_SHARE = 0.7
 """Share of the runs with constant compactions during the writes."""
@@ -134,8 +134,8 @@ class NodeProcess:
             if self._child.poll() is not None or time.monotonic() > deadline:
                 raise Loss(f"the node does not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.005)
-        told = json.loads(ready.read_text())
-        self.port, self.pid = int(told["kv"]), int(told["pid"])
+        found = json.loads(ready.read_text())
+        self.port, self.pid = int(found["kv"]), int(found["pid"])
 
     def kill(self) -> None:
         """SIGKILL."""

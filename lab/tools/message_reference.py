@@ -73,7 +73,7 @@ def _note(field: Field) -> str:
 
 
 def _limits(layout: Layout) -> list[str]:
-    """Sentences about the parts that the frame may have beside the fields."""
+    """Sentences about the parts that the frame may have in addition to the fields."""
     key = "a document's, " if layout.document_key else ""
     found = [f"Key: {key}{PARTS[layout.key]}."]
     needs = f" (with {layout.rest_needs.name})" if layout.rest_needs else ""

@@ -158,7 +158,7 @@ def build(folder: Path) -> dict[str, Path]:
 
 
 def requirements(install: str, wheels: Mapping[str, Path]) -> list[str]:
-    """What pip gets for `install`, with wheels in the place of our packages: also those that it needs itself."""
+    """The requirements for `install`, with wheels in the place of our packages: also of those that it needs itself."""
     name, bracket, extras = install.partition("[")
     if name not in wheels:
         return [install]
@@ -167,7 +167,7 @@ def requirements(install: str, wheels: Mapping[str, Path]) -> list[str]:
 
 
 def size_mb(site: Path) -> float:
-    """What the installed packages take, in MB, without compiled files and what an empty environment has."""
+    """The size of the installed packages, in MB, without compiled files and what an empty environment has."""
     files = (path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     ours = (path for path in files if not path.relative_to(site).parts[0].startswith(NOT_OURS))
     return sum(path.stat().st_size for path in ours) / 1e6

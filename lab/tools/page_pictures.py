@@ -31,7 +31,7 @@ WRITE_PAUSE_S = 0.02
 PLOT_POINTS = 12
 """Points of a plot before its picture is taken; the page adds one every two seconds."""
 COLOURS = 256
-"""Of a picture: the pages have few, and a palette makes a file a third as large."""
+"""Colours of a picture: the pages have few, and a palette makes a file a third as large."""
 HEIGHT_MAX = 1500
 """Pixels; what is further down is left out."""
 IS_DRAWN = (

@@ -1,6 +1,6 @@
 """Time limits of tests and tools that wait for a condition.
 
-A wait ends as soon as its condition holds, so a long limit costs nothing as long as tests pass. The limit only tells a
+A wait ends as soon as its condition holds, so a long limit costs nothing as long as tests pass. The limit only shows a
 busy machine from a hanging program. PATIENCE in the environment scales every limit: `make test PATIENCE=20` on a busy
 machine, `PATIENCE=1` to see a hang sooner.
 """

@@ -47,7 +47,7 @@ WRITES = 900
 WINDOW = 20
 """Writes without an answer: few, so that there are many commits."""
 CHOICES = ("nothing", "all names", "everything", "first part", "any part", "any part", "any part", "any part")
-"""What a power cut leaves of unsynced changes: one image of each moment for each."""
+"""Shares of unsynced changes that a power cut leaves: one image of each moment for each."""
 CALLS = "openat,pwrite64,write,writev,fsync,fdatasync,ftruncate,rename,unlink,unlinkat,mkdir,rmdir,sendto"
 SYNCS = ("fsync", "fdatasync")
 VIEW_BYTES = 1 << 20
@@ -131,7 +131,7 @@ class Inode:
         self.synced, self.changes = bytes(self.written), []
 
     def left(self, choice: str, chance: random.Random) -> bytes:
-        """What a power cut leaves."""
+        """The content that a power cut leaves."""
         if choice == "everything" or not self.changes:
             return bytes(self.written)
         if choice in {"nothing", "all names"}:
@@ -443,7 +443,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}")
-    logging.disable(logging.WARNING)  # each image tells what the cut left over
+    logging.disable(logging.WARNING)  # each image shows what the cut left over
     started = time.monotonic()
     try:
         images, survivors = run(options.cuts, options.runs, seed, shows_progress=True)

@@ -3,7 +3,7 @@
     python -m lab.tools.sim_mutants [--only PART] [--seeds 700] [--list]
 
 A bug is a piece of a module's text that is replaced by another, in a copy of `src`. Each is a mistake that was made, or
-nearly made, in this project or another. Nothing tells the judges about it: the simulator plays its seeds from 0 on, as
+nearly made, in this project or another. The judges do not know about it: the simulator plays its seeds from 0 on, as
 `make sim` does, until one fails. A bug that does not fit the code any more is an error, not a bug that was found. The
 table says for each bug which seed found it and which promise was broken.
 
@@ -68,7 +68,7 @@ MUTANTS = (
         "    return StreamOffset(refused.vbuuid, seqno, seqno, seqno) if seqno else StreamOffset.ZERO",
     ),
     Mutant(
-        "a reader that resumes on another branch is not told",
+        "a reader that resumes on another branch gets no rollback",
         "dcpstream/client/machine/reader/reader.py",
         "        self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, "
         "before.vbuuid, at.vbuuid, at))",
@@ -152,16 +152,16 @@ MUTANTS = (
         "    if copies:\n        return copies[0]",
     ),
     Mutant(
-        "no fence in a failover",
+        "no isolation in a failover",
         "dcpstream_node/cluster/machine/failover.py",
-        "    yield [o.tasks.start(o.fence(node)) for node in nodes]\n",
+        "    yield [o.tasks.start(o.isolate(node)) for node in nodes]\n",
         "",
     ),
     Mutant(
-        "a fence gives up at the first lost connection",
+        "an isolation gives up at the first lost connection",
         "dcpstream_node/cluster/machine/orchestrator.py",
-        "FENCE_ATTEMPTS = 3",
-        "FENCE_ATTEMPTS = 1",
+        "ISOLATION_ATTEMPTS = 3",
+        "ISOLATION_ATTEMPTS = 1",
     ),
     Mutant(
         "a node that was failed over is left out of maps before its copies are promoted",
@@ -241,9 +241,9 @@ MUTANTS = (
     Mutant(
         "the map changes before the new copy is active",
         "dcpstream_node/cluster/machine/moves.py",
-        "    yield from o.starve(bucket, vbid, new)\n",
+        "    yield from o.stop_feed(bucket, vbid, new)\n",
         "    bucket.chains[vbid] = (new, *(each for each in bucket.chains[vbid] if each != new))\n"
-        "    yield from o.starve(bucket, vbid, new)\n",
+        "    yield from o.stop_feed(bucket, vbid, new)\n",
     ),
     # --------------------------------------------------------------------------------------------------- durable writes
     Mutant(
@@ -304,13 +304,13 @@ MUTANTS = (
         "report)) for bucket in list(o.buckets.values())[:1]]",
     ),
     Mutant(
-        "a node is told collections, and its first map, once, also if its connection is lost",
+        "a node is sent collections, and its first map, once, also if its connection is lost",
         "dcpstream_node/cluster/machine/orchestrator.py",
-        "TELL_ATTEMPTS = 3",
-        "TELL_ATTEMPTS = 1",
+        "PUSH_ATTEMPTS = 3",
+        "PUSH_ATTEMPTS = 1",
     ),
     Mutant(
-        "a dropped collection is not told to the reader",
+        "a dropped collection is not reported to the reader",
         "dcpstream/client/machine/connection/collection_events.py",
         "    if op is Op.COLLECTION_DROPPED:\n        known",
         "    if op is Op.COLLECTION_DROPPED:\n        return []\n        known",
@@ -342,7 +342,7 @@ def plant(mutant: Mutant, root: Path) -> None:
 
 
 def play(mutant: Mutant, seeds: int) -> tuple[str, float]:
-    """What a seed found, empty if nothing; and the seconds it took."""
+    """The finding of a seed, empty if none; and the seconds it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as name:
         root = Path(name)
@@ -398,8 +398,8 @@ MISSED: dict[str, str] = {
         "`test_a_copy_that_is_rolled_back_waits_for_the_end_of_its_snapshot_again`."
     ),
     "a reader of the whole bucket does not expect that a new collection is dropped before it is read": (
-        "The collection must be made while the reader is away, and be dropped between the manifest that the reader gets "
-        "and its request, a turn or two of the loop: no seed of 1,500 did so. A test of its own does, "
+        "The collection must be made while the reader is away, and be dropped between the manifest that the reader "
+        "gets and its request, a turn or two of the loop: no seed of 1,500 did so. A test of its own does, "
         "`test_a_reader_of_the_whole_bucket_goes_on_when_a_new_collection_is_dropped_before_it_is_read`."
     ),
 }

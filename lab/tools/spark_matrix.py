@@ -104,7 +104,7 @@ def environment(series: str) -> Path | None:
 
 
 def report_of(series: str) -> Path:
-    """What pytest has written about the last run of a version."""
+    """The file that pytest has written about the last run of a version."""
     return ROOT / ".cache" / f"spark-{series}.xml"
 
 

@@ -44,7 +44,7 @@ def diagram(table: Transitions[Any, Any]) -> str:
 
 
 def drawn(text: str) -> str:
-    """A page's text with each diagram drawn anew."""
+    """A page's text with each diagram drawn again."""
 
     def replace(found: re.Match[str]) -> str:
         begin, module, name, end = found.groups()

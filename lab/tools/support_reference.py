@@ -135,7 +135,7 @@ def judges() -> dict[int, list[str]]:
 
 
 def ends(takes: bool, sends: bool) -> str:
-    """What one end does with a message."""
+    """The handling of a message by one end."""
     return ", ".join(word for word, is_so in (("takes", takes), ("sends", sends)) if is_so) or "-"
 
 

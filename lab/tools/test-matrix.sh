@@ -1,5 +1,5 @@
 #!/bin/sh
-# The core's tests on every interpreter found besides the one of .venv, and once more without the extras.
+# The core's tests on every interpreter found other than the one of .venv, and once more without the extras.
 #   lab/tools/test-matrix.sh [STRICT]
 set -u
 cd "$(dirname "$0")/../.."
@@ -8,7 +8,7 @@ core='not slow and not spark and not interop'
 jobs="-n ${JOBS:-3} --dist loadgroup"
 # What needs pyspark, deltalake or psutil, which the environments of other interpreters do not have.
 tables='--ignore=packages/dcpstream-spark --ignore=tests/simulation/test_tables_model.py'
-# What needs any extra besides those.
+# What needs any other extra.
 core_tests=packages/dcpstream/tests
 extras="--ignore=$core_tests/unit/arrow --ignore=$core_tests/property/test_columnar.py
     --ignore=$core_tests/unit/runtime/test_kernel.py --ignore=$core_tests/unit/runtime/test_slabs.py

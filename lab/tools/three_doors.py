@@ -30,7 +30,7 @@ README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "tutorials" / "three-doors.md"
 
 OF_THIS_CHECKOUT = ("PYTHON", "PYTEST", "VIRTUAL_ENV", "JAVA", "SPARK", "DCPSTREAM", "XDG")
-"""What the names of variables begin with that a new user's environment does not have."""
+"""Prefixes of variables that a new user's environment does not have."""
 
 INTRODUCTION = """# The three doors, recorded
 
@@ -64,7 +64,7 @@ class Door:
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """What happened at a door: the installation's seconds, the program's, and what it printed."""
+    """The result at a door: the installation's seconds, the program's, and what it printed."""
 
     door: Door
     install_s: float
@@ -111,7 +111,7 @@ def timed(command: list[str], folder: Path) -> tuple[float, str]:
 
 
 def needed(install: str, wheels: Mapping[str, Path]) -> list[str]:
-    """What a door's pip command installs, with wheels in the place of our packages."""
+    """The packages that a door's pip command installs, with wheels in the place of our packages."""
     return list(dict.fromkeys(one for word in shlex.split(install)[2:] for one in requirements(word, wheels)))
 
 

@@ -29,14 +29,14 @@ MAX_UNPERSISTED = 1_000_000
 """Changes that may wait for persistence (a few 100 MB); at that many the loader waits for the node's disk."""
 
 CONFIRM_INTERVAL_S = 1.0
-"""How often the node is asked what it has persisted."""
+"""Interval of the questions what the node has persisted."""
 
 _RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Where a write stands in the bucket's history."""
+    """The position of a write in the bucket's history."""
 
     vbid: int
     vbuuid: int
@@ -73,7 +73,7 @@ class _Stopped(Exception):
 
 
 class LoaderState(Enum):
-    """What the loader does at the moment."""
+    """The present activity of the loader."""
 
     WAITING = "waiting"
     WRITING = "writing"

@@ -51,7 +51,7 @@ def carrier_rows(values: Iterable[bytes]) -> list[CarrierRow]:
 
 
 def label_times(events: Sequence[tuple[float, str]], end: float) -> list[float]:
-    """Where the names of events stand: at their times, or further right where two would overlap."""
+    """Times at which the names of events stand: their own, or further right where two would overlap."""
     times: list[float] = []
     for at_s, _ in events:
         times.append(max(at_s, times[-1] + LABEL_WIDTH * end) if times else at_s)

@@ -39,7 +39,7 @@ ROLLBACKS_PRINTED = 3
 """Rollbacks printed per batch; all are counted, and all are in the table `changes`."""
 
 
-BESIDE_LOADING_S = 35.0
+OTHER_WORK_S = 35.0
 """Starts of Spark, the catching up after kills, the comparison and the picture, on two quiet cores."""
 
 PLAN = (
@@ -47,7 +47,7 @@ PLAN = (
     "At the end bucket and tables are compared, key by key, and drawn.",
     "On the way the query, and then the node, are killed (-9) and started again.",
 )
-"""What a run says first; the last line only if it kills."""
+"""First lines of a run; the last one only if it kills."""
 
 
 class Stalled(DcpstreamError):
@@ -68,7 +68,7 @@ class Wait:
         self._moved_at_s = self._said_at_s = now_s
 
     def look(self, state: object, now_s: float) -> str:
-        """What to say now, after another look; empty if nothing.
+        """The text to show after another look; empty if none.
 
         Args:
             state: what differs from the last look's if something has moved.
@@ -297,11 +297,11 @@ class Stage:
                 return
             state = (self._loader.written, self._loader.written_again, self._committed, self._tally.rows)
             try:
-                told = wait.look(state, time.monotonic())
+                text = wait.look(state, time.monotonic())
             except Stalled as error:
                 raise Stalled(f"{error}; see the logs in {self._settings.directory}") from None
-            if told:
-                self._display.say(told)
+            if text:
+                self._display.say(text)
             time.sleep(LOOK_INTERVAL_S)
 
     def _look(self) -> None:
@@ -336,22 +336,22 @@ class Stage:
     def _take_events(self) -> None:
         assert self._query is not None
         for event in self._query.events():
-            self._tell(event)
+            self._show(event)
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _show(self, event: dict[str, Any]) -> None:
         if event["event"] == "batch":
             self._tally.batches += 1
             self._tally.rows += event["rows"]
             if event["is_recovered"]:
                 self._display.say(f"batch {event['batch_id']} stood in one table only; finished")
-            self._tell_rollbacks(event)
+            self._show_rollbacks(event)
         elif event["event"] == "failed":
             self._tally.query_failures += 1
             self._display.say(f"the query failed and starts again: {event['error']}", style="yellow")
         elif event["event"] == "session":
             self._display.say(f"Spark {event['spark']} up in {event['seconds']:.1f} s")
 
-    def _tell_rollbacks(self, event: dict[str, Any]) -> None:
+    def _show_rollbacks(self, event: dict[str, Any]) -> None:
         found = event["rollbacks"]
         if not found:
             return
@@ -416,7 +416,7 @@ class Run:
         changes = change_count(flights)
         self.display.say(f"{len(flights):,} flights read, {changes:,} changes in their lives")
         if self.settings.rate:
-            seconds = changes / self.settings.rate + BESIDE_LOADING_S
+            seconds = changes / self.settings.rate + OTHER_WORK_S
             self.display.line(f"On two quiet cores this takes about {seconds / 60:.1f} minutes.")
         return flights
 

@@ -105,7 +105,7 @@ def check_history(
 
     Args:
         rows: batches of columns, in any order: keys, values (None for a deletion), vbuckets, seqnos. A key stays in its
-            vbucket, so within a key the seqnos tell the order.
+            vbucket, so within a key the seqnos give the order.
     """
     newest: dict[bytes, tuple[int, bytes | None]] = {}
     seen: set[int] = set()

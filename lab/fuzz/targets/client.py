@@ -103,7 +103,7 @@ def one_connection(data: bytes, size: int, *, is_arrow: bool) -> None:
 
 
 def greeting() -> bytes:
-    """What a sound node answers to the handshake."""
+    """The answers of a sound node to the handshake."""
     connection, node = new_connection(), FakeNode()
     said = b""
     while data := connection.data_to_send():

@@ -40,7 +40,7 @@ def check(data: bytes) -> None:
 
 
 def read_properties(message: Any) -> None:
-    """What a message computes from its value raises nothing but a WireError."""
+    """Read the properties that a message computes from its value; they raise nothing but a WireError."""
     for name in dir(type(message)):
         if not name.startswith("_") and isinstance(getattr(type(message), name), property):
             try:

@@ -60,7 +60,7 @@ def check(data: bytes) -> None:
 
 
 def reads(pieces: list[bytes], count: int) -> Iterator[bytes]:
-    """What comes at once: this many pieces, all if it is 0; time passes between two reads."""
+    """The bytes of each read: this many pieces, all if it is 0; time passes between two reads."""
     waiting: list[bytes] = []
     for piece in pieces:
         if piece[0] == 0:
@@ -76,7 +76,7 @@ def reads(pieces: list[bytes], count: int) -> Iterator[bytes]:
 
 
 def answers(client: Talker, data: bytes) -> tuple[bytes, bool]:
-    """What a session sends for some bytes, and whether it closes."""
+    """The bytes that a session sends for some bytes, and whether it closes."""
     if data[:1] == b"\0":
         pass_time(client.engine, data[-1])
         return b"", False

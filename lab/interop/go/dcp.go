@@ -156,7 +156,7 @@ func dcpParts(settings Settings) ([]Part, func(), error) {
 		{"streams are closed", d.closed},
 		{"backfill order, priority", d.ordered},
 		{"change streams, refused where no history is kept", d.changeStreams},
-		{"the node is started anew while streaming", d.restarted},
+		{"the node is restarted while streaming", d.restarted},
 	}
 	return parts, func() { _ = agent.Close() }, nil
 }

@@ -239,7 +239,7 @@ func (k *kvJudge) locks() error {
 	return all(
 		want(string(locked.Value) == "1", "value %q", locked.Value),
 		refused(twice, gocbcore.ErrDocumentLocked), refused(written, gocbcore.ErrDocumentLocked),
-		want(got.Cas != locked.Cas, "a reader was told the CAS of the lock"),
+		want(got.Cas != locked.Cas, "a reader got the CAS of the lock"),
 		want(wrong != nil, "unlocked with a wrong CAS"), right, after,
 		want(k.unlock("locked", locked.Cas) != nil, "unlocked what was not locked"),
 	)

@@ -146,7 +146,7 @@ func main() {
 	flags.StringVar(&settings.ca, "ca", "", "file of the certificate authority, for couchbases://")
 	flags.IntVar(&settings.count, "count", 1000, "documents")
 	flags.BoolVar(&settings.history, "history", false, "the bucket keeps the history of its documents")
-	flags.BoolVar(&settings.kept, "kept", false, "the node keeps its documents when it is started anew")
+	flags.BoolVar(&settings.kept, "kept", false, "the node keeps its documents when it is restarted")
 	if len(os.Args) < 2 {
 		fmt.Println("FAIL say kv, dcp or moves")
 		os.Exit(2)

@@ -85,7 +85,7 @@ final class Feeds {
       parts.add("keys without values", feeds::withoutValues);
       parts.add("noops keep a silent stream alive", feeds::silent);
       parts.add("stop and resume from an offset", feeds::resumed);
-      parts.add("the node is started anew while streaming", feeds::restarted);
+      parts.add("the node is restarted while streaming", feeds::restarted);
       parts.run(() -> feeds.cluster.disconnect(Duration.ofSeconds(2)));
     } catch (Throwable error) {
       parts.giveUp(error);
@@ -289,7 +289,7 @@ final class Feeds {
     }
   }
 
-  /** The collections' names by id, which only the high-level client tells. */
+  /** The collections' names by id, which only the high-level client shows. */
   private Map<Long, String> names() throws Exception {
     Map<Long, String> names = new ConcurrentHashMap<>();
     with(

@@ -12,7 +12,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
 
-/** What the programs share: the command line, how parts are tried and told, and how a node is asked to restart. */
+/** Code that the programs share: the command line, trying and reporting parts, and asking a node to restart. */
 final class Parts {
   static final Duration PATIENCE = Duration.ofSeconds(30);
 

@@ -29,7 +29,8 @@ RETRIED = (
     TimeoutException,
     UnAmbiguousTimeoutException,
 )
-"""What the SDK hands to the application: it has not succeeded, or nobody knows. It repeats NOT_MY_VBUCKET itself."""
+"""Errors that the SDK hands to the application: the write has not succeeded, or nobody knows. It repeats NOT_MY_VBUCKET
+itself."""
 
 
 def parts(options: argparse.Namespace) -> list[Part]:

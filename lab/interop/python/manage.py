@@ -54,7 +54,7 @@ class Judge:
             ("wrong names", self.names),
             ("a password that is wrong", self.wrong_password),
             ("a bucket that is not there", self.no_bucket),
-            ("the node is started anew", self.restarted),
+            ("the node is restarted", self.restarted),
         ]
 
     def listed(self) -> None:

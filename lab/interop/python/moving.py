@@ -12,7 +12,7 @@ from common import Part, order
 KEYS = 60
 """Documents of each kind, durable and plain; they are written in turn."""
 PATIENCE_S = 60.0
-"""Longest time in which no write succeeds, and longest wait for all documents to be written anew."""
+"""Longest time in which no write succeeds, and longest wait for all documents to be written again."""
 PAUSE_S = 0.01
 """Pause before a write that failed is repeated."""
 
@@ -51,7 +51,7 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def parts(self) -> list[Part]:
-        """What is tried."""
+        """The parts of the program that are tried."""
         return [
             ("writes and reads while a node is added", lambda: self._during("grow")),
             ("writes and reads while a node is killed and failed over", lambda: self._during("kill")),

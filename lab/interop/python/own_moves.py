@@ -62,7 +62,7 @@ class Follower:
             self._last[event.vbid] = min(self._last.get(event.vbid, 0), event.to_seqno)
 
     def documents(self) -> dict[str, int]:
-        """What it holds."""
+        """The documents that the reader holds."""
         if self.error is not None:
             raise self.error
         with self._lock:

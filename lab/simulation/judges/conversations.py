@@ -1,4 +1,4 @@
-"""What passes between nodes and machines: seqnos rise, windows are kept, and no position is accepted wrongly.
+"""Rules of the traffic between nodes and machines: seqnos rise, windows are kept, no position is accepted wrongly.
 
 The judge sees the bytes of every connection as the node sends and takes them. From STREAM_REQs it knows what each
 stream was asked for, from the histories what the answer should be.
@@ -90,16 +90,16 @@ class Conversations:
 
     Args:
         histories: of its vbuckets.
-        map_told: called with the content of each map in the turn in which the orchestrator tells it.
+        map_sent: called with the content of each map in the turn in which the orchestrator sends it.
 
     Attributes:
         unacked_max: the most bytes that ever waited for an acknowledgement, as a share of the window.
         rollbacks: how many stream requests were answered with a rollback.
     """
 
-    def __init__(self, histories: Histories, map_told: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
+    def __init__(self, histories: Histories, map_sent: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
         self._histories = histories
-        self._map_told = map_told
+        self._map_sent = map_sent
         self._open: dict[Line, Conversation] = {}
         self._received: dict[tuple[str, int], Received] = {}
         self.unacked_max = 0.0
@@ -118,7 +118,7 @@ class Conversations:
         if MAP in data:
             for message in frames.cut(data):
                 if message.opcode == frames.SET_MAP and MAP in message.value:
-                    self._map_told(json.loads(message.value))
+                    self._map_sent(json.loads(message.value))
 
     def to_node(self, line: Line, data: bytes) -> None:
         """Bytes are about to reach the node."""

@@ -18,7 +18,7 @@ SET_VBUCKET, DELETE_VBUCKET, ADD_STREAM, CLOSE_STREAM, HAND_OVER = 0x3D, 0x3F, 0
 SET_MAP = 0xB4
 
 ITEMS = {MUTATION: 0, DELETION: 0, EXPIRATION: 0, SYSTEM_EVENT: 0, PREPARE: 0, COMMIT: 8, ABORT: 8, ADVANCED: 0}
-"""Messages that carry a seqno, and where in their extras it stands. A commit and an abort tell the prepare's first."""
+"""Messages that carry a seqno, and where in their extras it stands. A commit and an abort have the prepare's first."""
 DOCUMENTS = frozenset((MUTATION, DELETION, EXPIRATION))
 WINDOWED = frozenset((*ITEMS, MARKER, STREAM_END, OSO, 0x5B))
 """Messages that use up a flow-control window."""
@@ -89,7 +89,7 @@ def _cut(data: bytes) -> tuple[list[Message], int]:
 
 
 DROP_COLLECTION = 1
-"""Of the events of a system event."""
+"""Number of the system event that drops a collection."""
 
 
 def dropped_collection(event: Message) -> int | None:

@@ -136,7 +136,7 @@ class Histories:
             self._held.pop(key, None)
 
     def emptied(self) -> None:
-        """The bucket was emptied. What was read before may be told for a moment yet, so its branches stay known."""
+        """The bucket was emptied. What was read before may be reported for a moment yet, so its branches stay known."""
         for nodes in (self._serving, self._served, self._seen, self._held, self.newest):
             nodes.clear()
 
@@ -223,7 +223,7 @@ class Histories:
                     f"to {entries[0][1]} with branch {parent.vbuuid:x}, but only has it up to {branch.common}"
                 )
         elif vbid in self.newest and log.high_seqno:
-            raise Violation(f"vbucket {vbid} of {name} began anew, and is not empty")
+            raise Violation(f"vbucket {vbid} of {name} began again, and is not empty")
         self.branches[vbid, branch.vbuuid] = branch
         self.newest[vbid] = branch
 
@@ -298,7 +298,7 @@ def items_of(log: Any, after: int) -> list[Item]:
         if not block.count:
             break
         for message in frames.cut(bytes(block.data)):
-            seqno = message.u64(0)  # a stored abort tells its own seqno first, unlike one on the wire
+            seqno = message.u64(0)  # a stored abort has its own seqno first, unlike one on the wire
             assert seqno > after, "a copy gives its items in order"
             if message.opcode == frames.MUTATION:
                 found.append(Item(seqno, frames.collection_and_key(message.key), message.value))

@@ -45,7 +45,7 @@ class Judge:
         self._bucket = bucket
         self._vbuckets = range(cluster.sizes[bucket])
         self.histories = Histories(self._is_given_up)
-        self.conversations = Conversations(self.histories, self._map_told)
+        self.conversations = Conversations(self.histories, self._map_sent)
         self.recovering: set[str] = set()
         self.durable: list[DurableWrite] = []
         self._named: dict[int, list[str]] = {}
@@ -90,8 +90,8 @@ class Judge:
         if found is None or found.key != key or found.value != value:
             raise Violation(f"an acknowledged write is in the history: {key} at {seqno} of vbucket {vbid} is {found}")
 
-    def _map_told(self, content: dict[str, Any]) -> None:
-        """Clients are told where a vbucket is active when it is active there, or was and has handed over since."""
+    def _map_sent(self, content: dict[str, Any]) -> None:
+        """A map names a vbucket's active node only if it is active there, or was and has handed over since."""
         cluster = self._cluster
         unsettled = cluster.orchestrator.buckets[content["name"]].unsettled
         ports = [node["services"]["kv"] for node in content["nodesExt"]]
@@ -104,13 +104,13 @@ class Judge:
             state = cluster.state(name, vbid, self._bucket)
             if state not in SERVING:
                 raise Violation(
-                    f"the map is true when it is told: vbucket {vbid} is said to be active on {name}, where it is "
+                    f"the map is true when it is sent: vbucket {vbid} is said to be active on {name}, where it is "
                     f"{'missing' if state is None else state.name.lower()}"
                 )
             self._look_at_durable(vbid, [cluster.name_at(ports[number]) if number >= 0 else "" for number in chain])
 
     def _look_for_live(self, vbid: int, named: list[str], chain: list[int]) -> None:
-        """Clients are told that a vbucket is nowhere only when no copy is left: many of them end its streams then.
+        """A map says that a vbucket is nowhere only when no copy is left: many clients end its streams then.
 
         Args:
             named: the nodes that the map names for the vbucket.
@@ -135,7 +135,7 @@ class Judge:
             )
 
     def _look_at_durable(self, vbid: int, chain: list[str]) -> None:
-        """Most copies of a whole chain that clients are told have all that was acknowledged before."""
+        """Most copies of a whole chain in a map have all that was acknowledged before."""
         cluster = self._cluster
         if any(name not in cluster.nodes or name in self.recovering or self._is_given_up(name) for name in chain):
             return
@@ -152,7 +152,7 @@ class Judge:
         """A node has acknowledged a durable write in this exchange: most copies of its chain must have it.
 
         What a node had that died meanwhile is not known, and counts as had. So does what one had only in memory when
-        it lost its power, after it told that it had it.
+        it lost its power, after it reported that it had it.
         """
         self.durable.append(write)
         cluster, vbid = self._cluster, write.vbid

@@ -1,4 +1,4 @@
-"""What a client holds: at the end of each snapshot it is a state that some branch was in, and in the end the bucket."""
+"""A client's documents: at the end of each snapshot a state that some branch was in, and in the end the bucket's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TableJudge:
 
     Attributes:
         rows: vbucket → seqno → row.
-        rollbacks: how many the client was told of.
+        rollbacks: those that were reported to the client.
         compared: how many ends of snapshots were compared.
-        dropped: how often the client was told of a dropped collection.
+        dropped: reports of dropped collections to the client.
     """
 
     def __init__(self, name: str, histories: Histories) -> None:
@@ -43,7 +43,7 @@ class TableJudge:
         rows[seqno] = row
 
     def drop(self, vbid: int, seqno: int, collection: int) -> None:
-        """The client was told that a collection was dropped."""
+        """A dropped collection was reported to the client."""
         self.dropped += 1
         self.add(vbid, seqno, ((collection, DROPPED), None))
 
@@ -53,7 +53,7 @@ class TableJudge:
         self.rows[vbid] = {at: row for at, row in self.rows.get(vbid, {}).items() if at <= seqno}
 
     def documents(self, vbid: int, seqno: int = MAX_SEQNO) -> Documents:
-        """What the rows of a vbucket up to a seqno make."""
+        """The documents that the rows of a vbucket up to a seqno make."""
         found: Documents = {}
         for at, (key, value) in sorted(self.rows.get(vbid, {}).items()):
             if at > seqno:
@@ -79,7 +79,7 @@ class TableJudge:
         self._look_above(branch, seqno)
 
     def _look_above(self, branch: Branch, seqno: int) -> None:
-        """What a client was given before it began anew, above its position, comes again: it is of the same branch."""
+        """Rows above its position that a client had before it began again come again: they are of the same branch."""
         rows = {at: row for at, row in self.rows[branch.vbid].items() if at > seqno} if branch.vbid in self.rows else {}
         if not rows:
             return

@@ -80,13 +80,13 @@ def test_parts_run_again_beside_busy_programs(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(run, "busy_programs", busy)
     monkeypatch.setattr(run, "run_part_in_child", part)
     output = tmp_path / "results.json"
-    outcome = CliRunner().invoke(run.main, ["--only", "decode", "--beside", "3", "--output", str(output)])
+    outcome = CliRunner().invoke(run.main, ["--only", "decode", "--under-load", "3", "--output", str(output)])
     assert outcome.exit_code == 0, outcome.output
     assert rounds == [("decode", False, 0), ("decode", True, 3)]
     document = json.loads(output.read_text(encoding="utf-8"))
     assert document["ratios"]["decode.256.of_memcpy"] == 0.7
-    assert document["beside"]["programs"] == 3
-    assert document["beside"]["ratios"] == {"decode.256.of_memcpy": 0.3}
+    assert document["under_load"]["programs"] == 3
+    assert document["under_load"]["ratios"] == {"decode.256.of_memcpy": 0.3}
     line = next(line for line in outcome.output.splitlines() if line.startswith("decode.256.of_memcpy"))
     assert line.split()[1:3] == ["0.7", "0.3"]
 

@@ -10,7 +10,7 @@ from dcpstream import errors
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
 HEADINGS = set(re.findall(r"^## (\w+)$", PAGE, re.MULTILINE))
 BASES = {"DcpstreamError", "ProtocolError", "StatusError", "FrameError", "FieldError"}
-"""Of others that the page has, or named in their text."""
+"""Base classes of errors that the page has, or named in their text."""
 WITH_ADVICE = {"AccessDenied", "TemporaryFailure"}
 """The statuses that a user can do something about; the reference of the API describes all of them."""
 

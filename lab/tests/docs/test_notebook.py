@@ -42,7 +42,7 @@ def code_cells() -> list[dict[str, Any]]:
 
 
 def saved_output(cell: dict[str, Any]) -> str:
-    """What the cell printed, and the value of its last line."""
+    """The output of the cell, and the value of its last line."""
     parts = [output.get("text") or output["data"]["text/plain"] + ["\n"] for output in cell["outputs"]]
     return "".join(line for part in parts for line in part)
 

@@ -1,4 +1,4 @@
-"""What a machine lacks is said; what is built is kept."""
+"""Tests of building: a message names what a machine lacks, and a build is kept."""
 
 from __future__ import annotations
 

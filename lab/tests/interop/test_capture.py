@@ -1,4 +1,4 @@
-"""What is made of tshark's lines."""
+"""Tests of reading tshark's lines."""
 
 from __future__ import annotations
 

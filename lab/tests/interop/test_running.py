@@ -1,4 +1,4 @@
-"""What a program's lines say, and how its orders are carried out."""
+"""Tests of reading a program's lines, and of carrying out its orders."""
 
 from __future__ import annotations
 

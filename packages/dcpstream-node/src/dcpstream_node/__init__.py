@@ -10,14 +10,14 @@ The rooms, each importing only from those below it:
 - `rest`: the management port. `prometheus`: the metrics that it shows.
 - `bucket_host`: makes, opens and deletes the buckets of a running node.
 - `tasks`: commits, compaction, expiry and read-ahead, one set for each bucket. `summary`: numbers of a running node.
-- `directory`: the data directory beside the buckets' stores.
+- `directory`: the files of the data directory other than the buckets' stores.
 - `shell`: the sockets of the key-value port. `dcp`: the protocol machines of DCP sessions.
 - `engine`: buckets, users and sessions without sockets, clocks and threads. `faults`: what goes wrong on demand.
 - `store`: the history of a bucket, every write in seqno order, in memory or on disk.
 
 Bytes arrive at `shell.connection`, which hands them to a session of the engine. The session answers from its bucket's
 vbuckets, whose logs belong to `store`. A write marks its vbucket as changed; at the end of the turn the
-bucket tells its DCP connections, and the shell sends what they have. Meanwhile `tasks.flusher` commits the store.
+bucket notifies its DCP connections, and the shell sends what they have. Meanwhile `tasks.flusher` commits the store.
 
 The names below are loaded when they are first used, so that importing one room does not load the others.
 """

@@ -591,7 +591,7 @@ class Node:
 
     @_on_its_loop
     def take_users(self, data: Mapping[str, Any]) -> None:
-        """Have the users and groups of another member, and no others beside those that the node was started with.
+        """Have the users and groups of another member, and no others but those that the node was started with.
 
         Raises:
             ConfigError: it is not what `users_data` gives. DcpstreamError: the node does not run.

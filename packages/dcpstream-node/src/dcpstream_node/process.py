@@ -40,7 +40,8 @@ SERVER_EXIT_TIMEOUT_S = 15.0
 """The same for the fork server. It is longer than the time that the fork server gives its nodes for a last commit."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""A process that has threads cannot be forked safely, and numpy's libraries start some unless told otherwise."""
+"""A process that has threads cannot be forked safely, and numpy's libraries start some unless these variables are
+set."""
 
 
 class _ForkServer:
@@ -158,7 +159,7 @@ class NodeProcess:
             raise
 
     def _answer(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-        """What the node asks of its parent."""
+        """Answer a request of the node to its parent."""
         if name != "manager" or self._manager is None:
             raise DcpstreamError(f"{name}: the node belongs to no cluster")
         return self._manager(*arguments, **options)

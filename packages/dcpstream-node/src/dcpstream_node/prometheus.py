@@ -74,7 +74,9 @@ METRICS: dict[str, MetricInfo] = {
     "kv_written_bytes": MetricInfo("counter", (), "Bytes sent on the KV port."),
     "kv_uptime_seconds": MetricInfo("gauge", (), "Seconds since the node was started."),
     "kv_system_memory_resident_bytes": MetricInfo("gauge", (), "Memory that the node's process has."),
-    "kv_node_info": MetricInfo("gauge", ("version",), "Always 1; the label tells whose protocol the node follows."),
+    "kv_node_info": MetricInfo(
+        "gauge", ("version",), "Always 1; the label is the release whose protocol the node follows."
+    ),
 }
 """Every metric, by name."""
 

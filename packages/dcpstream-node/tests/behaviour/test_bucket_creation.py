@@ -187,7 +187,7 @@ def test_a_damaged_bucket_that_was_moved_away_is_forgotten(data: Path) -> None:
 
 def test_a_store_does_not_make_new_metadata_beside_segments(data: Path) -> None:
     (data / "default" / "meta.sqlite").unlink()
-    with pytest.raises(CorruptLog, match="no file beside segments"):
+    with pytest.raises(CorruptLog, match="no file next to segments"):
         DiskBucketStore(data / "default", VBUCKETS)
     assert not (data / "default" / "meta.sqlite").exists()
 

@@ -5,7 +5,7 @@
 - `cluster`: `Cluster`, the nodes and their orchestrator as one object: `with Cluster(nodes=3) as cluster: …`.
 
 A client writes to the node that has the active copy. The orchestrator passes what that node sends by DCP to the nodes
-that have the replicas. When it moves a vbucket or promotes a replica, it tells every node the new map, and clients get
+that have the replicas. When it moves a vbucket or promotes a replica, it sends every node the new map, and clients get
 it from any of them.
 """
 

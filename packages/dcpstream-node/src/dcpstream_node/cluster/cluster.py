@@ -70,10 +70,10 @@ FAILED = "{} failed. See logs for detailed reason. You can try again."
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node of the cluster has its data and its ports.
+    """The directory and the ports of a node of the cluster.
 
     Attributes:
-        number: of its directory; none is used twice.
+        number: the number in the directory's name; none is used twice.
         offset: its ports are the first node's and so many more.
         mgmt_port: the management port that it was added with; 0 for others.
     """
@@ -207,7 +207,7 @@ class Cluster:
 
     Args:
         nodes: how many, 1 to 16.
-        replicas: copies of each vbucket beside the active one, 0 to 3.
+        replicas: copies of each vbucket in addition to the active one, 0 to 3.
         buckets: names of buckets that are made.
         vbuckets: of each new bucket, 1 to 1024. None: 1,024, or the number that the cluster in `path` was made with.
         settings: of the buckets; the number of replicas is `replicas`.
@@ -672,7 +672,7 @@ class Cluster:
         """
         bucket = self._state(name)
         self._refuse_while_rebalancing("empty a bucket")
-        self._carry_out(lambda o: o.starve_all(bucket))
+        self._carry_out(lambda o: o.stop_feeds(bucket))
         for each in self._running():
             each.node.flush_bucket(name)
         self._carry_out(lambda o: o.feed_all(bucket))
@@ -804,7 +804,7 @@ class Cluster:
         def join() -> Procedure[None]:
             orchestrator.members[member.name] = member
             yield from orchestrator.remember()
-            yield from orchestrator.tell_manifests(member.name)
+            yield from orchestrator.push_manifests(member.name)
 
         shell.begin(join).result(READY_TIMEOUT_S)
         return added
@@ -813,7 +813,8 @@ class Cluster:
         """Start a node again, at its ports and with its data; one that runs is stopped first.
 
         If the node is in the map its vbuckets are served again when this returns: by the node, or by a replica that has
-        more. What was in memory only is fed to it anew. A node that was failed over serves nothing before `add_back`.
+        more. Buckets in memory are filled again from the replicas. A node that was failed over serves nothing before
+        `add_back`.
 
         Returns: the vbuckets whose replica was promoted, and those that no node has any more.
         Raises: ConfigError: there is no such node, or its port is taken. StoreError: its data cannot be used.
@@ -825,7 +826,7 @@ class Cluster:
         self._equip(found.node)
         member = orchestrator.members[found.name]
         if not (member.is_active or member.is_failed):  # it was added, and has no vbuckets yet
-            self._carry_out(lambda o: o.tell_manifests(found.name))
+            self._carry_out(lambda o: o.push_manifests(found.name))
         if not member.is_active:
             return FailoverReport()
         return self._carry_out(lambda o: rejoin(o, found.name), FAILOVER_TIMEOUT_S)
@@ -836,7 +837,7 @@ class Cluster:
         Args:
             node: must be up: `restart_node` starts one that is down, `resume` one that hangs.
             recovery: delta: its copies begin where they were, and are rolled back as far as they must be; full: its
-                copies are deleted, and built anew.
+                copies are deleted and built again.
 
         Raises: ConfigError: it was not failed over, or no such recovery. DcpstreamError, TimeoutError: it is not up.
         """

@@ -1,6 +1,6 @@
 """The file that a whole cluster starts again from: its nodes and their directories, buckets, users and settings.
 
-It lies beside the directories of the nodes, and is written before a node hears of a change that it must not forget.
+It lies next to the directories of the nodes, and is written before a node hears of a change that it must not forget.
 Only its owner may read it, because it has salted hashes of passwords.
 """
 

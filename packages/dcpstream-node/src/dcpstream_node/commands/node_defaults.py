@@ -1,4 +1,4 @@
-"""What the help of `node` shows of the node: defaults and choices, so that the help does not load the node.
+"""Defaults and choices that the help of `node` shows, so that the help does not load the node.
 
 The owners are the modules of the node; a test compares.
 """

@@ -100,7 +100,7 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     needless = [name for name in ("tls_key", "tls_names", "tls_ca_out", "tls_client_ca") if given[name]]
     if not is_tls and (needless or given["tls_client_auth"] != "none"):
         option = needless[0].replace("_", "-").rstrip("s") if needless else "tls-client-auth"
-        raise ConfigError(f"--{option}", "given without --tls", "--tls beside it", message=f"--{option} needs --tls")
+        raise ConfigError(f"--{option}", "given without --tls", "--tls with it", message=f"--{option} needs --tls")
     tls = None
     if is_tls:
         tls = TlsSettings(

@@ -74,12 +74,12 @@ def replay_command(
             announce()
         else:
             played = play(file, node, name, speed=speed, pause=stopping.wait, begun=announce)
-        _tell(file, name, played, as_json=as_json)
+        _print(file, name, played, as_json=as_json)
         stopping.wait()
     return OK
 
 
-def _tell(file: Path, bucket: str, played: Played, *, as_json: bool) -> None:
+def _print(file: Path, bucket: str, played: Played, *, as_json: bool) -> None:
     from dcpstream_node.recording.file import cut_note
 
     if as_json:

@@ -1,4 +1,4 @@
-"""What `dcpstream store` does and prints; the command itself does not load the store for its help."""
+"""The work and the output of `dcpstream store`; the command itself does not load the store for its help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dcpstream.cli.exits import FAILED, OK
 from dcpstream.errors import ConfigError, StoreError, TooManySegments
 from dcpstream.runtime.descriptors import allow_descriptors
 from dcpstream.runtime.files import NO_ROOM
-from dcpstream_node.directory.check import DirectoryReport, acknowledged_beside, check_directory
+from dcpstream_node.directory.check import DirectoryReport, check_directory, is_acknowledged_in_directory
 from dcpstream_node.directory.directory import CLUSTER_FILE
 from dcpstream_node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream_node.store.closed.check import OnProgress, SegmentReport, StoreReport, check_store
@@ -40,8 +40,8 @@ def check(directory: Path, *, as_json: bool) -> int:
         content["node"] = _node_object(found.node) if found.node is not None else None
         click.echo(json.dumps(content, indent=2))
     else:
-        lines = [*_told_node(found.node)] if found.node is not None else []
-        lines += [line for report in reports for line in _told(report)]
+        lines = [*_shown_node(found.node)] if found.node is not None else []
+        lines += [line for report in reports for line in _shown(report)]
         click.echo("\n".join(lines))
     is_sound = all(report.is_sound for report in reports)
     return OK if is_sound and not (found.node is not None and found.node.damaged) else FAILED
@@ -66,8 +66,8 @@ def _found(directory: Path) -> _Found:
     Raises:
         ConfigError: DIR holds no store and no file of a node.
     """
-    if is_store(directory) or (acknowledged_beside(directory) and not (directory / NODE_FILE).exists()):
-        return _Found([(directory, acknowledged_beside(directory))], None)
+    if is_store(directory) or (is_acknowledged_in_directory(directory) and not (directory / NODE_FILE).exists()):
+        return _Found([(directory, is_acknowledged_in_directory(directory))], None)
     report = check_directory(directory)
     if not report.is_of_node and (directory / CLUSTER_FILE).exists():
         nodes = " ".join(str(entry) for entry in sorted(directory.iterdir()) if entry.is_dir())
@@ -123,7 +123,7 @@ def _as_object(report: StoreReport) -> dict[str, Any]:
     return content
 
 
-def _told(report: StoreReport) -> Iterator[str]:
+def _shown(report: StoreReport) -> Iterator[str]:
     """The report for people."""
     if report.is_unfinished:
         yield f"{report.directory}: what an unfinished creation of a bucket left; the next start of a node removes it"
@@ -150,7 +150,7 @@ def _told(report: StoreReport) -> Iterator[str]:
         yield f"  DAMAGED {problem}"
     damage = report.damage
     for found in damage[:SHOWN_DAMAGE]:
-        yield from _told_damage(found)
+        yield from _shown_damage(found)
     if len(damage) > SHOWN_DAMAGE:
         yield f"  … and {len(damage) - SHOWN_DAMAGE} more (--json has all)"
     if report.is_sound:
@@ -167,7 +167,7 @@ def _line_of(segment: SegmentReport) -> str:
     )
 
 
-def _told_damage(found: Damage) -> Iterator[str]:
+def _shown_damage(found: Damage) -> Iterator[str]:
     where = f"{Path(found.file).name} at byte {found.offset}, {found.size} bytes"
     whose = "" if found.vbid is None else f"; vbucket {found.vbid}, seqnos {found.first_seqno} to {found.last_seqno}"
     yield f"  DAMAGED {where}: {found.what}{whose}"
@@ -184,8 +184,8 @@ def _node_object(report: DirectoryReport) -> dict[str, Any]:
     }
 
 
-def _told_node(report: DirectoryReport) -> Iterator[str]:
-    """The findings in a data directory beside the stores, for people."""
+def _shown_node(report: DirectoryReport) -> Iterator[str]:
+    """The findings in a data directory outside the stores, for people."""
     for path in report.unfinished:
         yield f"{path}: what an unfinished creation or deletion of a bucket left; the next start of a node removes it"
     for name in report.gone:

@@ -121,7 +121,7 @@ class Playback:
         vbucket.close_checkpoint()
         self._replicas.adopt_failover_log(vbucket, log)
         if has_readers:
-            self._bucket.tell_state_changed(vbucket.vbid, self._engine.now)
+            self._bucket.notify_state_changed(vbucket.vbid, self._engine.now)
 
 
 def _event_in(frame: Frame) -> Change:

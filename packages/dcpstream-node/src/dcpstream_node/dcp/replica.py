@@ -182,7 +182,7 @@ class Replicas:
             vbucket.durability.reload()
         vbucket.log.failover_log = log
         vbucket.vbuuid = log.newest.vbuuid
-        self._bucket.tell_rolled_back(vbucket.vbid, self._engine.now)
+        self._bucket.notify_rolled_back(vbucket.vbid, self._engine.now)
         return reached
 
     def set_state(self, view: VBucketView, state: VbucketState) -> None:
@@ -201,7 +201,7 @@ class Replicas:
             self._bucket.persisted(moved)
         vbucket.set_state(state, self._engine.random, is_takeover=True)
         self._bucket.catch_up(vbucket)
-        self._bucket.tell_state_changed(vbucket.vbid, self._engine.now)
+        self._bucket.notify_state_changed(vbucket.vbid, self._engine.now)
         self._engine.topology_changed(self._bucket)
 
 
@@ -218,7 +218,7 @@ class Takeovers:
         if vbucket is None or vbucket.state == VbucketState.DEAD:
             return
         vbucket.set_state(VbucketState.DEAD, self._engine.random)
-        self._bucket.tell_state_changed(vbid, self._engine.now)
+        self._bucket.notify_state_changed(vbid, self._engine.now)
         self._engine.topology_changed(self._bucket)
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
@@ -251,7 +251,7 @@ def fail_over_to_stale_copy(engine: Engine, bucket: Bucket, vbid: int, seqno: in
         raise ConfigError("vbid", vbid, "a vbucket that is active on this node")
     topology = vbucket.topology
     vbucket.set_state(VbucketState.REPLICA, engine.random)
-    bucket.tell_state_changed(vbid, engine.now)
+    bucket.notify_state_changed(vbid, engine.now)
     Replicas(bucket, engine).roll_back(vbucket, seqno)
     vbucket.set_state(VbucketState.ACTIVE, engine.random)
     vbucket.topology = topology

@@ -73,7 +73,7 @@ def check_directory(directory: Path) -> DirectoryReport:
     return report
 
 
-def acknowledged_beside(store: Path) -> bool:
+def is_acknowledged_in_directory(store: Path) -> bool:
     """Whether the data directory of a store knows it."""
     with suppress(StoreError, OSError):
         known = read_node_file(store.absolute().parent / FILE_NAME)[2].get(store.absolute().name)

@@ -1,6 +1,6 @@
 """JSON files of the data directory that carry a checksum, so that a flipped bit changes no setting silently.
 
-The checksum is a value of the object beside the others: XXH3-64 of the rest of the object as JSON with sorted names, in
+The checksum is one of the object's values: XXH3-64 of the rest of the object as JSON with sorted names, in
 16 hexadecimal digits.
 """
 

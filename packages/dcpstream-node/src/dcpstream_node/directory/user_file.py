@@ -68,7 +68,7 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else _told(error)
+        why = error.strerror if isinstance(error, OSError) else _reason(error)
         raise ConfigError(
             "users",
             str(file),
@@ -76,5 +76,5 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
         ) from None
 
 
-def _told(error: ValueError) -> str:
+def _reason(error: ValueError) -> str:
     return type(error).__name__ if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)

@@ -1,4 +1,4 @@
-"""The cluster configuration: the JSON that tells clients the nodes and the vbucket map.
+"""The cluster configuration: the JSON that gives clients the nodes and the vbucket map.
 
 Every field that some client was found to need is there, and none that was found to break one (`appTelemetryPath`).
 Of a node without a name of its own (it listens on loopback, or on all addresses) `nodesExt` leaves the hostname out,
@@ -32,7 +32,7 @@ ADDRESS_PLACEHOLDER = b"$ADDRESS"
 MAX_ALTERNATE_NETWORKS = 16
 """Networks from which one node is reached by other addresses: a handful at most."""
 MAX_HOST_LENGTH = 255
-"""Of a name in the DNS."""
+"""Longest name in the DNS."""
 MAX_PORT = (1 << 16) - 1
 
 _PORTS = {"kv": "kv", "mgmt": "mgmt", "kvSSL": "kvSSL", "mgmtSSL": "mgmtSSL"}

@@ -224,7 +224,7 @@ class Engine(Generic[S]):
         bucket.open(is_filled=is_filled)
         bucket.config_rev = 0 if self.config.is_given else self.config.next_rev()
         self.buckets[name] = bucket
-        self._tell_listeners()
+        self._notify_listeners()
         return bucket
 
     def set_manifest(self, bucket: Bucket, manifest: Manifest) -> None:
@@ -263,7 +263,7 @@ class Engine(Generic[S]):
         # Also sessions that selected another bucket since, and wait for a commit of this one.
         for session in bucket.sessions | bucket.holding:
             session.close(f"the bucket {name} was deleted")
-        self._tell_listeners()
+        self._notify_listeners()
         return bucket
 
     def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> S | None:
@@ -336,7 +336,7 @@ class Engine(Generic[S]):
             bucket.config_rev = self.config.next_rev()
             for session in bucket.sessions:
                 session.push_config()
-        self._tell_listeners()
+        self._notify_listeners()
 
     def given_version(self, bucket: Bucket | None) -> tuple[int, int]:
         """The version of the map that a cluster manager gave last, of a bucket or without one; (0, 0) before."""
@@ -363,15 +363,15 @@ class Engine(Generic[S]):
         if bucket is None:
             config.node_rev = given.rev
             used: set[Client] = set().union(*(each.sessions for each in self.buckets.values()))
-            told: set[Client] = {session for session in self.sessions if session not in used}
+            notified: set[Client] = {session for session in self.sessions if session not in used}
         else:
             bucket.uuid, bucket.config_rev = given.uuid or bucket.uuid, given.rev
             bucket.given_chains = [list(chain) for chain in given.chains]
             bucket.given_nodes, bucket.given_this_node = list(given.nodes), this_node
-            told = set(bucket.sessions)
-        for session in told:
+            notified = set(bucket.sessions)
+        for session in notified:
             session.push_config()
-        self._tell_listeners()
+        self._notify_listeners()
 
     def node_changed(self) -> None:
         """The addresses of the node or the name of its cluster changed: every configuration gets a new revision.
@@ -379,7 +379,7 @@ class Engine(Generic[S]):
         A map that a cluster manager gave has the manager's revision.
         """
         if self.config.is_given:
-            self._tell_listeners()
+            self._notify_listeners()
             return
         self.config.node_rev = self.config.next_rev()
         used: set[Client] = set()
@@ -389,7 +389,7 @@ class Engine(Generic[S]):
         for session in self.sessions:
             if session not in used:
                 session.push_config()
-        self._tell_listeners()
+        self._notify_listeners()
 
     def set_pool(self, name: str | None, quotas_mib: Mapping[str, int]) -> None:
         """Set the name of the cluster, unless it is None, and memory quotas of services."""
@@ -398,12 +398,12 @@ class Engine(Generic[S]):
             self.config.cluster_name = name
         self.node_changed()
 
-    def _tell_listeners(self) -> None:
+    def _notify_listeners(self) -> None:
         for listener in list(self.config_listeners):
             listener()
 
     def config_version(self, bucket: Bucket | None) -> tuple[int, int]:
-        """(epoch, rev) of a bucket's configuration, or of the node's alone, as clients are told."""
+        """(epoch, rev) of a bucket's configuration, or of the node's alone, as clients see it."""
         frozen = self._frozen_for(bucket)
         return self._version(bucket) if frozen is None else frozen[0]
 
@@ -411,7 +411,7 @@ class Engine(Generic[S]):
         return None if self._frozen is None else self._frozen.get("" if bucket is None else bucket.name)
 
     def freeze_maps(self, *, is_on: bool) -> None:
-        """Tell clients the configurations as they are now, whatever changes, until this is called with False."""
+        """Show clients the configurations as they are now, whatever changes, until this is called with False."""
         self._frozen = None
         if is_on:
             for bucket in (None, *self.buckets.values()):
@@ -420,7 +420,7 @@ class Engine(Generic[S]):
             return
         for session in self.sessions:
             session.push_config()
-        self._tell_listeners()
+        self._notify_listeners()
 
     def hide_maps(self, *, is_on: bool) -> None:
         """Have no configuration, like a server that was given none yet, until this is called with False."""

@@ -79,14 +79,14 @@ class LimitLog:
         """Log the counts of the periods that are over, also if no further event comes."""
         for kind, said in list(self._said.items()):
             if now >= said.since + LOG_PAUSE_S:
-                self._tell(kind, said)
+                self._log_rest(kind, said)
 
     def close(self) -> None:
         """Log the counts that are left."""
         for kind, said in list(self._said.items()):
-            self._tell(kind, said)
+            self._log_rest(kind, said)
 
-    def _tell(self, kind: str, said: _Said) -> None:
+    def _log_rest(self, kind: str, said: _Said) -> None:
         del self._said[kind]
         if said.held_back:
             logger.log(said.level, "%s: %d more since the last line", kind, said.held_back)

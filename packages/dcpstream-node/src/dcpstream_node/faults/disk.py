@@ -24,7 +24,7 @@ class FaultyDisk(SystemFileSystem):
         self._news = threading.Event()
 
     def set_delay(self, seconds: float) -> None:
-        """Have each sync take this much longer; those that wait begin anew."""
+        """Have each sync take this much longer; those that wait begin again."""
         self._delay_s = seconds
         news, self._news = self._news, threading.Event()
         news.set()

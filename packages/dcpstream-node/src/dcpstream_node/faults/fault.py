@@ -34,10 +34,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             ("bucket", "connection", *_TIMED),
             "have only the cluster map of buckets, as a 7.6 server that does not serve them, and refuse all else",
         ),
-        "stale_map": (_TIMED, "tell clients the cluster map as it is now, whatever changes"),
+        "stale_map": (_TIMED, "show clients the cluster map as it is now, whatever changes"),
         "forget_manifest": (
             ("bucket", *_TIMED),
-            "tell clients of no collections, as a server does after a restart until a manifest is pushed to it",
+            "show clients no collections, as a server does after a restart until a manifest is pushed to it",
         ),
         "no_map": (_TIMED, "have no cluster map for clients, like a server that was given none yet"),
         "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
@@ -72,7 +72,7 @@ REQUIRED = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong, and when. Which fields a kind takes says `KINDS`.
+    """A fault to inject, and its time. `KINDS` lists the fields that a kind takes.
 
     Attributes:
         kind: one of `KINDS`.

@@ -18,7 +18,7 @@ from dcpstream_node.faults.fault import OF_REQUESTS, OF_SENT, Fault
 MAX_FAULTS = 100
 """Faults of a node at a time: each costs a comparison for every frame."""
 MANAGER = "dcpstream cluster"
-"""How the connections of a cluster's manager call themselves in HELLO."""
+"""Name of the connections of a cluster's manager in HELLO."""
 
 _OF_DOCUMENTS = frozenset(layout.opcode for layout in REQUESTS if layout.document_key and Side.CLIENT in layout.sent_by)
 """Requests about one document."""

@@ -4,7 +4,7 @@ The first line says what was recorded, so that `head -1` shows it. A block is a 
 header, big-endian: payload bytes u32, CRC-32 of the payload u32, nanoseconds since 1970 u64, 1 if the payload is
 deflated u8, and CRC-32 of these u32. A block is written at once, so a recorder that is killed leaves at most one
 incomplete block, at the end. The first block says where each vbucket begins. Without a whole one a file says nothing of
-its bucket: it is refused here, and a recorder begins it anew.
+its bucket: it is refused here, and a recorder begins it again.
 
 What the frames mean is in `history`.
 """
@@ -48,7 +48,7 @@ _MAGIC = b'{"format": "' + FORMAT.encode() + b'"'
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was recorded.
+    """The source and the extent of a recording.
 
     Attributes:
         bucket, bucket_uuid: of the source; the uuid is empty if it is not known.
@@ -139,7 +139,7 @@ def is_unbegun(path: Path) -> bool:
 
 
 def cut_note(path: Path) -> str:
-    """What people should know of a recording whose reader says `is_cut`."""
+    """The warning about a recording whose reader says `is_cut`."""
     return f"{path} ends in an incomplete block: it was still being written, or its recorder was killed"
 
 
@@ -170,7 +170,7 @@ class RecordingReader:
             what = "is a recording without changes:" if path.stat().st_size else "is empty. If it is a recording,"
             message = (
                 f"{path} {what} its recorder was ended before it wrote the first block. Call `dcpstream record` again, "
-                "which begins the file anew"
+                "which begins the file again"
             )
             raise ConfigError("FILE", str(path), "a recording with at least one block", message=message)
         self._file = path.open("rb")

@@ -1,4 +1,4 @@
-"""What the frames of a recording mean, and where each vbucket stands after them.
+"""The meaning of a recording's frames, and the position of each vbucket after them.
 
 A recording is a DCP stream of all vbuckets in one: whole frames in the order of their arrival, each with its vbucket
 as opaque. Per vbucket they are
@@ -68,7 +68,7 @@ def rolled_back(vbid: int, seqno: int) -> bytes:
 
 
 def marker(vbid: int, start_seqno: int, end_seqno: int) -> bytes:
-    """What follows lies in this snapshot."""
+    """Begin a snapshot, in which the following messages lie."""
     return SnapshotMarker.pack(start_seqno, end_seqno, _MEMORY, vbid=vbid, opaque=vbid)
 
 
@@ -110,7 +110,7 @@ def system_event(event: ManifestEvent) -> bytes:
 
 @dataclass(slots=True)
 class VbucketHistory:
-    """Where one vbucket of a recording stands.
+    """The state of one vbucket of a recording.
 
     Attributes:
         vbid: the vbucket.
@@ -148,13 +148,13 @@ class VbucketHistory:
         return self.seqno < self.snapshot[1]
 
     def begin_snapshot(self, start_seqno: int, end_seqno: int) -> None:
-        """What follows lies in this snapshot."""
+        """Begin a snapshot, in which the following messages lie."""
         if self.seqno > self.start.seqno:
             self.earlier = spaced(self.earlier, self.offset)
         self.snapshot = start_seqno, end_seqno
 
     def roll_back(self, seqno: int) -> None:
-        """What lies above a seqno is void."""
+        """Void everything above a seqno."""
         self.seqno = min(self.seqno, seqno)
         self.snapshot = self.seqno, self.seqno
         self.earlier = tuple(old for old in self.earlier if old.seqno < seqno)

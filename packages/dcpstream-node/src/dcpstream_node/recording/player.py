@@ -17,7 +17,7 @@ MAX_PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was played.
+    """The result of playing a recording.
 
     Attributes:
         changes: mutations, deletions and expirations.
@@ -33,7 +33,7 @@ class Played:
 
 
 def header_of(path: Path) -> Header:
-    """What a recording is of.
+    """The first line of a recording: its source and extent.
 
     Raises: ConfigError: it is none. CorruptLog: it is damaged. OSError: it cannot be read.
     """

@@ -27,7 +27,7 @@ from dcpstream_node.recording.history import Histories, VbucketHistory
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a recording has come.
+    """The progress of a recording.
 
     Attributes:
         changes: mutations, deletions and expirations in the file.
@@ -61,7 +61,7 @@ def record(
 
     Args:
         client: of the bucket.
-        path: the file; one that is there is gone on with, or begun anew if it has no block.
+        path: the file; one that is there is continued, or begun again if it has no block.
         clock: for the times of arrival.
         start: where a new file begins.
         follow: whether to go on behind the seqnos of now.
@@ -170,7 +170,7 @@ class _Recorder:
         return {vbid: SavedOffset(one.offset, one.earlier) for vbid, one in self._histories.vbuckets.items()}
 
     def progress(self, wanted: int | None) -> Progress:
-        """How far it has come."""
+        """The progress so far."""
         found = self._histories
         return Progress(found.changes, self.writer.size, found.high_seqnos, wanted, self._rollbacks, found.incomplete)
 

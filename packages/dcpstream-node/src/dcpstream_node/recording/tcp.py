@@ -131,7 +131,7 @@ class Conversation:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing, as sentences."""
+        """The gaps of the capture, as sentences."""
         ends = (self.client, self.server)
         return [
             f"{ends[number]} to {ends[1 - number]}: the capture lacks {one.gap} bytes; what came after them is left out"
@@ -227,7 +227,7 @@ def segment_in(packet: Packet) -> Segment | None:
 
 
 def _distance(start: int, end: int) -> int:
-    """How far one sequence number lies ahead of another; negative if it lies behind."""
+    """Distance of one sequence number ahead of another; negative if it lies behind."""
     ahead = (end - start) % _SEQUENCE
     return ahead - _SEQUENCE if ahead >= _SEQUENCE // 2 else ahead
 

@@ -105,7 +105,7 @@ class BucketPages:
         return done()
 
     def _beyond_quota(self, asked: BucketForm, bucket: Bucket | None) -> dict[str, str]:
-        """What is wrong if the cluster was given a memory quota that the buckets would not fit into."""
+        """The error if the cluster was given a memory quota that the buckets would not fit into; else nothing."""
         quota, others = self._engine.config.quotas_mib.get(DATA_QUOTA), self._quota_of_others(bucket)
         if quota is None or asked.errors or others + asked.settings.ram_quota_bytes <= quota * MIB:
             return {}

@@ -89,11 +89,11 @@ class MapPages:
         self._engine.config_listeners.add(news.set)
         try:
             await answer.prepare(request)
-            while (told := version()) is not None and request.method != "HEAD":
+            while (sent := version()) is not None and request.method != "HEAD":
                 await answer.write(await content() + CHUNK_END)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
-                        while version() == told:
+                        while version() == sent:
                             news.clear()
                             await news.wait()
             await answer.write_eof()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Manager = Callable[[str, Mapping[str, Any]], Any]
-"""How a node reaches its cluster's manager: an order and its arguments. It blocks, so it is called in a thread."""
+"""A call of the cluster's manager: an order and its arguments. It blocks, so it is called in a thread."""
 
 AUTO_FAILOVER = "autoFailover"
 """Key of the settings of a node that is alone."""
@@ -95,7 +95,7 @@ class Site:
     is_development: bool = False
 
     async def order(self, verb: str, **arguments: Any) -> Any:
-        """Have the cluster's manager carry out a change, or tell its state.
+        """Have the cluster's manager carry out a change, or report its state.
 
         Raises:
             ConfigError: it cannot be. HTTPServiceUnavailable: not now. HTTPGatewayTimeout: a node does not answer.

@@ -1,4 +1,4 @@
-"""Pages that change which nodes are in the cluster, and that tell how far a rebalance is.
+"""Pages that change which nodes are in the cluster, and that show the progress of a rebalance.
 
 The node hands every order to its cluster's manager. A node that is alone answers as a cluster of one node does.
 
@@ -43,12 +43,12 @@ CONTROLLERS: Mapping[str, str] = MappingProxyType(
         "setRecoveryType": "setRecoveryType",
     }
 )
-"""What /pools/default says about where orders are sent."""
+"""Paths of orders, as /pools/default lists them."""
 MIN_PORT = 1024
 REFRESH_S = 0.25
-"""How often to ask again while a rebalance runs; the server's number."""
+"""Interval at which clients ask again while a rebalance runs; the server's number."""
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 1, 3600
-"""Of the automatic failover. The server's least is 5 s; tests need less."""
+"""Bounds of the automatic failover's time-out. The server's least is 5 s; tests need less."""
 MAX_COUNT = 100
 MIN_DISK_PERIOD_S = 5
 RECOVERY_TYPES = ("delta", "full")

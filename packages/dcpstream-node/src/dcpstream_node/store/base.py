@@ -318,7 +318,7 @@ class BucketStore(ABC):
         """Make the vbucket's state, failover log and purge seqno durable."""
 
     @abstractmethod
-    def metadata_owed(self, vbucket: VBucketLog) -> None:
+    def metadata_deferred(self, vbucket: VBucketLog) -> None:
         """Make them durable with the next commit, before its rows."""
 
     @abstractmethod

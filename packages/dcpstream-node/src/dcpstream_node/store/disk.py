@@ -165,8 +165,8 @@ class DiskBucketStore(BucketStore):
         self._segment_bytes = segment_bytes
         self._lines_lock = Lock()  # from reading a vbucket until its line is durable, so that no older line wins
         self._batched: dict[int, VBucketLog] | None = None
-        self._owed_values: dict[str, str] = {}
-        self._owed_vbuckets: dict[int, VBucketLog] = {}
+        self._deferred_values: dict[str, str] = {}
+        self._deferred_vbuckets: dict[int, VBucketLog] = {}
         self._has_adopted = False
         self._horizons: dict[int, int] = {}
         try:
@@ -235,12 +235,12 @@ class DiskBucketStore(BucketStore):
             vbucket.horizon_seqno = min(self._horizons[vbid], vbucket.high_seqno)
         self.cut_bytes = recovery.cut_bytes
         # From here on a crash counts as a crash, also before the first commit.
-        self._owe({"closed_at": "", "settings": json.dumps(self._settings.to_json())})
+        self._put_or_defer({"closed_at": "", "settings": json.dumps(self._settings.to_json())})
 
     def _make(self) -> None:
         """Make the files of a new store, closed cleanly. The store exists as soon as its metadata file does."""
         if any(segment_number(name) is not None for name in self._file_system.names(self.path)):
-            raise CorruptLog(str(self.path / FILE_NAME), 0, "a file", "no file beside segments", MISSING_HINT)
+            raise CorruptLog(str(self.path / FILE_NAME), 0, "a file", "no file next to segments", MISSING_HINT)
         make_store(self.path, self.vbucket_count, self._settings, self._file_system)
 
     def _save(self, name: str, value: object) -> None:
@@ -248,16 +248,16 @@ class DiskBucketStore(BucketStore):
 
     # ----------------------------------------------------------------------------------- metadata that has to wait
 
-    def _owe(self, values: dict[str, str], vbuckets: Iterable[VBucketLog] = ()) -> None:
-        """Write the metadata of an opening. If the disk is full, it waits for `_pay`, and the store can be read.
+    def _put_or_defer(self, values: dict[str, str], vbuckets: Iterable[VBucketLog] = ()) -> None:
+        """Write the metadata of an opening; on a full disk it waits for `_put_deferred`.
 
-        The segments are not written before `_pay` has succeeded. Until then the files are as the opening found them,
-        and consistent.
+        The store can be read then. The segments are not written before `_put_deferred` has succeeded. Until then the
+        files are as the opening found them, and consistent.
         """
-        self._owed_values |= {name: value for name, value in values.items() if self._metadata.get(name) != value}
-        self._owed_vbuckets |= {vbucket.vbid: vbucket for vbucket in vbuckets}
+        self._deferred_values |= {name: value for name, value in values.items() if self._metadata.get(name) != value}
+        self._deferred_vbuckets |= {vbucket.vbid: vbucket for vbucket in vbuckets}
         try:
-            self._pay()
+            self._put_deferred()
         except StoreError as error:
             if not is_of_disk(error):
                 raise
@@ -268,24 +268,24 @@ class DiskBucketStore(BucketStore):
                 str(error).rstrip("."),
             )
 
-    def _pay(self) -> None:
-        """Write the metadata that `_owe` could not write. Raises: StoreError: it still cannot be written."""
-        if not self._owed_values and not self._owed_vbuckets:
+    def _put_deferred(self) -> None:
+        """Write the metadata that `_put_or_defer` could not write. Raises: StoreError: it still cannot be written."""
+        if not self._deferred_values and not self._deferred_vbuckets:
             return
         with self._lines_lock:
-            self._metadata.put(self._owed_values, map(self._line, self._owed_vbuckets.values()))
-            self._owed_values, self._owed_vbuckets = {}, {}
+            self._metadata.put(self._deferred_values, map(self._line, self._deferred_vbuckets.values()))
+            self._deferred_values, self._deferred_vbuckets = {}, {}
             self._has_adopted = False
 
-    def metadata_owed(self, vbucket: VBucketLog) -> None:
-        """See `BucketStore.metadata_owed`: the lines of many vbuckets share one transaction."""
+    def metadata_deferred(self, vbucket: VBucketLog) -> None:
+        """See `BucketStore.metadata_deferred`: the lines of many vbuckets share one transaction."""
         with self._lines_lock:
-            self._owed_vbuckets[vbucket.vbid] = vbucket
+            self._deferred_vbuckets[vbucket.vbid] = vbucket
             self._has_adopted = True
 
     @property
     def needs_commit(self) -> bool:
-        """See `BucketStore.needs_commit`. What an opening on a full disk owes waits for the first rows."""
+        """See `BucketStore.needs_commit`. Metadata that an opening on a full disk deferred waits for the first rows."""
         return self._has_adopted or bool(self.dirty)
 
     # ------------------------------------------------------------------------------------------------------- commit
@@ -295,7 +295,7 @@ class DiskBucketStore(BucketStore):
         persisted: list[tuple[int, int]] = []
         with self._commit_lock:
             if self._has_adopted:
-                self._pay()
+                self._put_deferred()
             with self.lock:
                 # Vbuckets that become dirty from now on are for the next commit, or this one might never end.
                 waiting, self.dirty = self.dirty, {}
@@ -339,7 +339,7 @@ class DiskBucketStore(BucketStore):
 
     def _write(self, batch: list[_Pending]) -> list[list[Page]]:
         """Write and sync one commit; returns the pages of each vbucket."""
-        self._pay()
+        self._put_deferred()
         segment = self._segments.place()
         buffers: list[Buffer] = []
         at = segment.size
@@ -360,7 +360,7 @@ class DiskBucketStore(BucketStore):
         """
         with self._commit_lock:
             seqno = vbucket.reachable(seqno)
-            self._pay()
+            self._put_deferred()
             if self._segments.must_roll:
                 self._segments.place()
             if vbucket.persisted_seqno > seqno:
@@ -392,7 +392,7 @@ class DiskBucketStore(BucketStore):
         lines = [self._line(vbucket) for vbucket in vbuckets]
         self._metadata.put({}, lines)
         for line in lines:
-            self._owed_vbuckets.pop(line.vbid, None)
+            self._deferred_vbuckets.pop(line.vbid, None)
 
     def _line(self, vbucket: VBucketLog) -> VbucketMetadata:
         return VbucketMetadata(
@@ -411,7 +411,7 @@ class DiskBucketStore(BucketStore):
         For a compaction, which holds the commit lock.
         """
         with self._lines_lock:
-            # A vbucket that was deleted or created anew has another line, or none.
+            # A vbucket that was deleted or created again has another line, or none.
             still = {
                 vbucket: horizon
                 for vbucket, horizon in horizons.items()
@@ -435,7 +435,7 @@ class DiskBucketStore(BucketStore):
                 if changed and not may_wait:
                     self._put_lines(changed.values())
             if changed and may_wait:
-                self._owe({}, changed.values())
+                self._put_or_defer({}, changed.values())
 
     def _next_incarnation(self, vbid: int) -> int:
         with self._lines_lock:
@@ -449,7 +449,7 @@ class DiskBucketStore(BucketStore):
         if vbucket is not None:
             with self._lines_lock:
                 self._metadata.put({}, [VbucketMetadata(vbid, vbucket.incarnation, None, None, 0)])
-                self._owed_vbuckets.pop(vbid, None)
+                self._deferred_vbuckets.pop(vbid, None)
                 # Only now: a vbucket that could not be deleted exists at the next opening, and needs its horizon.
                 self._gone.add((vbid, vbucket.incarnation))
                 if self._batched is not None:
@@ -483,7 +483,7 @@ class DiskBucketStore(BucketStore):
         return sum(segment.size for segment in self._segments.all())
 
     def _rewrite(self, order: CompactionOrder, report: CompactionReport) -> None:
-        self._pay()
+        self._put_deferred()
         try:
             SegmentRewriting(
                 self.vbuckets,
@@ -542,10 +542,10 @@ class DiskBucketStore(BucketStore):
                 "bytes, which were never reported as persisted. What was is there when it is opened again."
             ) from error
         self._segments.settle()
-        if "closed_at" in self._owed_values:
+        if "closed_at" in self._deferred_values:
             return  # nothing was written since the last clean close, which the file still records
         try:
-            self._pay()
+            self._put_deferred()
         except StoreError as error:
             if not is_of_disk(error):
                 raise

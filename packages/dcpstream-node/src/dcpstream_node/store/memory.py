@@ -62,7 +62,7 @@ class MemoryBucketStore(BucketStore):
     def metadata_changed(self, vbucket: VBucketLog) -> None:
         """Nothing to do."""
 
-    def metadata_owed(self, vbucket: VBucketLog) -> None:
+    def metadata_deferred(self, vbucket: VBucketLog) -> None:
         """Nothing to do."""
 
     def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 FILE_NAME = "meta.sqlite"
 JOURNAL_NAME = f"{FILE_NAME}-journal"
 BUSY_TIMEOUT_S = 5.0
-"""How long to wait for another process that reads the file, such as the sqlite3 tool."""
+"""Longest wait for another process that reads the file, such as the sqlite3 tool."""
 FORMAT = str(FORMAT_VERSION)
 FORMATS_BEFORE_CHECKSUMS = frozenset({"1"})
 CHECKSUM_NAME = "checksum"
@@ -338,7 +338,7 @@ class Metadata:
 
     def closed_at(self) -> tuple[int, int] | None:
         """(number, committed bytes) of the last segment when the store was closed cleanly; None if it was not."""
-        return self._parsed("closed_at", "a line that tells how the store was closed", _segment_end)
+        return self._parsed("closed_at", "a line about the closing of the store", _segment_end)
 
     def integrity(self) -> list[str]:
         """The problems that SQLite's own check finds in the file."""

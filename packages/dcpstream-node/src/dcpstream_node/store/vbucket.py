@@ -109,7 +109,7 @@ class VBucketHost(Protocol):
         """Make the vbucket's state, failover log and purge seqno durable."""
         ...
 
-    def metadata_owed(self, vbucket: VBucketLog) -> None:
+    def metadata_deferred(self, vbucket: VBucketLog) -> None:
         """Make them durable with the next commit, before its rows."""
         ...
 
@@ -234,7 +234,7 @@ class VBucketLog:
         After a crash before that, the copy has its own log and its own rows, as before it asked the source.
         """
         self._failover_log = log
-        self._host.metadata_owed(self)
+        self._host.metadata_deferred(self)
 
     def set_purge_seqno(self, seqno: int) -> None:
         """Set the highest seqno of a purged tombstone, durably at once."""

@@ -32,14 +32,14 @@ LAZY_BYTES = 32 * 1024 * 1024
 
 
 class _Phase(Enum):
-    """How far the present commit is."""
+    """The phase of the present commit."""
 
     IDLE = auto()
     """No commit is under way."""
     COMMITTING = auto()
     """The flusher's thread writes."""
     REPORTING = auto()
-    """The commit has ended, and those who wait for it are being told."""
+    """The commit has ended, and its result is being reported to those who wait."""
 
 
 class Flusher:
@@ -48,7 +48,7 @@ class Flusher:
     Theory of operation: a commit goes through the phases IDLE, COMMITTING, REPORTING and IDLE again. `_go_on` alone
     begins a commit, and only in IDLE, so that one commit at most is under way. While the end of a commit is reported,
     sessions send answers, read further writes and ask for another commit. These requests are noted, and one commit
-    for all of them begins after the report. A timer and `Bucket.hurry` call `_go_on` at other times.
+    for all of them begins after the report. A timer and `Bucket.commit_soon` call `_go_on` at other times.
 
     These are plain callbacks on the loop, because waking a task costs a turn of the loop, and a turn is long while
     backfills run.
@@ -74,13 +74,13 @@ class Flusher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_stopping = False
-        self._is_hurried = False
+        self._is_urgent = False
         self._committed_at = self._loop.time()
         self._logged_at = -REPEAT_LOG_S
 
     def start(self) -> None:
         """Begin."""
-        self._bucket.hurry = self._hurry
+        self._bucket.commit_soon = self._commit_soon
         self._go_on()
 
     async def stop(self) -> None:
@@ -90,9 +90,9 @@ class Flusher:
         await self._idle.wait()
         self._executor.shutdown(wait=True)
 
-    def _hurry(self) -> None:
+    def _commit_soon(self) -> None:
         """A client waits: commit now, or right after the commit in progress."""
-        self._is_hurried = True
+        self._is_urgent = True
         self._server.hurry()
         self._go_on()
 
@@ -121,7 +121,7 @@ class Flusher:
             return False
         if store.is_failing:  # clients that wait do not make a full disk empty
             return is_time
-        if self._is_hurried:
+        if self._is_urgent:
             return True
         if store.settings.persist is not Persist.NONE:
             return is_time
@@ -136,7 +136,7 @@ class Flusher:
     def _begin(self) -> None:
         """Begin a commit of everything written so far."""
         self._stop_timer()
-        self._is_hurried = False
+        self._is_urgent = False
         self._phase = _Phase.COMMITTING
         self._idle.clear()
         number = self._bucket.begin_commit()
@@ -147,14 +147,14 @@ class Flusher:
         """A commit succeeded or failed."""
         self._phase = _Phase.REPORTING
         try:
-            self._tell(number, done)
+            self._report(number, done)
         finally:  # whatever listeners do, there must be a next commit
             self._phase = _Phase.IDLE
             self._idle.set()
             self._go_on()
 
-    def _tell(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
-        """Tell everybody who waits how a commit ended."""
+    def _report(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
+        """Report the result of a commit to everybody who waits."""
         bucket, store = self._bucket, self._bucket.store
         error = done.exception()
         if error is None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a node, in one line each; the pytest fixture `couchbase_faults` is an instance."""
+"""Faults of a node, in one line each; the pytest fixture `couchbase_faults` is an instance."""
 
 from __future__ import annotations
 

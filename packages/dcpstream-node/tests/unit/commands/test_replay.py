@@ -70,7 +70,7 @@ def test_a_recording_without_its_first_block_is_told(commands: Commands, tmp_pat
         what = "is a recording without changes:" if content else "is empty. If it is a recording,"
         assert commands.refused(command, str(path), expect=2) == (
             f"dcpstream: {path} {what} its recorder was ended before it wrote the first block. Call `dcpstream record` "
-            "again, which begins the file anew\n"
+            "again, which begins the file again\n"
         )
 
 

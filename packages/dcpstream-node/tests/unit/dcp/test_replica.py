@@ -55,7 +55,7 @@ def test_rows_remember_their_snapshot_and_raise_the_cas(node: SimulatedNode) -> 
 def test_a_prepare_that_must_be_on_disk_asks_for_a_commit(node: SimulatedNode, level: int, commits: int) -> None:
     """The write's client waits until this copy acknowledges it."""
     asked: list[None] = []
-    node.bucket.hurry = lambda: asked.append(None)
+    node.bucket.commit_soon = lambda: asked.append(None)
     frame = encode_stored_prepare(Version(b"\0k", b"v", 1), vbid=1, by_seqno=1, cas=5, level=level)
     replicas_of(node).store(node.vbucket(1), Change(frame, b"\0k", 1, 5, 1, int(BlockKind.PREPARE)))
     assert len(asked) == commits

@@ -108,7 +108,7 @@ def test_turns_are_short_while_a_client_waits_for_a_commit() -> None:
             if begins_to_wait:
                 flusher = Flusher(server, engine, engine.buckets["default"], 1.0)
                 flusher.start()
-                engine.buckets["default"].hurry()
+                engine.buckets["default"].commit_soon()
                 await flusher.stop()
             engine.ready.add(session)
             server.turn()

@@ -217,7 +217,7 @@ def test_a_disk_that_fails_is_tried_at_intervals_however_many_clients_wait(
         for tries in range(1, 5):
             world.loop.run_job()
             assert not world.loop.jobs
-            world.bucket.hurry()
+            world.bucket.commit_soon()
             assert not world.loop.jobs
             world.loop.pass_time()
             assert world.loop.now == pytest.approx(began + tries * RETRY_S)

@@ -1,9 +1,10 @@
 """The orchestrator of a cluster without sockets, clocks and threads.
 
-- `tasks`: procedures that wait for answers and for time, as generators. `layout`: which node gets which copy.
+- `tasks`: procedures that wait for answers and for time, as generators. `layout`: the node of each copy.
 - `link`: one connection to a node. `replicator`: two of them, a producer's and a consumer's, joined.
-- `state`: nodes, buckets and the vbucket map. `orchestrator`: the links, the streams that feed the copies, and who is
-  told the map. `moves`: one vbucket goes to other nodes. `failover`: copies are promoted. `recovery`: a node comes back
+- `state`: nodes, buckets and the vbucket map. `orchestrator`: the links, the streams that feed the copies, and the
+distribution of the map. `moves`: one vbucket goes to other nodes. `failover`: copies are promoted. `recovery`: a node
+comes back
   with its copies. `rebalance`: all moves that a new set of nodes needs. `watch`: the automatic
   failover.
 

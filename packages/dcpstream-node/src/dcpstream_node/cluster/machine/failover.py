@@ -1,7 +1,7 @@
 """Failover: the copies of a node that is given up are promoted elsewhere.
 
-Hard failover gives the node up at once. If it still answers, it is fenced first: nothing can make a copy of it active
-any more, and its active copies are made dead, so no two copies are active. A node that is silent for `FENCE_SILENT_S`
+Hard failover gives the node up at once. If it still answers, it is isolated first: nothing can make a copy of it active
+any more, and its active copies are made dead, so no two copies are active. A node that is silent for `SILENCE_MAX_S`
 is not waited for: it is dead, or hangs and finds the orders when it goes on. Maps name the node until a copy of each of
 its vbuckets is promoted, because clients end the streams of a vbucket that is nowhere. For each of its vbuckets the
 replica that has most is promoted: the one with the highest prepared seqno, then with the highest seqno. It begins a new
@@ -10,9 +10,9 @@ acknowledged durable write is there, because a majority of the chain has it: as 
 committed when there is a majority again.
 
 Another node may hang meanwhile, without being given up. Vbuckets of which it has no copy do not wait for it: those with
-the same copies are promoted together, each group for itself, and clients are told after `PROMPT_S` what is served by
-then. A vbucket whose active copy does not answer the order stays unsettled; `activate_again` repeats the order when
-its node is heard again.
+the same copies are promoted together, each group for itself, and after `PROMPT_S` clients get a map with the vbuckets
+that are served by then. A vbucket whose active copy does not answer the order stays unsettled; `activate_again` repeats
+the order when its node is heard again.
 
 A vbucket that was just being handed over to the node that hangs may be active there. No other copy is promoted: it is
 served again when that node answers, see `settle_again`, or is failed over, too.
@@ -42,13 +42,13 @@ logger = logging.getLogger(__name__)
 MOVES_PAUSE_S = 0.01
 """Pause between two looks whether the rebalance that a failover interrupts is over."""
 PROMPT_S = 0.5
-"""Time after which clients are told of the copies that are promoted, also if a node keeps others waiting: much longer
-than nodes take that are well, so that they are mostly told once."""
+"""Time after which clients get a map with the copies that are promoted, also if a node keeps others waiting. Healthy
+nodes take much less, so clients mostly get one map."""
 
 
 @dataclass(slots=True)
 class FailoverReport:
-    """What a failover did.
+    """The result of a failover.
 
     Attributes:
         promoted: bucket → vbucket → the node whose copy is active now.
@@ -79,7 +79,7 @@ def fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport
 def _fail_over(o: Orchestrator, nodes: Sequence[str]) -> Procedure[FailoverReport]:
     for node in nodes:
         o.members[node].is_given_up = True
-    yield [o.tasks.start(o.fence(node)) for node in nodes]
+    yield [o.tasks.start(o.isolate(node)) for node in nodes]
     nodes = [node for node in nodes if node in o.members]  # a rebalance may have removed one in its last moment
     for node in nodes:
         o.members[node].is_failed = True
@@ -247,7 +247,7 @@ def _may_settle(failed: Unsettled, node: str, silent: Collection[str]) -> bool:
 
 
 def settle_before_failover(o: Orchestrator, bucket: BucketState, nodes: Sequence[str]) -> Procedure[None]:
-    """Undo or complete the moves that failed, and forget roles that the failover of these nodes gives anew."""
+    """Undo or complete the moves that failed, and forget roles that the failover of these nodes assigns again."""
     for vbid, failed in list(bucket.unsettled.items()):
         if failed.is_role and failed.wanted[0] in nodes:
             del bucket.unsettled[vbid]

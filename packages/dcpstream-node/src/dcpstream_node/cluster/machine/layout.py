@@ -1,4 +1,4 @@
-"""Which node gets which copy: balanced, and with as few moves as possible.
+"""The plan of which node gets which copy: balanced, and with as few moves as possible.
 
 A chain is the nodes of one vbucket's copies, the active one first; None stands for a copy that is nowhere. Each node
 gets the same number of active copies, and of replicas, give or take one where the numbers allow it. A copy stays where

@@ -8,7 +8,7 @@ The steps of a move from the chain O to the chain N:
    majority of either from now on.
 3. Every copy of N has everything that was acknowledged before that.
 4. If N has another active copy, its stream is closed and added again with the takeover flag: the source sends the rest,
-   becomes dead, and makes the destination active. Now the map changes, and clients are told.
+   becomes dead, and makes the destination active. Now the map changes, and clients get it.
 5. The active copy gets N as its topology; N's replicas follow it; the copies that are in O alone are deleted.
 
 A move can be cancelled before step 4. A move that is cancelled or fails is undone, or completed if the new copy is
@@ -146,7 +146,7 @@ def _carry_out(
     old, new = bucket.chains[vbid], wanted[0]
     source = old[0]
     assert new is not None, "a plan names an active copy"
-    if source is None:  # every copy was lost: it begins anew, empty
+    if source is None:  # every copy was lost: it begins again, empty
         yield o.set_state(bucket, vbid, new, VbucketState.ACTIVE, topology(wanted))
         yield from _begin_chain(o, bucket, vbid, wanted, replaced=old)
         return
@@ -177,7 +177,7 @@ def _fed(o: Orchestrator, bucket: BucketState, vbid: int, source: str, node: str
 
 def take_over(o: Orchestrator, bucket: BucketState, vbid: int, source: str, new: str) -> Procedure[None]:
     """Hand the active role over to a copy that follows; through when the old copy is dead and the new one active."""
-    yield from o.starve(bucket, vbid, new)
+    yield from o.stop_feed(bucket, vbid, new)
     replicator = yield from o.feed(bucket, vbid, source, new, StreamFlag.TAKEOVER)
     feed = replicator.feeds.get(vbid)
     if feed is not None:
@@ -191,22 +191,22 @@ def take_over(o: Orchestrator, bucket: BucketState, vbid: int, source: str, new:
 
 
 def _begin_chain(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain, *, replaced: Chain) -> Procedure[None]:
-    """The active copy of a chain is active: tell clients, feed its replicas, delete copies that are not in it."""
+    """The active copy of a chain is active: publish the map, feed its replicas, delete copies that are not in it."""
     active = chain[0]
     assert active is not None, "it is active"
     bucket.chains[vbid] = chain
     bucket.handing.pop(vbid, None)
     yield from o.remember()
-    told = o.publish(bucket)
+    published = o.publish(bucket)
     yield o.set_state(bucket, vbid, active, VbucketState.ACTIVE, topology(chain))
     replicas = [node for node in chain[1:] if node is not None]
     for node in dict.fromkeys(node for node in (*replaced, *chain) if node is not None):
         if node not in replicas or bucket.fed.get((vbid, node)) != active:
-            yield from o.starve(bucket, vbid, node)
+            yield from o.stop_feed(bucket, vbid, node)
     # A copy that handed over is dead: it becomes a replica, and keeps what it has.
     yield [o.set_state(bucket, vbid, node, VbucketState.REPLICA) for node in replicas]
     yield [_fed(o, bucket, vbid, active, node) for node in replicas]
-    yield told  # a node that clients may still ask has the new map before its copy is gone
+    yield published  # a node that clients may still ask has the new map before its copy is gone
     gone = [node for node in replaced if node is not None and node not in chain and node in o.members]
     yield [
         o.tasks.within(o.delete_copy(bucket, vbid, node), REPLY_TIMEOUT_S, f"node {node}").quietly() for node in gone

@@ -2,8 +2,8 @@
 
 Theory of operation. For each bucket it has one connection to each node, for orders, and a replicator for each pair of
 nodes of which one feeds the other. `BucketState.fed` says which streams should be there; one that ends or is lost is
-added again, until its source or destination has another role. A change of the map is told to every node by
-SET_CLUSTER_CONFIG; changes that come while the map is told are told together.
+added again, until its source or destination has another role. A change of the map is sent to every node by
+SET_CLUSTER_CONFIG; changes that come while a map is being sent go out together in the next.
 
 The procedures that change who has which copy are in `moves`, `failover` and `rebalance`.
 
@@ -41,13 +41,13 @@ ORDER_TIMEOUT_S = 30.0
 failover ends the wait at once."""
 RETRY_S = 0.1
 """Pause before streams that ended are added again."""
-FENCE_SILENT_S = 1.0
+SILENCE_MAX_S = 1.0
 """Longest silence of a node that is given up, after which nothing waits for it: it is dead or hangs. A node that runs
 answers within milliseconds."""
-FENCE_ATTEMPTS = 3
-FENCE_PAUSE_S = 0.05
+ISOLATION_ATTEMPTS = 3
+ISOLATION_PAUSE_S = 0.05
 """Attempts to reach a node that is failed over, and the pause between them: a dead one delays its failover by that."""
-TELL_ATTEMPTS = 3
+PUSH_ATTEMPTS = 3
 """Attempts to give a node collections, or its first map, when connections are lost."""
 CATCH_UP_PAUSE_S = 0.005
 CATCH_UP_PAUSE_MAX_S = 0.1
@@ -94,10 +94,10 @@ class Orchestrator:
         self._orders: dict[tuple[str, str], Link] = {}
         self._replicators: dict[tuple[str, str, str], Replicator] = {}
         self._of_link: dict[Link, Replicator] = {}
-        self._mending: set[tuple[str, str, str]] = set()
+        self._repairing: set[tuple[str, str, str]] = set()
         self._cutting: set[Link] = set()
         self._heard: dict[str, float] = {}
-        self._told: dict[str, Outcome[None]] = {}
+        self._publishing: dict[str, Outcome[None]] = {}
         self._kept: Outcome[None] | None = None
 
     # --------------------------------------------------------------------------------------------------- for the shell
@@ -155,7 +155,7 @@ class Orchestrator:
         """Wait for what a node that is given up shall do, as long as it gives signs of life."""
         began = self.tasks.now
         while not outcome.is_done:
-            left = max(began, self._heard.get(node, began)) + FENCE_SILENT_S - self.tasks.now
+            left = max(began, self._heard.get(node, began)) + SILENCE_MAX_S - self.tasks.now
             if left <= 0:
                 return
             yield self.tasks.within(outcome, left, f"node {node}").quietly()
@@ -281,8 +281,8 @@ class Orchestrator:
             yield replicator.add_stream(vbid, flags)
         return replicator
 
-    def starve(self, bucket: BucketState, vbid: int, destination: str) -> Procedure[None]:
-        """Have a copy follow no longer: CLOSE_STREAM.
+    def stop_feed(self, bucket: BucketState, vbid: int, destination: str) -> Procedure[None]:
+        """Stop the stream into a copy: CLOSE_STREAM.
 
         When this is through, the destination has no stream into the copy, and takes one from another source.
         """
@@ -316,15 +316,15 @@ class Orchestrator:
                 self._cutting.discard(link)
                 link.lost(ConnectionLost("it has done its work"))
 
-    def fence(self, node: str) -> Procedure[None]:
+    def isolate(self, node: str) -> Procedure[None]:
         """Make sure that a node that is given up serves no copy any more, as long as it gives signs of life."""
 
-        def fence_all() -> Procedure[None]:
-            yield [self.tasks.start(self._fence(bucket, node)).quietly() for bucket in self.buckets.values()]
+        def isolate_all() -> Procedure[None]:
+            yield [self.tasks.start(self._isolate(bucket, node)).quietly() for bucket in self.buckets.values()]
 
-        yield from self.while_heard(node, self.tasks.start(fence_all()))
+        yield from self.while_heard(node, self.tasks.start(isolate_all()))
 
-    def _fence(self, bucket: BucketState, node: str) -> Procedure[None]:
+    def _isolate(self, bucket: BucketState, node: str) -> Procedure[None]:
         """Make the copies of one bucket dead, at once: a node that hangs finds the orders when it goes on.
 
         Nothing passes to the node any more. When it has carried out what had passed, no copy of it can become active,
@@ -345,7 +345,7 @@ class Orchestrator:
 
         A connection that was lost says little about the node, so others are tried.
         """
-        for _ in range(FENCE_ATTEMPTS):
+        for _ in range(ISOLATION_ATTEMPTS):
             if node not in self.members or self.members[node].is_failed:
                 return  # nothing waits for it any more
             order = self.orders(node, bucket.name).order(
@@ -354,7 +354,7 @@ class Orchestrator:
             try:
                 yield self.tasks.within(order, REPLY_TIMEOUT_S, f"node {node}")
             except ConnectionLost:
-                yield self.tasks.pause(FENCE_PAUSE_S)
+                yield self.tasks.pause(ISOLATION_PAUSE_S)
             except (DcpstreamError, TimeoutError):
                 return  # it has no such copy, or hangs
             else:
@@ -363,7 +363,7 @@ class Orchestrator:
     def _stream_ended(self, replicator: Replicator, vbid: int, status: int) -> None:
         source, destination = replicator.producer.node, replicator.consumer.node
         logger.debug("stream of vbucket %d from %s to %s ended: %d", vbid, source, destination, status)
-        self._mend(replicator.consumer.bucket, source, destination)
+        self._repair_feeds(replicator.consumer.bucket, source, destination)
 
     def _replicator_lost(self, replicator: Replicator, error: Exception) -> None:
         source, destination = replicator.producer.node, replicator.consumer.node
@@ -372,25 +372,25 @@ class Orchestrator:
         self._replicators.pop((bucket, source, destination), None)
         for link in (replicator.producer, replicator.consumer):
             self._of_link.pop(link, None)
-        self._mend(bucket, source, destination)
+        self._repair_feeds(bucket, source, destination)
 
-    def _mend(self, bucket: str, source: str, destination: str) -> None:
+    def _repair_feeds(self, bucket: str, source: str, destination: str) -> None:
         key = bucket, source, destination
-        if key not in self._mending:
-            self._mending.add(key)
-            self.tasks.start(self._add_again(*key)).then(lambda: self._mending.discard(key))
+        if key not in self._repairing:
+            self._repairing.add(key)
+            self.tasks.start(self._add_again(*key)).then(lambda: self._repairing.discard(key))
 
     def look_after(self, bucket: BucketState, vbid: int) -> None:
         """Add the streams of a vbucket again that ended while nobody looked."""
         for (each, destination), source in list(bucket.fed.items()):
             if each == vbid and not self.is_fed(bucket, vbid, destination):
-                self._mend(bucket.name, source, destination)
+                self._repair_feeds(bucket.name, source, destination)
 
     def look_after_all(self, bucket: BucketState) -> None:
         """Add all streams again that ended while nobody looked."""
         for source, destination in dict.fromkeys((source, to) for (_, to), source in bucket.fed.items()):
             if self._missing(bucket.name, source, destination):
-                self._mend(bucket.name, source, destination)
+                self._repair_feeds(bucket.name, source, destination)
 
     def is_fed(self, bucket: BucketState, vbid: int, node: str) -> bool:
         """Whether a node's copy has a stream into it."""
@@ -426,43 +426,43 @@ class Orchestrator:
         return [member for member in self.members.values() if member.is_active and not member.is_failed]
 
     def publish(self, bucket: BucketState) -> Outcome[None]:
-        """Tell all nodes the map as it will be at the end of this turn; there when all that live have it."""
-        told = self._told.get(bucket.name)
-        if told is None:
-            told = self._told[bucket.name] = Outcome()
+        """Send all nodes the map as it will be at the end of this turn; there when all that live have it."""
+        published = self._publishing.get(bucket.name)
+        if published is None:
+            published = self._publishing[bucket.name] = Outcome()
             self.tasks.start(self._publish(bucket))
-        return told
+        return published
 
     def _publish(self, bucket: BucketState) -> Procedure[None]:
-        told = self._told.pop(bucket.name)
+        published = self._publishing.pop(bucket.name)
         self._rev += 1
         bucket.rev = self._rev
         members = self.known_members()
         logger.debug("map of %s, revision %d", bucket.name, bucket.rev)
-        # Clients that hear of a new node may ask it at once, so it is told before the others name it.
+        # Clients that hear of a new node may ask it at once, so it gets the map before the others name it.
         new = [member for member in members if member.name not in bucket.informed]
         began = self.tasks.now
-        for _ in range(TELL_ATTEMPTS):
+        for _ in range(PUSH_ATTEMPTS):
             unaware = [member for member in new if member.name not in bucket.informed]
             if not unaware or self.tasks.now >= began + REPLY_TIMEOUT_S:  # the latter: it does not answer at all
                 break
             yield from self._inform(bucket, unaware, members)
         yield from self._inform(bucket, [member for member in members if member not in new], members)
-        told.succeed(None)
+        published.succeed(None)
 
     def _inform(self, bucket: BucketState, group: Iterable[Member], members: list[Member]) -> Procedure[None]:
-        """Tell some nodes the map, and note which ones have it."""
+        """Send some nodes the map, and note which ones have it."""
         # One may have left meanwhile, or was given up.
         present = [member for member in group if member.name in self.members and not member.is_given_up]
         answers = yield [
-            self.tasks.within(self._tell(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+            self.tasks.within(self._push_map(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
             for member in present
         ]
         bucket.informed.update(
             member.name for member, answer in zip(present, answers, strict=True) if answer is not None
         )
 
-    def _tell(self, bucket: BucketState | None, member: Member, members: Sequence[Member]) -> Outcome[Frame]:
+    def _push_map(self, bucket: BucketState | None, member: Member, members: Sequence[Member]) -> Outcome[Frame]:
         rev = self._rev if bucket is None else bucket.rev
         named = self._named(bucket, members)
         if member not in named:
@@ -486,30 +486,30 @@ class Orchestrator:
         return [member for member in self.members.values() if member in members or member.name in serving]
 
     def dismiss(self, node: str) -> Procedure[None]:
-        """As `tell_failed`, and close the connections."""
-        yield from self.while_heard(node, self.tasks.start(self.tell_failed(node)))
+        """As `inform_failed`, and close the connections."""
+        yield from self.while_heard(node, self.tasks.start(self.inform_failed(node)))
         self.forget_links(node)
 
-    def tell_failed(self, node: str) -> Procedure[None]:
-        """Tell a node that was failed over where its vbuckets are now, for the clients that still ask it."""
+    def inform_failed(self, node: str) -> Procedure[None]:
+        """Send a node that was failed over the map of now, for the clients that still ask it."""
         member = self.members[node]
         yield [
             self.tasks.within(
-                self._tell(bucket, member, self.known_members()), REPLY_TIMEOUT_S, f"node {node}"
+                self._push_map(bucket, member, self.known_members()), REPLY_TIMEOUT_S, f"node {node}"
             ).quietly()
             for bucket in self.buckets.values()
         ]
 
     def publish_nodes(self) -> Procedure[None]:
-        """Tell all nodes the map of every bucket, and the list of nodes.
+        """Send all nodes the map of every bucket, and the list of nodes.
 
-        The maps come first, because a map is told to a new node before others hear of that node.
+        The maps come first, because a new node gets a map before others hear of that node.
         """
         yield [self.publish(bucket) for bucket in self.buckets.values()]
         self._rev += 1
         members = self.known_members()
         yield [
-            self.tasks.within(self._tell(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
+            self.tasks.within(self._push_map(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
             for member in members
         ]
 
@@ -571,8 +571,8 @@ class Orchestrator:
             if node is not None and bucket.fed.get((vbid, node)) != chain[0]
         ]
 
-    def starve_all(self, bucket: BucketState) -> Procedure[None]:
-        """Have no copy of a bucket follow another one; `feed_all` feeds them again.
+    def stop_feeds(self, bucket: BucketState) -> Procedure[None]:
+        """Stop all streams between the copies of a bucket; `feed_all` adds them again.
 
         When this is through, nothing that was on its way into a copy is still carried out.
         """
@@ -598,15 +598,15 @@ class Orchestrator:
         bucket.manifest = manifest
         yield from self.remember()
         yield [
-            self.tasks.start(self.tell_manifest(bucket, name)).quietly()
+            self.tasks.start(self.push_manifest(bucket, name)).quietly()
             for name, member in self.members.items()
             if not member.is_failed
         ]
         yield self.publish(bucket)
 
-    def tell_manifest(self, bucket: BucketState, node: str) -> Procedure[None]:
+    def push_manifest(self, bucket: BucketState, node: str) -> Procedure[None]:
         """Give a node a bucket's scopes and collections, also if its connection is lost meanwhile."""
-        for left in reversed(range(TELL_ATTEMPTS) if bucket.manifest.uid else ()):
+        for left in reversed(range(PUSH_ATTEMPTS) if bucket.manifest.uid else ()):
             value = json.dumps(bucket.manifest.to_json()).encode()
             try:
                 yield self.order(node, bucket.name, Opcode.SET_COLLECTIONS, value=value)
@@ -616,10 +616,10 @@ class Orchestrator:
             else:
                 return
 
-    def tell_manifests(self, node: str) -> Procedure[None]:
+    def push_manifests(self, node: str) -> Procedure[None]:
         """Give a node the scopes and collections of every bucket."""
         for bucket in self.buckets.values():
-            yield from self.tell_manifest(bucket, node)
+            yield from self.push_manifest(bucket, node)
 
     def drained(self, bucket: BucketState) -> Procedure[bool]:
         """Whether every replica has everything that its active copy has at this moment; not while one is unsettled."""

@@ -81,7 +81,7 @@ class Rebalance:
         yield from o.remember()
         yield from restore_lost(o)
         # A node that hung when collections changed knows the old ones.
-        yield [o.tasks.start(o.tell_manifests(member.name)).quietly() for member in o.known_members()]
+        yield [o.tasks.start(o.push_manifests(member.name)).quietly() for member in o.known_members()]
         yield from o.publish_nodes()
         nodes = [member.name for member in o.known_members() if member.name not in self._remove]
         if not nodes:

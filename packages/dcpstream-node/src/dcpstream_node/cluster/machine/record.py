@@ -1,4 +1,4 @@
-"""What a restart of a whole cluster needs of the orchestrator, as a JSON object: nodes, buckets, who has which copy.
+"""The orchestrator's state that a restart of a whole cluster needs, as JSON: nodes, buckets, who has which copy.
 
 A node is its index in the list of nodes. A chain is the text of its nodes' indices with commas between them; a copy
 that is nowhere is an empty index.

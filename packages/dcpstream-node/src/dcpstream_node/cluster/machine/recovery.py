@@ -6,7 +6,7 @@ in a failover; the node's own copy, if no other one has more. A crash may have c
 
 `add_back` is for a node that was failed over. It gets copies by the next rebalance. In a delta recovery these are its
 old ones: each begins where it was, and is rolled back to where its history left the one of the present active copy. In
-a full recovery they are built anew.
+a full recovery they are built again.
 
 Source: ns_server's recovery types and janitor.
 """
@@ -60,7 +60,7 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
     for bucket in o.buckets.values():
         bucket.recovered[node] = kept[bucket.name] if recovery is Recovery.DELTA else set()
     yield from o.remember_or_log()
-    yield from o.tell_manifests(node)
+    yield from o.push_manifests(node)
 
 
 def _all_dead(o: Orchestrator, bucket: BucketState, node: str, held: set[int]) -> list[Outcome[Any]]:
@@ -73,14 +73,14 @@ def _all_dead(o: Orchestrator, bucket: BucketState, node: str, held: set[int]) -
 def stand_down(o: Orchestrator, node: str) -> Procedure[None]:
     """Have a node that was failed over serve nothing, and send its clients to the others: it is heard again.
 
-    It hung when it was failed over, so what it was told then may not have reached it.
+    It hung when it was failed over, so the orders of then may not have reached it.
     """
     for bucket in list(o.buckets.values()):
         held = yield from copies_of(o, bucket, node)
         if not o.members[node].is_failed:
             return
         yield _all_dead(o, bucket, node, held)
-    yield from o.tell_failed(node)
+    yield from o.inform_failed(node)
 
 
 def copies_of(o: Orchestrator, bucket: BucketState, node: str) -> Procedure[set[int]]:
@@ -121,7 +121,7 @@ def restore_lost(o: Orchestrator) -> Procedure[None]:
 
 
 def end_recovery(o: Orchestrator) -> Procedure[None]:
-    """Delete what recovered nodes still have beside their copies; they are nodes like any other now."""
+    """Delete the old copies of recovered nodes that the map does not name; they are nodes like any other now."""
     for bucket in o.buckets.values():
         for node, held in list(bucket.recovered.items()):
             needless = [vbid for vbid in sorted(held) if node not in bucket.chains[vbid]]
@@ -168,7 +168,7 @@ def rejoin(o: Orchestrator, node: str) -> Procedure[FailoverReport]:
         report = FailoverReport()
         for bucket in o.buckets.values():
             bucket.informed.discard(node)
-            yield from o.tell_manifest(bucket, node)
+            yield from o.push_manifest(bucket, node)
             yield from _elect(o, bucket, node, report)
             yield from promote(o, bucket, report)  # what waited for this node
         yield from o.publish_nodes()

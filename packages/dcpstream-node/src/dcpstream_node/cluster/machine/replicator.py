@@ -57,8 +57,8 @@ class Feed:
 
     Attributes:
         ended: the status of its STREAM_END, once that has come.
-        opaque: of the STREAM_REQ that the destination sent for it; None until then. It tells the ends of two streams
-            of one vbucket apart.
+        opaque: of the STREAM_REQ that the destination sent for it; None until then. It distinguishes the ends of two
+            streams of one vbucket.
         is_closed: whether the orchestrator closed it.
     """
 

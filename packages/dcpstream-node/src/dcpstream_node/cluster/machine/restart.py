@@ -6,7 +6,7 @@ active copy's disk lacks. Candidates are the copies of the chain that was saved.
 over, the copies of the chain that it should get are candidates, too: they had followed, and one may have been active.
 The other copies of the chain become replicas, and follow from where they are, rolled back as far as they must be.
 
-A vbucket of which no node has a copy begins anew, empty: its bucket is in memory, or it had just been made.
+A vbucket of which no node has a copy begins empty: its bucket is in memory, or it had just been made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def resume(o: Orchestrator) -> Procedure[None]:
 
     Errors: those of the nodes: all must answer.
     """
-    yield [o.tasks.start(o.tell_manifests(member.name)) for member in o.members.values() if not member.is_failed]
+    yield [o.tasks.start(o.push_manifests(member.name)) for member in o.members.values() if not member.is_failed]
     for bucket in o.buckets.values():
         yield from _give_roles(o, bucket)
     yield from o.publish_nodes()
@@ -51,9 +51,9 @@ def _give_roles(o: Orchestrator, bucket: BucketState) -> Procedure[None]:
         others = [node for node in new if node != best and node in held]
         present = (best, *others)[: len(chain)]
         bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
-    anew = sum(chain[0] is not None for vbid, chain in enumerate(bucket.chains) if vbid not in best_of)
-    if anew:
-        logger.warning("%d vbuckets of %s have no copy on any node, and begin anew", anew, bucket.name)
+    lost = sum(chain[0] is not None for vbid, chain in enumerate(bucket.chains) if vbid not in best_of)
+    if lost:
+        logger.warning("%d vbuckets of %s have no copy on any node, and begin empty", lost, bucket.name)
     bucket.handing.clear()
     yield from o.remember()
     orders = []

@@ -1,4 +1,4 @@
-"""What the orchestrator knows: the nodes, the buckets, and which node has which copy; and the map that clients get.
+"""The orchestrator's knowledge: the nodes, the buckets, and which node has which copy; and the map that clients get.
 
 The map is the one truth about who serves a vbucket. It changes only after the node that is to serve has become active,
 and only the orchestrator changes it.
@@ -17,9 +17,9 @@ from dcpstream_node.cluster.machine.layout import Chain
 
 
 class Recovery(StrEnum):
-    """How a node that was failed over gets its copies back.
+    """The way in which a node that was failed over gets its copies back.
 
-    DELTA: it keeps what it has, and gets what it lacks. FULL: everything anew.
+    DELTA: it keeps what it has, and gets what it lacks. FULL: it gets everything again.
     """
 
     DELTA = "delta"
@@ -87,11 +87,11 @@ class BucketState:
     Attributes:
         name: of the bucket.
         uuid: its identity, the same on all nodes.
-        replicas: copies of each vbucket beside the active one.
+        replicas: copies of each vbucket in addition to the active one.
         chains: per vbucket the nodes of its copies, the active one first.
         manifest: its scopes and collections.
-        rev: revision of the map that was told last.
-        informed: nodes that have had a map of this bucket. What a node tells before is its own.
+        rev: revision of the map that was sent last.
+        informed: nodes that have had a map of this bucket. A node that had none shows a map of its own.
         fed: (vbucket, destination) → source: the streams that should be there.
         moving: vbuckets that a move is working on.
         unsettled: vbucket → a move that failed, until it is undone or completed, or a role that is not confirmed.

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 Procedure = Generator[Any, Any, T]
-"""What waits: it yields outcomes or lists of outcomes, and returns a value."""
+"""A generator that waits: it yields outcomes or lists of outcomes, and returns a value."""
 
 
 class Outcome(Generic[T]):

@@ -13,7 +13,7 @@ from dcpstream_node.engine.access.roles import Role
 
 MAX_NAME_LENGTH: Final = 128
 MAX_TEXT_LENGTH: Final = 4096
-"""Of a description and of a name in a directory of users."""
+"""Longest description, and longest name in a directory of users."""
 FORBIDDEN: Final = frozenset('()<>,;:\\"/[]?={}')
 """Characters that the server does not take in the name of a user or a group."""
 _DELETE: Final = "\x7f"
@@ -45,7 +45,7 @@ class Group:
 
     @classmethod
     def from_json(cls, name: str, data: Any) -> Self:
-        """What `to_json` gave.
+        """The group of which `to_json` made this.
 
         Raises:
             ConfigError, KeyError, TypeError: it is something else.

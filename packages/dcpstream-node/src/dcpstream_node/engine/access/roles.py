@@ -7,8 +7,8 @@ scope or a collection. A right for a place holds for everything within it.
 
 `roles.json` has the roles, the permissions, and groups of both.
 
-Places are names, so a collection that is dropped and made anew is the same place; the server takes ids, and then it is
-not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
+Places are names, so a collection that is dropped and created again is the same place; the server takes ids, and then it
+is not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
 
 Source: Couchbase Server documentation, "Roles"; ns_server menelaus_roles.erl, memcached_permissions.erl (which
 privileges follow from a role); kv_engine docs/rbac.md, include/rbac/privileges.h (names).

@@ -5,7 +5,7 @@ follow from their own roles, from those of their groups, and from privileges giv
 once, also on open connections.
 
 A login with an unknown name runs to its end with random credentials, and with a salt derived from the name. So a client
-cannot tell unknown names from known ones.
+cannot distinguish unknown names from known ones.
 
 Source: kv_engine docs/rbac.md, include/rbac/privileges.h (names), docs/sasl.md.
 """
@@ -27,7 +27,7 @@ SECRET_BITS: Final = 256
 MAX_USERS: Final = 1000
 """Users of one node: each costs about 10 ms of key derivation at start, and a test needs a handful."""
 DOMAINS: Final = ("local", "external")
-"""Where the passwords of users are kept: with the node, or as if with another service."""
+"""Domains of users: their passwords are with the node, or as if with another service."""
 MAX_NAME_BYTES: Final = 128
 MAX_PASSWORD_BYTES: Final = 1024
 """Bounds the work of hashing a password."""

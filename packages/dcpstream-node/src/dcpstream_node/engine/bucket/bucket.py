@@ -66,8 +66,8 @@ def _alone(replicas: int) -> str:
     return json.dumps([[THIS_NODE, *[None] * replicas]], separators=(",", ":"))
 
 
-def _no_hurry() -> None:
-    """Default of `Bucket.hurry`: nothing commits."""
+def _no_commit() -> None:
+    """Default of `Bucket.commit_soon`: nothing commits."""
 
 
 class Bucket:
@@ -89,13 +89,13 @@ class Bucket:
         turns_kept: turns of the loop whose writes count as persisted at once, because the store has no files.
         expired_by_pager: documents that expired without having been read.
         holding: sessions with answers that wait for a commit.
-        hurry: asks for a commit at once; set by the task that commits.
+        commit_soon: asks for a commit at once; set by the task that commits.
         compact: asks for a compaction and calls back with its error or None; returns False if too many wait. None
             without a task that compacts.
         waiters: sessions that wait for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
         behind: active vbuckets whose history does not have the newest manifest yet; see `catch_up`.
-        has_forgotten_manifest: clients are told of the default collection alone, as by a server that has restarted and
+        has_forgotten_manifest: clients see the default collection alone, as by a server that has restarted and
             waits for its manager. Its vbuckets know their collections, so documents and streams are there as before.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC. Present documents can then be read and deleted;
             other requests for documents are TMPFAIL, as while a server warms up.
@@ -132,7 +132,7 @@ class Bucket:
         self.turns_kept = 0
         self.expired_by_pager = 0
         self.holding: set[Client] = set()
-        self.hurry: Callable[[], None] = _no_hurry
+        self.commit_soon: Callable[[], None] = _no_commit
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters = WaitingClients()
         self.collections: dict[int, Collection] = {}
@@ -224,8 +224,8 @@ class Bucket:
                     continue
                 state, topology = vbucket.state, vbucket.topology
                 self.durable.discard(vbid)
-                self.delete_vbucket(vbid, now, is_made_anew=True)
-                self.tell_state_changed(vbid, now)  # consumers that fill the vbucket stop
+                self.delete_vbucket(vbid, now, is_replaced=True)
+                self.notify_state_changed(vbid, now)  # consumers that fill the vbucket stop
                 self._create(vbid, state).topology = topology
         for vbucket in self.vbuckets:
             if vbucket is not None:
@@ -392,7 +392,7 @@ class Bucket:
             return False
         if vbucket.state != state:
             vbucket.set_state(state, self._random, is_takeover=meta.is_unusable or goes_on)
-            self.tell_state_changed(vbid, now)
+            self.notify_state_changed(vbid, now)
             vbucket.topology = ""
         self.catch_up(vbucket)
         if meta.topology and not meta.is_unusable:
@@ -401,24 +401,24 @@ class Bucket:
                 vbucket.durability.topology_changed()
         return not meta.is_unusable
 
-    def delete_vbucket(self, vbid: int, now: float, *, is_made_anew: bool = False) -> None:
+    def delete_vbucket(self, vbid: int, now: float, *, is_replaced: bool = False) -> None:
         """DEL_VBUCKET: made dead first, which ends its streams, then forgotten.
 
         Args:
-            is_made_anew: the store keeps it until the caller puts another one in its place, which is one step.
+            is_replaced: the store keeps it until the caller creates its successor, which is one step.
         """
         vbucket = self.vbuckets[vbid]
         assert vbucket is not None, "the caller looks first"
         if vbucket.state != VbucketState.DEAD:
             vbucket.set_state(VbucketState.DEAD, self._random)
-            self.tell_state_changed(vbid, now)
+            self.notify_state_changed(vbid, now)
         self.vbuckets[vbid] = None
         self.resting.discard(vbid)
-        if not is_made_anew:
+        if not is_replaced:
             self.store.delete_vbucket(vbid)
         self.persisted([])
 
-    def tell_state_changed(self, vbid: int, now: float) -> None:
+    def notify_state_changed(self, vbid: int, now: float) -> None:
         """Notify every DCP connection and every waiting session that a vbucket's role changed."""
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
@@ -427,7 +427,7 @@ class Bucket:
         self.range_scans.drop_vbucket(vbid)
         self.waiters.role_changed(vbid)
 
-    def tell_rolled_back(self, vbid: int, now: float) -> None:
+    def notify_rolled_back(self, vbid: int, now: float) -> None:
         """Notify every DCP connection that a vbucket's history was cut."""
         for session in list(self.dcp_sessions.values()):
             if session.dcp is not None:
@@ -444,7 +444,7 @@ class Bucket:
         return vbucket.durability
 
     def _commit_soon(self) -> None:
-        self.hurry()
+        self.commit_soon()
 
     def _note_changed(self, vbid: int) -> None:
         self.dirty.add(vbid)
@@ -502,7 +502,7 @@ class Bucket:
     def hold(self, session: Client) -> None:
         """A session has answers that wait for a commit."""
         self.holding.add(session)
-        self.hurry()
+        self.commit_soon()
 
     def begin_commit(self) -> int:
         """Begin a commit of everything written so far; returns its number."""
@@ -530,7 +530,7 @@ class Bucket:
         """
         is_waiting = self.waiters.add_for_seqno(session, vbid, seqno, deadline)
         if is_waiting:
-            self.hurry()
+            self.commit_soon()
         return is_waiting
 
     def wait_for_role(self, session: Client, vbid: int) -> bool:
@@ -555,7 +555,7 @@ class Bucket:
     def chains(self) -> list[list[int]]:
         """The vbucket map, with one place for each copy.
 
-        A cluster manager's map is told as it is. Without one, this node, 0, stands first where it has the active copy,
+        A cluster manager's map is given as it is. Without one, this node, 0, stands first where it has the active copy,
         and second where it has a replica; the nodes of the other copies are not known then.
         """
         if self.given_chains is not None:

@@ -73,7 +73,7 @@ class Client(Protocol):
     """Address of the other end, for logs."""
 
     agent: str
-    """What the client said of itself in HELLO."""
+    """The name that the client gave itself in HELLO."""
 
     @property
     def dcp(self) -> DcpConnection | None:
@@ -111,5 +111,5 @@ class Client(Protocol):
         ...
 
     def push_config(self) -> None:
-        """Send the cluster configuration to a client that asked to be told of changes."""
+        """Send the cluster configuration to a client that asked for notifications of changes."""
         ...

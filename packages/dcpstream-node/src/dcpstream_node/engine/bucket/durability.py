@@ -116,16 +116,18 @@ class Durability:
     Args:
         vbucket: the vbucket.
         changed: called with the vbucket's number after an append.
-        hurry: asks for a commit to disk at once, because a prepare waits for it; see `Bucket.hurry`.
+        commit_soon: asks for a commit to disk at once, because a prepare waits for it; see `Bucket.commit_soon`.
 
     Attributes:
         undecided: key → its prepare that waits, in order of seqno.
         accepted_count, committed_count, aborted_count: durable writes since the node was started.
     """
 
-    def __init__(self, vbucket: PreparedVBucket, changed: Callable[[int], None], hurry: Callable[[], None]) -> None:
+    def __init__(
+        self, vbucket: PreparedVBucket, changed: Callable[[int], None], commit_soon: Callable[[], None]
+    ) -> None:
         self.vbucket = vbucket
-        self._hurry = hurry
+        self._commit_soon = commit_soon
         self.undecided: dict[bytes, Undecided] = {}
         self.accepted_count = self.committed_count = self.aborted_count = 0
         self._last_completed = 0
@@ -247,7 +249,7 @@ class Durability:
         """Have a prepare committed to disk at once if its level asks for that: somebody waits for it."""
         waiting = self.undecided.get(key)
         if waiting is not None and not self._is_durable_here(waiting.prepare):
-            self._hurry()
+            self._commit_soon()
 
     def before_plain_write(self, key: bytes) -> None:
         """Begin a checkpoint if the open one has a commit of the document that is written next."""
@@ -309,16 +311,16 @@ class Durability:
                 del self.undecided[key]
                 self._close_checkpoint()
                 self._abort(key, waiting.prepare.seqno, self.vbucket.log.high_seqno + 1)
-                self._tell_ambiguous(waiting)
+                self._answer_ambiguous(waiting)
 
     def leave_active(self) -> None:
         """The vbucket left the active role: clients that wait get an ambiguous outcome."""
         for waiting in self.undecided.values():
             waiting.deadline = None
-            self._tell_ambiguous(waiting)
+            self._answer_ambiguous(waiting)
         self._acknowledged.clear()
 
-    def _tell_ambiguous(self, waiting: Undecided) -> None:
+    def _answer_ambiguous(self, waiting: Undecided) -> None:
         client, waiting.client = waiting.client, None
         if client is not None:
             client.resume(Status.SYNC_WRITE_AMBIGUOUS, 0, 0, 0)

@@ -151,7 +151,7 @@ def check_step(old: Manifest, new: Manifest) -> None:
     """Whether one manifest may follow another with a lower uid.
 
     Raises:
-        CannotApplyError: the default collection is created anew, or an id means something else now.
+        CannotApplyError: the default collection is created again, or an id means something else now.
     """
     before = {item.collection_id: (scope.scope_id, item.name) for scope, item in old.collections()}
     for scope, item in new.collections():
@@ -273,7 +273,7 @@ class KnownIds:
         self.collections = {item.collection_id for _, item in manifest.collections()}
 
     def fits(self, event: CollectionEvent) -> bool:
-        """Whether an event may follow. An unknown collection may be dropped, a known one may begin anew."""
+        """Whether an event may follow. An unknown collection may be dropped, a known one may begin again."""
         if event.event == SystemEventId.CREATE_SCOPE:
             return event.scope_id not in self.scopes
         if event.event == SystemEventId.CREATE_COLLECTION:

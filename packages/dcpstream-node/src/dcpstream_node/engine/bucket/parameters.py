@@ -46,12 +46,12 @@ _NAMES: Mapping[int, frozenset[str]] = MappingProxyType(
 
 
 class _Parameter(NamedTuple):
-    """One name: the groups that may set it, how its value is read, how it is set and told."""
+    """A parameter: the groups that may set it, and functions that read its value, set it and show it."""
 
     groups: tuple[int, ...]
     read: Callable[[str], Any]
     apply: Callable[[Bucket, Any], None]
-    tell: Callable[[Bucket], Any]
+    show: Callable[[Bucket], Any]
 
 
 def _number(low: int, high: int) -> Callable[[str], int]:
@@ -123,7 +123,7 @@ def _setting(name: str, read: Callable[[str], Any]) -> _Parameter:
 
 
 def _set_idle_timeouts(bucket: Bucket, seconds: float) -> None:
-    """Tell the connections that are open, producers and consumers, and let their timers be set anew."""
+    """Set the time-out of the open connections, producers and consumers, and have their timers set again."""
     for session in bucket.dcp_sessions.values():
         if session.dcp is not None:
             session.dcp.set_idle_timeout(seconds)
@@ -197,7 +197,7 @@ def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | No
 def all_parameters(bucket: Bucket) -> Iterator[tuple[str, object]]:
     """Every parameter and its value, by name."""
     for name, parameter in sorted(PARAMETERS.items()):
-        value = parameter.tell(bucket)
+        value = parameter.show(bucket)
         if isinstance(value, bool):
             value = str(value).lower()
         is_whole = isinstance(value, float) and value.is_integer()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 SCANS_MAX = 256
 """Scans of a bucket at a time, with some room above what a client library opens at once."""
 SCANNED_KEYS_MAX = 10_000_000
-"""Keys that all scans of a bucket hold together: 16 bytes each, beside the keys of documents that are gone by then."""
+"""Keys that all scans of a bucket hold together: 16 bytes each, and more for the keys of documents that are gone by
+then."""
 
 SAMPLED_A_STEP = 4_000
 """Keys that one step gives their chance: about 2 ms."""

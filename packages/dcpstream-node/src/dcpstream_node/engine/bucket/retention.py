@@ -32,7 +32,7 @@ class Retention:
         self._store = store
         self._marks: dict[int, deque[tuple[float, int]]] = {}
         self._branches: dict[int, tuple[VBucketLog, int]] = {}
-        """Of which history the marks are: it is another one after a rollback, or when the vbucket was made anew."""
+        """The histories of the marks: another one after a rollback, or when the vbucket was created again."""
 
     def review(self, now: float) -> None:
         """Say from which seqno on each vbucket keeps its versions.
@@ -56,7 +56,7 @@ class Retention:
             log.kept_from_seqno = kept_from
 
     def _by_age(self, vbid: int, log: VBucketLog, now: float, age_s: float) -> int:
-        """The first seqno that is not too old, as far as the marks tell."""
+        """The first seqno that is not too old, as far as the marks show."""
         known, truncations = self._branches.get(vbid), log.rows.truncations
         if known is None or known[0] is not log or known[1] != truncations:
             self._branches[vbid], self._marks[vbid] = (log, truncations), deque([(now, 0)])

@@ -23,7 +23,7 @@ Chains = tuple[tuple[str | None, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The fields of SET_VBUCKET beside the role.
+    """The fields of SET_VBUCKET other than the role.
 
     Attributes:
         topology: JSON text of the chains; "" if nothing is said of them.

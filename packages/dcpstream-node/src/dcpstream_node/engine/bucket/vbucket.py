@@ -95,7 +95,7 @@ class VBucket:
         "_aging_since",
         "_aging_start",
         "_checkpoints",
-        "_told_seqno",
+        "_notified_seqno",
         "checkpoint_start_seqno",
         "durability",
         "evicted_seqno",
@@ -130,7 +130,7 @@ class VBucket:
         self.manifest: Manifest | None = None
         self.known_ids: KnownIds | None = None
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
-        self._told_seqno = log.high_seqno
+        self._notified_seqno = log.high_seqno
         self._aging_start, self._aging_since = 0, 0.0
         self.topology = ""
         self.received: SnapshotRange | None = None
@@ -211,7 +211,7 @@ class VBucket:
         return cas
 
     def coming_cas(self, unix_ns: int) -> int:
-        """The CAS that the next write gets if it is made at this time, for values that tell their own CAS."""
+        """The CAS that the next write gets if it is made at this time, for values that contain their own CAS."""
         if self.max_cas == 0 and self.log.high_seqno:
             self.max_cas = self._last_cas()
         cas = unix_ns & ~CAS_COUNTER_MASK
@@ -228,7 +228,7 @@ class VBucket:
         """Remember the time that answers show for a tombstone until it is persisted."""
         self.fresh_deletions.add(key, seqno, time, unix_ns, self._written_seqno)
 
-    def told_delete_time(self, key: bytes, seqno: int, delete_time: int, unix_ns: int) -> int:
+    def shown_delete_time(self, key: bytes, seqno: int, delete_time: int, unix_ns: int) -> int:
         """The time that answers show for a tombstone: that of the deletion once persisted, until then the noted one."""
         return self.fresh_deletions.time_of(key, seqno, delete_time, unix_ns, self._written_seqno)
 
@@ -309,13 +309,17 @@ class VBucket:
         Args:
             now: monotonic seconds.
         """
-        start, told = self.memory_start_seqno, self._told_seqno
-        self._told_seqno = self.log.high_seqno
+        start, notified = self.memory_start_seqno, self._notified_seqno
+        self._notified_seqno = self.log.high_seqno
         if start != self._aging_start:
             self._aging_start, self._aging_since = start, now
-        elif now - self._aging_since >= CHECKPOINT_AGE_MAX_S and start <= told < self._told_seqno and self.is_active:
-            self._begin_checkpoint(told + 1)
-            self._aging_start, self._aging_since = told + 1, now
+        elif (
+            now - self._aging_since >= CHECKPOINT_AGE_MAX_S
+            and start <= notified < self._notified_seqno
+            and self.is_active
+        ):
+            self._begin_checkpoint(notified + 1)
+            self._aging_start, self._aging_since = notified + 1, now
 
     @property
     def checkpoint_number(self) -> int:

@@ -143,7 +143,7 @@ def select_bucket(session: Session, frame: Frame) -> None:
     bucket = session.engine.buckets.get(name)
     if name in session.engine.damaged and user.may_use(name):
         session.refuse(
-            frame, Status.TMPFAIL, "The bucket's files are damaged or cannot be used; the node's log tells more"
+            frame, Status.TMPFAIL, "The bucket's files are damaged or cannot be used; the node's log says more"
         )
         return
     if bucket is None:

@@ -21,8 +21,8 @@ from dcpstream_node.engine.handlers.resolve import (
     expiration_of,
     readable_place,
     refuse_locked,
+    shown_delete_time,
     stored_key,
-    told_delete_time,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def get_meta(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> No
     is_deleted = meta.is_deleted or 0 < meta.expiration <= unix_ns // 1_000_000_000
     expiration = meta.expiration
     if meta.is_deleted:
-        expiration = told_delete_time(session, vbucket, key, meta)
+        expiration = shown_delete_time(session, vbucket, key, meta)
     (version,) = kv.GetMeta.unpack(frame)
     session.reply(
         frame,

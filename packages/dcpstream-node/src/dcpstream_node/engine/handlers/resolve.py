@@ -70,9 +70,9 @@ def max_ttl_of(session: Session, key: bytes) -> int:
     return max(0, max_ttl)
 
 
-def told_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
+def shown_delete_time(session: Session, vbucket: VBucket, key: bytes, item: ItemMeta | StoredItem) -> int:
     """The time that answers show for a tombstone: that of the deletion once persisted, until then the document's."""
-    return vbucket.told_delete_time(key, item.seqno, item.delete_time, session.engine.unix_ns)
+    return vbucket.shown_delete_time(key, item.seqno, item.delete_time, session.engine.unix_ns)
 
 
 def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketState] | None = None) -> VBucket | None:

@@ -24,8 +24,8 @@ from dcpstream_node.engine.handlers.resolve import (
     expiration_of,
     refuse_locked,
     refuse_recommit,
+    shown_delete_time,
     stored_key,
-    told_delete_time,
 )
 from dcpstream_node.engine.handlers.writes import Answer, is_kept_out, put, read_target
 from dcpstream_node.engine.subdocument import (
@@ -140,7 +140,7 @@ def _origin(session: Session, vbucket: VBucket, item: StoredItem | None, documen
     may_see_all = session.refusal_in("SystemXattrRead", documents.collection_of(item.key)) is None
     expiration = item.expiration
     if item.is_deleted:
-        expiration = told_delete_time(session, vbucket, item.key, item)
+        expiration = shown_delete_time(session, vbucket, item.key, item)
     return Origin(
         cas=item.cas,
         vbuuid=vbucket.vbuuid,
@@ -306,7 +306,7 @@ def _store(
     had_xattrs = item is not None and bool(item.datatype & Datatype.XATTR)
     has_lost_xattrs = not document.xattrs and (had_xattrs or any(spec.is_xattr for spec in request.specs))
     if stays_deleted and outcome.deletes and has_lost_xattrs:
-        # The server cannot delete a tombstone again; one without attributes it writes anew.
+        # The server cannot delete a tombstone again; one without attributes it writes again.
         session.respond(frame, Status.KEY_ENOENT)
         return
     if stays_deleted and document.body:

@@ -258,4 +258,4 @@ PER_VBUCKET: Mapping[str, Callable[[VBucket], Items]] = MappingProxyType(
         "diskinfo-detail": _disk,
     }
 )
-"""Groups that tell of one vbucket, or of all if none is named."""
+"""Groups of statistics of one vbucket, or of all if none is named."""

@@ -197,7 +197,7 @@ def _map(engine: Engine, bucket: Bucket) -> str:
 
 
 def _shares(engine: Engine, bucket: Bucket, chains: list[list[int]]) -> str:
-    """How many copies each node of the map has; nothing for a node that is alone."""
+    """The number of copies that each node of the map has; nothing for a node that is alone."""
     nodes = engine.nodes_of(bucket)
     if len(nodes) < 2:
         return ""
@@ -210,7 +210,7 @@ def _shares(engine: Engine, bucket: Bucket, chains: list[list[int]]) -> str:
 
 
 def _name(node: NodeAddress, engine: Engine) -> str:
-    """A node's name in the map: its management port tells nodes of one machine apart."""
+    """A node's name in the map: its management port distinguishes nodes of one machine."""
     is_this = node == engine.config.nodes[engine.config.this_node]
     return f"{node_name(node.host, node.mgmt_port)}{' (this node)' if is_this else ''}"
 
@@ -248,7 +248,7 @@ def _chosen(engine: Engine, bucket: Bucket, vbid: int | None, host: str) -> str:
     ]
     note = (
         f"It is {_STATES[vbucket.state]} here; copies: {_copies(engine, bucket, chain)}. The newest branch is on top. "
-        "A reader that resumes from another branch is told to roll back to where the branches part."
+        "A reader that resumes from another branch is asked to roll back to where the branches part."
     )
     shown = table("log", f"Branches of vBucket {vbid}", _LOG, rows, "", note=note)
     return section("vbucket", f"Failover log of vBucket {vbid}", field) + shown

@@ -66,7 +66,7 @@ def cluster_content(
 
 
 def _task(cluster: ClusterState, *, takes_orders: bool) -> str:
-    """What is under way."""
+    """The operation under way."""
     if cluster.task is not None:
         name = _TASKS.get(cluster.task.kind, cluster.task.kind)
         percent = f"{100 * cluster.task.progress:.0f} %"
@@ -137,7 +137,7 @@ def _orders(node: NodeState, cluster: ClusterState) -> str:
 
 
 def _copies(engine: Engine, buckets: Sequence[Bucket]) -> str:
-    """How many active copies and replicas of each bucket every node has."""
+    """The number of active copies and replicas of each bucket that every node has."""
     nodes = engine.config.nodes
     columns = [Column("Bucket"), *[Column(node_name(node.host, node.mgmt_port), is_number=True) for node in nodes]]
     rows = []

@@ -34,7 +34,7 @@ SHOWN_BYTES_MAX = 256 * 1024
 SHOWN_BINARY_BYTES = 2048
 _LINE_BYTES = 16
 _BLANKS = ((",", ":"), (", ", ": "))
-"""What stands between items, and after names, in JSON on one line."""
+"""Separators between items, and after names, in JSON on one line: without and with blanks."""
 _KEYS = (Column("Key"), Column("vBucket", True), Column("Seqno", True), Column("Revision", True), Column("Expires"))
 
 

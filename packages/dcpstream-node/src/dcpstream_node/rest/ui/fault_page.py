@@ -36,7 +36,7 @@ def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) 
     """The content.
 
     Args:
-        lasting: the faults that last, as the REST API tells them.
+        lasting: the faults that last, as the REST API shows them.
         buckets: names that are offered.
     """
     rows = [_row(fault) for fault in lasting]

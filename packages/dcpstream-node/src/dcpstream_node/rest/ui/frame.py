@@ -65,7 +65,7 @@ def error_page(request: web.Request, engine: Engine, status: int, said: str) -> 
     """
     title, reason = _explained(status, said)
     shown = f'<p class="problem">{text(reason)}</p>'
-    # What is missing may come back. Other errors are told once, and then only whether the node lives.
+    # What is missing may come back. Other errors are shown once, and then only whether the node lives.
     trail = [Link("Node", HOME)]
     return page(request, engine, title, shown, trail=trail, status=status, is_live=status == HTTPStatus.NOT_FOUND)
 

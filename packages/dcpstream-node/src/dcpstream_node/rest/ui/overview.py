@@ -121,7 +121,7 @@ def _unserved(name: str) -> Row:
 
 
 def kind_of(bucket: Bucket) -> str:
-    """Where a bucket's documents are."""
+    """The place of a bucket's documents, for people."""
     return "ephemeral" if bucket.settings.is_ephemeral else "on disk" if bucket.store.is_durable else "in memory"
 
 

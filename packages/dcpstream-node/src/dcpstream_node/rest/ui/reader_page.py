@@ -107,7 +107,7 @@ def _client_row(client: ReadingClient, *, has_bucket: bool) -> Row:
 
 
 def _buffer(unacked_bytes: int, buffer_bytes: int) -> Cell | str:
-    """How full the readers' buffers are."""
+    """The full share of the readers' buffers."""
     if not buffer_bytes:
         return NONE
     share = unacked_bytes / buffer_bytes

@@ -16,7 +16,7 @@ _PROGRAMS = (
     (re.compile(r"replication:"), "Replication"),
     (re.compile(r"secidx|proj-"), "Index projector"),
 )
-"""What a connection's name begins with → the program."""
+"""The beginning of a connection's name → the program."""
 _REPLICATION = re.compile(r"replication:(?P<source>.+)->(?P<destination>[^:]+(?::\d+)?):(?P<bucket>.+)")
 _CONTROL = re.compile(r".*:control:(?P<id>[0-9a-f]+)")
 _RANDOM = re.compile(r"(?P<program>.*?)[:/](?P<id>[0-9a-fA-F-]{12,40})")

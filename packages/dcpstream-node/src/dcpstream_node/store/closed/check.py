@@ -53,7 +53,7 @@ class SegmentReport:
         blocks, frames, frame_bytes: whole blocks and their contents.
         live_frames, live_bytes: frames that are the newest of their keys, tombstones included.
         rollbacks: rollback blocks.
-        void_blocks: blocks of vbuckets that were deleted or created anew.
+        void_blocks: blocks of vbuckets that were deleted or created again.
         torn_bytes: the rest of an unfinished commit at the end; the next opening cuts it off.
         damage: stretches that do not hold the bytes that were written.
     """

@@ -10,7 +10,7 @@ MAX_SEQNO = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOrder:
-    """What to purge, and what to rewrite.
+    """The extent of a compaction: the rows to purge, and the files to rewrite.
 
     Attributes:
         before_time: purge deletions and ends of collections older than this, epoch seconds.

@@ -39,7 +39,7 @@ class RolledBackError(Exception):
 
 
 class Rules(NamedTuple):
-    """The rows that stay beside the newest ones.
+    """The rules for rows that stay although newer ones supersede them.
 
     Attributes:
         horizon_seqno: rollbacks reach down to here.
@@ -60,7 +60,7 @@ class Rules(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which of the rows [first, stop) of a vbucket stay.
+    """The rows among [first, stop) of a vbucket that stay.
 
     Attributes:
         kept: the rows that stay, rising.
@@ -84,7 +84,7 @@ class Choice(NamedTuple):
     bytes_dropped: int
 
     def offsets(self) -> array[int]:
-        """Where the frames of the rows that stay lie, one after the other; with the end as one more."""
+        """Offsets of the frames of the rows that stay, one after the other; with the end as one more."""
         starts, ends = np.frombuffer(self.starts, dtype=np.uint64), np.frombuffer(self.ends, dtype=np.uint64)
         return array("Q", bytes(8) + np.cumsum(ends - starts).tobytes())
 

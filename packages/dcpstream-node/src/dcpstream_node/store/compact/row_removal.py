@@ -1,10 +1,10 @@
 """Removing rows from a vbucket's index and frame log while appends and reads go on.
 
 Theory of operation. The caller has copied the frames that stay (`kept_frames` reads them). `RowRemoval` builds new
-columns, without the rows that go, beside the present ones, one slice at a time. Then it catches up: it copies rows that
-were appended meanwhile, and updates rows that were superseded meanwhile, which a journal lists. When little is left, it
-does the rest and installs the new columns in one hold of the lock. If a rollback takes back rows in between, the
-building starts again.
+columns, without the rows that go, next to the present ones, one slice at a time. Then it catches up: it copies rows
+that were appended meanwhile, and updates rows that were superseded meanwhile, which a journal lists. When little is
+left, it does the rest and installs the new columns in one hold of the lock. If a rollback takes back rows in between,
+the building starts again.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def pages_of(data: bytes, offset: int, header: BlockHeader) -> list[tuple[int, i
 
 
 def ends_of(data: bytes, offset: int, header: BlockHeader) -> list[int]:
-    """Where each frame of the block at `offset` ends."""
+    """The end of each frame of the block at `offset`."""
     at = offset + BLOCK_HEADER.size
     return [int.from_bytes(data[place : place + 4], "big") for place in range(at, at + 4 * header.frames, 4)]
 

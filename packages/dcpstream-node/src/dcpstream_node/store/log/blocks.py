@@ -115,7 +115,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def tables_bytes(self) -> int:
-        """Of frame ends, pages and marks."""
+        """Bytes of the tables of frame ends, pages and marks."""
         return END_BYTES * self.frames + PAGE_BYTES_IN_TABLE * self.pages + MARK.size * self.marks
 
     @property
@@ -125,7 +125,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of the whole block."""
+        """Bytes of the whole block."""
         return self.frames_at + self.frames_bytes
 
 

@@ -16,7 +16,7 @@ from dcpstream.runtime import File, SystemFileSystem
 
 
 class Trouble(Enum):
-    """What a disk refuses."""
+    """The operations that a disk refuses."""
 
     POWER = auto()
     """The power goes at this moment: a write ends anywhere, and nothing is synced."""
@@ -97,7 +97,7 @@ class _File:
         self.synced_bytes = min(self.synced_bytes, size)
 
     def sync(self) -> None:
-        """What was written survives the power from now on. The system needs not to sync for that."""
+        """Make the written bytes survive a loss of power. The system needs not to sync for that."""
         if self._disk.trouble in {Trouble.POWER, Trouble.SYNC}:
             raise self._disk.refuse()
         self.synced_bytes = self._file.size()

@@ -48,7 +48,7 @@ WITHOUT_COLLECTIONS = tuple(feature for feature in USUAL_FEATURES if feature != 
 
 
 class HeaderFields(TypedDict, total=False):
-    """Fields of a request besides opcode, vbucket, key and value; those that are missing are 0 or empty."""
+    """Fields of a request other than opcode, vbucket, key and value; those that are missing are 0 or empty."""
 
     opaque: int
     cas: int
@@ -58,14 +58,14 @@ class HeaderFields(TypedDict, total=False):
 
 
 class MessageFields(HeaderFields, total=False):
-    """Fields of a request besides opcode and vbucket."""
+    """Fields of a request other than opcode and vbucket."""
 
     key: bytes
     value: bytes
 
 
 class FrameFields(MessageFields, total=False):
-    """Fields of a request besides its opcode."""
+    """Fields of a request other than its opcode."""
 
     vbid: int
 

@@ -63,7 +63,7 @@ def test_a_map_is_told_to_the_end_though_a_node_leaves_meanwhile():
     assert told.error is None
 
 
-@pytest.mark.parametrize("moving", [{0}, set()], ids=["while it is fenced", "while the map is told"])
+@pytest.mark.parametrize("moving", [{0}, set()], ids=["while it is isolated", "while the map is sent"])
 def test_a_node_that_leaves_during_its_failover_ends_nothing(moving: set[int]):
     """A rebalance removes it in its last moment, or somebody ejects it as soon as it is failed."""
     orchestrator = with_silent_nodes("a", "b", "c")

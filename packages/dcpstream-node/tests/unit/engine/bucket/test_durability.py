@@ -328,7 +328,7 @@ def test_a_write_that_waits_for_the_disk_asks_for_a_commit(tmp_path, level, comm
     """With `persist=none` the next commit would else begin after ten seconds."""
     engine, _, client = node(store=DiskBucketStore(tmp_path, 4))
     asked: list[None] = []
-    engine.buckets["default"].hurry = lambda: asked.append(None)
+    engine.buckets["default"].commit_soon = lambda: asked.append(None)
     client.send(request(level=level))
     assert len(asked) == commits
     engine.buckets["default"].store.close()
