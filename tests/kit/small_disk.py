@@ -67,13 +67,15 @@ def on_a_full(disk: SmallDisk, method: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
-def play_full_disk(disk: SmallDisk, bench: Bench, moment: str, *, folds_beside: bool, is_restarted: bool) -> None:
+def play_full_disk(
+    disk: SmallDisk, bench: Bench, moment: str, *, folds_in_background: bool, is_restarted: bool
+) -> None:
     """A batch that meets a full disk at a method of its engine, and is written when there is room again."""
     expected = Expected()
     batches = [[change(f"k{n}", 10 * batch + n, f"{batch}") for n in range(1, 8)] for batch in range(3)]
     if moment == "take_back":
         batches[1].insert(0, rollback(0, 5))
-    pipeline = pipeline_of(bench, fold_rows_min=0, folds_beside=folds_beside)
+    pipeline = pipeline_of(bench, fold_rows_min=0, folds_in_background=folds_in_background)
     pipeline.apply_batch(APP, 0, bench.frame(table_of(batches[0])))
     pipeline.fold()
     with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +86,7 @@ def play_full_disk(disk: SmallDisk, bench: Bench, moment: str, *, folds_beside: 
     disk.free()
     if is_restarted:
         pipeline.stop()
-        pipeline = pipeline_of(bench, fold_rows_min=0, folds_beside=folds_beside)
+        pipeline = pipeline_of(bench, fold_rows_min=0, folds_in_background=folds_in_background)
     for batch, rows in enumerate(batches):
         expected.apply(batch, rows)
         if batch:

@@ -195,7 +195,7 @@ def pipeline_of(
     *,
     fold_rows_min: int | None = None,
     engine: TableEngine | None = None,
-    folds_beside: bool = False,
+    folds_in_background: bool = False,
     on_fold: Callable[[FoldReport], None] | None = None,
     **typed: Any,
 ) -> Pipeline:
@@ -215,7 +215,7 @@ def pipeline_of(
         NEEDED,
         engine=engine,
         fold_rows_min=fold_rows_min,
-        folds_beside=folds_beside,
+        folds_in_background=folds_in_background,
         on_fold=on_fold,
         **typed,
     )

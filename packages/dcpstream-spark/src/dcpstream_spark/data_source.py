@@ -73,7 +73,7 @@ class DcpDataSource(DataSource):
     ```
 
     Options: see `dcpstream_spark.options.OPTIONS`. Columns: see `dcpstream.arrow.FULL_SCHEMA`. A schema of the
-    user's may name them in any order, and fields of the JSON documents beside them.
+    user's may name them in any order, and fields of the JSON documents with them.
 
     Raises:
         ConfigError: an option is missing, unknown, or has an invalid value.
@@ -142,8 +142,8 @@ class DcpDataSource(DataSource):
 def is_pushdown_enabled() -> bool:
     """Whether Spark pushes filters to the reader that this process makes.
 
-    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is false, and does not tell
-    a source that setting. Only the worker that pushes filters has this module.
+    Spark refuses a reader with `pushFilters` while spark.sql.python.filterPushdown.enabled is false, and does not pass
+    that setting to a source. Only the worker that pushes filters has this module.
     """
     return PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
 
@@ -257,8 +257,9 @@ class PlainStreamReader(_StreamReaderBase):
 
     After a restart, Spark first asks for the ranges of the last logged batch. Its end is the start of the next one. If
     Spark asks for the initial offset first, its marker is the start. With Trigger.AvailableNow it asks for the end
-    before anything else, in a new query and after a restart (seen with 4.1.4). The option checkpointLocation tells the
-    start then. Without it the end is planned without limits, with bounds that are valid for every start.
+    before anything else, in a new query and after a restart (seen with 4.1.4). The checkpoint named by the option
+    checkpointLocation has the start then. Without it the end is planned without limits, with bounds that are valid for
+    every start.
     """
 
     def __init__(self, options: SourceOptions, layout: Layout | None = None) -> None:

@@ -1,6 +1,6 @@
 """The option `include`: which kinds of rows, and which costly column, a query gets; and `startingTimestamp`.
 
-Both are comparisons of a `RowFilter`, beside those of the option `where`. A row that is left out is received from the
+Both are comparisons of a `RowFilter`, like those of the option `where`. A row that is left out is received from the
 node all the same, and dropped before its columns are built.
 """
 

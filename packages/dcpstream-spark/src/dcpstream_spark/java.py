@@ -125,7 +125,7 @@ def java_version(java: str) -> int | None:
 def write_shim(runtime: Path, cache_dir: Path) -> Path:
     """Write the directory that serves as JAVA_HOME in front of `runtime`.
 
-    One directory a runtime, so that virtual environments do not share one; written anew each time by rename, so that
+    One directory a runtime, so that virtual environments do not share one; written again each time by rename, so that
     processes that start together see a whole file.
     """
     _restore_execute_bits(runtime)

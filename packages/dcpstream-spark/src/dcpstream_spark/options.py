@@ -258,7 +258,7 @@ class SourceOptions:
             raise ConfigError("spoolDirectory", self.spool_directory, "a directory, of replay=spool", message=message)
         if self.purge_gap == "reconcile" and self.on_rollback == "fail":
             message = (
-                "purgeGap=reconcile begins a vbucket anew, which is a rollback to its beginning. Give "
+                "purgeGap=reconcile begins a vbucket again, which is a rollback to its beginning. Give "
                 "onRollback=rewindAndMark, too"
             )
             raise ConfigError("purgeGap", self.purge_gap, "fail or ignore, with onRollback=fail", message=message)
@@ -511,7 +511,7 @@ OPTIONS = (
         "purgeGap",
         "purge_gap",
         _choice(*get_args(OnPurgeGap)),
-        "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket anew",
+        "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket again",
         "fail; with rewindAndMark reconcile",
     ),
     Option(
@@ -641,8 +641,8 @@ OPTIONS = (
         "include",
         "include",
         including.parse_include,
-        f"which rows besides mutations and rollbacks, and whether the column `xattrs`: {', '.join(including.KINDS)}, "
-        "or none",
+        "which rows in addition to mutations and rollbacks, and whether the column `xattrs`: "
+        f"{', '.join(including.KINDS)}, or none",
         "all but snapshotMarks",
     ),
     Option(

@@ -64,7 +64,7 @@ def borrowed_for_plan(
 
 @contextlib.contextmanager
 def kept(key: Key, connect: Callable[[], _T]) -> Iterator[_T]:
-    """What `connect` makes, for one task; it returns to the pool if the task succeeds, and is closed otherwise.
+    """A connection for one task; it returns to the pool if the task succeeds, and is closed otherwise.
 
     Args:
         key: equal for tasks that may share it; see `key_of`.
@@ -93,7 +93,7 @@ def close_all() -> None:
 
 
 def key_of(options: SourceOptions) -> Key:
-    """What tells connections apart: process, cluster, user, bucket."""
+    """The properties that distinguish connections: process, cluster, user, bucket."""
     # With the process id, because a forked worker must not use its parent's sockets.
     return (
         os.getpid(),

@@ -53,7 +53,7 @@ TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
         "spark.sql.catalog.iceberg.type": "hadoop",
     },
 }
-"""What a session needs besides the jars to read and write tables of a format."""
+"""Settings that a session needs, in addition to the jars, to read and write tables of a format."""
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -73,8 +73,8 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Larger batches for DataFrame.toArrow, which the table pipelines use.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-        # A fold of a pipeline runs beside its batches, in a scheduler pool of its own. With Spark's default, FIFO, the
-        # tasks of a batch would wait for all tasks of the fold.
+        # A fold of a pipeline runs in parallel with its batches, in a scheduler pool of its own. With Spark's default,
+        # FIFO, the tasks of a batch would wait for all tasks of the fold.
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -126,10 +126,10 @@ def session_settings(
     which in a virtual environment that is not activated has no dcpstream. And it provides a Java runtime.
 
     Args:
-        tables: the table formats that the session can write besides Spark's own: "delta", "iceberg" (in the catalog
-            `iceberg`), a tuple of both, or None. "auto" is Delta where a connector is published for the installed Spark
-            and its jars can be had; otherwise none, with a line in the log. Jars that are missing are fetched
-            (`dcpstream_spark.jars`).
+        tables: the table formats that the session can write in addition to Spark's own: "delta", "iceberg" (in the
+            catalog `iceberg`), a tuple of both, or None. "auto" is Delta where a connector is published for the
+            installed Spark and its jars can be had; otherwise none, with a line in the log. Jars that are missing are
+            fetched (`dcpstream_spark.jars`).
         cores: of the machine or of the job, default those of this machine.
         is_local: the session runs on this machine, with checkpoints on a local disk.
         warehouse: a directory for tables without a path, see `warehouse_settings`.
@@ -187,7 +187,7 @@ def _table_settings(tables: Tables, warehouse: str) -> dict[str, str]:
 
 
 def warehouse_settings(warehouse: str | os.PathLike[str] | None) -> dict[str, str]:
-    """Where tables without a path lie, and who remembers their names.
+    """Settings for the place of tables without a path, and for the catalog that has their names.
 
     Args:
         warehouse: a directory for the tables and for a catalog in a Derby database, which one session at a time can

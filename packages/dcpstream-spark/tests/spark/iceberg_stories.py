@@ -50,7 +50,7 @@ def assert_now(spark: SparkSession, path: Path) -> None:
     spark.sql("CREATE NAMESPACE iceberg.now")
     names: dict[str, Any] = {table: f"iceberg.now.{table}" for table in ("changes", "current")}
     folds: list[FoldReport] = []
-    pipeline = Pipeline(spark, path / "now", bucket.options, **names, on_fold=folds.append, folds_beside=False)
+    pipeline = Pipeline(spark, path / "now", bucket.options, **names, on_fold=folds.append, folds_in_background=False)
     bucket.set_many("a", 100, "1")
     pipeline.run()
     spark.sql(f"CREATE VIEW over_current AS SELECT * FROM {names['current']}")

@@ -305,7 +305,7 @@ def told_together(stories: Sequence[str]) -> list[list[Row]]:
 def play_beside_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
     """Play batches, and plain ones between them, while folds run; returns how many folds ran beside an append."""
     expected, engine = Expected(), OverlappingEngine(bench.engine())
-    pipeline = pipeline_of(bench, fold_rows_min=0, engine=cast("Any", engine), folds_beside=True)
+    pipeline = pipeline_of(bench, fold_rows_min=0, engine=cast("Any", engine), folds_in_background=True)
     begun = None
     # The plain ones have no rollback, so that a fold may run beside the batch that follows.
     seqnos = itertools.count(1)
@@ -331,7 +331,7 @@ def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: Bench) 
 
 
 def test_the_tables_are_exact_when_batches_come_during_maintenance(bench: Bench) -> None:
-    expected, pipeline = Expected(), pipeline_of(bench, fold_rows_min=4, folds_beside=True)
+    expected, pipeline = Expected(), pipeline_of(bench, fold_rows_min=4, folds_in_background=True)
     for batch_id in range(8):
         rows = [change(f"k{batch_id % 3}", batch_id + 1, str(batch_id))]
         maintaining = threading.Thread(target=pipeline.maintain)

@@ -76,7 +76,9 @@ def test_a_full_disk_ends_the_query_and_loses_nothing(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("moment", "folds_beside"), [("append", False), ("fold", True), ("take_back", False)])
-def test_sparks_engine_on_a_full_disk(spark: SparkSession, disk: SmallDisk, moment: str, folds_beside: bool) -> None:
+@pytest.mark.parametrize(("moment", "folds_in_background"), [("append", False), ("fold", True), ("take_back", False)])
+def test_sparks_engine_on_a_full_disk(
+    spark: SparkSession, disk: SmallDisk, moment: str, folds_in_background: bool
+) -> None:
     bench = SparkBench(spark, disk.path)
-    play_full_disk(disk, bench, moment, folds_beside=folds_beside, is_restarted=not folds_beside)
+    play_full_disk(disk, bench, moment, folds_in_background=folds_in_background, is_restarted=not folds_in_background)

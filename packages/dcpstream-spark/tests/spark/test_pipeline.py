@@ -29,14 +29,14 @@ pytestmark = pytest.mark.spark
 
 def make(spark: SparkSession, bucket: Bucket, path: Path, **options: Any) -> Pipeline:
     reports, fold_rows_min = options.pop("on_batch", None), options.pop("fold_rows_min", None)
-    is_beside = options.pop("folds_beside", True)
+    folds_in_background = options.pop("folds_in_background", True)
     return Pipeline(
         spark,
         path / "tables",
         {**bucket.options, **options},
         engine="delta-rs",
         fold_rows_min=fold_rows_min,
-        folds_beside=is_beside,
+        folds_in_background=folds_in_background,
         on_batch=reports,
     )
 
@@ -137,7 +137,7 @@ def test_a_death_between_the_two_tables(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaRsEngine, "fold", die)
         with pytest.raises(Exception, match="died between the two writes"):
-            make(spark, bucket, tmp_path, fold_rows_min=0, folds_beside=False).run()
+            make(spark, bucket, tmp_path, fold_rows_min=0, folds_in_background=False).run()
     # Before the restart the bucket goes on: the replay of the batch would hold fewer rows than its first attempt.
     bucket.set_many("k", 30, "3")
     reports: list[BatchReport] = []

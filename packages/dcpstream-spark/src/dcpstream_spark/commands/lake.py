@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     "monitor_names",
     metavar="NAME",
     multiple=True,
-    help="A name at which it is reached, besides localhost and the machine's; others are refused. May be repeated.",
+    help="A further name, next to localhost and the machine's, at which it is reached; others are refused. May be "
+    "repeated.",
 )
 @json_option("Print each event as a line of JSON, failures too.")
 def lake_command(
@@ -93,7 +94,7 @@ def lake_command(
         **more,
     )
 
-    def tell(event: LakeEvent) -> None:
+    def report(event: LakeEvent) -> None:
         is_failure = event.kind in {"failed", "given up"}
         if as_json and (is_failure or not quiet):
             click.echo(json.dumps(as_object(event)))
@@ -104,7 +105,7 @@ def lake_command(
 
     try:
         with stop_signals() as stopping:
-            lake = Lake.of_session(spark, config.pipelines, tell, watch=None if monitor is None else monitor.add)
+            lake = Lake.of_session(spark, config.pipelines, report, watch=None if monitor is None else monitor.add)
             return exits.OK if lake.run(stopping, once=once) else exits.FAILED
     finally:
         if monitor is not None:

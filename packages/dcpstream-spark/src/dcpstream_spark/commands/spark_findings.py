@@ -1,4 +1,4 @@
-"""What `dcpstream doctor` finds out about Spark: a Java runtime, its Python workers, the jars of Delta."""
+"""The findings of `dcpstream doctor` about Spark: a Java runtime, its Python workers, the jars of Delta."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKER_TIMEOUT_S = 60.0
 
 
 def spark_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What this machine has for the Spark that is installed."""
+    """Findings about this machine, for the Spark that is installed."""
     yield _spark()
     yield _java(environ)
     yield workers(environ)

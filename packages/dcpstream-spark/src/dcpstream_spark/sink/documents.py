@@ -81,10 +81,10 @@ class Documents(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """Which columns of the rows are what.
+    """The roles of the columns of the rows.
 
     Attributes:
-        options: of the writer.
+        options: the writer's.
         body: the columns that become a JSON object; empty with a value column.
         is_text: whether the value column is text.
     """

@@ -66,7 +66,7 @@ _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 @dataclass(kw_only=True)
 class WriteCounts(WriterCommitMessage):
-    """What became of the rows of a task, or of all tasks together.
+    """Counts of the rows of a task, or of all tasks together, by their outcome.
 
     Attributes:
         rows: that arrived.
@@ -212,7 +212,7 @@ class RowWriter:
 
     @called_by_spark()
     def report(self, messages: Sequence[WriterCommitMessage | None], what: str) -> WriteCounts:
-        """Add up the tasks' counts, log them, and put them beside the refused rows."""
+        """Add up the tasks' counts, log them, and write them to the directory of the refused rows."""
         total = WriteCounts.total(messages)
         logger.info("%s: %s", what, total)
         if total.rejected:

@@ -1,4 +1,4 @@
-"""How much a micro-batch may hold: limits of seqnos and of bytes, and a least number that is worth a batch.
+"""Limits of a micro-batch: most seqnos, most bytes, and the least number of seqnos that is worth a batch.
 
 The end of a batch is planned before it is read, so a limit of bytes needs an estimate of the size of rows that nobody
 has read yet. The driver reads a small sample of just those rows: a few seqnos at points that are spread evenly over

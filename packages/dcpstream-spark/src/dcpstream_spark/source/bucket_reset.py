@@ -1,7 +1,7 @@
 """A bucket that is no longer the one of the checkpoint: flushed, deleted and created again, or of another size.
 
-Its positions are void, all of them. They are told apart from those of a rollback, which voids a part of some vbuckets'
-history, because a table that loses all of its rows is rarely what its owner expects.
+Its positions are void, all of them. They are distinguished from those of a rollback, which voids a part of some
+vbuckets' history, because a table that loses all of its rows is rarely what its owner expects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADVICE = (
 
 
 def another_bucket(start: SourceOffset, uuid: str, vbucket_count: int) -> str | None:
-    """What the cluster map says: why the bucket is another one than the checkpoint's, None if it is the same.
+    """The reason, from the cluster map, why the bucket is not the checkpoint's; None if it is the same.
 
     Args:
         start: the end of the previous batch.
@@ -38,7 +38,7 @@ def another_bucket(start: SourceOffset, uuid: str, vbucket_count: int) -> str | 
 
 
 def flushed(start: SourceOffset, observed: Mapping[int, BranchState]) -> str | None:
-    """What the branches say: why no position is valid any more, None if one may be.
+    """The reason, from the branches, why no position is valid any more; None if one may be.
 
     Args:
         start: the end of the previous batch.

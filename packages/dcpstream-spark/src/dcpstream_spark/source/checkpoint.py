@@ -1,4 +1,4 @@
-"""The newest offset in the checkpoint of a query, for versions of Spark that do not tell it to the source.
+"""The newest offset in the checkpoint of a query, for versions of Spark that do not pass it to the source.
 
 Spark logs the planned ends of batch N in the file `offsets/N` of the checkpoint: a line with the version, one with
 metadata, and one line for each source of the query. A file that is being written has another name.

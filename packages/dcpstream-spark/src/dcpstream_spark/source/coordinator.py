@@ -55,7 +55,7 @@ PARSED_OFFSETS = 3
 """Offsets whose texts are not parsed again: start and end of the batch that is read, and the next end."""
 
 MAX_CUT_CHECKS = 4
-"""Times that a batch is planned anew because nodes refuse ends at which the limit cuts vbuckets. Each time reads some
+"""Times that a batch is planned again because nodes refuse ends at which the limit cuts vbuckets. Each time reads some
 of them as a whole, which leaves less room for others. An end that is not checked costs a second reading, and no row."""
 
 MAX_NAMES = 2_000
@@ -404,7 +404,7 @@ class Coordinator:
         cluster_map = self._cluster.map
         cause = another_bucket(logged, cluster_map.uuid, cluster_map.vbucket_count)
         if cause is not None:
-            return self._begin_anew(cause, limit)
+            return self._start_over(cause, limit)
         start = self._with_learnt(logged)
         if start.bucket_uuid is None and cluster_map.uuid:
             start = replace(start, bucket_uuid=cluster_map.uuid)
@@ -414,7 +414,7 @@ class Coordinator:
         if not observed:
             return logged
         if may_be_flushed(start, observed) and (cause := flushed(start, self._cluster.observe(None))) is not None:
-            return self._begin_anew(cause, limit)
+            return self._start_over(cause, limit)
         start = planner.completed(start, observed)
         self._learn(start)
         landings = self._landings(start, observed)
@@ -426,9 +426,9 @@ class Coordinator:
         end = self._end_of_batch(start, observed, landings, begin, backlog, seqnos)
         if end is start:
             return logged
-        # What begins anew and had no room in this batch is asked for again.
-        anew = planner.begins_anew(start, observed, landings)
-        self._has_asked = all(end.vbuckets[vbid].rewound is not None for vbid in anew)
+        # A vbucket that starts over and had no room in this batch is asked for again.
+        restarted = planner.starting_over(start, observed, landings)
+        self._has_asked = all(end.vbuckets[vbid].rewound is not None for vbid in restarted)
         self._last_batch_at = self._clock.monotonic()
         return end
 
@@ -512,7 +512,7 @@ class Coordinator:
         """
         self._patiently(lambda: require_all(self._cluster.high_seqnos(), self._cluster.map.vbucket_count))
 
-    def _begin_anew(self, cause: str, limit: Limits | int | None) -> SourceOffset:
+    def _start_over(self, cause: str, limit: Limits | int | None) -> SourceOffset:
         """The end of a batch that takes back all rows and begins the bucket from its beginning.
 
         Raises:
@@ -567,7 +567,7 @@ class Coordinator:
         """The bucket's collections now.
 
         Raises:
-            ConnectTimeout: the nodes only tell a version that is older than what the positions know.
+            ConnectTimeout: the nodes only have a version that is older than what the positions know.
         """
         return self._cluster.manifest(max((at.least_manifest_uid for at in positions), default=0))
 

@@ -21,7 +21,7 @@ WORST_VBUCKETS = 10
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a query has not planned to read yet.
+    """The seqnos that a query has not planned to read yet.
 
     Attributes:
         total: seqnos between the planned end and the high seqno, of all vbuckets.

@@ -1,4 +1,4 @@
-"""What a filter of rows lets a batch read ask the nodes for: fewer collections, and earlier ends.
+"""Reads of a batch narrowed by a filter of rows: fewer collections, and earlier ends.
 
 Pure functions. A batch that asks for less must have the rows of a whole read to which the filter is applied, control
 rows included. Control rows make that difficult, because a stream of some collections has no events of scopes and none

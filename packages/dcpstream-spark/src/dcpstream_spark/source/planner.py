@@ -16,7 +16,7 @@ Theory of operation. The end of a batch is logged before the batch is read. Thre
 A limit is shared out to whole vbuckets, those with the largest backlog first. A batch that ends inside a snapshot makes
 the node send the rest of that snapshot in vain. With shares in proportion to the backlog, that would happen in every
 vbucket of every batch, and a first load in ten steps would receive five times what it delivers. The backlog of a
-waiting vbucket grows, so none starves. No vbucket gets more than one task's share, so that all tasks have work.
+waiting vbucket grows, so each gets its turn. No vbucket gets more than one task's share, so that all tasks have work.
 
 A vbucket is not cut where the next batch could not begin. Nodes refuse positions below the purge seqno, so a first load
 that is cut there would begin at 0 in every batch. The coordinator asks the nodes about the ends of `cut_vbuckets`; the
@@ -140,7 +140,7 @@ def plan_end_offset(
     Vbuckets that are pending first read what a change of the option `collections` added, up to their position, and move
     on in later batches. These reads come first within the limit; one vbucket is refilled even if it alone exceeds it.
 
-    A vbucket that begins anew after a purge (`begins_anew`), and one of `uncut`, is read as a whole, one of them even
+    A vbucket that starts over after a purge (`starting_over`), and one of `uncut`, is read as a whole, one of them even
     if it alone exceeds the limit, and the others that exceed it do not move: nodes refuse every position below the
     purge, so a part would be read again and again.
 
@@ -169,8 +169,8 @@ def plan_end_offset(
                 refilled_seqnos = cost
     whole: dict[int, int] = {}
     left = None if limit is None else max(0, limit - refilled_seqnos)
-    anew = begins_anew(start, observed, landings)
-    for vbid in (*anew, *sorted(vbid for vbid in backlog if vbid in uncut and vbid not in anew)):
+    restarted = starting_over(start, observed, landings)
+    for vbid in (*restarted, *sorted(vbid for vbid in backlog if vbid in uncut and vbid not in restarted)):
         cost = backlog.pop(vbid, 0)
         if left is not None and whole and cost > left:
             landings = {other: at for other, at in landings.items() if other != vbid}
@@ -205,7 +205,7 @@ def plan_end_offset(
     return SourceOffset(start.bucket, start.collections, vbuckets, bucket_uuid=start.bucket_uuid, pending=pending)
 
 
-def begins_anew(
+def starting_over(
     start: SourceOffset, observed: Mapping[int, BranchState], landings: Mapping[int, StreamOffset]
 ) -> list[int]:
     """Vbuckets whose position was refused although their branch is unchanged: deletions after it were purged.
@@ -241,7 +241,7 @@ def backlog_of(
     landings: Mapping[int, StreamOffset],
     target: Mapping[int, int] | None,
 ) -> tuple[dict[int, StreamOffset], dict[int, int]]:
-    """Where each observed vbucket would begin, and the seqnos by which those that can move could move.
+    """The beginning of each observed vbucket, and the seqnos by which those that can move could move.
 
     Pending vbuckets have no backlog: they are refilled first. The arguments are those of `plan_end_offset`.
     """
@@ -356,7 +356,7 @@ def planned_ranges(
 
 
 def _ranges_of_another_bucket(start: SourceOffset, end: SourceOffset, *, is_replayed: bool) -> list[PlannedRange]:
-    """The ranges of a batch that begins anew: all rows of the old vbuckets are void, also of those that are gone."""
+    """The ranges of a batch that starts over: all rows of the old vbuckets are void, also of those that are gone."""
     if start == end:
         return []
     ranges: list[PlannedRange] = []

@@ -5,8 +5,8 @@ between planning and reading, the client's reader yields an event before the fir
 
 A task also reports a failover after which its position is still valid. Spark repeats a failed batch, and a sink without
 transactions keeps rows of the failed attempt; those above the task's position may be void on the new branch. Spark does
-not tell whether there was such an attempt, so the control row is sent whenever the branch that is read is not the
-branch of the plan. After a committed batch no such row is needed, because nothing was read beyond its end.
+not say whether there was such an attempt, so the control row is sent whenever the branch that is read is not the branch
+of the plan. After a committed batch no such row is needed, because nothing was read beyond its end.
 """
 
 from __future__ import annotations

@@ -84,10 +84,10 @@ class OutputColumn:
 
 
 class Layout:
-    """How the columns of a schema are made of the source's rows.
+    """The making of a schema's columns from the source's rows.
 
     Args:
-        schema: of Spark.
+        schema: Spark's.
         options: checked.
 
     Raises:
@@ -273,7 +273,7 @@ def _arrow(kind: t.DataType) -> pa.DataType:
 def _other_type(name: str, expected: t.DataType, prefix: str) -> str:
     text = f"{name} {expected.simpleString().upper()}, a column of the source"
     if name.removeprefix(prefix) == "value":
-        return f"{text}; valueFormat chooses its type, and value_text STRING is the text beside it"
+        return f"{text}; valueFormat chooses its type, and value_text STRING is its text"
     return f"{text}; to read a field {name} of the documents, set metaPrefix to give the source's columns other names"
 
 

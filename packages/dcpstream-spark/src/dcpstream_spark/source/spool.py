@@ -7,7 +7,7 @@ That is harmless for tables that merge by key. A sink that cannot repeat anythin
 Theory of operation. A task writes all of its rows to a file before it gives the first of them to Spark, and publishes
 the file under a name that follows from the batch. Every attempt of the task, also a speculative one, gives out the rows
 of the published file; the first that is published wins. Therefore the tasks of a repeated batch must be those of the
-first attempt, although the cluster may have changed: the driver keeps the division of vbuckets among the tasks beside
+first attempt, although the cluster may have changed: the driver keeps the division of vbuckets among the tasks next to
 the files. A file ends with a checksum. A damaged one is replaced by rows from the node.
 
 Files of a batch are deleted when Spark says that the batch is done, and when the next one is planned. So the directory
@@ -40,7 +40,8 @@ TRAILER_BYTES = len(TRAILER_MAGIC) + 4
 """A file ends with the CRC-32 of all before, little-endian, and the magic."""
 
 READ_BYTES = 1024 * 1024
-"""Bytes of a read while a checksum is verified: large beside the cost of a call, small beside a task's memory."""
+"""Bytes of a read while a checksum is verified: large compared with the cost of a call, small compared with a task's
+memory."""
 
 _PREFIX = "batch-"
 _DIVISION = "division.json"
@@ -164,7 +165,7 @@ def _as_before(system: fs.FileSystem, path: str, tasks: Tasks) -> Tasks:
     except FileNotFoundError:
         pass
     except (ValueError, KeyError, TypeError) as error:
-        _log.warning("%s is damaged (%s): the batch is divided anew, and read from the nodes again", path, error)
+        _log.warning("%s is damaged (%s): the batch is divided again, and read from the nodes again", path, error)
         system.delete_dir_contents(path.rpartition("/")[0])
     division = [[node, [planned.range.vbid for planned in members]] for node, members in tasks]
     with system.open_output_stream(path) as file:

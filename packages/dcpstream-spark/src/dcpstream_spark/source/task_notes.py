@@ -27,13 +27,13 @@ from dcpstream.errors import StoreError
 from dcpstream_spark.files import opened
 
 DIRECTORY = "dcp-notes"
-"""Beside Spark's own directories in the checkpoint."""
+"""Directory of the checkpoint, next to Spark's own."""
 
 _log = logging.getLogger(__name__)
 
 
 class Notes(Protocol):
-    """What a planner wants to know about tasks."""
+    """The notes of tasks that a planner reads."""
 
     def starts_left(self) -> Mapping[int, int]:
         """Vbucket → the highest start below which a task went."""
@@ -73,7 +73,7 @@ class TaskNotes:
                 f"can be written to {self.checkpoint}: {error}. Let the executors write there; on several machines, "
                 "give the query a checkpoint that all of them reach."
             ) from error
-        _log.warning("vbucket %d: deletions after seqno %d were purged before this task: it is read anew", vbid, seqno)
+        _log.warning("vbucket %d: deletions after seqno %d were purged before this task: it is read again", vbid, seqno)
 
     def starts_left(self) -> Mapping[int, int]:
         """Vbucket → the highest start below which a task went. Deletes the files of lower starts.

@@ -5,9 +5,9 @@ rows of `changes` are folded into the table `current`, the documents of the buck
 of the engine that writes the tables, and which rows count; `engines` chooses one. `delta_rs` is the one that needs no
 Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batches mean for the documents. The fields
 of documents become columns by `document_types`, and in SQL by `document_sql`; `evolution` brings a table to another
-schema. `location` tells local directories from URLs, `small_files` reads and writes single files there, and a `lease`
-of such files keeps a second process away from the tables; `progress` has the reports. `monitor` serves them over HTTP
-and watches for stalls; `monitor_page` makes its page.
+schema. `location` distinguishes local directories from URLs, `small_files` reads and writes single files there, and a
+`lease` of such files keeps a second process away from the tables; `progress` has the reports. `monitor` serves them
+over HTTP and watches for stalls; `monitor_page` makes its page.
 
 `compare` (`comparison`) compares any table, opened by `table_reading`, with its bucket. `lake` keeps several pipelines
 of one session running, as a file describes them (`lake_config`).

@@ -260,7 +260,7 @@ def _table_rows(
 
 
 def _mark(value: Column | None, values: Values) -> Column:
-    """What stands for a value in the comparison."""
+    """The column that the comparison has for a value: the bytes, or their hash."""
     from pyspark.sql import functions as f
 
     if value is None:
@@ -340,7 +340,7 @@ def report_of(rows: Iterable[dict[str, Any]], examples: int) -> ComparisonReport
 
 
 class _Progress:
-    """Tells how many tasks of the running stages are done, while a job runs."""
+    """Reports how many tasks of the running stages are done, while a job runs."""
 
     def __init__(self, spark: SparkSession, callback: Callable[[int, int], None] | None) -> None:
         self._spark = spark

@@ -30,7 +30,7 @@ def judged(rows: str, types: DocumentTypes, is_removed: str) -> str:
     Args:
         rows: name of the relation, which has `value`.
         types: of the documents.
-        is_removed: name of its column that tells rows without a document.
+        is_removed: name of its column that marks rows without a document.
     """
     return f"""
         SELECT *, _text IS NOT NULL AND (_document IS NULL OR _document.{_BAD} IS NOT NULL) AS {IS_UNFIT} FROM (

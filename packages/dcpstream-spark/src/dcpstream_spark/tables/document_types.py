@@ -1,6 +1,6 @@
 """The typed columns of `current`: the fields of the documents, and what happens to documents that do not fit.
 
-`value` holds the exact bytes of a document. The typed columns beside it are nothing but a function of `value` and of
+`value` holds the exact bytes of a document. The typed columns are nothing but a function of `value` and of
 these types. A fold computes them for the rows that it writes, so they need no history of their own: a rollback restores
 the value, and the columns follow.
 
@@ -120,7 +120,7 @@ class DocumentTypes:
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns beside CURRENT_COLUMNS: the fields, and `_corrupt_record`."""
+        """The columns other than CURRENT_COLUMNS: the fields, and `_corrupt_record`."""
         typed = [pa.field(self.prefix + one.name, one.type) for one in self.fields]
         return pa.schema([*typed, pa.field(CORRUPT, pa.string())])
 
@@ -182,7 +182,7 @@ def unfit_error(row: dict[str, Any], reason: str) -> FieldError:
     return FieldError(
         f"document {row['key']!r} of {row['scope']}.{row['collection']} (vbucket {row['vbucket']}, seqno "
         f"{row['seqno']}) does not fit the schema: {reason}. Mode is FAILFAST, so it was not brought into current. "
-        "Mend the document or the schema, or start with mode=PERMISSIVE, and run again"
+        "Correct the document or the schema, or start with mode=PERMISSIVE, and run again"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a table engine, and the values that go to and fro.
+"""The interface of a table engine for pipelines, and the values that they exchange.
 
 An engine keeps two tables:
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """What a batch in `changes` holds.
+    """The content of a batch in `changes`.
 
     Attributes:
         batch_id: its number.
@@ -56,7 +56,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class FoldReport:
-    """What a fold did to `current`.
+    """The result of a fold of `current`.
 
     Attributes:
         upto: the newest batch that `current` holds now.
@@ -79,7 +79,7 @@ class FoldReport:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What exists.
+    """The tables that exist.
 
     Attributes:
         has_changes, has_current: whether the table exists.
@@ -110,11 +110,11 @@ class TableEngine(Protocol):
     fold_rows_min: int
 
     def state(self) -> TableState:
-        """What exists."""
+        """The tables that exist."""
         ...
 
     def typed_columns(self) -> pa.Schema | None:
-        """The columns that the table `current` has beside CURRENT_COLUMNS; None without a table."""
+        """The columns of the table `current` other than CURRENT_COLUMNS; None without a table."""
         ...
 
     def use(self, types: DocumentTypes | None) -> None:
@@ -122,7 +122,7 @@ class TableEngine(Protocol):
         ...
 
     def retype(self, app: str | None, *, from_changes: bool) -> None:
-        """Make `current` anew with the columns of `use`, in one commit; the batches that it holds stay the same.
+        """Write `current` again with the columns of `use`, in one commit; the batches that it holds stay the same.
 
         Args:
             app: the writer; None if nobody has written yet.
@@ -160,7 +160,7 @@ class TableEngine(Protocol):
         ...
 
     def summary(self, batch_id: int) -> BatchSummary:
-        """What a batch of `changes` holds."""
+        """The content of a batch of `changes`."""
         ...
 
     def tail_rows(self, after: int | None) -> int:

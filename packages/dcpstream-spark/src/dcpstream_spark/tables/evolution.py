@@ -1,9 +1,9 @@
-"""Which typed columns `current` has: those that the user asks for and those that the table has, brought together.
+"""The typed columns of `current`: those that the user asks for and those that the table has, brought together.
 
-The columns are a function of the values, so every change of them is one commit that makes the table anew, of its own
-values or of `changes`. A process that dies before the commit leaves the old columns, and the next start does the same
-again. One that dies after it leaves the new ones, and the next start finds nothing to do. The table's own columns are
-the only record.
+The columns are a function of the values, so every change of them is one commit that writes the table again, from its
+own values or from `changes`. A process that dies before the commit leaves the old columns, and the next start does the
+same again. One that dies after it leaves the new ones, and the next start finds nothing to do. The table's own columns
+are the only record.
 
 A start never takes anything away from readers: a field that the new schema lacks stays and is filled on, and a type
 never gets narrower. Only a rebuild makes the table with exactly the schema of the user.
@@ -92,7 +92,7 @@ class Typing:
             engine.use(together)
             engine.create()
             if together is not None and _shown(together.columns) != _shown(columns):
-                _log.warning("making current anew with the columns %s", _shown(together.columns))
+                _log.warning("writing current again with the columns %s", _shown(together.columns))
                 engine.retype(app(), from_changes=self._mode == "DROPMALFORMED")
         self._is_ready = True
 
@@ -103,7 +103,7 @@ class Typing:
             engine.use(self._wanted() if columns is None and not self._is_inferred else self._held(columns))
 
     def rebuild(self, engine: TableEngine, app: Callable[[], str | None]) -> None:
-        """Make `current` anew of `changes`, with exactly the columns that are asked for."""
+        """Write `current` again from `changes`, with exactly the columns that are asked for."""
         engine.use(self._wanted())
         engine.create()
         engine.retype(app(), from_changes=True)
@@ -207,7 +207,7 @@ def _together(held: pa.Schema, wanted: pa.Schema) -> pa.Schema:
             raise ConfigError(
                 "schema",
                 f"{name} {ddl(new)}".replace("`", ""),
-                f"{ddl(old)}, the type that current has, or a wider one. `Pipeline.rebuild` makes current anew with "
+                f"{ddl(old)}, the type that current has, or a wider one. `Pipeline.rebuild` writes current again with "
                 "the schema as it is".replace("`", ""),
             )
         fields.append(pa.field(name, wider))

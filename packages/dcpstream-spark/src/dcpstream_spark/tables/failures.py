@@ -48,7 +48,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, options: Mapping[str, str]) -> Failure:
-    """What an error of a pipeline means.
+    """The kind and the meaning of an error of a pipeline.
 
     Args:
         error: raised by it, or the one that ended its query.
@@ -99,7 +99,7 @@ def _rewinds(options: Mapping[str, str]) -> bool:
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
-    """What an error and its causes say. Spark keeps the text of Java's causes apart."""
+    """The texts of an error and its causes. Spark keeps the text of Java's causes apart."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

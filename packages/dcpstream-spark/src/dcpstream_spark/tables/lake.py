@@ -1,10 +1,10 @@
 """Several pipelines in one session, kept running.
 
 Theory of operation: one loop looks at all pipelines. It starts those that are due, finds out which of them have ended
-and why, and tells about progress. A pipeline that failed starts again after a pause that doubles from failure to
-failure, and begins anew once a batch was written. A failure that comes again in any case (`failures`), as a mistake in
-the configuration or tables that do not belong to their checkpoint, is not tried again. The other pipelines go on in
-every case.
+and why, and reports progress. A pipeline that failed starts again after a pause that doubles from failure to
+failure, and begins again with the first pause once a batch was written. A failure that comes again in any case
+(`failures`), as a mistake in the configuration or tables that do not belong to their checkpoint, is not tried again.
+The other pipelines go on in every case.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EventKind: TypeAlias = Literal["started", "progress", "failed", "finished", "giv
 
 
 class Runnable(Protocol):
-    """What the loop needs of a `Pipeline`."""
+    """The methods of a `Pipeline` that the loop calls."""
 
     @property
     def is_running(self) -> bool:
@@ -75,16 +75,16 @@ class Runnable(Protocol):
         ...
 
     def progress(self) -> PipelineProgress:
-        """Where it stands."""
+        """The current progress."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unmade:
-    """What a monitor shows of a pipeline that could not be made, for example because of its options.
+    """A pipeline that could not be made, for example because of its options, as a monitor shows it.
 
     Attributes:
-        name: of the pipeline.
+        name: the pipeline's.
         failure: why.
     """
 
@@ -139,7 +139,7 @@ class _Member:
         is_failed: it was given up.
         failures: in a row, without a batch in between.
         due: the time of the next start.
-        told: the time of the last report.
+        reported_at: the time of the last report.
         batch: the newest batch that was seen.
     """
 
@@ -149,7 +149,7 @@ class _Member:
     is_failed: bool = False
     failures: int = 0
     due: float = 0.0
-    told: float = 0.0
+    reported_at: float = 0.0
     batch: int | None = None
 
 
@@ -187,7 +187,7 @@ class Lake:
         """The lake of a session.
 
         Args:
-            watch: called with each pipeline before it starts, also when it was made anew after a failure. If it could
+            watch: called with each pipeline before it starts, also when it was made again after a failure. If it could
                 not be made, called with what stands for it.
         """
 
@@ -233,9 +233,9 @@ class Lake:
             member.batch = progress.batch_id
             member.failures = 0
         if pipeline.is_running:
-            if now - member.told >= PROGRESS_INTERVAL_S:
-                member.told = now
-                self._tell(member, "progress", progress)
+            if now - member.reported_at >= PROGRESS_INTERVAL_S:
+                member.reported_at = now
+                self._report(member, "progress", progress)
             return
         failure = pipeline.failure
         if failure is None and once:
@@ -247,7 +247,7 @@ class Lake:
             self._failed(member, failure, now, once=once)
         else:
             member.is_done = True
-            self._tell(member, "finished", pipeline.progress())
+            self._report(member, "finished", pipeline.progress())
 
     def _start(self, member: _Member, now: float, *, once: bool) -> None:
         try:
@@ -257,8 +257,8 @@ class Lake:
             self._failed(member, error, now, once=once)
             return
         member.pipeline = pipeline
-        member.told = now
-        self._tell(member, "started")
+        member.reported_at = now
+        self._report(member, "started")
 
     def _failed(self, member: _Member, error: Exception, now: float, *, once: bool) -> None:
         if member.pipeline is not None:
@@ -288,9 +288,9 @@ class Lake:
                 failure = failure_of(error, member.config.options)
                 self._on_event(LakeEvent(member.config.name, "failed", message=failure.message[:MESSAGE_CHARACTERS]))
             else:
-                self._tell(member, "stopped", member.pipeline.progress())
+                self._report(member, "stopped", member.pipeline.progress())
 
-    def _tell(self, member: _Member, kind: EventKind, progress: PipelineProgress | None = None) -> None:
+    def _report(self, member: _Member, kind: EventKind, progress: PipelineProgress | None = None) -> None:
         self._on_event(LakeEvent(member.config.name, kind, progress))
 
 

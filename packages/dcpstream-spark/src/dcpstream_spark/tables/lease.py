@@ -3,7 +3,7 @@
 Theory of operation. The directory `dcp-lease` of the checkpoint has a file whose name is a number and whose content
 says who holds the lease: host, process, and the time of the last renewal. The file with the highest number counts.
 
-- A holder writes its own file anew every `RENEW_S` seconds, and marks it as released at the end.
+- A holder writes its own file again every `RENEW_S` seconds, and marks it as released at the end.
 - Whoever wants the lease while another file counts makes the file with the next number. That is allowed if the lease
   was released, if its holder is a process of the same machine that has ended, or if it was not renewed for `LEASE_S`
   seconds. Clocks differ between machines, and the clock of one machine may jump. So a lease whose time is more than
@@ -37,10 +37,10 @@ from dcpstream.runtime import Clock, SystemRandom
 from dcpstream_spark.tables.small_files import SmallFiles
 
 DIRECTORY = "dcp-lease"
-"""Beside Spark's own directories in the checkpoint."""
+"""Directory of the checkpoint, next to Spark's own."""
 
 RENEW_S = 10.0
-"""Seconds between two renewals: one small file, which costs nothing beside a batch a second."""
+"""Seconds between two renewals: one small file, which costs nothing compared with a batch a second."""
 
 LEASE_S = 60.0
 """Seconds without a renewal after which others may take the lease: several renewals may fail or be late before. A
@@ -77,7 +77,8 @@ class Holder:
         host: the machine's name, for people.
         machine: what is the same for two processes only if one can see whether the other is alive.
         pid: the process.
-        began: when the process began, in the machine's own count; tells it from a later one with the same number.
+        began: when the process began, in the machine's own count; distinguishes it from a later one with the same
+            number.
         renewed: seconds since 1970.
         is_released: nobody holds it any more.
     """
@@ -327,7 +328,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in ticks since the start of the machine; empty if it has ended, or nobody tells."""
+    """Time when a process began, in ticks since the start of the machine; empty if it has ended, or is not known."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a pipeline's files lie: a local directory, or a URL of a file system that Spark can write."""
+"""The place of a pipeline's files: a local directory, or a URL of a file system that Spark can write."""
 
 from __future__ import annotations
 

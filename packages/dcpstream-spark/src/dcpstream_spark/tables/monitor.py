@@ -92,7 +92,7 @@ class Watched(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """What its run failed with; None if it runs, ended or was stopped."""
+        """The error that its run failed with; None if it runs, ended or was stopped."""
         ...
 
     def progress(self) -> PipelineProgress:
@@ -101,11 +101,11 @@ class Watched(Protocol):
 
     @property
     def rejects_place(self) -> str | None:
-        """Where the documents are that do not fit the schema; None without a schema."""
+        """The place of the documents that do not fit the schema; None without a schema."""
         ...
 
     def vbuckets(self) -> list[VbucketProgress]:
-        """How far it is with each vbucket."""
+        """The progress of each vbucket."""
         ...
 
     def add_listener(
@@ -127,7 +127,7 @@ class _Entry:
         worked: when the last batch or fold ended, or the pipeline was added.
         batches, folds, rejected, append_s, wait_s, fold_s: totals.
         reports, fold_reports, rollbacks: the newest, oldest first.
-        is_told: whether the log has the present stall already.
+        is_logged: whether the log has the present stall already.
     """
 
     pipeline: Watched
@@ -142,7 +142,7 @@ class _Entry:
     reports: deque[Batch] = field(default_factory=lambda: deque(maxlen=SHOWN_BATCHES))
     fold_reports: deque[Fold] = field(default_factory=lambda: deque(maxlen=SHOWN_FOLDS))
     rollbacks: deque[Rollback] = field(default_factory=lambda: deque(maxlen=SHOWN_ROLLBACKS))
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class Monitor:
@@ -159,8 +159,8 @@ class Monitor:
         host: address to listen on. The page has names of pipelines and error messages, so it is for this machine only
             unless you say otherwise.
         port: 0 for any free one.
-        names: at which browsers and other programs reach the monitor, besides addresses, localhost, `host` and the
-            name of the machine. Requests with another name in their header Host are refused.
+        names: at which browsers and other programs reach the monitor, in addition to addresses, localhost, `host` and
+            the name of the machine. Requests with another name in their header Host are refused.
         stall_s: see `STALL_S`.
         on_stall: called once for each stall, with the pipeline's name.
         clock: for the watchdog.
@@ -230,14 +230,14 @@ class Monitor:
             thread.join()
 
     def add(self, pipeline: Watched) -> None:
-        """Watch a further pipeline. One with the same name, such as one that was made anew after a failure, leaves."""
+        """Watch a further pipeline. One with the same name, such as one that was made again after a failure, leaves."""
         now = self._clock.monotonic()
         entry = _Entry(pipeline, now, now)
 
         def note(report: BatchReport) -> None:
             with self._lock:
                 entry.since = entry.worked = self._clock.monotonic()
-                entry.is_told = False
+                entry.is_logged = False
                 entry.batches += 1
                 entry.append_s += report.append_s
                 entry.wait_s += report.wait_s
@@ -248,7 +248,7 @@ class Monitor:
         def note_fold(report: FoldReport) -> None:
             with self._lock:
                 entry.worked = self._clock.monotonic()
-                entry.is_told = False
+                entry.is_logged = False
                 entry.folds += 1
                 entry.rejected += report.rejected
                 entry.fold_s += report.fold_s
@@ -296,8 +296,8 @@ class Monitor:
             entries = list(self._entries)
         stalled = [entry for entry in entries if self._state(entry, entry.pipeline.failure) == "stalled"]
         for entry in stalled:
-            if not entry.is_told:
-                entry.is_told = True
+            if not entry.is_logged:
+                entry.is_logged = True
                 name = entry.pipeline.name
                 _log.error(
                     "%s has work but has written nothing for %.0f s. %s",
@@ -475,8 +475,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif wanted == "/health":
             reports = monitor.report()
             is_well = not {"failed", "stalled"}.intersection(one["state"] for one in reports)
-            told = {one["name"]: one["state"] if one["error"] is None else f"failed: {one['error']}" for one in reports}
-            self._answer(200 if is_well else 503, "application/json", json.dumps(told).encode())
+            states = {
+                one["name"]: one["state"] if one["error"] is None else f"failed: {one['error']}" for one in reports
+            }
+            self._answer(200 if is_well else 503, "application/json", json.dumps(states).encode())
         else:
             self._answer(404, "text/plain", b"pages: /, /metrics, /progress, /health\n")
 

@@ -92,12 +92,12 @@ class Rollback(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What a pipeline's page shows beside its summary.
+    """The content of a pipeline's page after its summary.
 
     Attributes:
         batches, folds, rollbacks: the newest, oldest first.
         vbuckets: all that the pipeline reads, by number.
-        rejects_place: where the documents are that do not fit the schema; None without a schema.
+        rejects_place: place of the documents that do not fit the schema; None without a schema.
     """
 
     batches: Sequence[Batch]
@@ -316,7 +316,7 @@ def _seconds(seconds: float) -> Cell:
 
 
 def _vbuckets(found: Sequence[VbucketProgress], here: str, *, shows_all: bool) -> str:
-    """How far each vbucket is."""
+    """The progress of each vbucket."""
     ranked = sorted(found, key=_rank)
     shown = ranked if shows_all else ranked[:SHOWN_VBUCKETS]
     notes = []
@@ -336,7 +336,7 @@ def _vbuckets(found: Sequence[VbucketProgress], here: str, *, shows_all: bool) -
 
 
 def _rank(one: VbucketProgress) -> tuple[int, bool, bool, int]:
-    """What is furthest behind comes first, then what is inside a snapshot, then by number."""
+    """Order of vbuckets: the furthest behind first, then those inside a snapshot, then by number."""
     lag = one.lag if one.lag is not None else one.lag_max or 0
     return -lag, one.lag is None, not one.is_inside_snapshot, one.vbucket
 
@@ -405,8 +405,8 @@ def _rejects(summary: dict[str, Any], details: Details) -> str:
     if not count:
         return section("rejects", "Rejects", empty("Every document that was folded fits the schema."))
     verb = "does" if count == 1 else "do"
-    told = (
+    note = (
         f"{plural(count, 'document')} that {'was' if count == 1 else 'were'} folded since the monitor began {verb} not "
         f"fit the schema. <code>{text(place)}</code> has those of now, each with its reason and its value."
     )
-    return section("rejects", "Rejects", f'<p class="note">{told}</p>')
+    return section("rejects", "Rejects", f'<p class="note">{note}</p>')

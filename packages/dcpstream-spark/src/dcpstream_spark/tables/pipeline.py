@@ -108,8 +108,8 @@ class Pipeline:
         rejects: name of a view in a catalog with the documents that do not fit, see `rejects`.
         fold_share: see `FOLD_SHARE`.
         fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
-        folds_beside: whether batches go on while a fold or maintenance runs, in a thread of the pipeline's own. If not,
-            the memory and the tasks of both are never needed at once.
+        folds_in_background: whether batches go on while a fold or maintenance runs, in a thread of the pipeline's own.
+            If not, the memory and the tasks of both are never needed at once.
         on_batch: called after each written batch, in the thread that wrote it.
         on_fold: called after each fold, in the thread that folded.
         retain_hours: see `RETAIN_HOURS`.
@@ -141,7 +141,7 @@ class Pipeline:
         rejects: str | None = None,
         fold_share: float = FOLD_SHARE,
         fold_rows_min: int | None = None,
-        folds_beside: bool = True,
+        folds_in_background: bool = True,
         on_batch: Callable[[BatchReport], None] | None = None,
         on_fold: Callable[[FoldReport], None] | None = None,
         retain_hours: float = RETAIN_HOURS,
@@ -179,8 +179,8 @@ class Pipeline:
             engine,
             share=fold_share,
             rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
-            is_beside=folds_beside,
-            on_fold=self._tell_fold,
+            is_beside=folds_in_background,
+            on_fold=self._report_fold,
             verify=self._lease.verify,
             clock=self._clock,
         )
@@ -380,7 +380,7 @@ class Pipeline:
 
     @property
     def failure(self) -> Exception | None:
-        """What the run failed with; None if it did not. A stop is no failure.
+        """The error that the run failed with; None if it did not. A stop is no failure.
 
         The error that ended the query, that kept it from starting, or of a fold that will end it or was its last.
         """
@@ -407,7 +407,7 @@ class Pipeline:
         )
 
     def vbuckets(self) -> list[VbucketProgress]:
-        """How far the pipeline is with each vbucket that it reads, by number; empty before the first micro-batch."""
+        """The progress of each vbucket that the pipeline reads, by number; empty before the first micro-batch."""
         last = self._query.lastProgress if self._query is not None else None
         if last is None:
             return []
@@ -415,7 +415,7 @@ class Pipeline:
 
     @property
     def rejects_place(self) -> str | None:
-        """Where the documents are that do not fit the schema: a view, or a method. None without a schema."""
+        """The place of the documents that do not fit the schema: a view, or a method. None without a schema."""
         if not self._typing.is_typed:
             return None
         return self._rejects or "Pipeline.rejects()"
@@ -474,7 +474,7 @@ class Pipeline:
         return self.engine.rejects()
 
     def rebuild(self) -> FoldReport | None:
-        """Make `current` anew of `changes`, with exactly the columns of the schema, in one commit; then fold.
+        """Write `current` again from `changes`, with exactly the columns of the schema, in one commit; then fold.
 
         For a schema that `start` refuses, and for a mode that should apply to all documents. It takes a pass over all
         of `changes`. Readers see the old table until the commit.
@@ -514,7 +514,7 @@ class Pipeline:
             for listener in self._on_batch:
                 listener(report)
 
-    def _tell_fold(self, report: FoldReport) -> None:
+    def _report_fold(self, report: FoldReport) -> None:
         for listener in self._on_fold:
             listener(report)
 
@@ -530,7 +530,7 @@ class Pipeline:
 
         Raises:
             OffsetError: the tables lack an earlier batch.
-            FoldFailed: a fold or maintenance beside the batches has failed.
+            FoldFailed: a fold or maintenance in the background has failed.
         """
         about: dict[str, Value] = {
             "messaging.operation.name": "process",

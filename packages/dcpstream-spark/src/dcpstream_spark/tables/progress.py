@@ -56,7 +56,7 @@ class BatchReport:
         rollbacks: control rows about rollbacks.
         append_s: seconds to read the batch and append it to `changes`.
         wait_s: seconds that the query then waited for a fold, because the batch had a rollback, because the tail was
-            too long, or because the pipeline does not fold beside the batches.
+            too long, or because the pipeline does not fold in the background.
         is_recovered: an earlier run had appended the batch and ended before Spark knew.
     """
 
@@ -70,7 +70,7 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProgress:
-    """Where a pipeline stands.
+    """The progress of a pipeline.
 
     Attributes:
         batch_id: of the last micro-batch that Spark finished, or None before the first.
@@ -97,7 +97,7 @@ class PipelineProgress:
 
 @dataclass(frozen=True, slots=True)
 class VbucketProgress:
-    """How far a pipeline is with one vbucket, as of its last micro-batch.
+    """The progress of a pipeline with one vbucket, as of its last micro-batch.
 
     Attributes:
         vbucket: its number.
@@ -160,7 +160,7 @@ def _others(lag: Lag | None, vbuckets: int) -> tuple[int | None, int | None]:
 
 
 def offset_in(value: Any) -> Any:
-    """What a source has written into Spark's progress, parsed; it may stand there as JSON or as a text."""
+    """The value that a source has written into Spark's progress, parsed; it may stand there as JSON or as a text."""
     return json.loads(value) if isinstance(value, str) else value
 
 

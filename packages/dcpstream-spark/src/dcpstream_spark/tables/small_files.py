@@ -40,7 +40,7 @@ class SmallFiles(Protocol):
         ...
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file anew."""
+        """Replace a file's content."""
         ...
 
     def delete(self, name: str) -> None:
@@ -93,7 +93,7 @@ class LocalFiles:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file anew, whole or not at all."""
+        """Replace a file's content, whole or not at all."""
         new = self._directory / f".{name}.new"
         new.write_bytes(content)
         new.replace(self._directory / name)
@@ -149,7 +149,7 @@ class HadoopFiles:
         return True
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file anew; a reader may find it empty meanwhile."""
+        """Replace a file's content; a reader may find it empty meanwhile."""
         self._write(name, content, overwrites=True)
 
     def _write(self, name: str, content: bytes, *, overwrites: bool) -> None:

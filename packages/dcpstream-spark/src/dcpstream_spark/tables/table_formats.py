@@ -58,7 +58,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
-    """What a MERGE did.
+    """The result of a MERGE.
 
     Attributes:
         written: rows that were inserted or replaced.
@@ -70,7 +70,7 @@ class MergeCounts:
 
 
 class TableFormat(Protocol):
-    """What the engine asks of a format; see `dcpstream_spark.tables.spark_sql`.
+    """The interface of a format for the engine; see `dcpstream_spark.tables.spark_sql`.
 
     Attributes:
         name: of the engine: "delta" or "iceberg".
@@ -95,7 +95,7 @@ class TableFormat(Protocol):
             schema: its columns.
             statistics: the columns that readers skip files by.
             is_merged: whether rows are replaced often, so that a row is better marked as deleted than its file written
-                anew. Some readers do not know such marks.
+                again. Some readers do not know such marks.
         """
         ...
 
@@ -309,7 +309,7 @@ class IcebergFormat:
             "write.delete.mode": "merge-on-read" if is_merged else "copy-on-write",
             "write.metadata.metrics.default": "none",
             **{f"write.metadata.metrics.column.{name}": "full" for name in statistics},
-            # Each commit writes the table's metadata anew; old copies are of no use.
+            # Each commit writes the table's metadata again; old copies are of no use.
             "write.metadata.delete-after-commit.enabled": "true",
             "write.distribution-mode": "none",
         }
@@ -436,15 +436,15 @@ def _refused(table: Table, batch_id: int) -> LeaseRefused:
 
 
 def merge_counts_of(summary: Mapping[str, str]) -> MergeCounts:
-    """What a MERGE did, from the summary of its snapshot.
+    """The result of a MERGE, from the summary of its snapshot.
 
-    Iceberg for Spark 4.1 tells how many rows were deleted. Without that number, `removed` is what is certain: a new
+    Iceberg for Spark 4.1 reports how many rows were deleted. Without that number, `removed` is what is certain: a new
     file of deletes also lists the rows of the file that it replaces, and inserted rows are among the added ones.
     """
     written = int(summary.get("added-records", 0))
-    told = int(summary.get("spark.merge-into.num-target-rows-deleted", -1))
-    if told >= 0:
-        return MergeCounts(written, told)
+    deleted = int(summary.get("spark.merge-into.num-target-rows-deleted", -1))
+    if deleted >= 0:
+        return MergeCounts(written, deleted)
     marked = int(summary.get("added-position-deletes", 0)) - int(summary.get("removed-position-deletes", 0))
     return MergeCounts(written, max(0, marked - written))
 

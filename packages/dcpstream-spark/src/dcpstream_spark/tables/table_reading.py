@@ -4,7 +4,7 @@ A Delta table must be read through its log: its directory also holds files of ol
 would take them for rows. Without Delta's connector, the log is read with delta-rs and its files with Spark.
 
 A session remembers tables of its catalogs: Iceberg's catalog keeps a version for 30 seconds after its last use, and
-Spark a list of files for as long as it likes. So a table by its name is read anew, also through a view.
+Spark a list of files for as long as it likes. So a table by its name is read again, also through a view.
 """
 
 from __future__ import annotations

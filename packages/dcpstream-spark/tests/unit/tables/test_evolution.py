@@ -80,7 +80,7 @@ def test_types(bench: DeltaRsBench, old: t.DataType, new: t.DataType, together: 
     written(bench, struct(a=old), "{}")
     again = pipeline_of(bench, schema=struct(a=new, b=INT))
     if together is None:
-        with pytest.raises(ConfigError, match=r"the type that current has, or a wider one. Pipeline.rebuild makes"):
+        with pytest.raises(ConfigError, match=r"the type that current has, or a wider one. Pipeline.rebuild writes"):
             again.fold()
         assert list(typed_columns(bench)) == ["a", "_corrupt_record"]
         again.rebuild()

@@ -542,7 +542,7 @@ def test_maintenance_that_is_due_does_not_pile_up(tmp_path: Path) -> None:
 
 
 def test_without_a_thread_everything_happens_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path, folds_beside=False, maintenance_batches=1)
+    world = World(tmp_path, folds_in_background=False, maintenance_batches=1)
     world.apply(0, *two(1))
     assert world.engine.calls == ["append 0", "fold None 0", "maintain"]
     assert state_of(world.bench.rows("current")) == world.expected.current

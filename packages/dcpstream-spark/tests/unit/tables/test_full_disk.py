@@ -10,11 +10,11 @@ from tests.kit.small_disk import play_full_disk, small_disk
 from tests.kit.tables import DeltaRsBench
 
 
-@pytest.mark.parametrize(("folds_beside", "is_restarted"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("folds_in_background", "is_restarted"), [(False, True), (True, False)])
 @pytest.mark.parametrize("moment", ["append", "fold", "take_back"])
 def test_a_batch_is_written_when_there_is_room_again(
-    tmp_path: Path, moment: str, folds_beside: bool, is_restarted: bool
+    tmp_path: Path, moment: str, folds_in_background: bool, is_restarted: bool
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
         bench = DeltaRsBench(disk.path)
-        play_full_disk(disk, bench, moment, folds_beside=folds_beside, is_restarted=is_restarted)
+        play_full_disk(disk, bench, moment, folds_in_background=folds_in_background, is_restarted=is_restarted)
