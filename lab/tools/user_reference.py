@@ -76,7 +76,7 @@ VALUES = """
 ### Exact values
 
 `value` is BINARY and holds the document byte by byte. `value_text` is the same document as STRING where its bytes are
-UTF-8, and null where they are not, so the two columns tell binary documents and texts apart.
+UTF-8, and null where they are not, so the two columns distinguish binary documents and texts.
 
 With `valueFormat` = `string`, `value` is a STRING in which bytes that are not UTF-8 are escaped (`\\xff`). A text
 document that holds the four characters `\\xff` looks the same, so such a column is not exact.
@@ -238,12 +238,12 @@ transaction has no such rows. With `onRollback` set to `fail` this case is an er
 
 With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version of each document, and no history
 to restore others from, need this. A sink without transactions that carried out a rollback in a failed attempt must
-begin such a vbucket anew, and therefore needs `zero`, too.
+begin such a vbucket again, and therefore needs `zero`, too.
 """
 CHECKPOINT = """
 ## The checkpoint
 
-Spark does not tell a source the checkpoint of its query. Give it to the source, too:
+Spark does not pass a source the checkpoint of its query. Give it to the source, too:
 
 <!-- fragment -->
 ```python
@@ -253,7 +253,7 @@ query = changes.writeStream.format("parquet").option("checkpointLocation", check
 ```
 
 A `Pipeline` does it by itself. The driver and all executors must reach the directory by the same path or URL. With
-`onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must begin a vbucket anew
+`onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must begin a vbucket again
 because deletions were purged. Without notes, a failover soon after may then leave rows out. On Spark 4.0 and 4.1, runs
 with `availableNow` read there where the query stands, and keep `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
 """
