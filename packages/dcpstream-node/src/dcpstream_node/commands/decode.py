@@ -103,7 +103,7 @@ class Found:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that the input has besides the frame, for JSON."""
+        """The facts that the input has in addition to the frame, for JSON."""
         facts: dict[str, Any] = {"time_ns": str(self.time_ns)} if self.time_ns else {}
         if self.ends is not None:
             client, server = map(str, self.ends)

@@ -2,7 +2,7 @@
 
 A vbucket's positions are one text, its entry. The entries of several vbuckets are joined by spaces, in the order of
 the vbuckets' numbers, with `-` for a vbucket that is left out. Sets of collections, which most positions share, stand
-beside the entries: `names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids
+next to the entries: `names` has the name of each collection by its id in hexadecimal, and `sets` are sets of these ids
 (null: unknown).
 
 ```
@@ -192,7 +192,7 @@ class CollectionSets:
         self._numbers: dict[CollectionSet, int] = {}
 
     def __len__(self) -> int:
-        """How many sets have a number."""
+        """The count of numbered sets."""
         return len(self._numbers)
 
     def number(self, found: CollectionSet) -> int:

@@ -45,7 +45,7 @@ _SILENT = frozenset(QUIET_FORMS) - frozenset(RESPONSES)
 
 
 class Answer(NamedTuple):
-    """The answer of a write that succeeds, besides its CAS and its mutation token."""
+    """The answer of a write that succeeds, other than its CAS and its mutation token."""
 
     value: bytes = b""
     datatype: int = 0
