@@ -238,7 +238,7 @@ transaction has no such rows. With `onRollback` set to `fail` this case is an er
 
 With `rewindTo` set to `zero`, `to_seqno` is always 0; tables with one version of each document, and no history
 to restore others from, need this. A sink without transactions that carried out a rollback in a failed attempt must
-begin such a vbucket again, and therefore needs `zero`, too.
+start such a vbucket over, and therefore needs `zero`, too.
 """
 CHECKPOINT = """
 ## The checkpoint
@@ -253,7 +253,7 @@ query = changes.writeStream.format("parquet").option("checkpointLocation", check
 ```
 
 A `Pipeline` does it by itself. The driver and all executors must reach the directory by the same path or URL. With
-`onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must begin a vbucket again
+`onRollback` = `rewindAndMark`, a task leaves a note there (directory `dcp-notes`) when it must start a vbucket over
 because deletions were purged. Without notes, a failover soon after may then leave rows out. On Spark 4.0 and 4.1, runs
 with `availableNow` read there where the query stands, and keep `maxOffsetsPerTrigger` and `maxBytesPerTrigger`.
 """

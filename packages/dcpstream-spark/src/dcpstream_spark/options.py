@@ -258,7 +258,7 @@ class SourceOptions:
             raise ConfigError("spoolDirectory", self.spool_directory, "a directory, of replay=spool", message=message)
         if self.purge_gap == "reconcile" and self.on_rollback == "fail":
             message = (
-                "purgeGap=reconcile begins a vbucket again, which is a rollback to its beginning. Give "
+                "purgeGap=reconcile starts a vbucket over, which is a rollback to its beginning. Give "
                 "onRollback=rewindAndMark, too"
             )
             raise ConfigError("purgeGap", self.purge_gap, "fail or ignore, with onRollback=fail", message=message)
@@ -511,7 +511,8 @@ OPTIONS = (
         "purgeGap",
         "purge_gap",
         _choice(*get_args(OnPurgeGap)),
-        "if deletions were purged before they were read: fail, ignore, or reconcile: begin the vbucket again",
+        "if deletions were purged before they were read: fail, ignore, or reconcile: read the vbucket again from its "
+        "beginning",
         "fail; with rewindAndMark reconcile",
     ),
     Option(

@@ -177,7 +177,7 @@ def test_what_does_not_go_together(options: dict[str, str], option: str) -> None
         ),
         (
             {"purgeGap": "reconcile"},
-            "purgeGap=reconcile begins a vbucket again, which is a rollback to its beginning. Give onRollback=",
+            "purgeGap=reconcile starts a vbucket over, which is a rollback to its beginning. Give onRollback=",
         ),
         (
             {"include": "deletes", "columns": "key,xattrs"},

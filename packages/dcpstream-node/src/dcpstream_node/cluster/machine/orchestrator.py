@@ -491,7 +491,7 @@ class Orchestrator:
         self.forget_links(node)
 
     def inform_failed(self, node: str) -> Procedure[None]:
-        """Send a node that was failed over the map of now, for the clients that still ask it."""
+        """Send a node that was failed over the present map, for the clients that still ask it."""
         member = self.members[node]
         yield [
             self.tasks.within(

@@ -6,7 +6,7 @@ that it is not the orchestrator that is cut off, and every vbucket that would be
 acts `max_count` times, until an administrator sets the count back.
 
 A node that was failed over because it hung goes on to serve when it wakes. The watch asks failed nodes, too: one that
-is heard again is ordered to serve nothing, and gets the map of now. A server's node learns that from its cluster
+is heard again is ordered to serve nothing, and gets the present map. A server's node learns that from its cluster
 manager. Until then, at most `LOOK_PAUSE_S`, clients that know no newer map are served by it; what they write is lost.
 
 A node that hung while another one was failed over may not have answered the order to serve a vbucket with the copies
