@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO
 
 import pyarrow as pa
@@ -48,7 +48,9 @@ def runs_once() -> bool:
     return cores_of_single_attempts(master or "") is not None
 
 
-def held(read: Callable[[], Iterable[pa.RecordBatch]], most: int = HELD_BYTES_MAX) -> Iterator[pa.RecordBatch]:
+def held(
+    read: Callable[[], Iterable[pa.RecordBatch]], most: int = HELD_BYTES_MAX
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of a task, given after the last one is read.
 
     Args:

@@ -135,7 +135,7 @@ class ScatteredBlock(FrameBlock):
         """As of `FrameBlock`, straight from the frames' places if it is a copy of all of them."""
         if self._data is not None or (begin, end) != (0, self.size):
             return super().copy(begin, end, buffers)
-        return cut(self._parts, self._runs, None if buffers is None else buffers.lend(self.size))
+        return cut(self._parts, self._runs, None if buffers is None else buffers.allocate(self.size))
 
 
 def cut(parts: list[Buffer], runs: Offsets, into: memoryview | None = None) -> bytearray | memoryview:
