@@ -20,18 +20,14 @@ from dcpstream.errors import ConfigError
 from dcpstream_spark import jars
 from dcpstream_spark.jars import JarsUnavailable, TableFormat
 from dcpstream_spark.java import ensure_java
+from dcpstream_spark.masters import local_master, repeating
 from dcpstream_spark.options import MAX_PARTITIONS
-from dcpstream_spark.source.single_attempt import cores_of_single_attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "2g"
 """Memory of the JVM. In local mode it also runs the tasks; a micro-batch of 1 M rows of 256 B takes a few 100 MB."""
-
-TASK_FAILURES = 4
-"""Failures of a task until its query fails, as on a cluster. With the master `local[N]` it would be one, and a task
-that must go back because a node lost changes could not be repeated."""
 
 Tables = TableFormat | tuple[TableFormat, ...] | Literal["auto"] | None
 """The table formats of a session; "auto" is Delta if it can be had."""
@@ -99,17 +95,6 @@ def cluster_partitions(spark: SparkSession) -> int | None:
     except (PySparkException, AttributeError):
         return None
     return max(1, min(cores, MAX_PARTITIONS))
-
-
-def local_master(cores: int) -> str:
-    """The master of a session on one machine that runs failed tasks again."""
-    return f"local[{cores},{TASK_FAILURES}]"
-
-
-def _repeating(master: str) -> str:
-    """The master; with `TASK_FAILURES` if it is a local one that says nothing about failures."""
-    cores = cores_of_single_attempts(master)
-    return master if cores is None else f"local[{cores},{TASK_FAILURES}]"
 
 
 def session_settings(
@@ -246,7 +231,7 @@ def build_session(
     }
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).master(_repeating(master or local_master(cores)))
+    builder = SparkSession.builder.appName(name).master(repeating(master or local_master(cores)))
     for key, value in wanted.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

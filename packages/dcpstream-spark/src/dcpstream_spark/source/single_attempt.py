@@ -9,7 +9,6 @@ node loses some of them. Every task has the settings of its session among its lo
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO
@@ -17,8 +16,9 @@ from typing import IO
 import pyarrow as pa
 
 from dcpstream.errors import RollbackRequired
+from dcpstream_spark.masters import TASK_FAILURES, runs_tasks_once
 
-ATTEMPTS_MAX = 4
+ATTEMPTS_MAX = TASK_FAILURES
 """Times that a task is read: as often as Spark runs a failed task by default (spark.task.maxFailures)."""
 
 MEMORY_BYTES_MAX = 32 * 1024 * 1024
@@ -28,15 +28,7 @@ HELD_BYTES_MAX = 1024 * 1024 * 1024
 """Rows that a task holds in all, so that the first batch of a large bucket does not fill the disk. A task with more
 gives its rows to Spark from there on, and a rollback within it ends the query."""
 
-_SINGLE_ATTEMPT = re.compile(r"local(?:\[(\d+|\*)\])?")
-
 _log = logging.getLogger(__name__)
-
-
-def cores_of_single_attempts(master: str) -> str | None:
-    """The cores of a master that runs no failed task again, as its text says; None for another master."""
-    found = _SINGLE_ATTEMPT.fullmatch(master)
-    return None if found is None else found[1] or "1"
 
 
 def runs_once() -> bool:
@@ -45,7 +37,7 @@ def runs_once() -> bool:
 
     context = TaskContext.get()
     master = None if context is None else context.getLocalProperty("spark.master")
-    return cores_of_single_attempts(master or "") is not None
+    return runs_tasks_once(master or "")
 
 
 def held(

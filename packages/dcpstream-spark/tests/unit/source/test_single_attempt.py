@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dcpstream.errors import RollbackRequired
-from dcpstream_spark.source.single_attempt import ATTEMPTS_MAX, cores_of_single_attempts, held, runs_once
+from dcpstream_spark.source.single_attempt import ATTEMPTS_MAX, held, runs_once
 
 
 def batch(*keys: str) -> pa.RecordBatch:
@@ -55,15 +55,6 @@ def test_a_task_larger_than_the_bound_gives_its_rows_in_order_and_may_fail() -> 
 
 def test_a_task_without_rows() -> None:
     assert keys(held(list)) == []
-
-
-@pytest.mark.parametrize(
-    ("master", "cores"),
-    [("local", "1"), ("local[3]", "3"), ("local[*]", "*"), ("local[3,4]", None), ("local-cluster[2,1,1024]", None),
-     ("spark://host:7077", None), ("", None)],
-)  # fmt: skip
-def test_masters(master: str, cores: str | None) -> None:
-    assert cores_of_single_attempts(master) == cores
 
 
 def test_a_process_that_is_no_task() -> None:

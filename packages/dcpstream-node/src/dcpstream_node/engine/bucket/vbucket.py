@@ -159,11 +159,6 @@ class VBucket:
         """The last seqno in a collection, prepares and aborts included."""
         return self.log.high_seqno_of((collection_id, prepares_of(collection_id)))
 
-    @property
-    def takes_plain_writes(self) -> bool:
-        """Whether a document may be written without a look at locks, durable writes and takeovers."""
-        return self.is_active and not (self.is_backed_up or self.locks or self.durability is not None)
-
     def hold(self, seqno: int) -> object:
         """Keep the state at a seqno from being compacted until the result is released."""
         return self.log.hold(seqno)
