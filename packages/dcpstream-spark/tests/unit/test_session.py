@@ -11,6 +11,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream_spark.jars import CONNECTORS, JarsUnavailable
+from dcpstream_spark.masters import local_master
 from dcpstream_spark.session import (
     build_session,
     cluster_partitions,
