@@ -15,7 +15,6 @@ from dcpstream_spark.masters import local_master
 from dcpstream_spark.session import (
     build_session,
     cluster_partitions,
-    local_master,
     recommended_settings,
     session_settings,
     warehouse_settings,
