@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 import dcpstream_node
 from dcpstream.client.kv.client import KvClient
@@ -97,7 +96,7 @@ def changes_of(pipeline: Pipeline) -> list[dict[str, Any]]:
 
 def table_rows(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
     """All rows of a table in the pipeline's directory."""
-    rows: list[dict[str, Any]] = DeltaTable(str(Path(pipeline.path) / table)).to_pyarrow_table().to_pylist()
+    rows: list[dict[str, Any]] = read_delta(Path(pipeline.path) / table).to_pylist()
     return rows
 
 

@@ -14,7 +14,7 @@ from dcpstream_node.shell.limits import Limits
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
 HOW_TO = (ROOT / "docs/how-to/protect-a-node.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)))
+NAMED = sorted(set(re.findall(r"`((?:packages/[\w-]+/|lab/)?tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)))
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name or file for file, name in NAMED])
@@ -27,7 +27,7 @@ def test_every_claim_has_a_test() -> None:
     claims = PAGE.partition("## Claims and their tests")[2].partition("## How memory")[0]
     rows = [line for line in claims.splitlines() if line.startswith("| ") and not line.startswith(("| claim", "| ---"))]
     assert len(rows) > 20
-    assert [row for row in rows if "`tests/" not in row] == []
+    assert [row for row in rows if not any(f"`{file}" in row for file, _ in NAMED)] == []
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
