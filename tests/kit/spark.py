@@ -14,6 +14,7 @@ import dcpstream_node
 from dcpstream.client.kv.client import KvClient
 from dcpstream_spark import Pipeline
 from dcpstream_spark.data_source import DcpDataSource
+from lab.chaos.tables import read_delta
 
 if TYPE_CHECKING:
     from dcpstream_spark.data_source import DcpStreamReader
