@@ -105,6 +105,7 @@ def test_it_needs_the_privilege_of_a_producer_on_both_ends(node: SimulatedNode) 
     peer.stream(1)
     assert peer.session.identity.user is not None
     peer.session.identity.user = node.engine.users.find("consumer")  # as if the rights were taken away
+    peer.session.identity.update(peer.session.bucket)
     assert status(peer.close_stream(1)) == [Status.EACCESS]
 
 
