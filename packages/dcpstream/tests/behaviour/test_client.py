@@ -718,7 +718,7 @@ def test_cuts_of_single_changes_too(kind: str, proxy: Proxy, kv: KvClient) -> No
 
 
 def test_kv_waits_for_a_vbucket_and_keeps_the_order_of_its_keys(kv: KvClient, node: dcpstream_node.Node) -> None:
-    """What was refused while the vbucket had no active copy is repeated, and so is what came later on its keys."""
+    """Requests refused while the vbucket had no active copy are repeated, and so are later ones on its keys."""
     vbid = kv.vbucket_of("moving")
     with KvClient(node.connection_string, **LOGIN) as administrator:
 

@@ -44,14 +44,14 @@ def read(node: dcpstream_node.Node, *, patience_s: float = patient(60), **option
 
 
 def while_forgetful(node: dcpstream_node.Node, act: Callable[[], list[Change]], caplog: Any) -> list[Change]:
-    """What a read finds that begins while the node has forgotten its collections, and until it is told them again."""
+    """A read that begins while the node has forgotten its collections, and goes on until they are pushed again."""
     peer = SocketPeer(node.port).open()
     manifest = peer.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value
     node.inject(FORGET, bucket="default")
     found: list[Change] = []
     reader = threading.Thread(target=lambda: found.extend(act()))
     reader.start()
-    wait_until(lambda: "tells version 0" in caplog.text)
+    wait_until(lambda: "has version 0" in caplog.text)
     assert reader.is_alive()
     peer.succeed(Opcode.SET_COLLECTIONS, value=manifest)
     peer.socket.close()
@@ -74,7 +74,7 @@ def test_a_resumed_reader_waits_for_the_manifest_that_it_knows(
     names = {"s.a"} if collections in (["s.a"], ["s.*"]) else {"s.a", "_default._default"}
     expected = sorted((name, f"second{number}") for name in names for number in range(8))
     assert sorted((f"{change.scope}.{change.collection}", change.key.decode()) for change in found) == expected
-    assert len([record for record in caplog.records if "tells version 0" in record.message]) == 1
+    assert len([record for record in caplog.records if "has version 0" in record.message]) == 1
 
 
 def test_a_reader_that_began_now_knows_the_manifest_of_that_time(
@@ -97,7 +97,7 @@ def test_a_reader_that_waits_in_vain_ends_with_an_error(node: dcpstream_node.Nod
     before = store.load()
     fill(node, "second")
     node.inject(FORGET, bucket="default")
-    with pytest.raises(ConnectTimeout, match=rf"{node.port} tells version 0 .* has seen version 2\. .*SET_COLLECTIONS"):
+    with pytest.raises(ConnectTimeout, match=rf"{node.port} has version 0 .* has seen version 2\. .*SET_COLLECTIONS"):
         read(node, store=store, collections=["s.a"], patience_s=0.5)
     assert store.load() == before
 

@@ -49,7 +49,7 @@ def changes(node: Node, **options: object) -> list[tuple[int, int]]:
 
 
 def connections(node: Node) -> int:
-    """How many DCP connections were made so far."""
+    """The number of DCP connections that were made so far."""
     return sum(int(fault["hits"]) for fault in node.faults() if fault.get("opcode") == "DCP_OPEN")
 
 

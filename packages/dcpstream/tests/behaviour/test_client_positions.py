@@ -82,7 +82,7 @@ class World:
 
     @property
     def keys(self) -> set[str]:
-        """What the bucket holds then."""
+        """The documents of the bucket then."""
         return {f"kept {number}" for number in range(KEPT)} | {f"new {number}" for number in range(5)}
 
 

@@ -101,7 +101,7 @@ def test_any_conversation(has_stream: bool, steps: list[object]) -> None:
 
 
 def check(source: MachineProducer) -> None:
-    """What must hold at any time."""
+    """Check the rules that hold at any time."""
     machine = source.machine
     for vbucket in source.replicas.vbuckets.values():
         assert all(before < after for (before, *_), (after, *_) in pairwise(vbucket.rows))

@@ -89,7 +89,7 @@ def script_of(seed: int) -> list[tuple[int, str]]:
 
 
 class Outcome(NamedTuple):
-    """What became of one stream: its rows, how it ended, its events, its position, and the last that was given out."""
+    """The outcome of one stream: its rows, how it ended, its events, its position, and the last that was given out."""
 
     rows: list[int]
     ends: list[str]
@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Heard:
-    """What one connection makes of bytes, by vbucket, and the error that ended it."""
+    """The results of one connection for some bytes, by vbucket, and the error that ended it."""
 
     rows: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     ends: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))

@@ -16,7 +16,7 @@ PURE_VARIABLE = "DCPSTREAM_PURE"
 """The environment variable that turns the kernel off, unless it is empty or "0"."""
 
 INTERFACE = 10
-"""Of the kernel that fits these sources; `native/module.c` has the same number."""
+"""Version of the kernel's interface that fits these sources; `native/module.c` has the same number."""
 
 _log = logging.getLogger(__name__)
 

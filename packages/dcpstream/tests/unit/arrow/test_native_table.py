@@ -51,7 +51,7 @@ def native() -> ModuleType:
 
 
 def plainly(build_it: Callable[[], Any]) -> Any:
-    """What plain Python makes of it."""
+    """The result of plain Python."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "native", None)
         return build_it()

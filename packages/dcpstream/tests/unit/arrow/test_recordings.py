@@ -1,4 +1,4 @@
-"""What a real server sent: both decoders agree on it, and the changes add up to what its documents were."""
+"""Recordings of a real server: both decoders agree on it, and the changes add up to what its documents were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a management port that cannot be used."""
+"""Messages about a management port that cannot be used."""
 
 from __future__ import annotations
 

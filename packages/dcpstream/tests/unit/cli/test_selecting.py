@@ -1,4 +1,4 @@
-"""Which changes are shown."""
+"""The selection of changes that are shown."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_who_begins_at_zero_is_told_only_if_rows_were_given_before() -> None:
 
 @pytest.mark.parametrize(("high_seqno", "is_told"), [(4, False), (6, True), (None, True)])
 def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) -> None:
-    """What an earlier run gave out lies at or below the branch's high seqno of now."""
+    """Rows that an earlier run gave out lie at or below the branch's high seqno of now."""
 
     def answer(frame: object, count: int) -> bytes:
         opaque: int = frame.opaque  # type: ignore[attr-defined]

@@ -45,7 +45,7 @@ stream ids, which our client does not use."""
 
 @dataclass
 class Said:
-    """What the recorded bytes say about one stream, by its opaque.
+    """The recorded facts about one stream, by its opaque.
 
     Attributes:
         status: of the answer to its request.

@@ -1,4 +1,4 @@
-"""Which bytes are JSON."""
+"""Bytes that are JSON, and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which headers Host name the server itself."""
+"""Headers Host that name the server itself, and others."""
 
 from __future__ import annotations
 

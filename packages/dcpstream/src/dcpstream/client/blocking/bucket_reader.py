@@ -113,10 +113,10 @@ class BucketReader:
         """The bucket's scopes and collections, asked now; the default ones if the node knows no others.
 
         Args:
-            least_uid: the version that is known already: if one node tells an older one, all are asked.
+            least_uid: the version that is known already: if one node has an older one, all are asked.
 
         Raises:
-            ConnectTimeout: no node answers in time, or all tell an older version.
+            ConnectTimeout: no node answers in time, or all have an older version.
         """
         question = Question(GetCollectionsManifest())
         try:
@@ -129,8 +129,8 @@ class BucketReader:
         if found.uid < least_uid:
             questions = [Question(GetCollectionsManifest(), node=node) for node in self.map.vbuckets_by_node()]
             self._ask(questions)
-            told = [manifest_of(one.answer) for one in questions if one.answer is not None]
-            found = max((found, *told), key=lambda one: one.uid)
+            manifests = [manifest_of(one.answer) for one in questions if one.answer is not None]
+            found = max((found, *manifests), key=lambda one: one.uid)
         if found.uid < least_uid:
             nodes = ", ".join(str(node) for node in self.map.vbuckets_by_node())
             raise ConnectTimeout(older_manifest(nodes, found.uid, least_uid))
@@ -236,7 +236,7 @@ class BucketReader:
 
         Raises:
             BucketReset: the bucket has another uuid, or gets another one during the read.
-            RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan anew.
+            RollbackRequired: rows of a vbucket were yielded, and then its history was rolled back. Plan again.
             ConnectTimeout, ConnectionLost: a node stays away for `idle_timeout_s`.
             RemoteProtocolError, WireError: a node sends what the protocol does not allow, on five connections.
         """

@@ -17,7 +17,7 @@ from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 ANSWER_TIMEOUT_S = 30.0
-"""Seconds that a node may be silent while it owes answers."""
+"""Seconds that a node may be silent while requests wait for answers."""
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked for in one read."""

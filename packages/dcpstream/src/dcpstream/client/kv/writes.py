@@ -65,7 +65,7 @@ _EXTRAS = struct.Struct(">II")
 
 
 class Durability(IntEnum):
-    """What a node answers only after: a majority of copies has the write in memory, or on disk."""
+    """The condition for the answer to a write: a majority of copies has it in memory, or on disk."""
 
     NONE = 0
     MAJORITY = 1
@@ -105,7 +105,7 @@ class Write(NamedTuple):
 
 
 class OutcomeKind(Enum):
-    """What became of a write that was not simply carried out."""
+    """The kind of outcome of a write that was not simply carried out."""
 
     REPEATED = "repeated"
     """The document was as wanted already; probably an earlier attempt wrote it."""
@@ -115,7 +115,7 @@ class OutcomeKind(Enum):
 
 
 class Outcome(NamedTuple):
-    """What became of a write that was not simply carried out: the kind, the node's status, and its reason."""
+    """The outcome of a write that was not simply carried out: the kind, the node's status, and its reason."""
 
     kind: OutcomeKind
     status: int

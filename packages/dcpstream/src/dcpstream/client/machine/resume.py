@@ -136,7 +136,7 @@ def remember(
 
 
 def _widened(position: StreamOffset, older: int, newer: int) -> StreamOffset:
-    """A position with bounds that are short to write; `older` and `newer` are the seqnos beside it."""
+    """A position with bounds that are short to write; `older` and `newer` are the seqnos next to it."""
     start, end = min(older, position.snapshot_start), position.snapshot_end
     if position.seqno == position.snapshot_start:
         return position  # nothing of its snapshot was read, so that the bounds do not matter to a node

@@ -38,7 +38,8 @@ class PurgeGap(Enum):
     IGNORE = "ignore"
     """Read on from the position, with a warning in the log: deletions may be missing."""
     RECONCILE = "reconcile"
-    """Begin the vbucket anew, as after a rollback to 0: everything that was read of it is void and comes again."""
+    """Read the vbucket again from its beginning, as after a rollback to 0: everything that was read of it is void and
+    comes again."""
 
     def needs_probe(self, rollback_seqno: int, seqno: int) -> bool:
         """Whether to ask the node why it refused a position: for its branch, or for purged deletions.
@@ -57,7 +58,7 @@ class PurgeGap(Enum):
         """
         message = (
             f"vbucket {vbid}: deletions after seqno {seqno} were purged before they were read: what was deleted may "
-            "still be there for this reader. Read the vbucket anew (on_rollback='rewind' with purge_gap='reconcile'), "
+            "still be there for this reader. Read the vbucket again (on_rollback='rewind' with purge_gap='reconcile'), "
             "or accept it (purge_gap='ignore')."
         )
         if self is PurgeGap.FAIL:
@@ -81,7 +82,7 @@ def check_purge_gap(purge_gap: OnPurgeGap | None, *, can_rewind: bool) -> PurgeG
 
 
 def check_rewind_to(rewind_to: RewindTo) -> bool:
-    """Whether a rollback begins the vbucket anew.
+    """Whether a rollback begins the vbucket from 0.
 
     Raises:
         ConfigError: no such choice.

@@ -28,8 +28,8 @@ class VbucketRange:
         end_seqno: the planned end. Rows above it are dropped: they come again in the next range.
         earlier: recorded positions to go back along if `start` is refused, in any order.
         end_vbuuid: the branch on which the end was planned, that is, the newest one when its high seqno was observed.
-            With it a reader can tell an end that is still to come from one that a failover has made void. 0 = the
-            branch of `start`.
+            With it a reader can distinguish an end that is still to come from one that a failover has made void. 0 =
+            the branch of `start`.
         given_vbuuid: the branch on which rows above `start` may have been delivered before: by a run that went
             further than its last record, or by an attempt that failed. If another branch is read, those rows may be
             void, and a RollbackEvent says so. None = the branch of `start`; 0 = no rows were delivered;

@@ -531,7 +531,7 @@ class ProducerConnection:
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
         if refusal.status in _NEEDS_XERROR and not self._has_xerror:
-            self._drop(f"{refusal.status.name}, which a client without extended errors cannot be told")
+            self._drop(f"{refusal.status.name}, which a client without extended errors does not know")
             return
         self._answers.append(refuse(frame, refusal, self._cluster_map))
 

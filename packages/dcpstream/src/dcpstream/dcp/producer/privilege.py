@@ -24,7 +24,7 @@ class Access(Enum):
 
     GRANTED = "granted"
     DENIED = "not granted; the user may know that the place exists"
-    INVISIBLE = "not granted, as no other privilege is; the user is not told that the place exists"
+    INVISIBLE = "not granted, as no other privilege is; the user does not learn that the place exists"
 
 
 class StreamAccess(Protocol):

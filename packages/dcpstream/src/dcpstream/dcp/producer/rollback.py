@@ -68,7 +68,7 @@ Decision = Accept | Rollback | Refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """The facts besides the vbucket's that an answer to STREAM_REQ needs.
+    """The facts other than the vbucket's that an answer to STREAM_REQ needs.
 
     Attributes:
         is_noop_missing: the connection's features need NOOPs, and they are not enabled.

@@ -130,7 +130,7 @@ class ProducerStream:
         last_sent_seqno: seqno of the last message or SEQNO_ADVANCED.
         last_advance_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
         messages_sent: without markers and the end.
-        events_sent: those of them that tell of scopes and collections.
+        events_sent: those of them about scopes and collections.
         prepares_sent: those of them that are prepares.
     """
 
@@ -653,7 +653,7 @@ class ProducerStream:
         return view.high_seqno_of(numbers) <= self.last_read_seqno
 
     def _close_snapshot(self, snapshot: _Snapshot) -> Buffer:
-        """End a snapshot that was read whole; tell the client if its last message was left out."""
+        """End a snapshot that was read whole; send SEQNO_ADVANCED if its last message was left out."""
         end, settings = snapshot.end, self._settings
         has_gap = self.last_sent_seqno < end and self.form.collections and not settings.is_everything_visible
         if snapshot.is_out_of_order:

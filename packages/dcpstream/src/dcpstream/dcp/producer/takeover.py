@@ -94,5 +94,5 @@ class Takeovers:
             if stream.is_before_handover:
                 self._put_off.add(stream.vbid)
                 self._host.put_off_writes(stream.vbid, is_on=True)
-            else:  # it still backfills, or the vbucket is dead: the time begins anew
+            else:  # it still backfills, or the vbucket is dead: the time begins again
                 self._under_way[stream.opaque] = stream, now + self._duration_s

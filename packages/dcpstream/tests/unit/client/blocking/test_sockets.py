@@ -97,7 +97,7 @@ def stream(window: int = 16 * 1024 * 1024) -> Iterator[Stream]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What happens in each pause; a pause without an entry is an error."""
+    """The events in each pause; a pause without an entry is an error."""
     planned: list[Any] = []
     select = selectors.DefaultSelector.select
 

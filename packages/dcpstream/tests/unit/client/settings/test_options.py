@@ -1,4 +1,4 @@
-"""What a user may give to say where, as whom and how secured."""
+"""Options for the address, the user and the security."""
 
 from __future__ import annotations
 

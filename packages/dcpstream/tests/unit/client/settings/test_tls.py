@@ -1,4 +1,4 @@
-"""What is said when a TLS handshake fails, and what a context insists on; whole connections are in tests/behaviour."""
+"""Messages when a TLS handshake fails, and the demands of a context; whole connections are in tests/behaviour."""
 
 from __future__ import annotations
 

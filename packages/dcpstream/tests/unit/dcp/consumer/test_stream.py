@@ -47,7 +47,7 @@ def test_transitions_are_those_of_the_table_and_death_is_for_good():
 
 
 def act(source, event):
-    """What a peer does so that the event happens; whether it must end the connection is for the caller to say."""
+    """Act as a peer so that the event happens; whether it must end the connection is for the caller to say."""
     request = frame_of(Opcode.DCP_STREAM_REQ, opaque=source.opaque)  # also where no answer is due
     if event is StreamEvent.ACCEPTED:
         return source.send_answer(request, value=encode_failover_log(LOG))

@@ -1,4 +1,4 @@
-"""Which answers of a client a producer lives with."""
+"""Answers of a client that a producer accepts, and others."""
 
 import pytest
 

@@ -142,7 +142,7 @@ class _Turn:
 
 
 _HANDLERS: ByMessage[Callable[[DcpSession, Frame, Stream, _Turn], None]] = ByMessage("the client")
-"""A producer's messages on a stream besides rows."""
+"""A producer's messages on a stream other than rows."""
 
 
 class DcpSession:
@@ -282,7 +282,7 @@ class DcpSession:
         """Check the clocks.
 
         Raises:
-            DeadConnection: the node is silent, or owes an answer for too long.
+            DeadConnection: the node is silent, or an answer is overdue.
         """
         if self._silence.is_over(now):
             raise DeadConnection(f"{self.address} has been silent for {self._silence.limit_s:.0f} s, NOOPs included")

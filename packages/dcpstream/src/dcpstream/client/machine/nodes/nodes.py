@@ -44,7 +44,7 @@ from dcpstream.runtime import Random
 from dcpstream.wire.messages.kv import GetClusterConfig
 
 NEXT_SEED_S = 0.5
-"""Seconds after which the next seed is tried beside one that has not answered."""
+"""Seconds after which the next seed is tried while one has not answered."""
 
 CONFIG_POLL_S = 2.5
 """Seconds between two requests for the map while no node pushes it; as in the SDKs."""
@@ -64,7 +64,7 @@ def _is_another_bucket(old: VbucketMap, new: VbucketMap) -> bool:
 def _another_bucket(bucket: str, old_uuid: str, uuid: str) -> BucketReset:
     return BucketReset(
         f"bucket {bucket!r} was deleted and created again (its uuid was {old_uuid} and is {uuid}): positions in it are "
-        "void. Start anew."
+        "void. Start again from the beginning."
     )
 
 
@@ -145,7 +145,7 @@ class Nodes:
             self._try_next_seed(now)
         return self.map
 
-    def _try_next_seed(self, now: float, besides: str = "", *, is_named: bool = False) -> None:
+    def _try_next_seed(self, now: float, other_than: str = "", *, is_named: bool = False) -> None:
         """Connect to a node that has no connection; with `is_named`, only to one that the map names."""
         known = list(self.map.nodes) if self.map is not None else []
         candidates = (known if is_named else [*self.options.seeds, *known])[:MAX_SEEDS_TRIED]
@@ -153,7 +153,7 @@ class Nodes:
         for _ in range(len(candidates)):
             address = candidates[self._next_seed % len(candidates)]
             self._next_seed += 1
-            if str(address) not in {besides, *self._connections} and self._connect(address, now):
+            if str(address) not in {other_than, *self._connections} and self._connect(address, now):
                 break
 
     def received(self, connection: NodeConnection, now: float) -> None:
@@ -185,7 +185,7 @@ class Nodes:
             self._forget_other_seeds(connection)
 
     def _forget_other_seeds(self, answered: NodeConnection) -> None:
-        """Give up attempts at seeds that were started beside the one that answered, unless the map names them."""
+        """Give up attempts at other seeds than the one that answered, unless the map names them."""
         assert self.map is not None
         named = {str(node) for node in self.map.nodes}
         for name, connection in list(self._connections.items()):
@@ -241,7 +241,7 @@ class Nodes:
                 raise _another_bucket(known.bucket, known.uuid, found.uuid)
             self._take_map(found)
         elif found.cluster_uuid != known.cluster_uuid or (not found.cluster_uuid and found.uuid != known.uuid):
-            # A node that began anew counts its versions anew. Positions are then judged by their branches.
+            # A node that began again counts its versions from the start. Positions are then judged by their branches.
             self._take_map(found)
 
     def expect(self, uuid: str) -> None:
@@ -287,8 +287,8 @@ class Nodes:
             failures = max(backoff.failures, self._faults.count(name))
             self.retry_log.retrying(name, error, failures, backoff.retry_at - now, now)
         if self.map is not None and self.any_ready() is None:
-            # No node is left that would tell of a failover of the lost one.
-            self._try_next_seed(now, besides=name)
+            # No node is left that would report a failover of the lost one.
+            self._try_next_seed(now, other_than=name)
 
     def _check_seeds(self) -> None:
         """Give up if the bucket was never reached, and each seed refused it when it was asked last.

@@ -48,7 +48,7 @@ RETRY_STATUSES = ELSEWHERE_STATUSES | frozenset(
     )
 )
 """Statuses that mean "later" or "at another node", on requests that change nothing. After AUTH_STALE the client logs in
-anew, on a new connection."""
+again, on a new connection."""
 
 FINAL_ERRORS = (
     AuthenticationFailed,
@@ -83,10 +83,10 @@ PROTOCOL_PAUSE_S = 0.1
 """Pause after a node has broken the protocol for the first time; it doubles."""
 
 FORGIVEN_AFTER_S = 300.0
-"""Seconds without a fault after which the count begins anew: a stream of months outlives a rare broken frame."""
+"""Seconds without a fault after which the count begins again: a stream of months outlives a rare broken frame."""
 
 PROGRESS_ROWS = 1000
-"""Rows after a fault that are progress, so that the count begins anew; the end of a snapshot is, too. With fewer, a
+"""Rows after a fault that are progress, so that the count begins again; the end of a snapshot is, too. With fewer, a
 node that sends one sound row on each connection would be read for ever, a row at a time."""
 
 RETRY_LOG_S = 10.0

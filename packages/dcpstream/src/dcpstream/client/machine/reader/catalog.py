@@ -4,8 +4,8 @@ For each stream request, the reader compares the newest manifest with the collec
 (`coverage`). It so reports a drop that happened while it was away, even if the history no longer holds the event, and
 it reads a collection that is new to it from that collection's beginning.
 
-A node may know an older manifest than the reader does: it has not been told of the newest one yet, or it has restarted
-and waits for the cluster's manager (a server then tells of the default collection alone, in version 0, and serves all
+A node may know an older manifest than the reader does: it has not got the newest one yet, or it has restarted
+and waits for the cluster's manager (a server then shows the default collection alone, in version 0, and serves all
 data). Such an answer does not count: what it lacks was not dropped. The reader waits for another answer.
 
 Rows may come before their collection has a name here. They wait for a manifest that names it, or for the event of its
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LentMapping(Generic[T]):
-    """A mapping by number that is copied on the first change after it was lent out: what was lent never changes."""
+class SharedMapping(Generic[T]):
+    """A mapping by number that is copied on the first change after it was shared: a shared one never changes."""
 
     def __init__(self) -> None:
         self._items: dict[int, T] = {}
-        self._is_lent = False
+        self._is_shared = False
 
-    def lend(self) -> Mapping[int, T]:
+    def share(self) -> Mapping[int, T]:
         """The items; the same object as long as nothing changes."""
-        self._is_lent = True
+        self._is_shared = True
         return self._items
 
     def get(self, number: int) -> T | None:
@@ -56,8 +56,8 @@ class LentMapping(Generic[T]):
         """Add or replace one item."""
         if self._items.get(number) == item:
             return
-        if self._is_lent:
-            self._items, self._is_lent = dict(self._items), False
+        if self._is_shared:
+            self._items, self._is_shared = dict(self._items), False
         self._items[number] = item
 
 
@@ -103,7 +103,7 @@ class Catalog:
         self.least_uid = 0
         self.older: tuple[str, int] | None = None
         self.unnamed: frozenset[int] = frozenset()
-        self.names: LentMapping[tuple[str, str]] = LentMapping()
+        self.names: SharedMapping[tuple[str, str]] = SharedMapping()
         self._selection = Selection.of(collections)
         self._is_strict = not is_resumed and isinstance(self._selection, Selection)
         self._manifest = Manifest(0, ())
@@ -178,14 +178,14 @@ class Catalog:
 
     def names_of(self, ids: Iterable[int]) -> Mapping[int, tuple[str, str]] | None:
         """The names, if all these collections have one; else None, and they are `unnamed` until they do."""
-        names = self.names.lend()
+        names = self.names.share()
         missing = [number for number in ids if number not in names]
         if missing and self._living:
             newest = max(self._living)
             for number in missing:
                 if number < newest:  # ids rise, so a newer collection is there, and this one is not: it was dropped
                     self.names.put(number, ("", f"0x{number:x}"))
-            names = self.names.lend()
+            names = self.names.share()
             missing = [number for number in missing if number not in names]
         self.unnamed = frozenset(missing)
         return None if missing else names
@@ -252,7 +252,7 @@ class Catalog:
 def older_manifest(nodes: str, uid: int, least_uid: int) -> str:
     """The message for nodes whose newest manifest is older than the one that is known, and what to do."""
     return (
-        f"{nodes} tells version {uid} of the bucket's collections, but this read, or the one that left its positions, "
-        f"has seen version {least_uid}. The node was probably restarted, and the cluster's manager has not told it the "
+        f"{nodes} has version {uid} of the bucket's collections, but this read, or the one that left its positions, "
+        f"has seen version {least_uid}. The node was probably restarted, and the cluster's manager has not sent it the "
         "collections again: see that it does, or push them with SET_COLLECTIONS"
     )

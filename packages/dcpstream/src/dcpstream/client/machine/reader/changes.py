@@ -183,7 +183,7 @@ def changes_of(
 
 _OPS = {opcode: shape.op for (opcode, _), shape in _SHAPES.items()}
 _OPS_IN_ORDER = tuple(_OPS[opcode] for opcode in sorted(_OPS))
-"""Of three adjacent opcodes."""
+"""Operations of three adjacent opcodes."""
 
 
 def native_changes(rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:

@@ -139,13 +139,13 @@ class OpenQueue:
         )
 
     def _wait_for_names(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
-        """Wait while the collections are not known; False if the node owes the answer, as all its vbuckets then wait.
+        """Wait while the collections are not known; False if the node has not answered, as all its vbuckets then wait.
 
         A node that knows an older manifest than the position is asked about the position meanwhile, once. If the bucket
-        was made anew, or its history was rolled back, the position goes back, and what it knows of the collections with
-        it.
+        was created again, or its history was rolled back, the position goes back, and what it knows of the collections
+        with it.
         """
-        vbucket.trouble = self._catalog.complaint() or "the node does not tell its collections"
+        vbucket.trouble = self._catalog.complaint() or "the node does not send its collections"
         if self._catalog.older is None:
             return False
         is_accepted = vbucket.catch_up is not None and vbucket.catch_up.is_allowed

@@ -55,7 +55,7 @@ from dcpstream.client.machine.nodes.retry import (
     STABLE_S,
     pause_s,
 )
-from dcpstream.client.machine.reader.catalog import Catalog, LentMapping
+from dcpstream.client.machine.reader.catalog import Catalog, SharedMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
 from dcpstream.client.machine.reader.read_rules import ReadRules
@@ -147,7 +147,7 @@ class StreamReader(Generic[R]):
         self._catalog = Catalog(
             rules.collections, is_resumed=any(part.start.collections is not None for part in ranges)
         )
-        self._branches: LentMapping[int] = LentMapping()
+        self._branches: SharedMapping[int] = SharedMapping()
         self.failover_logs: dict[int, FailoverLog] = {}
         self._side_requests = SideRequests(self._catalog)
         self._gate = StableGate(nodes) if rules.is_stable else None
@@ -400,7 +400,7 @@ class StreamReader(Generic[R]):
             for vbid in event.offsets:
                 vbucket = self._vbuckets[vbid]
                 vbucket.failures, vbucket.stuck_since, vbucket.trouble = 0, None, ""
-        received = Received(event, connection, self._catalog.names.lend(), self._branches.lend())
+        received = Received(event, connection, self._catalog.names.share(), self._branches.share())
         if self._gate is not None:
             self._gate.hold(received)
             self._gate.poll(now)
@@ -509,7 +509,7 @@ class StreamReader(Generic[R]):
             self._side_requests.want_high_seqno(connection, vbucket, now, is_needed=is_limited)
 
     def _give_up(self, connection: NodeConnection, vbucket: Vbucket, stream: Stream, newest: int, now: float) -> None:
-        """End a range whose start the newest branch does not have: the user plans anew from the start, or lower."""
+        """End a range whose start the newest branch does not have: the user plans again from the start, or lower."""
         assert connection.session is not None
         assert not vbucket.has_rows
         connection.session.close_stream(stream)
@@ -564,7 +564,7 @@ class StreamReader(Generic[R]):
                 context += (
                     f" of the snapshot {snapshot_start}..{snapshot_end} up to {event.stream.requested_end}: the node "
                     "refuses these numbers, whatever it holds. A stored position is damaged or not of this bucket; "
-                    "remove it and read the vbucket anew"
+                    "remove it and read the vbucket again"
                 )
             raise status_error(event.status, opcode=Opcode.DCP_STREAM_REQ, vbid=vbid, context=context)
         if event.status in ELSEWHERE_STATUSES:

@@ -1,4 +1,4 @@
-"""Requests of a reader besides streams: the names of collections, and the high seqno of a vbucket's branch."""
+"""Requests of a reader other than streams: the names of collections, and the high seqno of a vbucket's branch."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class SideRequests:
             return None
         ids = ", ".join(f"0x{number:x}" for number in sorted(self._catalog.unnamed))
         why = self._catalog.complaint() or (
-            f"version {self._catalog.manifest_uid} of the bucket's collections, the newest that a node tells, does not "
-            "have it. See that the cluster's manager has told the nodes their collections, or push them with "
+            f"version {self._catalog.manifest_uid} of the bucket's collections, the newest that a node has, does not "
+            "have it. See that the cluster's manager has sent the nodes their collections, or push them with "
             "SET_COLLECTIONS"
         )
         return ConnectTimeout(f"rows of collection {ids} had no name for {patience_s:g} s: {why}")

@@ -53,7 +53,7 @@ class _Waiting:
         vbuuid: the branch of the rows.
         count: receives with rows of it.
         persisted: node → the seqno up to which it has the branch on disk.
-        asked: nodes that owe an answer.
+        asked: nodes that have not answered yet.
     """
 
     vbuuid: int

@@ -457,7 +457,7 @@ def clustermap_like(opcode: int) -> bytes:
 
 
 START = marker(1, 0, 9) + mutation(1, 1) + mutation(1, 2)
-"""What comes first in the cases below, after the node has accepted the stream with opaque 1."""
+"""The first messages in the cases below, after the node has accepted the stream with opaque 1."""
 
 STREAM_FAULTS = {
     "a seqno again": START + mutation(1, 2),
@@ -635,7 +635,7 @@ def test_messages_of_a_stream_that_was_closed_are_dropped_and_acknowledged(statu
 
 
 def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: bool) -> ManifestEvent:
-    """What an event of a node becomes, in either form."""
+    """The client's event for an event of a node, in either form."""
     stream = open_stream(connection)
     stream.names = Catalog(None)
     frame = encode_stored_event(event, vbid=0, by_seqno=4)

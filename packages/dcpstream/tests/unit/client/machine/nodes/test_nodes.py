@@ -284,7 +284,7 @@ def test_a_bucket_that_was_never_reached_is_refused_when_each_seed_has_answered(
 
 
 def test_a_seed_that_is_away_may_have_the_bucket(nodes: Nodes) -> None:
-    """What one seed refuses is not final while the other has not answered; what each answered last counts."""
+    """A refusal of one seed is not final while the other has not answered; the last answer of each counts."""
     nodes.find_map(0.0)
     (first,) = nodes.to_connect()
     connect(nodes, first, FakeNode(statuses={Opcode.SELECT_BUCKET: Status.KEY_ENOENT}))

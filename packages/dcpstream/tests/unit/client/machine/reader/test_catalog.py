@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.client.machine.reader.catalog import Catalog, Coverage, LentMapping
+from dcpstream.client.machine.reader.catalog import Catalog, Coverage, SharedMapping
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, CollectionName, Manifest, Scope, StreamOffset
 from dcpstream.wire.system_events import CollectionEvent
@@ -13,22 +13,22 @@ MANIFEST = Manifest(3, (Scope(0, "_default", (Collection(0, "_default"), Collect
 
 
 def test_what_was_lent_does_not_change() -> None:
-    catalog, branches = Catalog(None), LentMapping[int]()
+    catalog, branches = Catalog(None), SharedMapping[int]()
     catalog.take_manifest(MANIFEST)
     branches.update({1: 0xA})
-    lent_names, lent_branches = catalog.names.lend(), branches.lend()
+    shared_names, shared_branches = catalog.names.share(), branches.share()
     branches.update({1: 0xB})
     catalog.take_event(CollectionEvent(0, 4, 0, 9, "fleet"))
-    assert (dict(lent_branches), 9 in lent_names) == ({1: 0xA}, False)
-    assert (dict(branches.lend()), catalog.names.lend()[9]) == ({1: 0xB}, ("_default", "fleet"))
+    assert (dict(shared_branches), 9 in shared_names) == ({1: 0xA}, False)
+    assert (dict(branches.share()), catalog.names.share()[9]) == ({1: 0xB}, ("_default", "fleet"))
 
 
 def test_without_a_change_the_same_is_lent_again() -> None:
-    branches = LentMapping[int]()
+    branches = SharedMapping[int]()
     branches.update({1: 0xA})
-    first = branches.lend()
+    first = branches.share()
     branches.update({1: 0xA})
-    assert branches.lend() is first
+    assert branches.share() is first
 
 
 def test_a_new_scope_and_its_collection() -> None:
@@ -37,7 +37,7 @@ def test_a_new_scope_and_its_collection() -> None:
     catalog.take_event(CollectionEvent(3, 4, 11, 0, "inventory"))
     catalog.take_event(CollectionEvent(0, 5, 11, 12, "planes"))
     catalog.take_event(CollectionEvent(0, 6, 99, 13, "lost"))
-    names = catalog.names.lend()
+    names = catalog.names.share()
     assert (names[12], names[13]) == (("inventory", "planes"), ("0x63", "lost"))
 
 

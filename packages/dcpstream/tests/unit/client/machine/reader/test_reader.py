@@ -577,7 +577,7 @@ def test_a_node_that_does_not_tell_its_collections_is_given_up() -> None:
         idle_timeout_s=None,
         statuses={Opcode.GET_COLLECTIONS_MANIFEST: Status.TMPFAIL},
     )
-    with pytest.raises(ConnectTimeout, match="the node does not tell its collections"):
+    with pytest.raises(ConnectTimeout, match="the node does not send its collections"):
         world.run()
     assert sum(len(node.asked(Opcode.GET_COLLECTIONS_MANIFEST)) for node in world.links.values()) < 400
 

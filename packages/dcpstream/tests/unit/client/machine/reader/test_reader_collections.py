@@ -176,7 +176,7 @@ def test_a_new_collection_is_read_up_to_the_position_and_a_cut_goes_on_there() -
 
 
 def test_the_position_after_catching_up_has_the_snapshot_of_what_was_read() -> None:
-    """What the new collection lacks at the position was superseded up to 9: if that is lost, only 0 brings it back."""
+    """Rows that the new collection lacks at the position were superseded up to 9: if those are lost, only 0 helps."""
 
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         end = struct.unpack_from(">Q", frame.extras, 16)[0]

@@ -1,4 +1,4 @@
-"""Which collections are wanted, by name and by id."""
+"""The collections that are wanted, by name and by id."""
 
 from __future__ import annotations
 

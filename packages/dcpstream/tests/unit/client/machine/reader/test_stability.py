@@ -21,7 +21,7 @@ NEW_LOG = FailoverLog.of((0xB, 3), (0xA, 0))
 
 
 class Copies:
-    """What each node says that it has on disk, by port; and which branch it is on."""
+    """The seqnos that each node reports as on disk, by port; and which branch it is on."""
 
     def __init__(self, active: int, replica: int) -> None:
         self.persisted = {11210: active, 11211: replica}
