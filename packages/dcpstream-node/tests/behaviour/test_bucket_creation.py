@@ -20,7 +20,7 @@ from tests.kit.rest import ask
 
 VBUCKETS = 2
 POWER_CUTS = 6
-"""What each step is looked at with: a kill (-1), and so many power cuts, of which the fast tests make two."""
+"""Ends of each step: a kill (-1), and so many power cuts, of which the fast tests make two."""
 CUTS = [0, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (-1, *range(1, POWER_CUTS)))]
 BLANK_TABLES = "CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -49,7 +49,7 @@ def make_blank_tables(file: Path) -> None:
 
 
 def make_unfinished(path: Path, what: str) -> None:
-    """What versions before this one left when they were killed while they made a bucket."""
+    """Files that versions before this one left when they were killed while they made a bucket."""
     path.mkdir()
     (path / "lock").touch()
     if what == "an empty file":

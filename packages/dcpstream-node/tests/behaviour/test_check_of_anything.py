@@ -17,7 +17,7 @@ from dcpstream_node.store import DiskBucketStore
 from tests.kit.peer import SocketPeer
 
 FAST_CHANGES, SLOW_CHANGES = 4, 200
-"""Of each file."""
+"""Changes of each file."""
 
 
 @pytest.fixture(scope="module")

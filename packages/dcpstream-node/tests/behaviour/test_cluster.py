@@ -211,7 +211,7 @@ def test_a_crashed_node_is_failed_over_under_a_client_that_reads(cluster: Cluste
 
 
 def test_a_stale_replica_rolls_clients_back(cluster: Cluster):
-    """What only the failed node had is gone, and a client that has it is told."""
+    """Writes that only the failed node had are gone, and a client that has them gets a rollback."""
     kept = write(cluster, 50)
     cluster.wait_until_drained()
     cluster.pause_replication()

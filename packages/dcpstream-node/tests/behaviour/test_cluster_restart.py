@@ -34,7 +34,7 @@ def cluster_in(path: Path, **options: Any) -> Cluster:
 
 
 def failover_logs(cluster: Cluster) -> list[FailoverLog]:
-    """Of the active copies."""
+    """The failover logs of the active copies."""
     logs = []
     for vbid in range(VBUCKETS):
         with admin(active_of(cluster, vbid)) as connection:

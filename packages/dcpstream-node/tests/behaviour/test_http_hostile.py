@@ -47,7 +47,7 @@ def node() -> Iterator[Node]:
 
 
 def send(node: Node, data: bytes) -> bytes:
-    """What comes back until the node closes, or until the head of an answer is there."""
+    """The bytes that come back until the node closes, or until the head of an answer is there."""
     with socket.create_connection(("127.0.0.1", node.mgmt_port), TIMEOUT_S) as connection:
         answer = b""
         try:

@@ -49,7 +49,7 @@ def make(path: Path, *options: str) -> str:
 
 
 def count_calls(path: Path) -> tuple[Counter[str], Counter[str]]:
-    """Of each call how many there are before the mark, and in all."""
+    """The number of calls by name: before the mark, and in all."""
     before: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for line in make(path, "-e", f"trace=openat,{','.join(CALLS)}").splitlines():

@@ -27,7 +27,7 @@ COMPACT = struct.pack(">QQBBHI", 0, 0, 1, 0, 0, 0)
 
 
 class FaultError(Exception):
-    """What nobody foresaw."""
+    """An error that nobody foresaw."""
 
 
 def host_of(node: Node) -> RunningBuckets:

@@ -217,7 +217,7 @@ def test_only_a_process_can_be_paused():
 
 
 def test_the_manager_is_asked_in_the_parent():
-    """What a member's management port asks its cluster goes through the same pipe, the other way."""
+    """Requests of a member's management port to its cluster go through the same pipe, the other way."""
     from dcpstream_node.process import NodeProcess
 
     asked: list[object] = []

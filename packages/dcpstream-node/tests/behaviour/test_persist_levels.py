@@ -1,4 +1,4 @@
-"""What is acknowledged when: the three `persist` levels, over a socket and through a crash."""
+"""Acknowledged writes and their time: the three `persist` levels, over a socket and through a crash."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def node(tmp_path):
 
 
 class ColdDisk:
-    """What is on disk is not in memory until it was fetched, and fetching waits until it may go on."""
+    """A disk whose history is not in memory until it was fetched, and fetching waits until it may go on."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         assert node.engine is not None

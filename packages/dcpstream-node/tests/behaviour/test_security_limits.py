@@ -1,4 +1,4 @@
-"""What clients may take: each limit reached over real sockets, and others who are not harmed by it."""
+"""Limits of clients: each one reached over real sockets, and others who are not harmed by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both versions of the store promise, case by case."""
+"""Promises of both versions of the store, case by case."""
 
 from __future__ import annotations
 

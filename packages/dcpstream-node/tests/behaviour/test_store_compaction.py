@@ -52,7 +52,7 @@ def churn(store: BucketStore, rounds: int = 12, names: int = 4) -> None:
 
 
 def contents(store: BucketStore) -> dict[int, tuple[int, list[bytes], int]]:
-    """Of each vbucket its high seqno, the newest frames, and how many documents there are."""
+    """The high seqno, the newest frames and the number of documents of each vbucket."""
     return {
         vbid: (log.high_seqno, read_all(log, 0, log.high_seqno), log.item_count) for vbid, log in store.vbuckets.items()
     }

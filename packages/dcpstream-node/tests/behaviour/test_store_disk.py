@@ -1,4 +1,4 @@
-"""What only the disk store promises: restarts, crashes, torn writes, damage, a full disk, threads."""
+"""Promises of the disk store alone: restarts, crashes, torn writes, damage, a full disk, threads."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ class Writer:
         if not self.store.vbuckets:
             fill(self.store)
         self.frames: dict[int, list[bytes]] = {vbid: [] for vbid in range(VBUCKETS)}
-        """Of each vbucket every frame, the one with seqno n at n - 1."""
+        """Every frame of each vbucket, the one with seqno n at n - 1."""
         self.persisted: dict[int, int] = dict.fromkeys(range(VBUCKETS), 0)
         self.certain = dict(self.persisted)
-        """What survives for certain: less than what is persisted, while a failed rollback is in doubt."""
+        """The frames that survive for certain: less than the persisted ones, while a failed rollback is in doubt."""
         self.ever: set[bytes] = set()
         self.failures = 0
 
@@ -220,7 +220,7 @@ def test_a_store_that_could_not_be_made_can_be_made_later(tmp_path: Path) -> Non
 
 
 def test_a_disk_that_lies_about_syncs_is_found_out_where_it_can_be(tmp_path: Path) -> None:
-    """What a lying disk loses within the last commit looks torn; what it loses before is reported."""
+    """A loss of a lying disk within the last commit looks torn; an earlier loss is reported."""
     for seed in range(12):
         path = tmp_path / str(seed)
         disk = FaultyFileSystem(seed)

@@ -91,7 +91,7 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, StoreError | None]:
-    """What a call gave, and which of the store's errors it raised."""
+    """The result of a call, and the store's error that it raised."""
     try:
         return call(), None
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""What is to go on when a part of a store is damaged, cannot be written for a moment, or was rolled back."""
+"""Work that is to go on when a part of a store is damaged, cannot be written for a moment, or was rolled back."""
 
 from __future__ import annotations
 

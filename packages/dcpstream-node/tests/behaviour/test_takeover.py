@@ -93,7 +93,7 @@ class Pair:
             new.set(VBID, b"afterwards", b"x")
 
     def recover(self, after: Callable[[str, Frame], None] = lambda *_: None) -> None:
-        """What a manager does after an attempt that failed: whoever is gone is started; then once more.
+        """Act as a manager after an attempt that failed: start nodes that are gone, then try once more.
 
         Args:
             after: called after each frame of the new attempts; may kill somebody again.
@@ -146,7 +146,7 @@ STEPS = {
 
 
 def killing(pair: Pair, victim: str, is_time: Callable[[str, Frame], bool]) -> Callable[[str, Frame], None]:
-    """What kills the victim once, after the frame for which `is_time(sender, frame)`."""
+    """A function that kills the victim once, after the frame for which `is_time(sender, frame)`."""
     owner = pair.old if victim == "old" else pair.new
 
     def after(sender: str, frame: Frame) -> None:

@@ -130,7 +130,7 @@ class World:
             writer.waiting = key, value
 
     def hear(self) -> None:
-        """What clients were told of their durable writes."""
+        """The answers to clients' durable writes."""
         for writer in self.writers:
             for frame in writer.peer.take():
                 assert writer.waiting is not None
@@ -143,18 +143,18 @@ class World:
                     self.ambiguous += 1
 
     def held_by(self, node: SimulatedNode) -> dict[bytes, bytes | None]:
-        """What GET finds."""
+        """The documents that GET finds."""
         found = {key: node.admin.call(Opcode.GET, vbid=1, key=key) for key in KEYS}
         return {key: frame.value if frame.status == Status.SUCCESS else None for key, frame in found.items()}
 
     @property
     def expected(self) -> dict[bytes, bytes | None]:
-        """What should be there."""
+        """The documents that should be there."""
         return {key: self.documents.get(key) for key in KEYS}
 
 
 def documents_in(frames: list[Frame]) -> dict[bytes, bytes | None]:
-    """What a client makes of a stream's messages; prepares count when they are committed."""
+    """The documents that a client makes of a stream's messages; prepares count when they are committed."""
     found: dict[bytes, bytes | None] = dict.fromkeys(KEYS)
     prepared: dict[bytes, tuple[int, bytes | None]] = {}
     last, is_disk = 0, False

@@ -89,7 +89,7 @@ class Reader:
         return self.ended == StreamEndReason.ROLLBACK
 
     def take(self, frames: list[Frame]) -> None:
-        """What the stream says, checked as it comes."""
+        """Check the messages of the stream as they come."""
         for frame in frames:
             if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
                 marker = message(frame)

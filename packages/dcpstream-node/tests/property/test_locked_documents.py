@@ -30,7 +30,7 @@ CHOICES = ("none", "stored", "lock", "wrong")
 
 @dataclass
 class Document:
-    """What the model knows: the CAS that GET shows while nobody has a lock, and the lock."""
+    """The state of the model: the CAS that GET shows while nobody has a lock, and the lock."""
 
     cas: int = 0
     lock: int = 0

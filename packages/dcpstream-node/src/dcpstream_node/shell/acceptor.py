@@ -1,6 +1,6 @@
 """Accepts connections on a listening socket, plain or encrypted, and hands each over to a protocol of asyncio.
 
-The acceptor knows each socket from its accept until its protocol has been told, so that `stop` leaves none of them
+The acceptor knows each socket from its accept until its protocol has it, so that `stop` leaves none of them
 behind. (The server of asyncio does not: what it has just accepted may reach its protocol after `Server.close`, when the
 owner has closed all connections that it knew.) Handshakes count as connections, and have a time limit.
 """
@@ -64,7 +64,7 @@ class Acceptor:
         self._resume()
 
     async def stop(self) -> None:
-        """Accept no more connections, and drop those in their handshake; all others have been told to their protocols.
+        """Accept no more connections, and drop those in their handshake; the protocols have all others.
 
         Connections that only the system has accepted are reset.
         """

@@ -138,7 +138,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._has_dcp = False
         self._is_sliced = False
         self._timer: asyncio.TimerHandle | None = None
-        self._lent: list[memoryview] = []
+        self._pooled: list[memoryview] = []
         self._gate: FaultGate | None = None
 
     # ---------------------------------------------------------------------------------------------------- transport
@@ -388,16 +388,16 @@ class KvProtocol(asyncio.BufferedProtocol):
         session, transport = self.session, self._transport
         if session is None or transport is None or transport.is_closing():
             return
-        if self._lent:
+        if self._pooled:
             self._give_back(transport)
         room = self.server.pull_bytes if self._can_send else 0 if self._takes_answers(transport) else None
         step = session.send(room)
         if step.output:
             self._write(step.output)
             if self._has_dcp:
-                lent = [piece for piece in step.output if isinstance(piece, memoryview)]
-                if lent:
-                    self._lent += lent
+                pooled = [piece for piece in step.output if isinstance(piece, memoryview)]
+                if pooled:
+                    self._pooled += pooled
                     self._give_back(transport)
         if step.wants is _CLOSE:
             self._close()
@@ -412,8 +412,8 @@ class KvProtocol(asyncio.BufferedProtocol):
     def _give_back(self, transport: asyncio.Transport) -> None:
         """Return the memory of data that was sent; a transport that still has output may refer to it."""
         if not transport.get_write_buffer_size():
-            self.server.engine.buffers.give_back(self._lent)
-            self._lent.clear()
+            self.server.engine.buffers.give_back(self._pooled)
+            self._pooled.clear()
 
     def send_or_drop(self) -> None:
         """As `send`; a fault closes this connection and no other."""

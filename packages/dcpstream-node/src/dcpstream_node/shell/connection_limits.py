@@ -33,7 +33,7 @@ class MemoryBudget:
     """The memory that all connections hold together.
 
     Args:
-        engine: its `output_limit` is lowered while memory is short; its clock tells the time.
+        engine: its `output_limit` is lowered while memory is short; its clock has the time.
 
     Attributes:
         held_bytes: size of unfinished requests.

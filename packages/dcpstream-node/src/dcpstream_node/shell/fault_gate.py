@@ -1,4 +1,4 @@
-"""What passes from a connection to its socket while the node has faults: frames are lost, held, changed or cut here.
+"""The way from a connection to its socket while the node has faults: frames are lost, held, changed or cut here.
 
 Theory of operation. Output is cut into frames, each of which becomes one or several steps: bytes, a pause, a wait for
 the end of a fault, or the end of the connection. Steps are carried out in order, so what comes behind a held frame
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dcpstream_node.engine import Session
 
 SPLIT_AT = 12
-"""Where a frame is split unless the fault says it: in the middle of the header."""
+"""Byte at which a frame is split unless the fault says it: in the middle of the header."""
 SPLIT_PAUSE_S = 0.01
 """Between the pieces of a split frame: enough that they do not leave in one packet."""
 ACKNOWLEDGEMENT_S = 0.01

@@ -1,7 +1,7 @@
 """The limits that protect a node from its clients, each with a name, a default and a reason.
 
 Each limit has a name, a default with its reason, and can be set: `Node(limits=Limits(...))`, `--limit NAME=VALUE`. What
-happens when one is reached stands beside it; it is logged in one line, at most once in ten seconds for each limit.
+happens when one is reached stands with it; it is logged in one line, at most once in ten seconds for each limit.
 """
 
 from __future__ import annotations

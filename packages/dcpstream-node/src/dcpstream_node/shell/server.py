@@ -30,17 +30,17 @@ POLL_S = 0.01
 TURN_S = 0.002
 """Time that DCP connections send, plus one pull, before the loop looks for requests again. With many connections, it
 takes several turns until each has sent."""
-HURRIED_TURN_S = 0.0005
+SHORT_TURN_S = 0.0005
 """The same while a client waits for a commit. Its request, the end of the commit and its answer each wait for a turn,
 so the writer sees its length three times."""
 PULL_BYTES = 1024 * 1024
 """DCP data requested from a session at a time. Smaller pulls are slower, because each send evicts most of the code and
 the index from the CPU's cache."""
-HURRIED_PULL_BYTES = 256 * 1024
+SHORT_TURN_PULL_BYTES = 256 * 1024
 """The same while clients wait for commits, whose turn comes after the pull: a pull takes up to a ms then, not four."""
 SHORT_PULL_BYTES = 64 * 1024
 """The same while memory is short."""
-HURRY_S = 0.1
+SHORT_TURNS_S = 0.1
 """Turns stay short this long after a client began to wait, because one that writes durably will do so again."""
 
 
@@ -91,7 +91,7 @@ class KvServer:
         self._open: set[KvProtocol] = set()
         self._acceptors: list[Acceptor] = []
         self._has_turn = False
-        self._hurried_until = 0.0
+        self._short_until = 0.0
         self.pull_bytes = PULL_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -317,9 +317,9 @@ class KvServer:
                 protocol.send_or_drop()
             else:
                 streaming[session] = None
-        is_hurried = self.is_hurried
-        until = self.loop.time() + (HURRIED_TURN_S if is_hurried else TURN_S)
-        self.pull_bytes = HURRIED_PULL_BYTES if is_hurried else PULL_BYTES
+        has_short_turns = self.has_short_turns
+        until = self.loop.time() + (SHORT_TURN_S if has_short_turns else TURN_S)
+        self.pull_bytes = SHORT_TURN_PULL_BYTES if has_short_turns else PULL_BYTES
         if self.memory.is_short:
             self.pull_bytes = SHORT_PULL_BYTES
         while streaming:
@@ -335,14 +335,14 @@ class KvServer:
             if self.loop.time() >= until:
                 break
 
-    def hurry(self) -> None:
+    def shorten_turns(self) -> None:
         """A client waits for a commit: keep the turns short for a while."""
-        self._hurried_until = self.loop.time() + HURRY_S
+        self._short_until = self.loop.time() + SHORT_TURNS_S
 
     @property
-    def is_hurried(self) -> bool:
+    def has_short_turns(self) -> bool:
         """Whether clients wait for commits, or did a moment ago."""
-        return self.loop.time() < self._hurried_until
+        return self.loop.time() < self._short_until
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(self.limits.sweep_s, self._sweep)

@@ -84,7 +84,7 @@ class TlsSettings:
         if self.client_auth != "none" and self.certificate is not None and self.client_ca is None:
             raise ConfigError("client_ca", "none", "a file of the authorities that sign clients' certificates")
         if self.client_auth == "none" and self.client_ca is not None:
-            raise ConfigError("client_ca", str(self.client_ca), "client_auth optional or mandatory beside it")
+            raise ConfigError("client_ca", str(self.client_ca), "client_auth optional or mandatory with it")
         if self.user_from not in USER_FROM:
             raise ConfigError("user_from", self.user_from, ", ".join(USER_FROM))
         for option, value in (("tls port", self.port), ("tls mgmt_port", self.mgmt_port)):

@@ -150,7 +150,7 @@ class VBucketLog:
         vbid: its number.
         state: its role on this node.
         purge_seqno: the highest seqno of a purged tombstone.
-        incarnation: rises each time the vbucket is created anew; blocks of an older one are void.
+        incarnation: rises each time the vbucket is created again; blocks of an older one are void.
         lock: the bucket's; guards `rows`, `log` and `snapshots`.
         high_seqno: the last seqno, 0 if empty.
         rows: the index.

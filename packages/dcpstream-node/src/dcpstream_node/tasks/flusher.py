@@ -93,7 +93,7 @@ class Flusher:
     def _commit_soon(self) -> None:
         """A client waits: commit now, or right after the commit in progress."""
         self._is_urgent = True
-        self._server.hurry()
+        self._server.shorten_turns()
         self._go_on()
 
     def _timed_out(self) -> None:

@@ -1,4 +1,4 @@
-"""What the help shows of the node is what the node has."""
+"""The defaults in the help are those of the node."""
 
 from __future__ import annotations
 

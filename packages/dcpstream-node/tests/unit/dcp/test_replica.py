@@ -1,4 +1,4 @@
-"""What consumers do to a node's bucket, and what a takeover does to the vbucket that goes."""
+"""Effects of consumers on a node's bucket, and of a takeover on the vbucket that goes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_only_what_is_damaged_is_refused(node, caplog: pytest.LogCaptureFixture)
     for _ in range(3):
         refused = client.get("key2")
         assert refused.status == Status.EINTERNAL
-        assert "its log tells which" in json.loads(refused.value)["error"]["context"]
+        assert "its log says which" in json.loads(refused.value)["error"]["context"]
     for number in (0, 1, 3, 4):
         assert client.get(f"key{number}").value == b"value %d" % number * 10
     assert len(caplog.records) == 1

@@ -64,7 +64,7 @@ def finish(client: Talker, frames: list[Frame], between: Iterable[Callable[[], o
 
 
 def changes(engine: Engine) -> list[Callable[[], object]]:
-    """What somebody else does meanwhile: read, write a new document, delete one and change one."""
+    """The requests of another client meanwhile: read, write a new document, delete one and change one."""
     other = Talker(engine)
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""Where the vbuckets of a recording stand after its frames."""
+"""The positions of a recording's vbuckets after its frames."""
 
 from __future__ import annotations
 

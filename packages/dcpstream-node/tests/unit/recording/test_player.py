@@ -83,7 +83,7 @@ def test_a_reader_of_the_source_goes_on_at_the_replay(tmp_path: Path, node: dcps
 
 
 def test_a_reader_from_before_the_recording_is_told(tmp_path: Path, node: dcpstream_node.Node) -> None:
-    """What lies between its position and the beginning of the recording is not there."""
+    """Changes between its position and the beginning of the recording are not there."""
     path = tmp_path / "recording"
     with dcpstream_node.Node(vbuckets=1) as source, documents(source) as kv:
         kv.set("key::1", "{}")

@@ -15,7 +15,7 @@ from dcpstream.runtime import SystemClock
 from dcpstream_node.shell.connection import KvProtocol
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.listeners import listen
-from dcpstream_node.shell.server import HURRIED_PULL_BYTES, HURRIED_TURN_S, HURRY_S, PULL_BYTES, TURN_S, KvServer
+from dcpstream_node.shell.server import PULL_BYTES, SHORT_TURN_PULL_BYTES, SHORT_TURN_S, SHORT_TURNS_S, TURN_S, KvServer
 from dcpstream_node.shell.tls import Tls, TlsSettings
 from dcpstream_node.tasks.flusher import Flusher
 from tests.kit.engine import engine_of
@@ -103,7 +103,7 @@ def test_turns_are_short_while_a_client_waits_for_a_commit() -> None:
         machine = Always(spend)
         session.dcp, protocol._has_dcp = machine, True  # type: ignore[assignment]
         found = []
-        for begins_to_wait, passed in ((False, 0.0), (True, 0.0), (False, HURRY_S / 2), (False, HURRY_S)):
+        for begins_to_wait, passed in ((False, 0.0), (True, 0.0), (False, SHORT_TURNS_S / 2), (False, SHORT_TURNS_S)):
             spend(passed)
             if begins_to_wait:
                 flusher = Flusher(server, engine, engine.buckets["default"], 1.0)
@@ -118,11 +118,11 @@ def test_turns_are_short_while_a_client_waits_for_a_commit() -> None:
         protocol.connection_lost(None)
         return found
 
-    calm, hurried, still_hurried, calm_again = asyncio.run(run())
+    calm, hurried, still_short, calm_again = asyncio.run(run())
     assert set(calm) == set(calm_again) == {PULL_BYTES}
-    assert set(hurried) == set(still_hurried) == {HURRIED_PULL_BYTES}
+    assert set(hurried) == set(still_short) == {SHORT_TURN_PULL_BYTES}
     assert len(calm) * PULL_S == pytest.approx(TURN_S, rel=0.3)
-    assert len(hurried) * PULL_S == pytest.approx(HURRIED_TURN_S, rel=0.3)
+    assert len(hurried) * PULL_S == pytest.approx(SHORT_TURN_S, rel=0.3)
 
 
 @pytest.mark.parametrize("turns", range(5))

@@ -1,4 +1,4 @@
-"""Which user a certificate names, which settings cannot be, and when a kept certificate is made anew."""
+"""The user of a certificate, settings that cannot be, and the renewal of a kept certificate."""
 
 from __future__ import annotations
 

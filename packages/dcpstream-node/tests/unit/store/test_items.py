@@ -1,4 +1,4 @@
-"""What is read out of stored frames."""
+"""Reading items from stored frames."""
 
 from __future__ import annotations
 

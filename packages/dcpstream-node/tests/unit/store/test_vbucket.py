@@ -1,4 +1,4 @@
-"""What the index knows of documents without their frames: revisions, expirations, delete times."""
+"""Facts about documents that the index has without their frames: revisions, expirations, delete times."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ class Bucket:
         return len(self.vbuckets)
 
     @property
-    def told_manifest(self) -> Manifest:
-        """The collections that clients are told of."""
+    def shown_manifest(self) -> Manifest:
+        """The collections that clients see."""
         return Manifest.DEFAULT if self.has_forgotten_manifest else self.manifest
 
     @property

@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 def _manifest(session: Session) -> Manifest:
     """The scopes and collections that the user may see."""
     assert session.identity.user is not None, "the command needs a login"
-    return visible_manifest(session.selected.told_manifest, session.identity.user, session.selected.name)
+    return visible_manifest(session.selected.shown_manifest, session.identity.user, session.selected.name)
 
 
 def _check(_session: Session, frame: Frame) -> Fault | None:

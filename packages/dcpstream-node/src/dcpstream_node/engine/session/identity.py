@@ -44,7 +44,7 @@ class Identity:
         self._manifest: Manifest | None = None
 
     def update(self, bucket: Bucket | None) -> None:
-        """Look up the rights anew: after a login, in another bucket, or after a change of roles."""
+        """Look up the rights again: after a login, in another bucket, or after a change of roles."""
         user = self.user
         self.rights = NOTHING
         if user is not None:

@@ -306,7 +306,7 @@ class Session:
             context: reason for the client, if it may know one.
         """
         if status in CLOSES_WITHOUT_XERROR and Feature.XERROR not in self.features:
-            self.close(f"{why}; a client without XERROR cannot be told")
+            self.close(f"{why}; a client without XERROR does not know this status")
             return
         digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
         reference = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
@@ -341,7 +341,7 @@ class Session:
         """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
         if not (self.has_collections or Feature.XERROR in self.features):
             status = Status.EINVAL  # such a client does not know what a collection is
-        uid = f"{self.selected.told_manifest.uid:x}"
+        uid = f"{self.selected.shown_manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
     def _store_failed(self, frame: Frame, error: StoreError) -> None:
@@ -351,7 +351,7 @@ class Session:
         if frame.magic in _RESPONSES:
             self.close("the store failed while an answer was taken")
         else:
-            self.refuse(frame, Status.EINTERNAL, "The node cannot read or write its files; its log tells which")
+            self.refuse(frame, Status.EINTERNAL, "The node cannot read or write its files; its log says which")
 
     def close(self, reason: str) -> None:
         """Close the connection once the output is sent."""
@@ -435,7 +435,7 @@ class Session:
     # ------------------------------------------------------------------------------------------ cluster configuration
 
     def config_to_send(self) -> bytes:
-        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if there is none, or the client was told it."""
+        """The cluster configuration for a NOT_MY_VBUCKET answer; empty if there is none, or the client has it."""
         if not self.engine.has_maps:
             return b""
         version = self.engine.config_version(self.bucket)
@@ -445,7 +445,7 @@ class Session:
         return self.engine.config_json(self.bucket, self.local_host)
 
     def push_config(self) -> None:
-        """Send the cluster configuration, or its version alone, to a client that asked in HELLO to be told of changes.
+        """Send the cluster configuration, or its version alone, to a client that asked in HELLO for notifications.
 
         A version that the client was sent before is not sent again. A session without a bucket gets the node's.
         """
@@ -794,7 +794,7 @@ class Session:
         return _new_tuple(Step, (out, self._wants(wants_turn=wants_turn), 0, self._needed, wake_at))
 
     def _wants(self, *, wants_turn: bool) -> Wants:
-        """What the session waits for after it sent."""
+        """The event that the session waits for after it sent."""
         output = self.output
         if self.close_reason is not None:
             return _EVENT if output.held else _CLOSE

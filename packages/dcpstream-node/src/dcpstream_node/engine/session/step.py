@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Wants(Enum):
-    """What a session waits for."""
+    """The event that a session waits for."""
 
     INPUT = "at least `needed` bytes of input, with the rest that is kept"
     ROOM = "the rest of the input again, as soon as the client takes the answers"
@@ -22,7 +22,7 @@ class Wants(Enum):
 
 
 class Step(NamedTuple):
-    """What the shell does after a call.
+    """The orders of a session to the shell after a call.
 
     Attributes:
         output: bytes to send.

@@ -178,7 +178,7 @@ def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_
 
 
 def test_history_and_limits_are_told_once(tmp_path: Path) -> None:
-    """What no event in the store can tell is no reason to tell it again after each restart."""
+    """Facts that no event in the store can report are no reason to write an event after each restart."""
     node = SimulatedNode(path=tmp_path)
     fruit, veg = collection("fruit", 8, history=True), collection("veg", 0xA, maxTTL=0)
     set_manifest(node, manifest(1, default=[fruit, veg]))

@@ -1,4 +1,4 @@
-"""How much of the superseded versions a bucket keeps, by age."""
+"""The superseded versions that a bucket keeps, by age."""
 
 from __future__ import annotations
 

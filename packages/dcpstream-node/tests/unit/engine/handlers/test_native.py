@@ -40,7 +40,7 @@ def plain_get(key: bytes) -> bytes:
 
 
 def taken(client: Talker, data: bytes) -> int:
-    """How many bytes of some requests the native path answers."""
+    """The number of bytes of some requests that the native path answers."""
     assert answer_plain is not None
     return answer_plain(client.session, data, 0)
 

@@ -226,7 +226,7 @@ def follow(document: Any, path: list[Any]) -> Any:
 
 
 def model(opcode: int, document: Any, path: list[Any], value: Any) -> Any:
-    """What an operation makes of a document, without parents being made."""
+    """The result of an operation on a document, without parents being made."""
     document = copy.deepcopy(document)
     if opcode == UNIQUE and isinstance(value, (list, dict)):
         raise Refused(CANTINSERT)

@@ -1,4 +1,4 @@
-"""Which directories are stores, and which are what a creation left."""
+"""Directories that are stores, and others that a creation left."""
 
 from __future__ import annotations
 

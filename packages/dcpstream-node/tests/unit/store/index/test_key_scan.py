@@ -1,4 +1,4 @@
-"""What a vbucket tells of its keys as a whole: those in a range, and how many there are of which kind."""
+"""Questions about a vbucket's keys as a whole: those in a range, and the number of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What state the blocks of a segment are in."""
+"""The state of the blocks of a segment."""
 
 from __future__ import annotations
 

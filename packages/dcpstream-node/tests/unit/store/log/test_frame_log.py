@@ -1,4 +1,4 @@
-"""Where the bytes of a vbucket are."""
+"""The places of a vbucket's bytes."""
 
 from __future__ import annotations
 
