@@ -110,7 +110,7 @@ class Table:
         ]
 
     def documents(self) -> dict[Place, dict[str, str]]:
-        """What the newest effective rows say; no effective row may be there twice."""
+        """The documents of the newest effective rows; no effective row may be there twice."""
         rows = self.effective()
         assert len({(row["vbucket"], row["seqno"]) for row in rows}) == len(rows), "a row was delivered twice"
         found: dict[Place, dict[str, str]] = {}

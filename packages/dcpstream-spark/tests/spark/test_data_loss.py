@@ -53,7 +53,7 @@ def keys_of(rows: list[dict[str, Any]], held: set[str] | None = None) -> set[str
 
 
 def with_a_gap(node: dcpstream_node.Node, stream: Stream) -> list[dict[str, Any]]:
-    """What the stream read before 5 of 20 documents were deleted and the deletions purged."""
+    """The rows that the stream read before 5 of 20 documents were deleted and the deletions purged."""
     with kv_of(node) as kv:
         kv.set_many((f"k{number}", b"1") for number in range(20))
         rows = stream.step()

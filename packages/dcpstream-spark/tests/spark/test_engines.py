@@ -1,4 +1,4 @@
-"""What every table engine must do, told as stories of batches.
+"""The duties of every table engine, as stories of batches.
 
 Each story is played with and without deaths, with a fold after every batch and with as few folds as possible. After
 every batch `changes` and `live` must be what `tests.kit.tables.Expected` says, and `current` too where it was folded.
@@ -364,7 +364,7 @@ COMMITS_BETWEEN: dict[str, list[Row]] = {
     "a fold": [change("a", 9, "2"), change("b", 10, None)],
     "the fold of a rollback": [rollback(0, 1), change("c", 2, "2")],
 }
-"""What is appended and folded after a reader has looked at one table, and before it looks at the other one."""
+"""Append and fold after a reader has looked at one table, and before it looks at the other one."""
 
 
 def assert_live_between(bench: Bench, engine: TableEngine, between: list[Row], hook: Callable[[Any], Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the source promises on every version of Spark; `make test-spark-matrix` runs these tests on all of them.
+"""Promises of the source on every version of Spark; `make test-spark-matrix` runs these tests on all of them.
 
 A test that needs a feature which a version lacks is skipped there, with the reason.
 """

@@ -127,5 +127,5 @@ def test_a_first_batch_does_not_lose_what_was_planned(node: dcpstream_node.Node)
     stream = Stream(node, collections="shop.a", idleTimeout="1")
     end = stream.plan()
     node.inject("forget_manifest", bucket="default")
-    with pytest.raises(ConnectTimeout, match="tells version 0"):
+    with pytest.raises(ConnectTimeout, match="has version 0"):
         stream.read(end)

@@ -15,12 +15,13 @@ from tests.kit.spark import Bucket
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROLLBACKS = 6
-"""Of each reader. Without rows that are held back, one in six ended the query."""
+"""Rollbacks of each reader. Without rows that are held back, one in six ended the query."""
 
 DOCUMENTS = 12_000
 VALUE = "x" * 200
 CRASH_AFTER_BYTES = 2_000_000
-"""Of about 3.5 MB: more than the windows of both tasks, so they have read void rows."""
+"""Bytes after which the node crashes, of about 3.5 MB: more than the windows of both tasks, so they have read void
+rows."""
 
 _CHILD = """
 import sys

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.spark
 DOCUMENTS = 20_000
 VALUE = "x" * 200
 CRASH_AFTER_BYTES = 3_000_000
-"""Of about 6 MB: far more than the windows of both tasks, so rows of them were given to Spark before."""
+"""Bytes after which the node crashes, of about 6 MB: far more than the windows of both tasks, so rows of them were
+given to Spark before."""
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch
 
 @pytest.mark.slow
 def test_an_append_runs_only_the_job_that_writes(spark: SparkSession, bench: SparkBench) -> None:
-    """What the log says of earlier batches was computed after the one before, in another thread."""
+    """The log's state of earlier batches was computed after the one before, in another thread."""
     engine = bench.engine()
     engine.create()
     context = spark.sparkContext

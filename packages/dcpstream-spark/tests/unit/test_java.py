@@ -1,4 +1,4 @@
-"""Which Java runtime Spark gets, and the wrapper around the wheel's."""
+"""The Java runtime that Spark gets, and the wrapper around the wheel's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see of the end of a Python worker. The processes here look like Spark's: `python -m pyspark.…`."""
+"""The end of a Python worker, as users see it. The processes here look like Spark's: `python -m pyspark.…`."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def _entry(text: str, sets: Sequence[CollectionSet]) -> VbucketOffset:
 
 
 def _implied_begin(earlier: Sequence[StreamOffset]) -> StreamOffset:
-    """Where a batch began after a rollback, if nothing else is written: the newest recorded position."""
+    """The beginning of a batch after a rollback, if nothing else is written: the newest recorded position."""
     return earlier[0] if earlier else StreamOffset.ZERO
 
 

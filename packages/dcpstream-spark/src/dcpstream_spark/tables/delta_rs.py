@@ -1,8 +1,8 @@
 """The engine for one machine: Delta tables in a local directory, written with delta-rs, without Spark.
 
 A batch passes through the driver's memory, and so do the tail of `changes` at a fold and the history of the keys that a
-rollback touches. A batch that is appended while a fold runs needs memory besides the fold. Every call opens the tables
-anew, so that calls of several threads share nothing.
+rollback touches. A batch that is appended while a fold runs needs memory in addition to the fold's. Every call opens
+the tables again, so that calls of several threads share nothing.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Table:
 
     @staticmethod
     def transaction(app: str, batch_id: int) -> CommitProperties:
-        """What a commit carries."""
+        """The properties of a commit: the writer and the batch as a transaction."""
         return CommitProperties(app_transactions=[Transaction(app, batch_id)])
 
 
@@ -171,7 +171,7 @@ class _Version:
         return _query(after, newest, bounds)
 
     def summary(self, batch_id: int) -> BatchSummary:
-        """What a batch of `changes` holds."""
+        """The content of a batch of `changes`."""
         rows = self.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
         return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
 
@@ -214,7 +214,7 @@ class DeltaRsEngine:
         self._types: DocumentTypes | None = None
 
     def typed_columns(self) -> pa.Schema | None:
-        """The columns of `current` beside CURRENT_COLUMNS, as the table's log tells them; None without a table."""
+        """The columns of `current` other than CURRENT_COLUMNS, from the table's log; None without a table."""
         if not self.current.exists:
             return None
         schema = pa.schema(self.current.open().schema())
@@ -226,7 +226,7 @@ class DeltaRsEngine:
         self.current.schema = pa.schema([*self._untyped, *([] if types is None else types.columns)])
 
     def retype(self, app: str | None, *, from_changes: bool) -> None:
-        """Make `current` anew with the columns of `use`, in one commit."""
+        """Write `current` again with the columns of `use`, in one commit."""
         upto = None if app is None else self.folded(app)
 
         def parts() -> Iterator[pa.Table]:
@@ -236,7 +236,7 @@ class DeltaRsEngine:
 
         schema = self.current.schema
         if self._types is not None and self._types.mode == "FAILFAST":
-            # Inside the generator below delta-rs would tell the error in words of its own.
+            # Inside the generator below delta-rs would report the error in words of its own.
             for part in parts():
                 self._typed(part)
         rows = (
@@ -295,7 +295,7 @@ class DeltaRsEngine:
         return map(kept, self.current.version().files().to_batches(columns=untyped.names))
 
     def state(self) -> TableState:
-        """What exists."""
+        """The tables that exist."""
         tables = [table for table in (self.changes, self.current) if table.exists]
         return TableState(
             has_changes=self.changes in tables,
@@ -338,7 +338,7 @@ class DeltaRsEngine:
         return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
 
     def summary(self, batch_id: int) -> BatchSummary:
-        """What a batch of `changes` holds."""
+        """The content of a batch of `changes`."""
         return self.changes.version().summary(batch_id)
 
     def tail_rows(self, after: int | None) -> int:

@@ -105,7 +105,7 @@ class FoldQuery:
         return f"WITH {self._common()} SELECT {names} FROM judged WHERE {IS_UNFIT}"
 
     def retyped(self) -> str:
-        """The rows of `current` with the typed columns computed anew, as `newest` has them."""
+        """The rows of `current` with the typed columns computed again, as `newest` has them."""
         marks = ", ".join(f"false AS {name}" for name in MERGE_MARKS)
         rows = f"SELECT {_names(self.carried)}, {marks} FROM {self.current}"
         return f"WITH decided AS ({rows}), {self._typed()} SELECT {_names(self._deciding)} FROM newest"

@@ -13,7 +13,7 @@ hold in the commits themselves, so a process may die between any two commits of 
 - A job that fails is logged at once. Its error is raised in the next batch, which ends the query: as it is if it is one
   of ours, else as FoldFailed. What the tables hold is then asked of the tables.
 
-With `is_beside=False` every job runs at once in the thread that asks for it, and its errors are raised there.
+With `is_parallel=False` every job runs at once in the thread that asks for it, and its errors are raised there.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from dcpstream_spark.tables.progress import RollbackReport
 
 FOLD_SHARE = 0.1
 """Share of `current` that the tail may reach before it is folded. A fold costs about one pass over `current`, so each
-change pays for ten rows of it at most, however large the table is."""
+change costs a pass over ten rows at most, however large the table is."""
 
 TAIL_LIMIT = 4
-"""Due sizes that the tail may reach while a fold runs; then the batch waits. Readers of `live` pay for the tail, and
+"""Due sizes that the tail may reach while a fold runs; then the batch waits. Readers of `live` process the tail, and
 the next fold reads it. With less, a fold that is slow once would stop the stream."""
 
-RETAIN_HOURS_BESIDE = 1.0
-"""Retention from which maintenance runs beside the batches. It removes files that no version uses, and the files of a
-batch that is being appended are such files: none of them may be that old. With a shorter retention the batch waits."""
+RETAIN_HOURS_PARALLEL = 1.0
+"""Retention from which maintenance runs while batches are written. It removes files that no version uses, and the files
+of a batch that is being appended are such files: none of them may be that old. With a shorter retention the batch
+waits."""
 
 REASON_CHARACTERS = 300
 """Length of a failure's reason; the log has all of it."""
@@ -54,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Held:
-    """What the tables hold, as far as one writer knows.
+    """The content of the tables, as far as one writer knows.
 
     Attributes:
         app: the writer.
@@ -80,7 +81,7 @@ class Folder:
         engine: of the tables.
         share: see `FOLD_SHARE`.
         rows_min: rows of the tail that are not folded yet, however small `current` is.
-        is_beside: whether jobs run in a thread of the folder's own.
+        is_parallel: whether jobs run in a thread of the folder's own.
         on_fold: called after each fold, in the thread that folded.
         verify: called before each job; raises if the tables are another process's now.
         clock: for the times in reports.
@@ -92,7 +93,7 @@ class Folder:
         *,
         share: float,
         rows_min: int,
-        is_beside: bool,
+        is_parallel: bool,
         on_fold: Callable[[FoldReport], None],
         verify: Callable[[], None],
         clock: Clock,
@@ -100,7 +101,7 @@ class Folder:
         self._engine = engine
         self._share = share
         self._rows_min = rows_min
-        self._is_beside = is_beside
+        self._is_parallel = is_parallel
         self._on_fold = on_fold
         self._verify = verify
         self._clock = clock
@@ -130,7 +131,7 @@ class Folder:
         return _runs(self._fold) or _runs(self._maintenance)
 
     def held(self, app: str) -> Held:
-        """What the tables hold; asked of them at the start and after an error.
+        """The content of the tables; read from them at the start and after an error.
 
         Raises:
             FoldFailed: a job has failed.
@@ -184,14 +185,14 @@ class Folder:
     def maintain(self, retain_hours: float) -> Future[None]:
         """Join small files, and remove files that only versions older than `retain_hours` use.
 
-        Does not begin anew while an earlier maintenance runs or waits.
+        Does not begin again while an earlier maintenance runs or waits.
 
         Raises:
             FoldFailed: a job that this one had to wait for has failed.
         """
         if self._maintenance is None or not _runs(self._maintenance):
             job = functools.partial(self._maintain, retain_hours)
-            if retain_hours < RETAIN_HOURS_BESIDE:
+            if retain_hours < RETAIN_HOURS_PARALLEL:
                 self.settle()
                 self._maintenance = _at_once(job)
             else:
@@ -203,7 +204,7 @@ class Folder:
         self._engine.maintain(retain_hours)
 
     def result(self, job: Future[_T]) -> _T:
-        """What came of a job, once it has ended.
+        """The result of a job, once it has ended.
 
         Raises:
             FoldFailed: it has failed.
@@ -230,7 +231,7 @@ class Folder:
         wait(jobs)
 
     def reset(self) -> None:
-        """Begin anew: wait for the jobs, and forget what is known and what has failed."""
+        """Reset: wait for the jobs, and forget what is known and what has failed."""
         self.wait()
         self._held = self._failure = None
 
@@ -267,13 +268,13 @@ class Folder:
 
     def _given(self, job: Callable[[], _T], what: str) -> Future[_T]:
         """Have the thread do a job after those that it was given before; or do it at once."""
-        if not self._is_beside:
+        if not self._is_parallel:
             return _at_once(job)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dcpstream-fold")
-        return self._executor.submit(self._beside, job, what)
+        return self._executor.submit(self._in_thread, job, what)
 
-    def _beside(self, job: Callable[[], _T], what: str) -> _T:
+    def _in_thread(self, job: Callable[[], _T], what: str) -> _T:
         """Do a job in the folder's thread, unless one has failed before."""
         if self._failure is not None:
             raise self._failure

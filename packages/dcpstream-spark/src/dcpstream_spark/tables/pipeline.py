@@ -179,7 +179,7 @@ class Pipeline:
             engine,
             share=fold_share,
             rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
-            is_beside=folds_in_background,
+            is_parallel=folds_in_background,
             on_fold=self._report_fold,
             verify=self._lease.verify,
             clock=self._clock,

@@ -18,7 +18,7 @@ BATCH_ID = "_batch_id"
 """Column of `changes`: the micro-batch of the row, by which the rows of a batch can be found again."""
 
 PLACE_COLUMNS = ("vbucket", "seqno", BATCH_ID)
-"""Columns that tell a data row of `changes` from every other."""
+"""Columns that distinguish a data row of `changes` from every other."""
 
 DOCUMENT_KEY = ("scope", "collection", "key")
 """Columns that name a document: one key may occur in several collections."""

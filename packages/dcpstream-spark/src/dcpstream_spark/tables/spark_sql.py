@@ -6,9 +6,9 @@ both tables, see `fold_sql`.
 
 All statements run in sessions of the engine's own, copies of the user's. Their settings, and the identifiers of their
 transactions, do not reach what else the user runs. Folds and maintenance have one for themselves, because they may run
-beside the batches: their settings, temporary views and transactions are not those of an append. Their jobs are in a
-scheduler pool of their own, so that in a session with `spark.scheduler.mode=FAIR` the tasks of a batch get the next
-free core.
+at the same time as the batches: their settings, temporary views and transactions are not those of an append. Their jobs
+are in a scheduler pool of their own, so that in a session with `spark.scheduler.mode=FAIR` the tasks of a batch get the
+next free core.
 """
 
 # ruff: noqa: S608 - tables are named as their owner wrote them
@@ -53,8 +53,8 @@ APPEND_SETTINGS = {
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.openCostInBytes": "0",
 }
-"""Of the session of a batch, which reads no files and has no shuffle to adapt. Before each append Delta reads its log
-in it: a few small files, in one job instead of three, and with few tasks."""
+"""Settings of the session of a batch, which reads no files and has no shuffle to adapt. Before each append Delta reads
+its log in it: a few small files, in one job instead of three, and with few tasks."""
 
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
@@ -106,7 +106,7 @@ class SparkSqlEngine:
         self._types: DocumentTypes | None = None
 
     def state(self) -> TableState:
-        """What exists."""
+        """The tables that exist."""
         found = [table for table in (self.changes, self.current) if self._format.exists(self._session, table)]
         return TableState(
             has_changes=self.changes in found,
@@ -115,7 +115,7 @@ class SparkSqlEngine:
         )
 
     def typed_columns(self) -> pa.Schema | None:
-        """The columns of `current` beside CURRENT_COLUMNS, as the table tells them; None without a table."""
+        """The columns of `current` other than CURRENT_COLUMNS, from the table; None without a table."""
         from dcpstream_spark.source.schema import arrow_type
 
         if not self._format.exists(self._session, self.current):
@@ -128,7 +128,7 @@ class SparkSqlEngine:
         self._types = types
 
     def retype(self, app: str | None, *, from_changes: bool) -> None:
-        """Make `current` anew with the columns of `use`, in one commit."""
+        """Write `current` again with the columns of `use`, in one commit."""
         upto = None if app is None else self.folded(app)
         query = self._query(None, upto, {})
         if from_changes and upto is not None:
@@ -194,11 +194,11 @@ class SparkSqlEngine:
         try:
             self._format.look_ahead(session, self.changes)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
-            # The next append does the same, and tells what is wrong. Spark may just have been stopped.
+            # The next append does the same, and reports what is wrong. Spark may just have been stopped.
             _log.debug("%s: no look at the log before the next batch: %s", self.changes.sql, error)
 
     def summary(self, batch_id: int) -> BatchSummary:
-        """What a batch of `changes` holds."""
+        """The content of a batch of `changes`."""
         from pyspark.sql import functions as f
 
         found = self._session.table(self.changes.sql).where(f.col(BATCH_ID) == batch_id).agg(*_facts_of_batch())
@@ -425,7 +425,7 @@ def _facts_of_batch() -> list[Column]:
 
 
 def _observed(observation: Observation) -> dict[str, Any] | None:
-    """The metrics of a write that has ended; None if Spark does not tell them.
+    """The metrics of a write that has ended; None if Spark does not report them.
 
     They come through Spark's queue of events, which drops events when it is full.
     """

@@ -25,7 +25,7 @@ class FakeSession:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `compare` was called with."""
+    """The arguments that `compare` was called with."""
     seen: dict[str, Any] = {"report": DIFFERENT}
 
     def compare(spark: Any, table: Any, options: Any, **more: Any) -> ComparisonReport:

@@ -1,4 +1,4 @@
-"""What a filter lets a batch ask for."""
+"""Requests of a batch with a filter."""
 
 from __future__ import annotations
 

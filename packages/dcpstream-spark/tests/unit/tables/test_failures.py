@@ -1,4 +1,4 @@
-"""Which failures of a query come again."""
+"""Failures of a query that come again, and others."""
 
 from __future__ import annotations
 

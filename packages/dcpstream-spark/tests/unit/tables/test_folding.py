@@ -169,7 +169,7 @@ class World:
 
 
 class Outcome:
-    """What comes of work in another thread."""
+    """The results of work in another thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.value: Any = None
@@ -376,7 +376,7 @@ def test_jobs_after_a_failed_one_do_not_run(world: World) -> None:
 
 
 def test_a_batch_that_died_while_a_fold_runs_is_replayed_after_the_fold(world: World) -> None:
-    """What `current` holds is known only when the fold has ended."""
+    """The content of `current` is known only when the fold has ended."""
     world.engine.before.close()
     world.apply(0, *two(1))
     world.engine.before.await_()

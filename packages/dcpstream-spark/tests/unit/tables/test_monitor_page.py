@@ -1,4 +1,4 @@
-"""What the monitor's pages show of a pipeline, and that they claim nothing that is not known."""
+"""The monitor's pages about a pipeline, and that they claim nothing that is not known."""
 
 from __future__ import annotations
 

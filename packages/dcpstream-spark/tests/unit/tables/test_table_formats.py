@@ -1,4 +1,4 @@
-"""What a commit did, as the table formats tell it."""
+"""The result of a commit, as the table formats report it."""
 
 from __future__ import annotations
 
