@@ -9,6 +9,7 @@ the modules and gives breaches, and an entry of `LAWS`.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -312,9 +313,57 @@ def _is_polling(node: ast.AST, module: Module) -> bool:
     return False
 
 
+# -------------------------------------------------------------------------------------------------------------- words
+
+QUESTIONS = ("How", "Of", "What", "Where", "Which")
+"""Words that no docstring begins with: it begins with the noun or the verb that it is about."""
+FOREIGN_WORDS = re.compile(
+    "anew|besides?|fenc(e|es|ed|ing)|hurr(y|ies|ied|ying)|len(d|ds|t|ding)|mend(s|ed|ing)?|ow(e|es|ed|ing)|pa(y|ys|id|ying)"
+    "|starv(e|es|ed|ing)|tell(s|ing)?|told"
+)
+"""Words that the field does not use for what its programs do: they report, repair, isolate, hasten and allocate."""
+_PARTS = re.compile("[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def docstrings_name_their_subject(found: Sequence[Module]) -> Iterator[Breach]:
+    """No docstring begins with one of `QUESTIONS`, also none after a constant."""
+    for module in found:
+        for node in module.nodes:
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))) if (word := _first_word(text)) in QUESTIONS:
+                    advice = f"begin with the noun or the verb, not with {word!r}"
+                    yield Breach(module.path, node.lineno, advice)
+
+
+def _first_word(text: str) -> str:
+    return "".join(text.split(maxsplit=1)[:1])
+
+
+def identifiers_use_the_terms(found: Sequence[Module]) -> Iterator[Breach]:
+    """No class, function, parameter, variable or attribute is named with one of `FOREIGN_WORDS`."""
+    for module in found:
+        for node in module.nodes:
+            for part in _PARTS.findall(_defined(node)):
+                if FOREIGN_WORDS.fullmatch(part.lower()):
+                    advice = f"{_defined(node)}: {part!r} is no term of the field; use report, send, repair, isolate, …"
+                    yield Breach(module.path, getattr(node, "lineno", 0), advice)
+
+
+def _defined(node: ast.AST) -> str:
+    """The name that a node defines; empty if it defines none."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+    return ""
+
+
 # --------------------------------------------------------------------------------------------------------------- main
 
 LAWS: tuple[Law, ...] = (
+    docstrings_name_their_subject,
+    identifiers_use_the_terms,
     opcodes_are_listed_in_wire,
     functions_have_few_parameters,
     machines_are_not_polled,

@@ -158,6 +158,36 @@ def test_a_question_that_is_only_asked_in_a_loop(tmp_path: Path) -> None:
     assert found == [("session", 4)]
 
 
+def test_a_docstring_begins_with_its_subject(tmp_path: Path) -> None:
+    text = '''
+        """What the module is for."""
+        LIMIT = 3
+        """Of a bucket."""
+        WIDTH = 4
+        """Whether it is wide; of no use."""
+        class A:
+            """Offsets, one a row."""
+            def f(self):
+                """
+                Which row it is.
+                """
+                return "How many?"
+    '''
+    law = laws.docstrings_name_their_subject
+    assert breaches(tmp_path, law, {"dcpstream_node/a": text}) == [("a", 2), ("a", 4), ("a", 10)]
+
+
+def test_names_are_terms_of_the_field(tmp_path: Path) -> None:
+    text = """
+        class LentMapping:
+            def tell_nodes(self, hurry): self._owed = file.tell(); anewValue = [storyteller for storyteller in range(3)]
+        FENCE_S = payload = besideways = 1.0
+    """
+    law = laws.identifiers_use_the_terms
+    found = breaches(tmp_path, law, {"dcpstream_node/a": text})
+    assert sorted(found) == [("a", 2), ("a", 3), ("a", 3), ("a", 3), ("a", 3), ("a", 4)]
+
+
 def test_the_machines_are_packages_of_the_source() -> None:
     names = {module.name for module in laws.modules()}
     assert {*laws.MACHINES, laws.WIRE, laws.MESSAGES, *(door.rpartition(".")[0] for door in laws.FRONT_DOORS)} <= names
