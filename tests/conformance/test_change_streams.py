@@ -41,7 +41,7 @@ def producer(node: SimulatedNode) -> Peer:
 
 
 def to_disk(node: SimulatedNode) -> None:
-    """What is there counts as being on disk from now on."""
+    """Count the present rows as on disk from now on."""
     for vbucket in node.bucket.vbuckets:
         assert vbucket is not None
         vbucket.close_checkpoint()

@@ -41,7 +41,7 @@ def with_ids(node: SimulatedNode, *ids: int) -> Peer:
 
 
 def acknowledged(peer: Peer) -> list[Frame]:
-    """What comes through a small window that is opened again and again."""
+    """The messages through a small window that is opened again and again."""
     return [frame for _ in range(20) for frame in peer.buffer_ack(1000)]
 
 

@@ -27,7 +27,7 @@ SWITCHES = {
 
 
 def setting(node: SimulatedNode, name: str) -> str:
-    """What the stats say of the connection `reader`."""
+    """The stats of the connection `reader`."""
     stats = node.stats("dcp")
     if name == "max_buffer_bytes" and stats["eq_dcpq:reader:flow_control"] == "disabled":
         return "0"  # without a limit there is no such name

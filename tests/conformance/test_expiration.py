@@ -22,7 +22,7 @@ WITH_TIMES = OpenFlag.INCLUDE_DELETE_TIMES
 def changes(
     node: SimulatedNode, flags: int = WITH_TIMES, controls: tuple[tuple[bytes, bytes], ...] = (ENABLE,)
 ) -> list[Frame]:
-    """What a new producer connection gets of vbucket 1, without markers."""
+    """The messages that a new producer connection gets of vbucket 1, without markers."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER, controls=controls)
     wanted = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
     return [frame for frame in peer.stream(1) if frame.is_request and frame.opcode in wanted]

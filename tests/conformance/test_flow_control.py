@@ -229,7 +229,7 @@ def test_a_stream_id_counts() -> None:
 
 
 def acknowledged(data: bytes) -> int:
-    """How many bytes our client acknowledges for what it received."""
+    """The number of bytes that our client acknowledges for what it received."""
     client = client_of_streams(buffer_bytes=1, out_of_order=True)
     stream = client.stream(end=1 << 60)
     value = (0xA).to_bytes(8, "big") + bytes(8)
@@ -352,7 +352,7 @@ def replica() -> tuple[SimulatedNode, ScriptedProducer]:
 
 
 def acks(source: ScriptedProducer) -> list[int]:
-    """What the node has acknowledged since the last look."""
+    """The bytes that the node has acknowledged since the last look."""
     return [int.from_bytes(frame.extras, "big") for frame in of(source.peer.take(), Opcode.DCP_BUFFER_ACK)]
 
 

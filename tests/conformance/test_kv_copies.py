@@ -34,7 +34,7 @@ def source(node: SimulatedNode) -> ScriptedProducer:
 
 
 def reported(node: SimulatedNode, vbid: int = 1) -> int:
-    """What GET_ALL_VB_SEQNOS says of a vbucket."""
+    """The seqno of a vbucket in GET_ALL_VB_SEQNOS."""
     answer = node.admin.call(Opcode.GET_ALL_VB_SEQNOS)
     assert answer.status == 0
     return dict(struct.iter_unpack(">HQ", answer.value))[vbid]

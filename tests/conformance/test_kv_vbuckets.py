@@ -27,7 +27,7 @@ def set_vbucket(node: SimulatedNode, vbid: int = 1, **fields: Any) -> int | None
 
 
 def state_of(node: SimulatedNode, vbid: int = 1) -> int:
-    """What GET_VBUCKET says; 0 if there is no copy."""
+    """The state from GET_VBUCKET; 0 if there is no copy."""
     answer = node.admin.call(Opcode.GET_VBUCKET, vbid=vbid)
     if answer.status:
         assert answer.status == Status.NOT_MY_VBUCKET

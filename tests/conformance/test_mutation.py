@@ -166,7 +166,7 @@ def test_without_values() -> None:
 
 
 def of_two_documents(node: SimulatedNode, flags: int, vbid: int = 1) -> list[tuple[object, ...]]:
-    """What a new connection gets of a document and of a deletion in a vbucket, without their times."""
+    """The messages that a new connection gets of a document and of a deletion in a vbucket, without their times."""
     peer = node.producer(f"reader-{len(node.peers)}".encode(), flags | OpenFlag.PRODUCER)
     frames = [frame for frame in peer.stream(vbid) if frame.opcode in (Opcode.DCP_MUTATION, Opcode.DCP_DELETION)]
     return [(frame.opcode, frame.key, frame.extras, frame.value, frame.datatype, frame.cas > 0) for frame in frames]

@@ -16,7 +16,7 @@ CONSUMER, PRODUCER = 0, OpenFlag.PRODUCER
 
 
 def role(peer: Peer) -> str:
-    """What the node's end is: a consumer answers a NOOP, a producer drops the connection."""
+    """The role of the node's end: a consumer answers a NOOP, a producer drops the connection."""
     if of(peer.send(Opcode.DCP_NOOP), Opcode.DCP_NOOP):
         return "consumer"
     return "producer" if peer.closed else "none"

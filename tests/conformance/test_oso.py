@@ -43,7 +43,7 @@ def on_disk() -> SimulatedNode:
 
 
 def position(frames: Iterable[Frame]) -> StreamOffset:
-    """Where a client stands after these messages."""
+    """The position of a client after these messages."""
     tracker = PositionTracker(StreamOffset.ZERO)
     tracker.opened(LOG)
     for frame in frames:

@@ -38,7 +38,7 @@ STRICT = int(StreamFlag.STRICT_VBUUID)
 
 
 def decided(facts: Facts, start: int, vbuuid: int, low: int, high: int, flags: int = 0, **more: int) -> int | None:
-    """Where to roll back to; None if the request is accepted."""
+    """The seqno to roll back to; None if the request is accepted."""
     request = StreamRequest(
         vbid=0, opaque=0, flags=flags, start_seqno=start, end_seqno=MAX_SEQNO, vbuuid=vbuuid,
         snapshot_start=low, snapshot_end=high,

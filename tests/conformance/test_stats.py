@@ -18,7 +18,7 @@ from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, garden, of
 
 
 def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
-    """What GET_ALL_VB_SEQNOS answers, in its order."""
+    """The answer to GET_ALL_VB_SEQNOS, in its order."""
     answer = peer.call(Opcode.GET_ALL_VB_SEQNOS, extras=extras)
     assert answer.status == 0, answer
     return list(struct.iter_unpack(">HQ", answer.value))

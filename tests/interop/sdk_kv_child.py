@@ -1,4 +1,4 @@
-"""What the official Python SDK's key-value calls do with a node, beyond sdk_child.py; a process of its own.
+"""The official Python SDK's key-value calls with a node, beyond sdk_child.py; a process of its own.
 
 Prints one line per finished part; the last line is `OK`.
 """

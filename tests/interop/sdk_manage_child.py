@@ -1,4 +1,4 @@
-"""What the official Python SDK manages on a node: buckets, scopes and collections, users.
+"""The management calls of the official Python SDK with a node: buckets, scopes and collections, users.
 
 Run as a process of its own, because a bad answer can crash the SDK. Prints one line per finished part; the last line is
 `OK`.
@@ -221,7 +221,7 @@ def groups(cluster: Cluster, connection_string: str) -> None:
 
 
 def missing_services(cluster: Cluster) -> None:
-    """What is not there is told at once, as of a cluster whose nodes have the data service alone."""
+    """Missing services are reported at once, as of a cluster whose nodes have the data service alone."""
     expect(ServiceUnavailableException, lambda: list(cluster.query("select 1")))
     expect(ServiceUnavailableException, lambda: list(cluster.bucket("default").default_scope().query("select 1")))
     expect(ServiceUnavailableException, lambda: list(cluster.analytics_query("select 1")))

@@ -1,4 +1,4 @@
-"""What the official Python SDK does with parts of documents; run as a process of its own.
+"""The official Python SDK's calls for parts of documents; run as a process of its own.
 
 Prints one line per finished part; the last line is `OK`.
 """

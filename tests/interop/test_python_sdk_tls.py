@@ -28,7 +28,7 @@ def node() -> Iterator[Node]:
 
 
 def sdk(node: Node, trusted: Path, expected: str, *who: str) -> str:
-    """What the SDK says became of it."""
+    """The outcome that the SDK reports."""
     done = run_program(CHILD, f"{node.tls_connection_string}?tls_verify=peer", str(trusted), expected, *who)
     assert done.stdout, done.stderr
     return done.stdout.splitlines()[-1]

@@ -18,7 +18,7 @@ from lab.interop.building import BUILD_TIMEOUT_S, FETCH_TIMEOUT_S, Missing
 LOGIN = ("Administrator", "password")
 COLLECTIONS = ("_default._default", "shop.orders", "shop.returns")
 DOCUMENTS, REWRITTEN, DELETED = 1000, 300, 100
-"""Of each collection."""
+"""Documents of each collection."""
 DRAIN_TIMEOUT_S = 300
 """After that time the programs of `lab/bench/drains` give up."""
 

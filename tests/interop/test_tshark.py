@@ -62,7 +62,7 @@ class Capture:
 
 
 def decoded(path: Path) -> list[dict[str, str]]:
-    """What tshark finds in each packet."""
+    """The fields that tshark finds in each packet."""
     command = ["tshark", "-r", str(path), "-d", f"tcp.port=={PORT},couchbase", "-T", "fields", "-E", "separator=|"]
     for name in FIELDS:
         command += ["-e", name]

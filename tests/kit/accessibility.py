@@ -1,4 +1,4 @@
-"""What a page must have for people who use a keyboard, a screen reader, a small screen, or have weak eyes.
+"""Rules of a page for people who use a keyboard, a screen reader, a small screen, or have weak eyes.
 
 The rules are those of WCAG 2.1 AA that can be decided by looking at the page in a browser: names, roles, labels, order
 of headings, contrast, and no scrolling sideways.
@@ -112,6 +112,6 @@ _RULES = r"""
 
 
 def complaints(browser: Browser) -> list[str]:
-    """What is wrong with the page that is open; empty if nothing is."""
+    """The errors of the page that is open; empty if there are none."""
     rules = _RULES.replace("LARGE :", f"{CONTRAST_LARGE_MIN} :").replace(": NORMAL)", f": {CONTRAST_MIN})")
     return list(browser.evaluate(rules))

@@ -210,7 +210,7 @@ def browsing() -> Iterator[Browser]:
 
 
 def _page_socket(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the tab of a browser that starts is reached."""
+    """The address of the tab of a browser that starts."""
     found: list[str] = []
 
     def has_begun() -> bool:

@@ -64,7 +64,7 @@ def note_starts(python: Path, notes: Path) -> None:
 
 
 def environment(python: Path, **more: str) -> dict[str, str]:
-    """Of a process of Spark that runs this Python and knows nothing of this project."""
+    """The environment of a process of Spark that runs this Python and knows nothing of this project."""
     ensure_java()
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_DRIVER_PYTHON"}}
     return {**kept, "PYSPARK_PYTHON": str(python), **more}
@@ -112,7 +112,7 @@ def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Itera
 
 
 CONNECT_PORT = 15002
-"""Where the server of Spark Connect listens that Spark starts for a session on this machine. It cannot be chosen:
+"""The port of the server of Spark Connect that Spark starts for a session on this machine. It cannot be chosen:
 clients of such a session know only this one."""
 
 

@@ -172,7 +172,7 @@ class HostileServer:
 
     @property
     def connections(self) -> int:
-        """How many connections were made."""
+        """The number of connections that were made."""
         return self._listener.connections
 
     @property

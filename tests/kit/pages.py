@@ -128,7 +128,7 @@ def _fenced(lines: list[str], page: str) -> Iterator[Block]:
 
 
 def mistake(block: Block) -> str | None:
-    """What is wrong with the comment of a block that is to be run."""
+    """The errors in the comment of a block that is to be run."""
     if not block.kind:
         return None if block.language == "python" else "say in a comment how it is run, or why it is not"
     if block.kind not in KINDS:
@@ -143,7 +143,7 @@ def mistake(block: Block) -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Of programs that pages show: this interpreter, and the package of this repository."""
+    """The environment of programs that pages show: this interpreter, and the package of this repository."""
     path = python_path()
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

@@ -59,7 +59,7 @@ class PacketMaker:
 
 
 def _distance(start: int, end: int) -> int:
-    """How far one sequence number lies ahead of another; negative if it lies behind."""
+    """Distance of one sequence number ahead of another; negative if it lies behind."""
     ahead = (end - start) % _SEQUENCE
     return ahead - _SEQUENCE if ahead >= _SEQUENCE // 2 else ahead
 

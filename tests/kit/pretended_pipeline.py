@@ -29,7 +29,7 @@ class PretendedPipeline:
         self.fold_listeners: list[Callable[[FoldReport], None]] = []
 
     def progress(self) -> PipelineProgress:
-        """What the attributes say."""
+        """The progress that the attributes give."""
         return PipelineProgress(
             batch_id=4, rows=self.rows, rollbacks=2, total_lag=self.lag, tail_rows=77, lag={7: self.lag or 0}
         )

@@ -1,4 +1,4 @@
-"""What the tests of recordings share: nodes, and what a reader finds in them."""
+"""Code that the tests of recordings share: nodes, and what a reader finds in them."""
 
 from __future__ import annotations
 

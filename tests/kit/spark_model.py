@@ -68,7 +68,7 @@ class Copy:
         return sorted(row for row in newest.values() if row[0] > seqno)
 
     def sent_after(self, seqno: int) -> list[Row]:
-        """What a stream from `seqno` sends."""
+        """The rows that a stream from `seqno` sends."""
         rows = self.snapshot_after(seqno, self.high)
         return [row for row in rows if row[2] is not None or row[0] > self.purge_seqno]
 

@@ -229,7 +229,7 @@ def state_of(rows: Sequence[Row]) -> dict[Document, tuple[int, bytes]]:
 
 
 def live_of(pipeline: Pipeline) -> dict[Document, tuple[int, bytes]]:
-    """What a reader of `live` sees."""
+    """The rows that a reader of `live` sees."""
     live: Any = pipeline.live()
     table = live if isinstance(live, pa.Table) else live.toArrow()
     return state_of(table.to_pylist())

@@ -1,4 +1,4 @@
-"""Which silent nodes are failed over without an order, and when; on virtual time."""
+"""Silent nodes that are failed over without an order, and the time of it; on virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hard failover of one of three nodes costs a running query: the seqnos that are read again.
+"""The cost of a hard failover of one of three nodes for a running query: the seqnos that are read again.
 
 The planner and the coordinator are the real ones; the cluster is the model of `tests.kit.spark_model`, with 1,024
 vbuckets. Print the figures with `pytest -s`.

@@ -49,7 +49,7 @@ def test_the_command_of_the_image_is_one_that_the_program_knows() -> None:
 
 
 class Containers:
-    """What a container engine does with the image.
+    """The image in a container engine.
 
     Attributes:
         engine: the command, `docker` or `podman`.

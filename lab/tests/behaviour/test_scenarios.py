@@ -43,7 +43,7 @@ ATTEMPTS_ALONE = 3
 """Further plays of a scenario that differed, one at a time."""
 
 Play = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
-"""What the driver and the comparison said."""
+"""The output of the driver and of the comparison."""
 
 
 def play(prefix: str, directory: Path) -> Play:
@@ -92,7 +92,7 @@ def test_scenario(prefix: str, plays: dict[str, Future[Play]], tmp_path: Path) -
 
 
 def differences(played: Play) -> list[dict[str, Any]]:
-    """What is not as recorded."""
+    """The steps that are not as recorded."""
     ran, compared = played
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (verdict,) = json.loads(compared.stdout)

@@ -1,4 +1,4 @@
-"""Where the picture puts the names of events."""
+"""Tests of the places of events' names in the picture."""
 
 from __future__ import annotations
 
