@@ -3,9 +3,10 @@
     python -m lab.bench.server_turns VBUCKETS DOCUMENTS VALUE_BYTES
 
 It prints its connection string and serves until its standard input ends. Our own node sends long runs of one stream. A
-server goes round over all streams that are ready, and writes in pieces of 4 to 64 KiB; measured with releases 7.2 and
-8.0. The bytes are made once; only the opaques differ between two connections. So the sender takes little of the
-processor while a client is measured.
+server of release 8.0 goes round over all streams that are ready: of 1 M documents in 64 vbuckets, 938,313 runs of a
+stream came. The pieces have 4 to 64 KiB; those of a server depend on how busy it and its client are. The bytes are made
+once; only the opaques differ between two connections. So the sender takes little of the processor while a client is
+measured.
 
 It serves whole streams of all vbuckets, from 0 to the end, and sends when the last of them was asked for.
 """
