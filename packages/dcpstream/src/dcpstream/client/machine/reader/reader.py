@@ -242,8 +242,10 @@ class StreamReader(Generic[R]):
         for vbid, offset in offsets.items():
             vbucket = self._vbuckets[vbid]
             earlier = vbucket.earlier
-            is_many = len(earlier) >= RECORDED_MAX or not offset.seqno
-            vbucket.earlier = spaced(earlier, offset) if is_many else (offset, *earlier)
+            is_next = (earlier[0].seqno if earlier else 0) < offset.seqno
+            # Otherwise some of the earlier ones are of a history that was rolled back.
+            is_plain = is_next and len(earlier) < RECORDED_MAX
+            vbucket.earlier = (offset, *earlier) if is_plain else spaced(earlier, offset)
 
     def step(self, now: float) -> None:
         """Do what can be done now: request streams of waiting vbuckets on nodes that are ready."""

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
-from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
+from dcpstream.client.machine.reader.reader import MOVED_GRACE_S, RECORDED_MAX
 from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketRange
@@ -417,6 +417,18 @@ def test_the_policy_to_rewind_goes_back_after_rows_to_what_was_recorded() -> Non
     world.cut(next(iter(world.links)))
     world.run()
     assert world.out == [2, 4, RollbackEvent(0, 4, 2, 0xA, 0xB, at(2, 0, 2, vbuuid=0xB)), 3, 4, 5, 6]
+
+
+def test_recorded_positions_are_few_and_of_the_history_that_is_read() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], lambda frame, attempt: accepted(frame.opaque))
+    recorded = world.reader._vbuckets[0]
+    for seqno in range(1, 1001):
+        world.reader.record({0: at(seqno, seqno, seqno)})
+        assert len(recorded.earlier) <= RECORDED_MAX
+    world.reader.record({0: at(500, 500, 500, vbuuid=0xB)})
+    assert max(old.seqno for old in recorded.earlier[1:]) < 500
+    world.reader.record({0: at(500, 500, 500, vbuuid=0xB)})
+    assert [old.seqno for old in recorded.earlier].count(500) == 1
 
 
 def test_a_planned_end_on_a_branch_that_ended_below_it_stops_at_what_the_new_one_has() -> None:
