@@ -3,8 +3,8 @@
 `Pipeline` runs a streaming query. Each micro-batch is appended to the table `changes`, and from time to time the new
 rows of `changes` are folded into the table `current`, the documents of the bucket. `engine` says what a pipeline asks
 of the engine that writes the tables, and which rows count; `engines` chooses one. `delta_rs` is the one that needs no
-Spark: `rows` has its rules over Arrow tables, and `effect` finds what some batches mean for the documents. The fields
-of documents become columns by `document_types`, and in SQL by `document_sql`; `evolution` brings a table to another
+Spark: `rows` has its columns, and rows of them as Arrow tables. `fold_sql` has the fold of all engines. The fields of
+documents become columns by `document_types`, and in SQL by `document_sql`; `evolution` brings a table to another
 schema. `location` distinguishes local directories from URLs, `small_files` reads and writes single files there, and a
 `lease` of such files keeps a second process away from the tables; `progress` has the reports. `monitor` serves them
 over HTTP and watches for stalls; `monitor_page` makes its page.
