@@ -97,7 +97,7 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
         except (OSError, ValueError):
             secrets = {}
         options = {**secrets, **options}
-    if "password" not in options and "certificate" not in options:
+    if not options.keys() & {"password", "passwordfile", "passwordfunction", "passwordvariable", "certificate"}:
         raise ConfigError(
             "password",
             None,

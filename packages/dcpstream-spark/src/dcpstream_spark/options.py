@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from dcpstream.client.settings.client_options import (
 )
 from dcpstream.client.settings.connection_string import parse as parse_connection_string
 from dcpstream.client.settings.options import MAX_BATCH_ROWS, access
+from dcpstream.client.settings.passwords import Password, PasswordFile, PasswordFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
@@ -117,7 +119,7 @@ class SourceOptions:
 
     connection_string: str
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: Password = field(default="", repr=False)
     bucket: str
     tls: TlsOptions | None = None
     sasl_mechanism: str | None = None
@@ -171,6 +173,8 @@ class SourceOptions:
             option = _BY_LOWER_NAME.get(lower)
             if option is None:
                 raise unknown_option(name, text, [option.name for option in OPTIONS])
+            if option.attribute in values:  # only the password has several options
+                raise _several(option, given)
             values[option.attribute] = option.read(option.name, text)
         tls = {name: values.pop(name) for name in _TLS_ATTRIBUTES if name in values}
         if tls:
@@ -306,6 +310,12 @@ def _default_for_data_loss(values: dict[str, Any]) -> None:
         raise ConfigError("purgeGap", "ignore", "fail or reconcile", message=message)
 
 
+def _several(option: Option, given: Mapping[str, tuple[str, str]]) -> ConfigError:
+    names = [one.name for one in OPTIONS if one.attribute == option.attribute and one.name.lower() in given]
+    message = f"{' and '.join(names)} are given. Leave only one of them"
+    return ConfigError(names[1], _shown("pass", ""), f"not together with {names[0]}", message=message)
+
+
 def _shown(lower: str, text: str) -> str:
     return "***" if "pass" in lower else text
 
@@ -327,6 +337,24 @@ def _text(name: str, text: str) -> str:
 
 def _secret(name: str, text: str) -> str:
     return text
+
+
+def _password_file(name: str, text: str) -> PasswordFile:
+    return PasswordFile(_text(name, text), name)
+
+
+def _password_function(name: str, text: str) -> PasswordFunction:
+    if not re.fullmatch(r"[\w.]+:\w+", text):
+        raise ConfigError(name, text, "a function as module:function")
+    return PasswordFunction(text, name)
+
+
+def _password_variable(name: str, text: str) -> str:
+    password = os.environ.get(text)
+    if password is None:
+        message = f"{name}: the environment has no variable {text}. Set it where the driver starts"
+        raise ConfigError(name, text, "the name of an environment variable", message=message)
+    return password
 
 
 def _connection_string(name: str, text: str) -> str:
@@ -480,7 +508,26 @@ OPTIONS = (
         is_required=True,
     ),
     Option("username", "username", _text, "a user that may read the bucket by DCP", is_required=True),
-    Option("password", "password", _secret, "the user's password", is_required=True),
+    Option(
+        "password",
+        "password",
+        _secret,
+        "the user's password, unless passwordFile, passwordFunction or passwordVariable gives it",
+        is_required=True,
+    ),
+    Option(
+        "passwordFile",
+        "password",
+        _password_file,
+        "file whose first line is the password, read again for each login; it must be there on every executor",
+    ),
+    Option(
+        "passwordFunction",
+        "password",
+        _password_function,
+        "`module:function` that returns the password, called for each login; every executor must have the module",
+    ),
+    Option("passwordVariable", "password", _password_variable, "the driver's environment variable with the password"),
     Option("bucket", "bucket", _text, "name of the bucket", is_required=True),
     Option(
         "trustCertificate",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
 from dcpstream.arrow import CHANGE_SCHEMA
+from dcpstream.client.settings.passwords import PasswordFile, PasswordFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import OPTIONS, SourceOptions
@@ -53,6 +55,24 @@ def test_the_password_is_not_shown() -> None:
         SourceOptions.parse({**NEEDED, "passwort": "secret"})
     assert "secret" not in str(raised.value)
     assert "password" in str(raised.value)
+
+
+def test_the_password_comes_from_one_of_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: value for name, value in NEEDED.items() if name != "password"}
+    monkeypatch.setenv("WORD", "from the environment")
+    assert SourceOptions.parse({**others, "passwordVariable": "WORD"}).password == "from the environment"
+    assert SourceOptions.parse({**others, "passwordFile": "/a"}).password == PasswordFile("/a", "passwordFile")
+    by_function = SourceOptions.parse({**others, "passwordFunction": "vault:word"})
+    assert by_function.password == PasswordFunction("vault:word", "passwordFunction")
+    assert pickle.loads(pickle.dumps(by_function)) == by_function
+    for given, words in (
+        ({**NEEDED, "passwordFile": "/a"}, "password and passwordFile are given. Leave only one"),
+        ({**others, "passwordVariable": "NOWHERE"}, "no variable NOWHERE"),
+        ({**others, "passwordFunction": "vault"}, "module:function"),
+    ):
+        with pytest.raises(ConfigError, match=words) as raised:
+            SourceOptions.parse(given)
+        assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("missing", sorted(NEEDED))

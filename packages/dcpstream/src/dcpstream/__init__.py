@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ClientOptions,
         FileOffsetStore,
         KvClient,
+        PasswordFile,
         SqliteOffsetStore,
         StreamOptions,
     )
@@ -29,6 +30,7 @@ __all__ = [
     "ClientOptions",
     "FileOffsetStore",
     "KvClient",
+    "PasswordFile",
     "SqliteOffsetStore",
     "StreamOptions",
     "__version__",
@@ -40,6 +42,7 @@ _HOME_OF = {
     "ClientOptions": "dcpstream.client",
     "FileOffsetStore": "dcpstream.client",
     "KvClient": "dcpstream.client",
+    "PasswordFile": "dcpstream.client",
     "SqliteOffsetStore": "dcpstream.client",
     "StreamOptions": "dcpstream.client",
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dcpstream.cli.connection_options import with_options
+from dcpstream.client.settings.passwords import PasswordFile
 from dcpstream.errors import ConfigError
 from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from dcpstream_node.commands import node_defaults
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_PASSWORD_FILE_BYTES = 4096
 _FILE = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
 
@@ -117,7 +117,9 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
             ca_out=given["tls_ca_out"],
         )
     if given["password_file"] is not None:
-        password = _password_in(given["password_file"])
+        path = given["password_file"]
+        warn_of_readers(path, "--password-file")
+        password = PasswordFile(str(path), "--password-file")()
     return {
         "password": password,
         "password_iterations": given["password_iterations"],
@@ -139,19 +141,3 @@ def warn_of_readers(path: Path, option: str) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_mode & 0o077:
             logger.warning("%s: others may read %s, which holds passwords: chmod 600", option, path)
-
-
-def _password_in(path: Path) -> str:
-    """The first line of a file. Errors never quote it."""
-    warn_of_readers(path, "--password-file")
-    try:
-        with path.open(encoding="utf-8") as file:
-            password = file.read(MAX_PASSWORD_FILE_BYTES).partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "not text"
-        message = f"--password-file: {path} cannot be read: {why}"
-        raise ConfigError("--password-file", str(path), "a file that can be read", message=message) from None
-    if not password:
-        message = f"--password-file: the first line of {path} is empty. Write the password there"
-        raise ConfigError("--password-file", str(path), "a file whose first line is the password", message=message)
-    return password

@@ -15,6 +15,7 @@ from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dcpstream.client.settings.passwords import Password
     from dcpstream_spark.tables.comparison import ComparisonReport
 
 _MEANINGS = {
@@ -61,7 +62,7 @@ def compare_command(
     table: str,
     connection_string: str,
     username: str,
-    password: str,
+    password: Password,
     bucket: str,
     table_kind: str,
     collections: str | None,
@@ -86,11 +87,17 @@ def compare_command(
     Exit status: 0 equal, 1 different, 2 and above as for every command.
     """
     exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
+    from dcpstream.client.settings.passwords import current
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables import Pipeline
     from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare
 
-    options = {"connectionString": connection_string, "username": username, "password": password, "bucket": bucket}
+    options = {
+        "connectionString": connection_string,
+        "username": username,
+        "password": current(password),
+        "bucket": bucket,
+    }
     options.update(_pairs("--option", more))
     if collections is not None:
         options["collections"] = collections

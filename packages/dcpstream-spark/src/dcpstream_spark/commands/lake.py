@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -72,7 +71,7 @@ def lake_command(
     from dcpstream_spark.tables.lake import Lake
     from dcpstream_spark.tables.lake_config import read_lake_config
 
-    config = read_lake_config(file, os.environ)
+    config = read_lake_config(file)
     if check:
         text = f"{file}: {len(config.pipelines)} pipelines, no mistake found"
         click.echo(json.dumps({"file": str(file), "pipelines": len(config.pipelines)}) if as_json else text)

@@ -118,12 +118,11 @@ class LakeConfig:
     pipelines: tuple[PipelineConfig, ...]
 
 
-def read_lake_config(file: Path, environment: Mapping[str, str]) -> LakeConfig:
+def read_lake_config(file: Path) -> LakeConfig:
     """Read and check a file.
 
     Args:
         file: in TOML; relative paths in it are relative to its directory.
-        environment: for `passwordVariable`.
 
     Raises:
         LakeConfigError: names every mistake.
@@ -133,14 +132,13 @@ def read_lake_config(file: Path, environment: Mapping[str, str]) -> LakeConfig:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise LakeConfigError(str(file), [f"{file}: {error}"]) from None
-    return _Checker(file, content, environment).check()
+    return _Checker(file, content).check()
 
 
 class _Checker:
-    def __init__(self, file: Path, content: dict[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, content: dict[str, Any]) -> None:
         self._file = file
         self._content = content
-        self._environment = environment
         self._problems: list[str] = []
 
     def check(self) -> LakeConfig:
@@ -187,16 +185,11 @@ class _Checker:
         )
 
     def _source(self, place: _Place, table: Mapping[str, Any]) -> dict[str, str]:
-        """Options of the source as texts, with the password out of the environment."""
+        """Options of the source as texts."""
         options: dict[str, str] = {}
         for name, value in table.items():
             if isinstance(value, dict):
                 self._problem((*place, name), "an option is a text, a number, true, false, or a list of texts")
-            elif name == "passwordVariable":
-                password = self._environment.get(str(value))
-                if password is None:
-                    self._problem((*place, name), f"the environment has no variable {value}")
-                options["password"] = password or ""
             else:
                 options[name] = ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
         return options

@@ -42,10 +42,15 @@ readStable = true
 """
 
 
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hidden")
+
+
 def read(tmp_path: Path, text: str) -> LakeConfig:
     file = tmp_path / "lake.toml"
     file.write_text(text)
-    return read_lake_config(file, {"SECRET": "hidden"})
+    return read_lake_config(file)
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
@@ -65,7 +70,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     assert orders.options == {
         "connectionString": "couchbase://127.0.0.1",
         "username": "reader",
-        "password": "hidden",
+        "passwordVariable": "SECRET",
         "bucket": "shop",
         "collections": "sales.orders,sales.returns",
     }

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from dcpstream.client import Client, KvClient
+    from dcpstream.client.settings.passwords import Password
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
 DEFAULT_USERNAME = "Administrator"
@@ -34,8 +35,26 @@ LOGIN_OPTIONS = (
         default=DEFAULT_PASSWORD,
         help="The variable DCPSTREAM_PASSWORD hides it from `ps`.  [default: password]",
     ),
+    click.option(
+        "--password-file",
+        metavar="FILE",
+        envvar="DCPSTREAM_PASSWORD_FILE",
+        help="File whose first line is the password, instead of --password; read again for each login.",
+    ),
 )
-"""The user in whose name a command asks. The command gets the parameters `username` and `password`."""
+"""The user in whose name a command asks; `password_of` gives the password."""
+
+
+def password_of(values: dict[str, Any]) -> Password:
+    """The password that the options give; takes --password-file out of a command's values."""
+    path = values.pop("password_file")
+    if path is None:
+        return str(values["password"])
+    from dcpstream.client import PasswordFile
+
+    password = PasswordFile(path, "--password-file")
+    password()  # so that a mistake is reported before any work
+    return password
 
 
 _CLUSTER = click.option(
@@ -63,11 +82,12 @@ def connection_string_of(values: dict[str, Any]) -> str:
 def connection_options(command: _F) -> _F:
     """Add where a bucket is, user, password and bucket.
 
-    The command gets the parameters `connection_string`, `username`, `password` and `bucket`.
+    The command gets the parameters `connection_string`, `username`, `password` (a `Password`) and `bucket`.
     """
 
     @wraps(command)
     def call(**values: Any) -> Any:
+        values["password"] = password_of(values)
         return command(connection_string=connection_string_of(values), **values)
 
     return cast("_F", with_options(call, (_PLACE, _CLUSTER, *LOGIN_OPTIONS, bucket_option)))
@@ -92,7 +112,7 @@ class BucketAccess:
 
     connection_string: str
     username: str
-    password: str
+    password: Password
     bucket: str
     trust: str | None
     certificate: str | None
@@ -154,6 +174,7 @@ def access_options(*, is_argument: bool) -> Callable[[_F], _F]:
         @wraps(command)
         def call(**values: Any) -> Any:
             values["connection_string"] = connection_string_of(values)
+            values["password"] = password_of(values)
             access = BucketAccess(**{name: values.pop(name) for name in _FIELDS})
             return command(access=access, **values)
 

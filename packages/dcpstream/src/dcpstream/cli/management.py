@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from dcpstream.cli.connection_options import LOGIN_OPTIONS, with_options
+from dcpstream.cli.connection_options import LOGIN_OPTIONS, password_of, with_options
 from dcpstream.cli.output import json_option
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, DcpstreamError, TlsError
 
@@ -181,7 +181,11 @@ def management_options(kind: type[_M]) -> Callable[[_F], _F]:
 
     def decorate(command: _F) -> _F:
         @wraps(command)
-        def call(*, cluster: str, username: str, password: str, trust: str | None, **others: Any) -> Any:
+        def call(*, cluster: str, username: str, trust: str | None, **others: Any) -> Any:
+            from dcpstream.client.settings.passwords import current
+
+            password = current(password_of(others))
+            del others["password"]
             return command(cluster=kind(cluster, username, password, trust), **others)
 
         return cast("_F", with_options(call, options))

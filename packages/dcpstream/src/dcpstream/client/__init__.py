@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
     from dcpstream.client.settings.client_options import ClientOptions
+    from dcpstream.client.settings.passwords import PasswordFile
     from dcpstream.client.settings.tls import TlsOptions
     from dcpstream.client.stream_options import StreamOptions
 
@@ -52,6 +53,7 @@ __all__ = [
     "KvClient",
     "ManifestEvent",
     "OffsetStore",
+    "PasswordFile",
     "RollbackEvent",
     "RollbackTo",
     "RowsRead",
@@ -77,6 +79,7 @@ _HOME_OF = {
     "KvClient": "dcpstream.client.kv.client",
     "ManifestEvent": "dcpstream.client.machine.values",
     "OffsetStore": "dcpstream.client.offsets",
+    "PasswordFile": "dcpstream.client.settings.passwords",
     "RollbackEvent": "dcpstream.client.machine.values",
     "RollbackTo": "dcpstream.client.machine.values",
     "RowsRead": "dcpstream.client.machine.values",

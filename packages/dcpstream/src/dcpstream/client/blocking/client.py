@@ -17,6 +17,7 @@ from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
+from dcpstream.client.settings.passwords import Password
 from dcpstream.client.spans import traced
 from dcpstream.client.stream_options import DEFAULTS, StreamOptions
 from dcpstream.client.streaming import KnownBucket, Messages, StreamRun
@@ -59,7 +60,9 @@ class Client:
 
     Args:
         connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
-        username, password: of a user with the right to read the bucket by DCP; empty with a client certificate.
+        username: of a user with the right to read the bucket by DCP; empty with a client certificate.
+        password: of the user. A function, such as a `PasswordFile`, is called for each login, so that the password may
+            change while a stream runs; it returns at once, because it runs between messages.
         bucket: its name.
         options: of the client.
 
@@ -72,7 +75,7 @@ class Client:
         connection_string: str,
         *,
         username: str = "",
-        password: str = "",
+        password: Password = "",
         bucket: str,
         options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:

@@ -16,6 +16,7 @@ from dcpstream.client.kv.windows import Operation, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.options import access
+from dcpstream.client.settings.passwords import Password
 from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketMap, vbucket_of_key
@@ -103,7 +104,7 @@ class KvClient:
         self,
         connection_string: str,
         username: str = "",
-        password: str = "",
+        password: Password = "",
         bucket: str = "default",
         *,
         collection: str | None = None,

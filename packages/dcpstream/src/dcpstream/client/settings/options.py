@@ -15,6 +15,7 @@ from dcpstream.client.settings.client_options import (
     checked_mechanism,
 )
 from dcpstream.client.settings.connection_string import ConnectionString, parse
+from dcpstream.client.settings.passwords import Password
 from dcpstream.client.settings.tls import TlsOptions, tls_options
 from dcpstream.dcp.controls import asked_by_client
 from dcpstream.errors import ConfigError
@@ -42,7 +43,7 @@ class Login:
     """
 
     username: str
-    password: str = field(repr=False)
+    password: Password = field(repr=False)
     bucket: str
     allow_plain: bool = False
     mechanism: str | None = None
@@ -160,7 +161,7 @@ class Access:
 
 
 def access(
-    connection_string: str, username: str, password: str, bucket: str, options: ClientOptions = CLIENT_DEFAULTS
+    connection_string: str, username: str, password: Password, bucket: str, options: ClientOptions = CLIENT_DEFAULTS
 ) -> Access:
     """Check the user's arguments; where an option is None, that of the connection string counts.
 

@@ -20,6 +20,7 @@ from collections import deque
 from enum import Enum
 
 from dcpstream.client.settings.options import DcpSettings, Login
+from dcpstream.client.settings.passwords import current
 from dcpstream.dcp.sasl import MECHANISMS, PLAIN, ClientLogin, strongest_mechanism
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import (
@@ -137,6 +138,9 @@ class Handshake:
         nonce: at least 16 random bytes.
         dcp: None for a connection for documents.
         is_unordered: for documents, whether to allow the node to answer out of order.
+
+    Raises:
+        ConfigError: the password cannot be had.
     """
 
     def __init__(
@@ -158,7 +162,8 @@ class Handshake:
         self._is_unordered = is_unordered
         self._mechanism = login.mechanism or MECHANISMS[0]
         self._mechanisms: bytes | None = None
-        self._sasl = ClientLogin(self._mechanism, login.username, login.password, nonce)
+        self._password = "" if login.by_certificate else current(login.password)
+        self._sasl = ClientLogin(self._mechanism, login.username, self._password, nonce)
         self._expected: deque[tuple[Opcode, str]] = deque()
         self._refused: list[str] = []
         self._is_required: dict[str, bool] = {}
@@ -185,7 +190,8 @@ class Handshake:
         """Take an answer; returns the bytes to send now.
 
         Raises:
-            AuthenticationFailed: the node refuses user, password and every mechanism.
+            AuthenticationFailed: the node refuses user, password and every mechanism; ConnectionLost if the password
+                comes from a function, because the next login may have another one.
             KeyNotFound, AccessDenied: it refuses the bucket.
             StatusError: it refuses DCP or a control that is needed; CONFIG_ONLY: it has only the map, in `config`.
             ConnectionLost: it has no cluster map yet.
@@ -265,12 +271,13 @@ class Handshake:
             hint = (
                 "" if self._login.allow_plain else "; users of LDAP need TLS with a checked certificate (couchbases://)"
             )
-            raise AuthenticationFailed(
+            refusal = AuthenticationFailed if isinstance(self._login.password, str) else ConnectionLost
+            raise refusal(
                 f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
                 f"{' and '.join(self._refused)}): check username and password{hint}"
             )
         self._mechanism = following
-        self._sasl = ClientLogin(following, self._login.username, self._login.password, self._nonce)
+        self._sasl = ClientLogin(following, self._login.username, self._password, self._nonce)
         self._happen(Event.MECHANISM_REFUSED)
         return self._begin_sasl()
 

@@ -1,0 +1,54 @@
+"""Passwords that come from files and functions, at each login."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from dcpstream.client import PasswordFile
+from dcpstream.client.settings.passwords import PasswordFunction, current
+from dcpstream.errors import ConfigError
+
+
+def test_a_file_is_read_for_each_login(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("first\r\nnot this\n")
+    password = PasswordFile(str(file))
+    assert (current("text"), current(password)) == ("text", "first")
+    file.write_text("second")
+    assert current(password) == "second"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff", "cannot be read: not text"),
+        (b"\nsecret", "first line .* empty"),
+    ],
+)
+def test_a_file_without_a_password(tmp_path: Path, content: bytes | None, words: str) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"passwordFile: .*{words}") as raised:
+        PasswordFile(str(file), "passwordFile")()
+    assert "secret" not in str(raised.value)
+
+
+def test_a_function_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("vault")
+    module.password = lambda: "word"  # type: ignore[attr-defined]
+    module.number = lambda: 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vault", module)
+    assert PasswordFunction("vault:password")() == "word"
+    for reference, words in (
+        ("vault:nothing", "AttributeError"),
+        ("nowhere_at_all:password", "ModuleNotFoundError"),
+        ("vault:number", "returned int. It must return a text"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            PasswordFunction(reference)()
