@@ -10,6 +10,7 @@ import click
 
 from dcpstream.cli import exits
 from dcpstream.cli.output import json_option
+from dcpstream.pages.markup import duration
 from dcpstream.runtime.stopping import stop_signals
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ def as_object(event: LakeEvent) -> dict[str, Any]:
             "rows": progress.rows,
             "rows_per_second": progress.rows_per_second,
             "total_lag": progress.total_lag,
+            "share_read": progress.share_read,
+            "seconds_left": progress.seconds_left,
+            "lag_s": progress.lag_s,
             "rollbacks": progress.rollbacks,
         }
     return found | {"pause_s": event.pause_s, "message": event.message}
@@ -139,6 +143,10 @@ def as_line(event: LakeEvent) -> str:
             parts.append(f"{progress.rows_per_second:,.0f} rows/s")
         if progress.total_lag is not None:
             parts.append(f"lag {progress.total_lag:,}")
+        if progress.total_lag and progress.share_read is not None:
+            parts.append(f"{int(progress.share_read * 100)} % read")
+        if progress.total_lag and progress.seconds_left is not None:
+            parts.append(f"about {duration(progress.seconds_left)} left")
         if progress.rollbacks:
             parts.append(f"{progress.rollbacks} rollbacks")
     if event.pause_s:

@@ -342,6 +342,9 @@ class Monitor:
             "tail_rows": progress.tail_rows,
             "rows_per_second": progress.rows_per_second,
             "total_lag": progress.total_lag,
+            "share_read": progress.share_read,
+            "seconds_left": progress.seconds_left,
+            "lag_s": progress.lag_s,
             "worst_lag": {str(vbid): lag for vbid, lag in progress.lag.items()},
             "vbuckets_inside_snapshot": progress.vbuckets_inside_snapshot,
             "seconds_since_batch": self._clock.monotonic() - since,
@@ -415,6 +418,9 @@ _COUNTERS = (
 
 _GAUGES = (
     ("lag_seqnos", "total_lag", "Seqnos that the tables do not hold yet; missing if the cluster did not answer."),
+    ("lag_seconds", "lag_s", "Seconds by which the tables are behind the bucket, about; missing if it is not known."),
+    ("read_ratio", "share_read", "Share of the bucket's seqnos that the tables hold, 0 to 1."),
+    ("left_seconds", "seconds_left", "Seconds until the rest is read, at the speed of the last batches."),
     ("tail_rows", "tail_rows", "Rows of changes that current does not hold yet."),
     ("inside_snapshot_vbuckets", "vbuckets_inside_snapshot", "vbuckets whose position lies within a snapshot."),
     ("last_batch_id", "batch_id", "Number of the last micro-batch."),

@@ -255,7 +255,7 @@ def _tiles(summary: dict[str, Any], details: Details) -> str:
             (
                 "Behind",
                 _known(summary["total_lag"]),
-                "the source did not say" if summary["total_lag"] is None else "seqnos to read",
+                _behind_by(summary),
             ),
             ("Inside a snapshot", f"{inside:,}", "vbucket" if inside == 1 else "vbuckets"),
             ("Last batch", "none" if batch_id is None else f"{batch_id}", since),
@@ -264,6 +264,20 @@ def _tiles(summary: dict[str, Any], details: Details) -> str:
             ("Rejects", rejects, "documents that do not fit"),
         )
     )
+
+
+def _behind_by(summary: dict[str, Any]) -> str:
+    """The lag as a time, or how far a first load is."""
+    if summary["total_lag"] is None:
+        return "the source did not say"
+    parts = ["seqnos to read"]
+    if summary["total_lag"] and summary["share_read"] is not None:
+        parts.append(f"{int(summary['share_read'] * 100)} % read")
+    if summary["total_lag"] and summary["seconds_left"] is not None:
+        parts.append(f"about {duration(summary['seconds_left'])} left")
+    elif summary["lag_s"] is not None:
+        parts.append(f"about {duration(summary['lag_s'])} behind")
+    return ", ".join(parts)
 
 
 def _times(batches: Sequence[Batch]) -> str:

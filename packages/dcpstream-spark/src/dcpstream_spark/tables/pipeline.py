@@ -46,7 +46,7 @@ from dcpstream_spark.tables.failures import full_disk_explained
 from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease
 from dcpstream_spark.tables.location import child, exists, local_directory
-from dcpstream_spark.tables.progress import BatchReport, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
+from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream_spark.tables.small_files import small_files
 from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
 
@@ -197,6 +197,7 @@ class Pipeline:
         self._is_warned = False
         self._rows = 0
         self._rollbacks = 0
+        self._pace = Pace()
         self._batches_since_maintenance = 0
 
     def __enter__(self) -> Pipeline:
@@ -395,6 +396,8 @@ class Pipeline:
         # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
         details = json.loads(last.json)
         lag = lag_of(details)
+        if lag is not None:
+            self._pace.add(details["timestamp"], lag)
         return PipelineProgress(
             batch_id=details["batchId"],
             rows=self._rows,
@@ -403,6 +406,9 @@ class Pipeline:
             rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
             total_lag=None if lag is None else lag.total,
             lag={} if lag is None else lag.worst,
+            share_read=self._pace.share_read,
+            seconds_left=self._pace.seconds_left,
+            lag_s=self._pace.lag_s,
             vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
         )
 

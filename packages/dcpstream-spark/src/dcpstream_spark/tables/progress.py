@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from dcpstream_spark.source.lag import Lag
 from dcpstream_spark.source.offsets import is_start_marker, positions_of
@@ -81,6 +83,11 @@ class PipelineProgress:
         total_lag: seqnos between the high seqnos and what the tables hold, of all vbuckets; as of the last micro-batch.
             None if it is not known.
         lag: vbucket → its share of that, of the ten vbuckets that are furthest behind.
+        share_read: of the seqnos of the bucket, from 0 to 1; None if it is not known.
+        seconds_left: until everything that the bucket holds now is read, at the speed of the last micro-batches; None
+            if that is not known.
+        lag_s: about how many seconds before the last micro-batch the newest change that it read was written; None if
+            that is not known, as in a first load, which reads changes from before its start.
         vbuckets_inside_snapshot: vbuckets whose position lies within a snapshot: there a document may still show an
             older state, until the batch that holds its newest change.
     """
@@ -92,6 +99,9 @@ class PipelineProgress:
     rows_per_second: float = 0.0
     total_lag: int | None = None
     lag: Mapping[int, int] = field(default_factory=dict)
+    share_read: float | None = None
+    seconds_left: float | None = None
+    lag_s: float | None = None
     vbuckets_inside_snapshot: int = 0
 
 
@@ -157,6 +167,78 @@ def _others(lag: Lag | None, vbuckets: int) -> tuple[int | None, int | None]:
     if sum(lag.worst.values()) == lag.total:
         return 0, 0
     return None, min(lag.worst.values(), default=None)
+
+
+class _Sample(NamedTuple):
+    """Sums of seqnos when a micro-batch was planned."""
+
+    unix_s: float
+    read: int
+    high: int
+
+
+class Pace:
+    """The speed of a query, from the reports of its last micro-batches."""
+
+    SAMPLES_MAX = 100
+    """Micro-batches that are remembered: a lag in time is known as far back as these reach."""
+
+    SPEED_SAMPLES = 10
+    """Micro-batches whose mean is the speed: one alone depends on its size."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque(maxlen=self.SAMPLES_MAX)
+
+    def add(self, timestamp: str, lag: Lag) -> None:
+        """Note the report of a micro-batch; one that is noted already changes nothing.
+
+        Args:
+            timestamp: of its start, as Spark writes it.
+        """
+        sample = _Sample(datetime.fromisoformat(timestamp).timestamp(), lag.read, lag.read + lag.total)
+        if not self._samples or sample.unix_s > self._samples[-1].unix_s:
+            self._samples.append(sample)
+
+    @property
+    def share_read(self) -> float | None:
+        """The share of the bucket's seqnos that is read; None before the first report."""
+        if not self._samples:
+            return None
+        last = self._samples[-1]
+        return last.read / last.high if last.high else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the rest is read, at the speed of the last micro-batches; None if that is not known."""
+        if not self._samples:
+            return None
+        last = self._samples[-1]
+        if last.read >= last.high:
+            return 0.0
+        first = self._samples[-min(len(self._samples), self.SPEED_SAMPLES)]
+        read = last.read - first.read
+        return (last.high - last.read) * (last.unix_s - first.unix_s) / read if read > 0 else None
+
+    @property
+    def lag_s(self) -> float | None:
+        """Seconds between the last micro-batch and the time when the bucket held what that has read.
+
+        None if the bucket held that before the first report. Between two reports the bucket is taken to have grown
+        evenly.
+        """
+        if not self._samples:
+            return None
+        last = self._samples[-1]
+        following = None
+        for sample in reversed(self._samples):
+            if sample.high <= last.read:
+                since = sample.unix_s
+                if following is not None:
+                    grown = following.high - sample.high
+                    since += (following.unix_s - sample.unix_s) * (last.read - sample.high) / grown
+                return last.unix_s - since
+            following = sample
+        return None
 
 
 def offset_in(value: Any) -> Any:

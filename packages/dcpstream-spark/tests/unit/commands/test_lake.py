@@ -104,9 +104,11 @@ def test_a_port_that_is_taken_is_told_before_spark_starts(file: Path, capsys: py
 
 
 def test_progress_in_one_line() -> None:
-    progress = PipelineProgress(batch_id=5, rows=12_345, rollbacks=1, rows_per_second=500.4, total_lag=1000)
+    progress = PipelineProgress(
+        batch_id=5, rows=12_345, rollbacks=1, rows_per_second=500.4, total_lag=1000, share_read=0.659, seconds_left=61.0
+    )
     assert as_line(LakeEvent("a", "progress", progress)) == (
-        "a: progress, batch 5, 12,345 rows, 500 rows/s, lag 1,000, 1 rollbacks"
+        "a: progress, batch 5, 12,345 rows, 500 rows/s, lag 1,000, 65 % read, about 1 min 1 s left, 1 rollbacks"
     )
 
 
@@ -123,6 +125,9 @@ def test_events_in_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "rows": 100,
         "rows_per_second": 5.0,
         "total_lag": 3,
+        "share_read": None,
+        "seconds_left": None,
+        "lag_s": None,
         "rollbacks": 1,
         "pause_s": 0.0,
         "message": "",

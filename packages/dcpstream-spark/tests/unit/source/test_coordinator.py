@@ -244,7 +244,7 @@ def test_a_run_that_ends_waits_for_the_cluster() -> None:
 def test_lag_is_reported_from_the_planned_end() -> None:
     coordinator, cluster, _ = away(0)
     cluster.write(0, "k", 3)
-    assert coordinator.report() == Lag(2, {0: 2}, 1, 1)
+    assert coordinator.report() == Lag(2, {0: 2}, 1, 1, 1)
     cluster.failures = 1
     assert coordinator.report() is None
     assert Setup().coordinator.report() is None, "nothing was planned yet"

@@ -12,7 +12,9 @@ def test_lag_is_high_seqno_minus_planned_end_and_never_negative() -> None:
         3: StreamOffset(1, 4, 4, 4), 4: StreamOffset(1, 4, 4, 4),
     }  # fmt: skip
     lag = Lag.between(end, {0: 5, 1: 10, 2: 9, 3: 3})
-    assert lag == Lag(9, {2: 6, 1: 3}, 2, 4), "vbucket 1 is behind what was there, 2 within a snapshot that is known"
+    assert lag == Lag(9, {2: 6, 1: 3}, 2, 4, 18), (
+        "vbucket 1 is behind what was there, 2 within a snapshot that is known"
+    )
     assert Lag.from_json(json.loads(json.dumps(lag.to_json()))) == lag
 
 

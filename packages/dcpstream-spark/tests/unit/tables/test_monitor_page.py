@@ -26,6 +26,9 @@ SUMMARY: dict[str, Any] = {
     "tail_rows": None,
     "rows_per_second": 12.6,
     "total_lag": None,
+    "share_read": None,
+    "seconds_left": None,
+    "lag_s": None,
     "vbuckets_inside_snapshot": 1,
     "seconds_since_batch": 61.0,
     "batches": 1,
@@ -89,6 +92,12 @@ def test_a_known_lag_of_all_needs_no_words() -> None:
     html = content(vbuckets=[VbucketProgress(0, 10, 10, 0, 0)], total_lag=0)
     assert 'data-level="0"' in html
     assert "Spark" not in told(html, "vbuckets")
+
+
+def test_a_first_load_shows_its_share_and_the_time_left() -> None:
+    html = content(total_lag=700, share_read=0.309, seconds_left=75.0)
+    assert "seqnos to read, 30 % read, about 1 min 15 s left" in html
+    assert "seqnos to read, about 3 s behind" in content(total_lag=0, share_read=1.0, seconds_left=None, lag_s=3.5)
 
 
 def test_the_furthest_behind_are_shown_or_all() -> None:

@@ -10,9 +10,9 @@ from dcpstream.model import StreamOffset
 from dcpstream_spark.options import OffsetSpec
 from dcpstream_spark.source.lag import Lag
 from dcpstream_spark.source.offsets import SourceOffset, start_marker
-from dcpstream_spark.tables.progress import VbucketProgress, lag_of, vbuckets_of
+from dcpstream_spark.tables.progress import Pace, VbucketProgress, lag_of, vbuckets_of
 
-LAG = Lag(9, {2: 6, 1: 3}, 2, 4)
+LAG = Lag(9, {2: 6, 1: 3}, 2, 4, 91)
 
 
 @pytest.mark.parametrize("shape", [lambda data: data, json.dumps])
@@ -50,7 +50,7 @@ END = SourceOffset.starting_at(
 
 @pytest.mark.parametrize("shape", [lambda data: data, json.dumps])
 def test_a_lag_that_is_named_whole_is_known_of_all_vbuckets(shape: Any) -> None:
-    found = vbuckets_of(progress_of(shape(END), Lag(6, {1: 4, 2: 2}, 2, 3)), None)
+    found = vbuckets_of(progress_of(shape(END), Lag(6, {1: 4, 2: 2}, 2, 3, 18)), None)
     assert found == [
         VbucketProgress(0, 5, 5, 0, 0),
         VbucketProgress(1, 10, 12, 4, 4),
@@ -61,13 +61,13 @@ def test_a_lag_that_is_named_whole_is_known_of_all_vbuckets(shape: Any) -> None:
 
 
 def test_those_that_are_not_named_are_behind_at_most_as_far_as_the_last_one() -> None:
-    found = vbuckets_of(progress_of(END, Lag(7, {1: 4}, 2, 3)), None)
+    found = vbuckets_of(progress_of(END, Lag(7, {1: 4}, 2, 3, 18)), None)
     assert [(one.lag, one.lag_max) for one in found] == [(None, 4), (4, 4), (None, 4)]
     assert [one.high_seqno for one in found] == [None, 14, None]
     assert [one.is_inside_snapshot for one in found] == [False, True, None]
 
 
-@pytest.mark.parametrize(("lag", "own"), [(None, None), (Lag(4, {1: 4}, 2, 2), 4)])
+@pytest.mark.parametrize(("lag", "own"), [(None, None), (Lag(4, {1: 4}, 2, 2, 15), 4)])
 def test_without_the_newest_seqno_of_each_vbucket_nothing_is_said_of_the_others(
     lag: Lag | None, own: int | None
 ) -> None:
@@ -76,10 +76,42 @@ def test_without_the_newest_seqno_of_each_vbucket_nothing_is_said_of_the_others(
 
 
 def test_only_the_vbuckets_that_are_read_are_reported() -> None:
-    assert [one.vbucket for one in vbuckets_of(progress_of(END, Lag(0, {}, 0, 2)), {0, 2})] == [0, 2]
+    assert [one.vbucket for one in vbuckets_of(progress_of(END, Lag(0, {}, 0, 2, 8)), {0, 2})] == [0, 2]
 
 
 @pytest.mark.parametrize("end", [None, "null", start_marker(OffsetSpec("earliest"))])
 def test_before_the_first_batch_there_are_no_vbuckets(end: Any) -> None:
     assert vbuckets_of(progress_of(end, None), None) == []
     assert vbuckets_of({}, None) == []
+
+
+def pace_of(*sums: tuple[int, int, int]) -> Pace:
+    """The pace after reports of (second, seqnos read, lag)."""
+    pace = Pace()
+    for second, read, lag in sums:
+        pace.add(f"2026-11-24T17:00:{second:02}.000Z", Lag(lag, {}, 0, 1, read))
+    return pace
+
+
+def test_without_a_report_no_pace_is_known() -> None:
+    assert (Pace().share_read, Pace().seconds_left, Pace().lag_s) == (None, None, None)
+
+
+def test_a_first_load_has_a_share_and_a_time_left() -> None:
+    assert pace_of((0, 100, 900)).seconds_left is None, "one report has no speed"
+    pace = pace_of((0, 100, 900), (4, 200, 800), (10, 300, 700), (10, 999, 1))
+    assert pace.share_read == 0.3
+    assert pace.seconds_left == 700 / (200 / 10)
+    assert pace.lag_s is None, "what is read was written before the first report"
+
+
+def test_what_is_read_whole_has_no_time_left() -> None:
+    pace = pace_of((0, 100, 900), (5, 1000, 0))
+    assert (pace.share_read, pace.seconds_left, pace.lag_s) == (1.0, 0.0, 0.0)
+    assert pace_of((0, 0, 0)).share_read == 1.0
+
+
+def test_a_lag_in_seconds_is_the_age_of_what_was_read() -> None:
+    pace = pace_of((0, 100, 0), (10, 150, 50), (20, 150, 150))
+    assert pace.lag_s == 15.0, "150 seqnos were there 5 s after the first report"
+    assert pace_of((0, 100, 0), (10, 200, 0), (20, 200, 50)).lag_s == 10.0
