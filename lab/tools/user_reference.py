@@ -112,7 +112,7 @@ Differences from `from_json` with its default options:
 
 - A document that is an array is malformed. `from_json` takes its first element.
 - Names and texts stand in double quotes only. `from_json` also accepts single quotes.
-- `_corrupt_record` also holds documents that are not UTF-8, escaped as STRING or exactly as BINARY.
+- `_corrupt_record` as STRING has U+FFFD in place of bytes that are not UTF-8; as BINARY it has the exact bytes.
 - A STRING column that gets an object or an array holds it as compact JSON. `from_json` keeps its white space.
 - A timestamp without a zone is UTC, and zones have no names but `Z`, `UTC` and `GMT`. `from_json` takes the zone of the
   session.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from dcpstream.arrow.documents import FAST_ROWS_MIN, DocumentParser, load_json
+from dcpstream_spark.typed_columns.parsing import FAST_ROWS_MIN, DocumentParser, load_json
 
 MAX_BYTES = 1500
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 from dcpstream.arrow import CHANGE_SCHEMA, FULL_SCHEMA, RowFilter
 from dcpstream.client.blocking.bucket_reader import IDLE_TIMEOUT_S
@@ -34,6 +34,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.model.position_text import split_entries
 from dcpstream_spark import including
 from dcpstream_spark.files import check_directory
+from dcpstream_spark.typed_columns.fitting import CORRUPT, Mode
 from dcpstream_spark.where import named_collections, parse_where
 
 MAX_OFFSETS_PER_TRIGGER = 1_000_000
@@ -56,11 +57,6 @@ VBUCKET_DIGITS = 4
 SAMPLE_SIZE = 1_000
 """Default number of changes from which the fields of documents are inferred: rare fields appear, and it takes well
 under a second."""
-
-CORRUPT_COLUMN = "_corrupt_record"
-"""Spark's own default for its JSON source."""
-
-Mode: TypeAlias = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ class SourceOptions:
     meta_prefix: str = ""
     row_filter: RowFilter | None = None
     mode: Mode = "PERMISSIVE"
-    corrupt_column: str = CORRUPT_COLUMN
+    corrupt_column: str = CORRUPT
     infer_schema: bool = False
     sample_size: int = SAMPLE_SIZE
     on_rollback: Literal["fail", "rewindAndMark"] = "fail"
@@ -661,7 +657,7 @@ OPTIONS = (
         "corrupt_column",
         _text,
         "column of the schema that holds a document that does not fit: STRING, or BINARY for its exact bytes",
-        CORRUPT_COLUMN,
+        CORRUPT,
     ),
     Option(
         "inferSchema",

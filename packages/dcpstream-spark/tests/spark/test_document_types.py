@@ -1,4 +1,4 @@
-"""Documents as typed columns: the SQL of the Spark engine judges as the parser of delta-rs does."""
+"""The rule of typed columns: its SQL does as `dcpstream_spark.typed_columns.fitting` does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dcpstream_spark.tables.document_sql import IS_UNFIT, judged, reason
 from dcpstream_spark.tables.document_types import DocumentTypes
 from dcpstream_spark.tables.evolution import fields_of
 from dcpstream_spark.tables.fold_sql import FoldQuery
-from dcpstream_spark.tables.rows import current_schema
+from dcpstream_spark.tables.rows import IS_REMOVED, current_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,17 +79,28 @@ OTHER = {
 
 
 def both(spark: SparkSession, types: DocumentTypes, documents: list[bytes]) -> tuple[list[Any], list[Any]]:
-    """The rows with typed columns as the parser makes them, and as the SQL does."""
+    """(as Python does, as the SQL does): typed columns, whether the row is left out, why the document does not fit."""
     schema = current_schema("binary")
     rows = pa.Table.from_pylist(
         [{"key": str(number), "value": value} for number, value in enumerate(documents)], schema=schema
     )
     ours, is_unfit = types.with_columns(rows, rows.column("value"))
     names = ["value", *types.columns.names]
-    mine = [{**row, "unfit": bool(unfit)} for row, unfit in zip(ours.select(names).to_pylist(), is_unfit, strict=True)]
+    mine = [
+        {**row, "left_out": bool(not stays), "reason": types.documents.reason(row["value"]) if unfit else None}
+        for row, stays, unfit in zip(
+            ours.select(names).to_pylist(), types.documents.stay(is_unfit), is_unfit, strict=True
+        )
+    ]
     spark.createDataFrame(rows).createOrReplaceTempView("dcp_documents")
-    frame = spark.sql(FoldQuery("none", "dcp_documents", types, 0).retyped())
-    theirs = frame.orderBy(frame["key"].cast("int")).selectExpr(*(f"`{name}`" for name in names), "_is_unfit AS unfit")
+    spark.sql(FoldQuery("none", "dcp_documents", types, 0).retyped()).createOrReplaceTempView("dcp_typed")
+    spark.sql(
+        f"SELECT key, {reason(types)} AS reason FROM ({judged('dcp_documents', types, 'false')}) WHERE {IS_UNFIT}"
+    ).createOrReplaceTempView("dcp_reasons")
+    theirs = spark.sql(f"""
+        SELECT {", ".join(f"`{name}`" for name in names)}, {IS_REMOVED} AS left_out, reason
+        FROM dcp_typed LEFT JOIN dcp_reasons USING (key) ORDER BY CAST(key AS INT)
+    """)
     return mine, theirs.toArrow().to_pylist()
 
 
@@ -105,7 +117,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.slow
 def test_the_engines_judge_hard_documents_alike(spark: SparkSession) -> None:
-    types = DocumentTypes(fields_of(DDL))
+    types = DocumentTypes(fields_of(DDL), "DROPMALFORMED")
     documents = [*ALIKE, *OTHER]
     mine, theirs = both(spark, types, documents)
     differing = [value for value, one, other in zip(documents, mine, theirs, strict=True) if plain(one) != plain(other)]
@@ -113,5 +125,5 @@ def test_the_engines_judge_hard_documents_alike(spark: SparkSession) -> None:
     for value, one, other in zip(documents, mine, theirs, strict=True):
         if value in OTHER:
             first = next((name for name in types.fields.names if f'"{name}"'.encode() in value), "name")
-            found = tuple((plain(row[first]), row["unfit"]) for row in (one, other))
+            found = tuple((plain(row[first]), row["left_out"]) for row in (one, other))
             assert found == tuple((plain(wanted), unfit) for wanted, unfit in OTHER[value]), value

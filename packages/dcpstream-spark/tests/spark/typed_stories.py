@@ -258,7 +258,7 @@ def play_evolution(bench: Bench, mode: str, *, fold_rows_min: int, writes: int |
 
 
 def play_failfast(bench: Bench) -> None:
-    """A document that does not fit ends the fold; a mended one lets it go on."""
+    """A document that does not fit ends the fold, and is in `live`; a corrected one lets the fold go on."""
     play = TypedPlay(bench, "FAILFAST", fold_rows_min=1000, writes=None)
     play.apply([change("good", 1, '{"age": 1}')])
     play.fold()
@@ -269,6 +269,8 @@ def play_failfast(bench: Bench) -> None:
         ):
             play.pipeline.fold()
         assert [row["age"] for row in bench.rows("current")] == [1]
+        live = {row["key"]: (row["age"], row["_corrupt_record"]) for row in _rows(play.pipeline.live())}
+        assert live == {"good": (3, None), "wrong": (None, '{"age": "x"}')}
     play.apply([change("wrong", 4, '{"age": 4}')])
     play.fold()
     assert sorted(row["age"] for row in bench.rows("current")) == [3, 4]

@@ -12,13 +12,13 @@ from typing import Any
 
 from pyspark.sql import types as t
 
-from dcpstream.arrow.documents import NumberText, load_json
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source.coordinator import Coordinator
 from dcpstream_spark.source.reading import DcpPartition, read_partition
 from dcpstream_spark.source.schema import field_columns
+from dcpstream_spark.typed_columns.parsing import NumberText, object_of
 
 _LONG_MAX = 2**63
 _DECIMAL_DIGITS_MAX = 38
@@ -57,14 +57,11 @@ def infer(documents: Iterable[bytes]) -> tuple[t.StructType, bool]:
     found: t.DataType = t.StructType()
     is_any_malformed = False
     for text in documents:
-        try:
-            data = load_json(text)
-        except ValueError:
-            data = None
-        if isinstance(data, dict):
-            found = _merged(found, _type_of(data))
-        else:
+        data = object_of(text)
+        if data is None:
             is_any_malformed = True
+        else:
+            found = _merged(found, _type_of(data))
     finished = _finished(found)
     return finished if isinstance(finished, t.StructType) else t.StructType(), is_any_malformed
 

@@ -5,7 +5,7 @@ documents that do not fit, or the value as a VARIANT. A name that the source has
 name is a field. With the option `metaPrefix` the source's names have that prefix, and a field may have any name.
 
 Spark checks only the first RecordBatch of a task; a later one with another layout fails deep inside the JVM. So every
-batch passes through `conform`, which returns exactly the declared types or raises.
+batch passes through `Layout.batch`, which returns exactly the declared types or raises.
 """
 
 from __future__ import annotations
@@ -21,46 +21,12 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from dcpstream.arrow import FULL_SCHEMA, change_schema
-from dcpstream.arrow.documents import DocumentParser, load_json
 from dcpstream.arrow.text import strings_of
-from dcpstream.errors import ConfigError, FieldError
+from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream_spark.options import SourceOptions
-
-_SPARK_TYPES: dict[pa.DataType, t.DataType] = {
-    pa.string(): t.StringType(),
-    pa.binary(): t.BinaryType(),
-    pa.int32(): t.IntegerType(),
-    pa.int64(): t.LongType(),
-    pa.timestamp("us", tz="UTC"): t.TimestampType(),
-    pa.map_(pa.string(), pa.string()): t.MapType(t.StringType(), t.StringType()),
-}
-
-_ARROW_TYPES: dict[type[t.DataType], pa.DataType] = {
-    t.BooleanType: pa.bool_(),
-    t.ByteType: pa.int8(),
-    t.ShortType: pa.int16(),
-    t.IntegerType: pa.int32(),
-    t.LongType: pa.int64(),
-    t.FloatType: pa.float32(),
-    t.DoubleType: pa.float64(),
-    t.StringType: pa.string(),
-    t.BinaryType: pa.binary(),
-    t.DateType: pa.date32(),
-    t.TimestampType: pa.timestamp("us", tz="UTC"),
-    t.TimestampNTZType: pa.timestamp("us"),
-}
-"""Types of document fields without parameters; `arrow_type` has the others."""
-
-VARIANT = pa.struct(
-    [
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
-    ]
-)
-
-MALFORMED_SHOWN = 100
-"""Most characters of a document in an error."""
+from dcpstream_spark.typed_columns.fitting import ERROR_COLUMNS, VARIANT, DocumentColumns, corrupt_records, variants
+from dcpstream_spark.typed_columns.kinds import arrow_type, spark_type
 
 _DOCUMENT_OP = Op.MUTATION.value
 _DELETION_OPS = (Op.DELETION.value, Op.EXPIRATION.value)
@@ -110,8 +76,9 @@ class Layout:
         if self._reads_documents:
             meta |= {"op", "value"}
             if options.mode == "FAILFAST":
-                meta |= {"key", "vbucket", "seqno"}
-            self._parser = DocumentParser(pa.schema([pa.field(one.source, one.field.type) for one in self._fields]))
+                meta |= set(ERROR_COLUMNS)
+            fields = pa.schema([pa.field(one.source, one.field.type) for one in self._fields])
+            self._documents = DocumentColumns(fields, options.mode)
         elif options.value_format == "string":
             self.value_format = "string"
         self.columns: tuple[str, ...] = tuple(name for name in FULL_SCHEMA.names if name in meta)
@@ -142,36 +109,33 @@ class Layout:
             return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
         values, is_document = rows.column("value"), pc.equal(rows.column("op"), _DOCUMENT_OP)
         documents = values if is_document.true_count == len(is_document) else _where(is_document, values)
-        malformed: npt.NDArray[np.bool_] = np.zeros(len(values), np.bool_)
+        is_unfit: npt.NDArray[np.bool_] = np.zeros(len(values), np.bool_)
         made: dict[str, pa.Array] = {}
         if self._fields or not self._has_variant:
-            parsed = self._parser.parse(documents)
-            malformed |= parsed.is_malformed
+            parsed = self._documents.parse(documents)
+            is_unfit |= parsed.is_malformed
             made = {one.source: column for one, column in zip(self._fields, parsed.columns, strict=True)}
-        variants: pa.Array | None = None
+        value_cells: pa.Array | None = None
         if self._has_variant:
-            variants, is_bad = _variants(values)
-            malformed |= is_bad & is_document.to_numpy(zero_copy_only=False)
+            value_cells, is_no_json = variants(values)
+            is_unfit |= is_no_json & is_document.to_numpy(zero_copy_only=False)
         columns = []
         for one in self._outputs:
             if one.kind == "corrupt":
-                bad = _where(pa.array(malformed), values)
-                column = bad if one.field.type == pa.binary() else strings_of(bad)
+                column = corrupt_records(values, is_unfit, one.field.type)
             elif one.kind == "field":
                 column = made[one.source]
-            elif one.source == "value" and variants is not None:
-                column = variants
+            elif one.source == "value" and value_cells is not None:
+                column = value_cells
             elif one.source == "value" and one.field.type == pa.string():
                 column = strings_of(values)
             else:
                 column = rows.column(one.source)
             columns.append(_checked(column, one.field))
         batch = pa.RecordBatch.from_arrays(columns, schema=self.arrow)
-        if self._options.mode == "PERMISSIVE" or not malformed.any():
-            return batch
-        if self._options.mode == "FAILFAST":
-            raise _malformed_error(rows, int(np.argmax(malformed)))
-        return batch.filter(pa.array(~malformed))
+        self._documents.check(rows, is_unfit)
+        stay = self._documents.stay(is_unfit)
+        return batch if stay.all() else batch.filter(pa.array(stay))
 
 
 def default_schema(options: SourceOptions) -> t.StructType:
@@ -186,59 +150,10 @@ def spark_schema(
     return t.StructType([t.StructField(prefix + name, _meta_type(name, value_format)) for name in columns])
 
 
-def spark_fields(columns: pa.Schema) -> t.StructType:
-    """The StructType of columns with the types of `arrow_type`."""
-    return t.StructType([t.StructField(column.name, _spark_type(column.type)) for column in columns])
-
-
-def _spark_type(kind: pa.DataType) -> t.DataType:
-    if pa.types.is_struct(kind):
-        return spark_fields(pa.schema(list(kind)))
-    if pa.types.is_list(kind):
-        return t.ArrayType(_spark_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return t.MapType(t.StringType(), _spark_type(kind.item_type))
-    if pa.types.is_decimal(kind):
-        return t.DecimalType(kind.precision, kind.scale)
-    return next(spark() for spark, arrow in _ARROW_TYPES.items() if arrow == kind)
-
-
-def arrow_type(kind: t.DataType) -> pa.DataType:
-    """The Arrow type of a document field's type.
-
-    Raises:
-        ValueError: no such column is made, or a member of it may not be null; says which.
-    """
-    if isinstance(kind, t.StructType):
-        if not kind.fields:
-            raise ValueError("a struct without fields")
-        return pa.struct([_member(field.name, field.dataType, field.nullable) for field in kind.fields])
-    if isinstance(kind, t.ArrayType):
-        return pa.list_(_member("element", kind.elementType, kind.containsNull))
-    if isinstance(kind, t.MapType):
-        if type(kind.keyType) is not t.StringType:
-            raise ValueError(f"keys of a map are STRING, not {kind.keyType.simpleString().upper()}")
-        return pa.map_(pa.string(), _member("value", kind.valueType, kind.valueContainsNull))
-    if isinstance(kind, t.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    found = _ARROW_TYPES.get(type(kind))
-    if isinstance(kind, t.VariantType):
-        raise ValueError("Spark's from_json makes a VARIANT, this source does not; use parse_json in the query")
-    if found is None:
-        raise ValueError(f"this source makes no {kind.simpleString().upper()} of JSON")
-    return found
-
-
-def _member(name: str, kind: t.DataType, is_nullable: bool) -> pa.Field:
-    if not is_nullable:
-        raise ValueError(f"{name} is NOT NULL, but a document may lack it")
-    return pa.field(name, arrow_type(kind))
-
-
 def _meta_type(name: str, value_format: Literal["binary", "string", "variant"]) -> t.DataType:
     if name == "value" and value_format == "variant":
         return t.VariantType()
-    return _SPARK_TYPES[change_schema("string" if value_format == "string" else "binary", [name]).field(name).type]
+    return spark_type(change_schema("string" if value_format == "string" else "binary", [name]).field(name).type)
 
 
 def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
@@ -249,7 +164,7 @@ def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
     if name == options.corrupt_column:
         if type(kind) not in {t.StringType, t.BinaryType}:
             raise ConfigError("schema", shown, f"{name} STRING, or {name} BINARY for the exact bytes")
-        return OutputColumn("corrupt", name, pa.field(name, _ARROW_TYPES[type(kind)]))
+        return OutputColumn("corrupt", name, pa.field(name, arrow_type(kind)))
     source = name.removeprefix(prefix)
     if name.startswith(prefix) and source in FULL_SCHEMA.names:
         expected = _meta_type(source, options.value_format)
@@ -257,17 +172,11 @@ def _output(field: t.StructField, options: SourceOptions) -> OutputColumn:
             raise ConfigError("schema", shown, _other_type(name, expected, prefix))
         if source == "value" and options.value_format == "variant":
             return OutputColumn("meta", source, pa.field(name, VARIANT))
-        return OutputColumn("meta", source, pa.field(name, FULL_SCHEMA.field(source).type).with_type(_arrow(expected)))
+        return OutputColumn("meta", source, pa.field(name, arrow_type(expected)))
     try:
         return OutputColumn("field", name, pa.field(name, arrow_type(kind)))
     except ValueError as error:
         raise ConfigError("schema", shown, f"a type that a field can have ({error})") from None
-
-
-def _arrow(kind: t.DataType) -> pa.DataType:
-    if isinstance(kind, t.MapType):
-        return pa.map_(pa.string(), pa.string())
-    return _ARROW_TYPES[type(kind)]
 
 
 def _other_type(name: str, expected: t.DataType, prefix: str) -> str:
@@ -286,37 +195,6 @@ def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
 def _where(condition: pa.BooleanArray, values: pa.Array) -> pa.Array:
     """The values where the condition is true, else null."""
     return pc.if_else(condition, values, pa.scalar(None, values.type))
-
-
-def _variants(values: pa.BinaryArray) -> tuple[pa.StructArray, npt.NDArray[np.bool_]]:
-    """(VARIANT of each value, null where it is no JSON; where it is no JSON)."""
-    from pyspark.sql.variant_utils import VariantUtils
-
-    rows: list[dict[str, Any] | None] = []
-    bad = np.zeros(len(values), np.bool_)
-    for number, text in enumerate(values.to_pylist()):
-        row = None
-        if text is not None:
-            try:
-                load_json(text, is_strict=True)
-                value, metadata = VariantUtils.parse_json(text.decode())
-                row = {"value": value, "metadata": metadata}
-            except (ValueError, ArithmeticError):
-                bad[number] = True
-        rows.append(row)
-    valid = pa.array([row is not None for row in rows])
-    parts = [pa.array([b"" if row is None else row[name] for row in rows], pa.binary()) for name in VARIANT.names]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.invert(valid)), bad
-
-
-def _malformed_error(rows: pa.RecordBatch, row: int) -> FieldError:
-    value = rows.column("value")[row].as_py()
-    shown = value[:MALFORMED_SHOWN].decode("utf-8", "backslashreplace") + ("…" if len(value) > MALFORMED_SHOWN else "")
-    key, vbucket, seqno = (rows.column(name)[row].as_py() for name in ("key", "vbucket", "seqno"))
-    return FieldError(
-        f"document {key!r} (vbucket {vbucket}, seqno {seqno}) does not fit the schema, and mode is FAILFAST: {shown}. "
-        "With mode=PERMISSIVE such a document has nulls, and the column _corrupt_record holds it"
-    )
 
 
 def field_columns(fields: Iterable[t.StructField], options: SourceOptions) -> t.StructType:

@@ -29,7 +29,7 @@ from pyarrow import fs
 
 from dcpstream.errors import LeaseRefused
 from dcpstream.model import Op
-from dcpstream_spark.tables.document_types import REASON, DocumentTypes, as_bytes, effect_with_types, rejects_schema
+from dcpstream_spark.tables.document_types import REASON, DocumentTypes, rejects_schema
 from dcpstream_spark.tables.engine import (
     BatchSummary,
     FoldReport,
@@ -262,13 +262,22 @@ class DeltaRsEngine:
         for documents in self._newest(replace(self.changes.version().unfolded(None), is_open=True)):
             typed, is_unfit = types.with_columns(documents, documents.column("value"))
             unfit = typed.filter(pa.array(is_unfit))
-            reasons = [types.reason(as_bytes(value)) for value in unfit.column("value").to_pylist()]
+            reasons = [types.documents.reason(value) for value in unfit.column("value").to_pylist()]
             parts.append(unfit.append_column(REASON, pa.array(reasons, pa.string())).select(schema.names).cast(schema))
         return pa.concat_tables(parts)
 
-    def _typed(self, rows: pa.Table) -> tuple[pa.Table, int]:
-        """Rows to merge with the typed columns, and the number of documents that do not fit."""
-        return (rows, 0) if self._types is None else effect_with_types(rows, self._types)
+    def _typed(self, rows: pa.Table, *, is_checked: bool = True) -> tuple[pa.Table, int]:
+        """Rows to merge with the typed columns, and the number of documents that do not fit.
+
+        Raises:
+            FieldError: one does not fit, mode is FAILFAST, and it is to be checked.
+        """
+        if self._types is None:
+            return rows, 0
+        typed, is_unfit = self._types.effect(rows)
+        if is_checked:
+            self._types.documents.check(rows, is_unfit)
+        return typed, int(is_unfit.sum())
 
     def _newest(self, query: FoldQuery) -> Iterator[pa.Table]:
         """The newest effective row of each document that exists, with the columns of `changes` and MERGE_MARKS.
@@ -400,8 +409,8 @@ class DeltaRsEngine:
             return current.rows(current.schema.names)
         query = changes.unfolded(after)
         kept = _answer(changes, current, query.kept(current.schema.names)).cast(current.schema)
-        newest = self._typed(_decided(changes, current, query))[0].filter(~pc.field(IS_REMOVED))
-        return pa.concat_tables([kept, newest.select(current.schema.names)])
+        newest, _ = self._typed(_decided(changes, current, query), is_checked=False)
+        return pa.concat_tables([kept, newest.filter(~pc.field(IS_REMOVED)).select(current.schema.names)])
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""

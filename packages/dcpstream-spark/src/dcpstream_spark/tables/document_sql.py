@@ -1,8 +1,8 @@
-"""The rules of `dcpstream_spark.tables.document_types` as SQL, for queries that Spark runs on its executors.
+"""The rule of `dcpstream_spark.typed_columns.fitting` as SQL, for queries that Spark runs on its executors.
 
-`from_json` reads a JSON object as `dcpstream.arrow.documents` does. But it takes the first element of an array for
-the object, ignores what follows the object, and reads bytes that are not UTF-8 with replacements. Such values are
-refused before. For values that the node has marked as JSON there is no need to look behind the object.
+`from_json` reads a JSON object as `dcpstream_spark.typed_columns.parsing` does. But it takes the first element of an
+array for the object, ignores what follows the object, and reads bytes that are not UTF-8 with replacements. Such values
+are refused before. For values that the node has marked as JSON there is no need to look behind the object.
 
 The settings of a reader's session have no effect: options fix what `from_json` would take from them.
 """
@@ -14,7 +14,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dcpstream_spark.tables.document_types import CORRUPT, NO_OBJECT, NOT_UTF8, OTHER_TYPES, DocumentTypes, ddl
+from dcpstream_spark.tables.document_types import DocumentTypes
+from dcpstream_spark.typed_columns.fitting import CORRUPT, NO_OBJECT, NOT_UTF8, OTHER_TYPES
+from dcpstream_spark.typed_columns.kinds import ddl
 
 IS_UNFIT = "_is_unfit"
 """Column of judged rows: the document does not fit."""
@@ -47,6 +49,11 @@ def typed_columns(types: DocumentTypes) -> str:
         f"_document.`{one.name}` AS `{column}`" for one, column in zip(types.fields, types.columns.names, strict=False)
     ]
     return ", ".join([*fields, f"CASE WHEN {IS_UNFIT} THEN make_valid_utf8(_text) END AS {CORRUPT}"])
+
+
+def is_left_out(types: DocumentTypes, is_removed: str) -> str:
+    """The condition for judged rows that do not stay in `current`."""
+    return f"{is_removed} OR {IS_UNFIT}" if types.mode == "DROPMALFORMED" else is_removed
 
 
 def reason(types: DocumentTypes) -> str:

@@ -1,26 +1,21 @@
-"""The typed columns of `current`: the fields of the documents, and what happens to documents that do not fit.
+"""The typed columns of `current`: the fields of the documents, and the column of corrupt records.
 
 `value` holds the exact bytes of a document. The typed columns are nothing but a function of `value` and of
 these types. A fold computes them for the rows that it writes, so they need no history of their own: a rollback restores
-the value, and the columns follow.
-
-A document *fits* if its value is one JSON object in UTF-8 and every field of the schema in it is null or of the field's
-type. The column `_corrupt_record` holds the text of a document that does not fit.
+the value, and the columns follow. `dcpstream_spark.typed_columns.fitting` says what they hold, and which rows stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcpstream.arrow.documents import DocumentParser, load_json
-from dcpstream.errors import ConfigError, FieldError
+from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
     CURRENT_COLUMNS,
@@ -29,22 +24,13 @@ from dcpstream_spark.tables.rows import (
     IS_RESTORED,
     changes_schema,
 )
-
-Mode: TypeAlias = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
-
-CORRUPT = "_corrupt_record"
-"""Column of `current`: the text of a document that does not fit, else null."""
+from dcpstream_spark.typed_columns.fitting import CORRUPT, DocumentColumns, Mode, corrupt_records
 
 REASON = "reason"
 """Column of rejects: why the document does not fit."""
 
 REJECT_COLUMNS = ("key", "scope", "collection", "vbucket", "seqno", BATCH_ID, "_commit_timestamp", REASON, "value")
 """Columns of rejects."""
-
-NOT_UTF8 = "not UTF-8"
-NO_OBJECT = "no JSON object"
-OTHER_TYPES = "not of the schema's type: "
-"""Reasons; names of fields follow the last."""
 
 SHOWN_FIELDS = 5
 """Fields that a message names."""
@@ -55,31 +41,15 @@ _RESERVED = frozenset(
 _FORBIDDEN = frozenset(" ,;{}()\n\t=`'\"\\.")
 """Characters that a column of a Delta table, or a quoted name in SQL, does not take."""
 
-_DDL = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.date32(): "DATE",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
-    pa.timestamp("us"): "TIMESTAMP_NTZ",
-}
-
 
 @dataclass(frozen=True)
 class DocumentTypes:
     """Types of the fields of documents.
 
     Attributes:
-        fields: name and type of each field; see `dcpstream.arrow.documents.is_parsable`.
-        mode: what happens to a document that does not fit. PERMISSIVE: the fields that do not fit are null. With
-            DROPMALFORMED it is not in `current`. FAILFAST: the fold fails.
+        fields, mode: as for `DocumentColumns`.
         prefix: of the columns' names; behind it follows the field's name.
+        documents: the rule for the fields and the mode.
 
     Raises:
         ConfigError: a field cannot be a column, or an unknown mode.
@@ -88,12 +58,10 @@ class DocumentTypes:
     fields: pa.Schema
     mode: Mode = "PERMISSIVE"
     prefix: str = ""
-    _parser: DocumentParser = field(init=False, repr=False, compare=False)
+    documents: DocumentColumns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the names."""
-        if self.mode not in get_args(Mode):
-            raise ConfigError("mode", self.mode, "PERMISSIVE, DROPMALFORMED or FAILFAST")
         if not len(self.fields):
             raise ConfigError("schema", "", "at least one field")
         if _FORBIDDEN.intersection(self.prefix):
@@ -116,7 +84,7 @@ class DocumentTypes:
             raise ConfigError(
                 "schema", ", ".join(twice[:SHOWN_FIELDS]), "fields whose names differ in more than upper and lower case"
             )
-        object.__setattr__(self, "_parser", DocumentParser(self.fields))
+        object.__setattr__(self, "documents", DocumentColumns(self.fields, self.mode))
 
     @property
     def columns(self) -> pa.Schema:
@@ -134,79 +102,26 @@ class DocumentTypes:
         Returns: (the rows, bool[rows]: whether the document does not fit)
         """
         values = _bytes(documents)
-        parsed = self._parser.parse(values)
-        corrupt = pc.if_else(pa.array(parsed.is_malformed), values, pa.scalar(None, pa.binary()))
-        for one, column in zip(self.columns, [*parsed.columns, _text(corrupt)], strict=True):
+        parsed = self.documents.parse(values)
+        corrupt = corrupt_records(values, parsed.is_malformed, pa.string())
+        for one, column in zip(self.columns, [*parsed.columns, corrupt], strict=True):
             rows = rows.append_column(one, column)
         return rows, parsed.is_malformed
 
-    def reason(self, value: bytes) -> str:
-        """Why a document does not fit; empty if it fits."""
-        try:
-            value.decode()
-        except UnicodeDecodeError:
-            return NOT_UTF8
-        try:
-            found = load_json(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            return NO_OBJECT
-        bad = [one.name for one in self.fields if DocumentParser(pa.schema([one])).parse_one(value)[1]]
-        return OTHER_TYPES + ", ".join(bad) if bad else ""
+    def effect(self, source: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """The rows to merge with the typed columns. A row that does not stay removes its document.
 
-
-def effect_with_types(source: pa.Table, types: DocumentTypes) -> tuple[pa.Table, int]:
-    """The rows to merge with the typed columns.
-
-    Returns: (the rows; number of documents that do not fit)
-
-    Raises:
-        FieldError: one does not fit, and mode is FAILFAST.
-    """
-    is_removed = source.column(IS_REMOVED)
-    values = source.column("value")
-    documents = pc.if_else(is_removed, pa.scalar(None, values.type), values)
-    typed, is_malformed = types.with_columns(source, documents)
-    if types.mode == "FAILFAST" and is_malformed.any():
-        first = typed.slice(int(np.argmax(is_malformed)), 1).to_pylist()[0]
-        raise unfit_error(first, types.reason(as_bytes(first["value"])))
-    if types.mode == "DROPMALFORMED":
-        is_gone = pc.or_(is_removed, pa.array(is_malformed))
-        typed = typed.set_column(typed.schema.get_field_index(IS_REMOVED), IS_REMOVED, is_gone)
-    return typed, int(is_malformed.sum())
-
-
-def unfit_error(row: dict[str, Any], reason: str) -> FieldError:
-    """The error for a document of a row with `key`, `scope`, `collection`, `vbucket` and `seqno`."""
-    return FieldError(
-        f"document {row['key']!r} of {row['scope']}.{row['collection']} (vbucket {row['vbucket']}, seqno "
-        f"{row['seqno']}) does not fit the schema: {reason}. Mode is FAILFAST, so it was not brought into current. "
-        "Correct the document or the schema, or start with mode=PERMISSIVE, and run again"
-    )
-
-
-def as_bytes(value: str | bytes) -> bytes:
-    """A value of `changes` as bytes."""
-    return value.encode() if isinstance(value, str) else value
+        Returns: as `with_columns`
+        """
+        is_removed, values = source.column(IS_REMOVED), source.column("value")
+        typed, is_unfit = self.with_columns(source, pc.if_else(is_removed, pa.scalar(None, values.type), values))
+        is_gone = pc.or_(is_removed, pa.array(~self.documents.stay(is_unfit)))
+        return typed.set_column(typed.schema.get_field_index(IS_REMOVED), IS_REMOVED, is_gone), is_unfit
 
 
 def is_column_name(name: str) -> bool:
     """Whether a field of this name can be a column."""
     return bool(name) and not _FORBIDDEN.intersection(name)
-
-
-def ddl(kind: pa.DataType) -> str:
-    """The type as Spark writes it, for example `STRUCT<name: STRING>` with the names in backquotes."""
-    if pa.types.is_struct(kind):
-        return "STRUCT<" + ", ".join(f"`{one.name}`: {ddl(one.type)}" for one in kind) + ">"
-    if pa.types.is_list(kind):
-        return f"ARRAY<{ddl(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"MAP<STRING, {ddl(kind.item_type)}>"
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    return _DDL[kind]
 
 
 def rejects_schema(value_format: str) -> pa.Schema:
@@ -232,12 +147,3 @@ def _bytes(values: pa.ChunkedArray) -> pa.Array:
     array = values.combine_chunks()
     array = pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
     return array if array.type == pa.binary() else array.cast(pa.binary())
-
-
-def _text(values: pa.Array) -> pa.Array:
-    """The values as text, with U+FFFD for what is not UTF-8, as Spark's `make_valid_utf8` does."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = [None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()]
-        return pa.array(texts, pa.string())

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.document_types import CORRUPT, DocumentTypes, Mode, ddl, is_column_name
+from dcpstream_spark.tables.document_types import DocumentTypes, is_column_name
 from dcpstream_spark.tables.engine import TableEngine
+from dcpstream_spark.typed_columns.fitting import CORRUPT, Mode
+from dcpstream_spark.typed_columns.kinds import arrow_type, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -139,8 +141,6 @@ def fields_of(schema: str | StructType) -> pa.Schema:
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType, StructType
-
-    from dcpstream_spark.source.schema import arrow_type
 
     kind: DataType
     try:

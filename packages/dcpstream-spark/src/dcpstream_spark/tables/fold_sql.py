@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dcpstream.model import Op
-from dcpstream_spark.tables.document_sql import IS_UNFIT, judged, reason, typed_columns
+from dcpstream_spark.tables.document_sql import IS_UNFIT, is_left_out, judged, reason, typed_columns
 from dcpstream_spark.tables.document_types import REASON, REJECT_COLUMNS, DocumentTypes
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
@@ -181,12 +181,12 @@ class FoldQuery:
         """Common table expressions: `newest`, and with types `judged`."""
         if self.types is None:
             return "newest AS (SELECT * FROM decided)"
-        removed = f"{IS_REMOVED} OR {IS_UNFIT}" if self.types.mode == "DROPMALFORMED" else IS_REMOVED
         return f"""
             judged AS ({judged("decided", self.types, IS_REMOVED)}),
             newest AS (
                 SELECT {_names(self.carried)}, {typed_columns(self.types)},
-                {removed} AS {IS_REMOVED}, {IS_FORCED}, {IS_RESTORED}, {IS_UNFIT} FROM judged
+                {is_left_out(self.types, IS_REMOVED)} AS {IS_REMOVED},
+                {IS_FORCED}, {IS_RESTORED}, {IS_UNFIT} FROM judged
             )
         """
 

@@ -29,10 +29,10 @@ from typing import Any, get_args
 
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import SourceOptions
-from dcpstream_spark.tables.document_types import Mode
 from dcpstream_spark.tables.folding import FOLD_SHARE
 from dcpstream_spark.tables.location import child
 from dcpstream_spark.tables.pipeline import DEFAULT_TRIGGER, RETAIN_HOURS
+from dcpstream_spark.typed_columns.fitting import Mode
 
 MAX_PIPELINES = 100
 """Pipelines of one session: each has a query with threads and Python processes of its own."""

@@ -38,7 +38,6 @@ from dcpstream_spark.files import can_open
 from dcpstream_spark.including import NEEDED_BY_TABLES
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.session import cluster_partitions
-from dcpstream_spark.tables.document_types import Mode
 from dcpstream_spark.tables.engine import FoldReport, TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
 from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
@@ -49,6 +48,7 @@ from dcpstream_spark.tables.location import child, exists, local_directory
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream_spark.tables.small_files import small_files
 from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
+from dcpstream_spark.typed_columns.fitting import Mode
 
 if TYPE_CHECKING:
     import pyarrow as pa

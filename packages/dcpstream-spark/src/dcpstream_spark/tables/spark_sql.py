@@ -28,11 +28,12 @@ from dcpstream.arrow import CHANGE_SCHEMA, ValueFormat
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream_spark.tables.document_sql import IS_UNFIT
-from dcpstream_spark.tables.document_types import CORRUPT, DocumentTypes, as_bytes, unfit_error
+from dcpstream_spark.tables.document_types import DocumentTypes
 from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
 from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, void_rows
 from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
+from dcpstream_spark.typed_columns.fitting import CORRUPT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -116,7 +117,7 @@ class SparkSqlEngine:
 
     def typed_columns(self) -> pa.Schema | None:
         """The columns of `current` other than CURRENT_COLUMNS, from the table; None without a table."""
-        from dcpstream_spark.source.schema import arrow_type
+        from dcpstream_spark.typed_columns.kinds import arrow_type
 
         if not self._format.exists(self._session, self.current):
             return None
@@ -147,7 +148,8 @@ class SparkSqlEngine:
         """Create the tables that do not exist."""
         from pyspark.sql import types as t
 
-        from dcpstream_spark.source.schema import spark_fields, spark_schema
+        from dcpstream_spark.source.schema import spark_schema
+        from dcpstream_spark.typed_columns.kinds import spark_fields
 
         changes = spark_schema(CHANGE_SCHEMA.names, self._value_format).add(BATCH_ID, t.LongType())
         current = spark_schema(CURRENT_COLUMNS, self._value_format)
@@ -261,7 +263,8 @@ class SparkSqlEngine:
         unfit = newest.where(IS_UNFIT)
         if self._types.mode == "FAILFAST":
             for row in unfit.orderBy("vbucket", "seqno").limit(1).collect():
-                raise unfit_error(row.asDict(), self._types.reason(as_bytes(row["value"])))
+                raise self._types.documents.error(row.asDict())
+            return 0
         return unfit.count()
 
     def _merge(self, query: FoldQuery, app: str, *, has_emptying: bool) -> tuple[MergeCounts, int, int]:

@@ -1,4 +1,4 @@
-"""Documents as typed columns: which fields can be columns, and which documents fit."""
+"""Typed columns of `current`: which fields can be columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.document_types import CORRUPT, DocumentTypes, ddl
+from dcpstream_spark.tables.document_types import DocumentTypes
+from dcpstream_spark.typed_columns.fitting import CORRUPT
 
 NAMES = pa.schema([("name", pa.string()), ("age", pa.int32())])
 
@@ -30,29 +31,6 @@ def test_text_is_parsed_as_its_utf8() -> None:
     assert is_unfit.tolist() == [False, True]
 
 
-def test_bytes_that_are_no_text_show_replacements() -> None:
-    rows, _ = DocumentTypes(NAMES).with_columns(pa.table({"n": [1]}), pa.chunked_array([[b"a\xff"]]))
-    assert rows.column(CORRUPT).to_pylist() == ["a\ufffd"]
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (b'{"name": 1}', ""),
-        (b'{"name": "x", "age": null}', ""),
-        (b'{"age": 1.5, "name": {}}', "not of the schema's type: age"),
-        (b"\xff{}", "not UTF-8"),
-        (b"[{}]", "no JSON object"),
-        (b'{"age": 1', "no JSON object"),
-        (b"", "no JSON object"),
-    ],
-)
-def test_reasons(value: bytes, reason: str) -> None:
-    types = DocumentTypes(NAMES)
-    assert types.reason(value) == reason
-    assert types.with_columns(pa.table({"n": [1]}), pa.chunked_array([[value]]))[1].tolist() == [reason != ""]
-
-
 @pytest.mark.parametrize(
     ("fields", "prefix", "message"),
     [
@@ -74,13 +52,3 @@ def test_fields_that_cannot_be_columns(fields: list[tuple[str, pa.DataType]], pr
 def test_a_prefix_lets_any_field_be_a_column() -> None:
     fields = pa.schema([("value", pa.string()), ("key", pa.int64())])
     assert DocumentTypes(fields, prefix="doc_").columns.names == ["doc_value", "doc_key", CORRUPT]
-
-
-def test_an_unknown_mode() -> None:
-    with pytest.raises(ConfigError, match="PERMISSIVE, DROPMALFORMED or FAILFAST"):
-        DocumentTypes(NAMES, mode="IGNORE")  # type: ignore[arg-type]
-
-
-def test_types_as_ddl() -> None:
-    kind = pa.struct([("a", pa.list_(pa.decimal128(6, 2))), ("b", pa.map_(pa.string(), pa.timestamp("us")))])
-    assert ddl(kind) == "STRUCT<`a`: ARRAY<DECIMAL(6, 2)>, `b`: MAP<STRING, TIMESTAMP_NTZ>>"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.arrow import documents as module
-from dcpstream.arrow.documents import DocumentParser, is_parsable, json_text, load_json
+from dcpstream_spark.typed_columns import parsing as module
+from dcpstream_spark.typed_columns.parsing import DocumentParser, json_text, load_json
 
 LONG = pa.int64()
 UTC_TIME = pa.timestamp("us", tz="UTC")
@@ -255,13 +255,6 @@ def test_both_paths_give_the_same(some: list[bytes], good: list[Any]) -> None:
         one.validate(full=True)
         assert one.type == other.type == field.type
         assert repr(one.to_pylist()) == repr(other.to_pylist())
-
-
-def test_which_types_are_parsed() -> None:
-    assert is_parsable(pa.map_(pa.string(), pa.list_(pa.struct([("x", pa.decimal128(38, 10))]))))
-    assert not is_parsable(pa.map_(pa.int64(), pa.string()))
-    assert not is_parsable(pa.duration("us"))
-    assert not is_parsable(pa.list_(pa.uint64()))
 
 
 def test_numbers_keep_their_text() -> None:

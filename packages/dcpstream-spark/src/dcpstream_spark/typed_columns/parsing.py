@@ -77,7 +77,7 @@ class DocumentParser:
     """Parses documents into columns of one schema.
 
     Args:
-        schema: name and type of each field. Types: those of `is_parsable`.
+        schema: name and type of each field. Types: those of `kinds`.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -166,11 +166,8 @@ class DocumentParser:
 
     def parse_one(self, text: bytes) -> tuple[dict[str, Any] | None, bool]:
         """(values of the fields, or None if it is no JSON object; whether it is malformed) of one document."""
-        try:
-            data = load_json(text)
-        except ValueError:
-            return None, True
-        if not isinstance(data, dict):
+        data = object_of(text)
+        if data is None:
             return None, True
         try:
             return self._convert(data), False
@@ -201,6 +198,15 @@ def load_json(text: bytes, *, is_strict: bool = False) -> Any:
     if _may_be_deep(text) and _depth(value) > DEPTH_MAX:
         raise ValueError(_TOO_DEEP)
     return value
+
+
+def object_of(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that a document is, else None."""
+    try:
+        data = load_json(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def _may_be_deep(text: bytes) -> bool:
@@ -236,21 +242,6 @@ class _Partial(Exception):
 
 
 Converter = Callable[[Any], Any]
-
-
-def is_parsable(kind: pa.DataType) -> bool:
-    """Whether columns of this type can be made from JSON."""
-    if pa.types.is_struct(kind):
-        return all(is_parsable(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return is_parsable(kind.value_type)
-    if pa.types.is_map(kind):
-        return bool(kind.key_type == pa.string()) and is_parsable(kind.item_type)
-    return (
-        kind in {*_FAST, pa.float32()}
-        or pa.types.is_decimal128(kind)
-        or kind in {pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")}
-    )
 
 
 def _is_fast(kind: pa.DataType) -> bool:
