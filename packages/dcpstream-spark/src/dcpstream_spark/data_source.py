@@ -37,7 +37,7 @@ from dcpstream_spark.source.offsets import SourceOffset, is_start_marker
 from dcpstream_spark.source.planner import PlannedRange
 from dcpstream_spark.source.reading import DcpPartition, read_partition
 from dcpstream_spark.source.schema import Layout, default_schema
-from dcpstream_spark.source.single_attempt import held, runs_once
+from dcpstream_spark.source.single_attempt import HELD_BYTES_MAX, held, runs_once
 from dcpstream_spark.source.spool import Spool, batch_name
 from dcpstream_spark.where import pushed_comparison
 from dcpstream_spark.worker import called_by_spark, given_to_spark, leave_if_spark_is_gone
@@ -235,7 +235,9 @@ class _StreamReaderBase(DataSourceStreamReader):
         options, layout = self._options, self._layout
         if options.on_rollback == "fail" or not runs_once():
             return given_to_spark(_rows(options, layout, partition))
-        return given_to_spark(held(lambda: _rows(options, layout, partition)))
+        # The spool has all rows of a task before it gives the first, so only the first batch needs to be held.
+        is_spooled = isinstance(partition, DcpPartition) and partition.spool is not None
+        return given_to_spark(held(lambda: _rows(options, layout, partition), 0 if is_spooled else HELD_BYTES_MAX))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the files of a batch that is done; without a spool do nothing, the bucket keeps its history anyway."""

@@ -47,7 +47,7 @@ def held(
 
     Args:
         read: reads the task from its start.
-        most: bytes that are held.
+        most: bytes that are held; with 0 the first batch alone.
 
     Raises:
         RollbackRequired: a node lost changes in each of `ATTEMPTS_MAX` attempts, or after `most` bytes.

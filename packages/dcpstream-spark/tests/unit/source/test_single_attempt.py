@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from dcpstream.errors import RollbackRequired
 from dcpstream_spark.source.single_attempt import ATTEMPTS_MAX, held, runs_once
+from dcpstream_spark.source.spool import SpoolFile
 
 
 def batch(*keys: str) -> pa.RecordBatch:
@@ -51,6 +53,11 @@ def test_a_task_larger_than_the_bound_gives_its_rows_in_order_and_may_fail() -> 
     assert next(rows)["key"].to_pylist() == ["void"]
     with pytest.raises(RollbackRequired, match="vbucket 3"):
         next(rows)
+
+
+def test_a_task_with_a_spool_is_read_again_though_only_its_first_batch_is_held(tmp_path: Path) -> None:
+    task, file = LosingTask(1), SpoolFile(str(tmp_path), "task.arrow")
+    assert keys(held(lambda: file.replayed(task.read()), most=0)) == ["a", "b", "c"]
 
 
 def test_a_task_without_rows() -> None:
