@@ -37,6 +37,8 @@ PYTEST = $(PY) -m pytest $(if $(filter 1 yes true,$(STRICT)),--strict-skips) --d
 ROWS ?=
 # SCENARIOS="s02 s15": scenarios of `make judge` (all by default; about eight minutes).
 SCENARIOS ?=
+# RELEASE=8.0: the release of the node that `make judge` plays, and so of the recordings (7.2 by default).
+RELEASE ?=
 # VERSIONS="4.1 4.3": versions of Spark of `make test-spark-matrix` (all by default).
 VERSIONS ?=
 # RUNS=n: number of kills of `make kill-loop` (200 by default), of moments of `make power-cuts` (600 by default), or of
@@ -53,7 +55,7 @@ SECONDS ?=
 SEEDS ?=
 
 # Tools that write the pages of `make reference`.
-REFERENCES = message node support user module
+REFERENCES = message node support user module release
 
 # ---------------------------------------------------------------------------------------------------------- targets
 
@@ -139,7 +141,7 @@ bench: setup ## measure, quietly and with two busy programs; writes lab/bench/re
 
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
-	@$(PY) lab/tools/judge.py $(SCENARIOS)
+	@$(PY) lab/tools/judge.py $(if $(RELEASE),--release $(RELEASE)) $(SCENARIOS)
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")

@@ -83,7 +83,7 @@ CLIENTS = {
 
 HISTORY = {"settings": BucketSettings(history_retention_s=3600)}
 TLS = {"tls": True}
-NEWER = {"compat_version": "7.6"}
+NEWER = {"release": "7.6"}
 """For programs with every key-value call, because range scans and sub-document reads of replicas came with 7.6."""
 
 CHECKS = [

@@ -3,7 +3,8 @@
     python lab/tools/judge.py [SCENARIO ...]          a prefix such as s15 is enough; without any, all of them
 
 Starts a node with 1,024 vbuckets and the three users of the scenarios, runs lab/scenarios/run.py against it, and
-compares with lab/scenarios/compare.py. The node keeps its data on disk like the real server; with `--memory`, steps
+compares with lab/scenarios/compare.py. `--release` says which server the node is, and so which recordings judge it. The
+node keeps its data on disk like the real server; with `--memory`, steps
 that need persistence differ. Exit status 0 only if every scenario ran and nothing differs.
 """
 
@@ -21,7 +22,8 @@ from tests.kit import recorded
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "lab" / "scenarios"
-REFERENCE = ROOT / "tests" / "data" / "recorded" / "server"
+RELEASES = ("7.2", "8.0")
+"""The releases of which recordings are here."""
 USERS = {
     "readonly": {"password": "password", "privileges": ["DcpProducer", "Read"]},
     "nodcp": {"password": "password", "privileges": ["Read", "Upsert", "Insert", "Delete"]},
@@ -37,10 +39,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "judge", help="where the recordings go")
     parser.add_argument("--show", type=int, default=8, help="differences to print of each scenario")
     parser.add_argument("--timeout", type=int, default=SCENARIO_TIMEOUT_S, help="seconds a scenario may take")
+    parser.add_argument("--release", choices=RELEASES, default=RELEASES[0], help="of node and judge")
     parser.add_argument("--memory", action="store_true", help="a node that keeps nothing on disk")
     arguments = parser.parse_args()
     prefixes = tuple(arguments.scenarios)
-    chosen = [name for name in recorded.scenario_names() if name.startswith(prefixes or "s")]
+    chosen = [name for name in recorded.scenario_names(arguments.release) if name.startswith(prefixes or "s")]
     if not chosen:
         parser.error(f"no scenario begins with {' or '.join(prefixes)}")
     shutil.rmtree(arguments.out, ignore_errors=True)
@@ -48,13 +51,19 @@ def main() -> int:
 
     ran = 0
     for has_map in (False, True):  # each set was recorded from a fresh server
-        names = [name for name in chosen if recorded.had_map(name) is has_map]
+        names = [name for name in chosen if recorded.had_map(name, arguments.release) is has_map]
         ran |= play(names, arguments, has_map=has_map) if names else 0
 
-    status = ran
+    status, reference = ran, str(recorded.folder_of(arguments.release))
     for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):
         status |= run(
-            "compare.py", str(REFERENCE), str(arguments.out), "--scenario", name, "--show", str(arguments.show)
+            "compare.py",
+            reference,
+            str(arguments.out),
+            "--scenario",
+            name,
+            "--show",
+            str(arguments.show),
         )
     print("no difference" if status == 0 else "there are differences, or a scenario that did not run to its end")
     return status
@@ -64,12 +73,15 @@ def play(names: list[str], arguments: argparse.Namespace, *, has_map: bool) -> i
     """Play scenarios against a fresh node; 0 if all of them ran."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-judge-") as directory:
         path = None if arguments.memory else directory
-        with dcpstream_node.Node(vbuckets=1024, path=path, username="@admin", password="password", users=USERS) as node:
+        release = arguments.release
+        with dcpstream_node.Node(
+            vbuckets=1024, path=path, username="@admin", password="password", users=USERS, release=release
+        ) as node:
             if not has_map:
                 node.inject("no_map")
             print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
             address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]
-            return run("run.py", *address, *names)
+            return run("run.py", *address, "--release", release, *names)
 
 
 def run(script: str, *arguments: str) -> int:

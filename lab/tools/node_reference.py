@@ -14,15 +14,16 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dcpstream.dcp.sasl import MECHANISMS  # noqa: E402
-from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Feature, Opcode  # noqa: E402
+from dcpstream.wire import MAX_FRAME_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Opcode  # noqa: E402
 from dcpstream.wire.layout import Part  # noqa: E402
 from dcpstream.wire.messages.admin import OBSOLETE  # noqa: E402
+from dcpstream.wire.release import RELEASES  # noqa: E402
+from dcpstream.wire.shape import shape_of  # noqa: E402
 from dcpstream_node.engine import COMMANDS, MAX_OUTPUT_BYTES  # noqa: E402
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES  # noqa: E402
 from dcpstream_node.engine.bucket import documents  # noqa: E402
 from dcpstream_node.engine.commands import Command  # noqa: E402
 from dcpstream_node.engine.engine import MAX_BUCKETS, MAX_CONNECTIONS  # noqa: E402
-from dcpstream_node.engine.release import RELEASES  # noqa: E402
 from dcpstream_node.shell import server  # noqa: E402
 from lab.tools.pages import publish  # noqa: E402
 
@@ -35,7 +36,7 @@ INTRODUCTION = """# What the node answers
 
 Every command of the KV port except those of DCP, which are in [Messages](messages.md). Other opcodes return
 UNKNOWN_COMMAND, or NOT_SUPPORTED if servers before 7.2 knew them. "Needs" is the privilege of the user. Commands with a
-star are answered before the login. Commands with 7.6 need a node with `compat_version` 7.6.
+star are answered before the login. Commands with a number came with that release; see [Server releases](releases.md).
 
 | opcode | command | extras | key | value | needs | does |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -68,13 +69,8 @@ def row(opcode: int, command: Command) -> str:
     """One line of the table."""
     summary = (command.handler.__doc__ or "").strip().splitlines()[0].partition(": ")
     extras = "" if command.shape.extras == (0,) else " or ".join(map(str, command.shape.extras))
-    star = (
-        " *"
-        if command.before_login
-        else f" ({since})"
-        if not RELEASES["7.2"].knows(since := command.shape.since)
-        else ""
-    )
+    since = next((name for name, release in RELEASES.items() if shape_of(opcode, release=release)), "")
+    star = " *" if command.before_login else f" ({since})" if since != next(iter(RELEASES)) else ""
     cells = (
         f"0x{opcode:02x}",
         f"{Opcode(opcode).name}{star}",
@@ -87,11 +83,6 @@ def row(opcode: int, command: Command) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def names_of(features: frozenset[Feature]) -> str:
-    """Features with their codes, ascending."""
-    return ", ".join(f"{feature.name} (0x{feature:02x})" for feature in sorted(features))
-
-
 def page() -> str:
     """The whole page."""
     rows = []
@@ -101,7 +92,6 @@ def page() -> str:
         if opcode in OBSOLETE:
             continue
         rows.append(row(opcode, command))
-    old, new = (RELEASES[name].features for name in ("7.2", "7.6"))
     limits = (
         ("a frame before the login", f"{MAX_FRAME_BYTES_BEFORE_AUTH // KIB} KiB"),
         ("a frame", f"{MAX_FRAME_BYTES // MIB} MiB"),
@@ -114,8 +104,6 @@ def page() -> str:
     sections = [
         INTRODUCTION + "\n".join(rows) + "\n",
         "\n## Login\n\n" + f"Mechanisms: {', '.join(MECHANISMS)}. Privileges: {', '.join(sorted(ALL_PRIVILEGES))}.\n",
-        f"\n## HELLO\n\nGranted on request: {names_of(old)}.\n",
-        f"\nA node with `compat_version` 7.6 also grants {names_of(new - old)}. No other feature is granted.\n",
         HTTP,
         "\n## Limits\n\n| what | at most |\n| --- | --- |\n"
         + "\n".join(f"| {what} | {most} |" for what, most in limits)

@@ -9,6 +9,7 @@ import pytest
 from dcpstream.dcp.controls import ProducerSettings, apply_control
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
+from dcpstream.wire.release import RELEASES
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.client_machines import client_of_streams, ready_connection
 from tests.kit.fake_node import FakeNode
@@ -400,7 +401,7 @@ def test_cache_transfer_depends_on_the_bucket_only(value: bytes) -> None:
     assert peer.control(b"cache_transfer", value).status == EINVAL
     assert not peer.closed
     for has_it, status in ((True, OK), (False, NOT_SUPPORTED)):
-        settings = ProducerSettings(release="8.5", has_cache_transfer=has_it)
+        settings = ProducerSettings(release=RELEASES["8.5"], has_cache_transfer=has_it)
         assert apply_control(settings, b"cache_transfer", value)[0] == status
 
 

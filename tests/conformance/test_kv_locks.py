@@ -53,7 +53,7 @@ def test_get_of_a_locked_document_shows_all_ones_as_its_cas() -> None:
 @rule("KV-LOCK-02")
 @pytest.mark.parametrize(("version", "status"), [("7.2", Status.TMPFAIL), ("7.6", Status.NOT_LOCKED)])
 def test_unlocking(version: str, status: int) -> None:
-    node = SimulatedNode(compat_version=version)
+    node = SimulatedNode(release=version)
     node.set_doc(1, "k", b"v")
     peer = node.connect()
     unlock: dict[str, Any] = {"opcode": Opcode.UNLOCK, "vbid": 1, "key": KEY}

@@ -180,14 +180,14 @@ def test_several_attributes_in_a_request(node: SimulatedNode, peer: Peer) -> Non
     refused = look_up(peer, look(GET, b"u", XATTR), look(GET, b"v", XATTR))
     assert reason(refused) == (Status.SUBDOC_XATTR_INVALID_KEY_COMBO, False)
     assert look_up(peer, look(GET, b"$document", XATTR), look(GET, b"u", XATTR), look(GET, b"$XTOC", XATTR)).status == 0
-    newer = SimulatedNode(compat_version="7.6")
+    newer = SimulatedNode(release="7.6")
     newer.set_doc(1, "k", b"{}")
     assert mutate(newer.connect(), *both).status == 0
 
 
 @rule("KV-SUBDOC-04")
 def test_what_came_with_later_releases(node: SimulatedNode, peer: Peer) -> None:
-    newer = SimulatedNode(compat_version="7.6")
+    newer = SimulatedNode(release="7.6")
     newer.set_doc(1, "k", b"{}")
     for who, is_known in ((peer, False), (newer.connect(), True)):
         answers = [
@@ -361,7 +361,7 @@ def test_counters(peer: Peer) -> None:
 
 @rule("KV-SUBDOC-13")
 def test_a_wide_delta_is_none_in_7_6() -> None:
-    node = SimulatedNode(compat_version="7.6")
+    node = SimulatedNode(release="7.6")
     node.set_doc(1, "k", b'{"n":1}')
     assert one(node.connect(), COUNTER, b"n", b"9223372036854775808").status == Status.SUBDOC_DELTA_EINVAL
 
@@ -389,7 +389,7 @@ def test_an_attribute_with_a_short_name_stays_in_7_2(node: SimulatedNode, peer: 
 
 @rule("KV-SUBDOC-21")
 def test_an_attribute_with_a_short_name_goes_in_7_6() -> None:
-    node = SimulatedNode(compat_version="7.6")
+    node = SimulatedNode(release="7.6")
     node.set_doc(1, "k", b"{}")
     peer = node.connect()
     assert one(peer, UPSERT, b"u", b"1", flags=XATTR).status == 0

@@ -250,7 +250,7 @@ def test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2(vbid: int) -> 
     peer = SimulatedNode().connect()
     assert peer.send(Opcode.DEL_VBUCKET, vbid=vbid) == []
     assert peer.closed
-    newer = SimulatedNode(compat_version="7.6").connect()
+    newer = SimulatedNode(release="7.6").connect()
     assert newer.call(Opcode.DEL_VBUCKET, vbid=vbid).status == Status.NOT_MY_VBUCKET
 
 

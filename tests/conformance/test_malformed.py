@@ -109,7 +109,7 @@ def faults(command: Command) -> list[tuple[dict[str, Any], str]]:
 @rule("HDR-18", "HDR-22")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Command) -> None:
-    peer = SimulatedNode(compat_version=NEWEST).connect(user="@admin")
+    peer = SimulatedNode(release=NEWEST).connect(user="@admin")
     for fields, context in faults(command):
         answer = peer.call(opcode, **fields)
         assert answer.status == Status.EINVAL, (fields, answer)
@@ -132,7 +132,7 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
 @rule("HDR-07", "HDR-08", "HDR-10", "HDR-11")
 @pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, command: Command) -> None:
-    peer = SimulatedNode(compat_version=NEWEST).connect(user="@admin")
+    peer = SimulatedNode(release=NEWEST).connect(user="@admin")
     for framing, info_id, status in (
         (b"\x70", 7, Status.UNKNOWN_FRAME_INFO),
         (b"\xf0\x00", 15, Status.UNKNOWN_FRAME_INFO),
@@ -354,7 +354,7 @@ def users_without(privilege: str) -> Users:
 def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
     fields = acceptable(opcode, command)
     if command.needs_bucket:
-        node = SimulatedNode(compat_version=NEWEST)
+        node = SimulatedNode(release=NEWEST)
         assert node.connect(user="@admin", bucket=None).call(opcode, **fields).status == Status.NO_BUCKET
         plain = node.connect(user="@admin", bucket=None, features=WITHOUT_XERROR)
         assert plain.send(opcode, **fields) == []
@@ -362,7 +362,7 @@ def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, c
     for privilege in command.privilege.split():
         if "|" in privilege:
             continue  # one of several is enough
-        node = SimulatedNode(users=users_without(privilege), compat_version=NEWEST)
+        node = SimulatedNode(users=users_without(privilege), release=NEWEST)
         peer = node.connect(user="some")
         assert peer.call(opcode, **fields).status == Status.EACCESS
         assert not peer.closed

@@ -177,7 +177,7 @@ def of_two_documents(node: SimulatedNode, flags: int, vbid: int = 1) -> list[tup
 def test_keys_from_disk_have_lost_their_metadata_since_76(options: int) -> None:
     found = {}
     for release in ("7.2", "7.6"):
-        node = SimulatedNode(compat_version=release)
+        node = SimulatedNode(release=release)
         node.set_doc(1, "gone")
         node.delete_doc(1, "gone")
         node.set_doc(1, "kept", b"1", flags=7, expiration=1_800_000_000)

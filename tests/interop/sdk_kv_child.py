@@ -173,10 +173,10 @@ def many(collection: Any) -> None:
 
 
 def main() -> None:
-    connection_string, password, compat_version = sys.argv[1:]
+    connection_string, password, release = sys.argv[1:]
     cluster = connect(connection_string, password)
     collection = cluster.bucket("default").default_collection()
-    scan = no_scans if compat_version == "7.2" else scans
+    scan = no_scans if release == "7.2" else scans
     for part in (touching, replicas, many, durable, locks, scan):
         part(collection)
     manager = cluster.bucket("default").collections()

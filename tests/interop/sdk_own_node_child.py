@@ -12,7 +12,7 @@ from couchbase.options import ClusterOptions
 
 from dcpstream_node import Node
 
-with Node(vbuckets=16, process=True, compat_version="7.6") as node:
+with Node(vbuckets=16, process=True, release="7.6") as node:
     login = PasswordAuthenticator(node.username, node.password)
     cluster = Cluster.connect(node.connection_string, ClusterOptions(login))
     collection = cluster.bucket("default").default_collection()

@@ -15,17 +15,17 @@ pytestmark = needs_sdk
 
 
 @pytest.mark.parametrize(
-    ("vbuckets", "compat_version"),
+    ("vbuckets", "release"),
     [
         pytest.param(16, "7.2", marks=pytest.mark.slow),
         (16, "7.6"),
         pytest.param(1024, "7.6", marks=pytest.mark.slow),
     ],
 )
-def test_key_value_calls_of_the_sdk(vbuckets: int, compat_version: str, tmp_path: Path) -> None:
-    options = {"vbuckets": vbuckets, "password": "secret1", "compat_version": compat_version}
+def test_key_value_calls_of_the_sdk(vbuckets: int, release: str, tmp_path: Path) -> None:
+    options = {"vbuckets": vbuckets, "password": "secret1", "release": release}
     with Node(path=tmp_path / "node", **options) as node:  # type: ignore[arg-type]
-        check_program(CHILD, node.connection_string, "secret1", compat_version)
+        check_program(CHILD, node.connection_string, "secret1", release)
 
 
 @pytest.mark.slow

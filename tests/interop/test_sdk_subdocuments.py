@@ -14,5 +14,5 @@ pytestmark = needs_sdk
 
 def test_sub_documents_and_transactions() -> None:
     # Several xattr keys in one call came with 7.6.
-    with Node(vbuckets=64, password="secret", compat_version="7.6") as node:
+    with Node(vbuckets=64, password="secret", release="7.6") as node:
         check_program(CHILD, node.connection_string, "secret")

@@ -22,6 +22,7 @@ from dcpstream.wire import (
     encode_request,
 )
 from dcpstream.wire.buffers import Buffer
+from dcpstream.wire.release import DEFAULT_RELEASE
 from dcpstream_node.engine import Engine, Session
 from dcpstream_node.engine.bucket.manifest import read_manifest
 from dcpstream_node.store import BucketStore, MemoryBucketStore
@@ -34,14 +35,14 @@ from dcpstream_node.testing.simulation import (
 )
 
 
-def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, compat_version: str = "7.2") -> Engine:
+def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, release: str = DEFAULT_RELEASE.name) -> Engine:
     """An engine with the bucket `default` and the users of a simulated node."""
     return simulated_engine(
         store or MemoryBucketStore(vbuckets),
         clock=VirtualClock(),
         random=SeededRandom(2),
         users=known_users(),
-        compat_version=compat_version,
+        release=release,
     )
 
 

@@ -64,7 +64,7 @@ def seeds() -> Iterator[bytes]:
 def check(data: bytes) -> None:
     if len(data) < FRAMES_AT:
         return
-    node = SimulatedNode(compat_version="7.6" if data[0] & 0x10 else "7.2")
+    node = SimulatedNode(release="7.6" if data[0] & 0x10 else "7.2")
     peers = [connected(node, data[0] % KINDS, is_first=True)]
     current = 0
     for piece in split(data[FRAMES_AT:]):

@@ -18,6 +18,7 @@ TOOLS = Path(__file__).parents[3] / "lab" / "tools"
     [
         "message_reference.py",
         "module_reference.py",
+        "release_reference.py",
         "support_reference.py",
         "state_diagrams.py",
         pytest.param("user_reference.py", marks=pytest.mark.spark),

@@ -21,18 +21,18 @@ from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, Manifest, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.runtime import SystemRandom
+from dcpstream.wire.release import DEFAULT_RELEASE, release_of
 from dcpstream_node.bucket_host import RunningBuckets
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.playback import Playback
 from dcpstream_node.dcp.stats import dcp_stats
 from dcpstream_node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream_node.directory.user_file import UserFile
-from dcpstream_node.engine import DEFAULT_VERSION, Bucket, ClusterConfig, Engine, Users, new_engine
+from dcpstream_node.engine import Bucket, ClusterConfig, Engine, Users, new_engine
 from dcpstream_node.engine.access.groups import Group
 from dcpstream_node.engine.bucket.manifest import ManifestError
 from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream_node.engine.cluster_config import read_alternates
-from dcpstream_node.engine.release import release_of
 from dcpstream_node.fault_host import FaultHost
 from dcpstream_node.faults import Faults, FaultyDisk, MovableClock
 from dcpstream_node.shell.limits import Limits
@@ -125,8 +125,8 @@ class Node:
         password_iterations: rounds of PBKDF2 for passwords; more rounds make attacks on stolen hashes, and each login,
             slower.
         segment_bytes: size at which a bucket's next file begins; for tests that need many files.
-        compat_version: the server release that clients see, 7.2 or 7.6. A 7.2 node refuses the additions of 7.6: range
-            scans, reading replicas through sub-document commands, cluster maps by known version.
+        release: the server release that clients see: 7.2, 7.6, 8.0 or 8.5. The node has what that release has, and
+            refuses the additions of later ones.
         is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream_node.Cluster` does;
             new buckets begin without vbuckets.
         process: whether the node runs in a process of its own, a child of this one. A client of this process that
@@ -168,7 +168,7 @@ class Node:
         limits: Limits | None = None,
         password_iterations: int = DEFAULT_ITERATIONS,
         segment_bytes: int = SEGMENT_BYTES,
-        compat_version: str = DEFAULT_VERSION,
+        release: str = DEFAULT_RELEASE.name,
         is_member: bool = False,
         process: bool = False,
         development: bool = False,
@@ -215,7 +215,7 @@ class Node:
         self._segment_bytes = segment_bytes
         self._is_member = is_member
         self._is_development = development
-        self._compat_version = release_of(compat_version).name
+        self._release = release_of(release)
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
         if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
@@ -747,7 +747,7 @@ class Node:
             [node],
             cluster_uuid=directory.cluster_uuid,
             alternates=self._alternates,
-            compat_version=self._compat_version,
+            release=self._release,
         )
         config.take_settings(directory.cluster)
         # Each start is an epoch of its own, so that clients take this configuration for newer than the last run's.

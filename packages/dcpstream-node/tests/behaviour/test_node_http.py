@@ -445,7 +445,7 @@ def _next(answer: http.client.HTTPResponse) -> dict:
 
 def test_the_clusters_name_and_quotas_can_be_set() -> None:
     settings = BucketSettings(ram_quota_bytes=200 * 1024 * 1024)
-    with Node(vbuckets=2, compat_version="7.6", settings=settings) as node:
+    with Node(vbuckets=2, release="7.6", settings=settings) as node:
         before = ask(node, "GET", "/pools/default/nodeServices").json
         form = {"clusterName": "tests & more", "memoryQuota": "512", "indexMemoryQuota": "300"}
         assert ask(node, "POST", "/pools/default", form).status == 200
@@ -500,15 +500,15 @@ def test_settings_of_the_cluster_that_cannot_be(node: Node, form: dict[str, str]
         assert after[name] == before[name]
 
 
-@pytest.mark.parametrize("compat_version", ["7.2", "7.6"])
-def test_what_is_told_of_a_node_is_of_one_release(compat_version: str) -> None:
-    with Node(vbuckets=2, compat_version=compat_version) as node:
+@pytest.mark.parametrize("release", ["7.2", "7.6"])
+def test_what_is_told_of_a_node_is_of_one_release(release: str) -> None:
+    with Node(vbuckets=2, release=release) as node:
         form = {"name": "magma", "storageBackend": "magma", "ramQuotaMB": "1024"}
         assert ask(node, "POST", BUCKETS, form).status == 202
         maps = {name: ask(node, "GET", f"/pools/default/b/{name}").json for name in ("default", "magma")}
         maps["node"] = ask(node, "GET", "/pools/default/nodeServices").json
         groups = {group["name"] for group in ask(node, "GET", "/pools/default/serverGroups").json["groups"]}
-        is_76 = compat_version == "7.6"
+        is_76 = release == "7.6"
         for found in maps.values():
             assert ("clusterName" in found, "clusterUUID" in found) == (is_76, is_76)
             (entry,) = found["nodesExt"]
@@ -518,11 +518,11 @@ def test_what_is_told_of_a_node_is_of_one_release(compat_version: str) -> None:
         assert "nonDedupedHistory" not in maps["default"]["bucketCapabilities"]
         versions = [ask(node, "GET", path).json["implementationVersion"] for path in ("/pools", "/versions")]
         (this,) = ask(node, "GET", "/pools/default").json["nodes"]
-        assert {version[:4] for version in (*versions, this["version"])} == {f"{compat_version}."}
+        assert {version[:4] for version in (*versions, this["version"])} == {f"{release}."}
         terse = ask(node, "GET", "/pools/default/terseClusterInfo").json
-        assert terse["clusterCompatVersion"] == compat_version
-        assert this["clusterCompatibility"] == (7 << 16) + int(compat_version[2:])
-        assert ask(node, "GET", "/ui").body.decode().count(f"Couchbase Server {compat_version}") == 1
+        assert terse["clusterCompatVersion"] == release
+        assert this["clusterCompatibility"] == (7 << 16) + int(release[2:])
+        assert ask(node, "GET", "/ui").body.decode().count(f"Couchbase Server {release}") == 1
 
 
 def test_the_clusters_settings_are_there_after_a_restart(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ FEATURES = (Feature.XERROR, Feature.JSON, Feature.COLLECTIONS)
 
 @pytest.fixture(scope="module")
 def node():
-    with Node(vbuckets=1024, compat_version="7.6") as running, SocketPeer(running.port).open() as peer:
+    with Node(vbuckets=1024, release="7.6") as running, SocketPeer(running.port).open() as peer:
         sets = (
             encode_request(Opcode.SETQ, key=b"\0k%05d" % number, value=VALUE, extras=bytes(8))
             for number in range(DOCUMENTS)

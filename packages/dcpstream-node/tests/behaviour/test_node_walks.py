@@ -18,7 +18,7 @@ KEYS = 60_000
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with Node(vbuckets=1, compat_version="7.6") as running:
+    with Node(vbuckets=1, release="7.6") as running:
         running.set_collections("default", {"_default": ["other"]})
         with SocketPeer(running.port).open() as wire:
             for start in range(0, KEYS, 10_000):

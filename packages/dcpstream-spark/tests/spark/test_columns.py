@@ -66,7 +66,7 @@ def test_fields_of_documents_are_those_of_from_json(spark: SparkSession, documen
 
 @pytest.mark.slow
 def test_rows_without_values_from_disk_of_76(spark: SparkSession, tmp_path: Path) -> None:
-    node = dcpstream_node.Node(vbuckets=2, path=tmp_path / "76", compat_version="7.6")
+    node = dcpstream_node.Node(vbuckets=2, path=tmp_path / "76", release="7.6")
     with node, kv_of(node) as kv:
         kv.set_many(((f"k{n}", b"1") for n in range(20)), flags=7)
         kv.delete_many(f"k{n}" for n in range(5))

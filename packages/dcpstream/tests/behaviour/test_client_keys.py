@@ -52,7 +52,7 @@ def write(node: dcpstream_node.Node) -> None:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dcpstream_node.Node]:
     path = tmp_path_factory.mktemp("node") / "data"
-    running = dcpstream_node.Node(vbuckets=2, path=path, compat_version="7.6")
+    running = dcpstream_node.Node(vbuckets=2, path=path, release="7.6")
     with running:
         write(running)
     with running:  # what was written before is read from disk

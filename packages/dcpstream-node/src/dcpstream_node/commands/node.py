@@ -154,11 +154,11 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     help="The node's address in another network, such as external=db.example,kv=31210; may be repeated.",
 )
 @click.option(
-    "--compat-version",
+    "--release",
     type=click.Choice(node_defaults.RELEASES),
-    default=node_defaults.VERSION,
+    default=node_defaults.RELEASE,
     show_default=True,
-    help="The server release that clients see. 7.6 adds range scans, among others.",
+    help="The server release that clients see.",
 )
 @click.option(
     "--development", is_flag=True, help="Let users with the rights to write change documents on the status page."
@@ -183,7 +183,7 @@ def node_command(
     persist: str | None,
     texts: tuple[str, ...],
     alternate_addresses: tuple[str, ...],
-    compat_version: str,
+    release: str,
     ready_file: Path | None,
     development: bool,
     verbose: int,
@@ -216,7 +216,7 @@ def node_command(
         "flush_interval_s": flush_interval,
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),
-        "compat_version": compat_version,
+        "release": release,
         "development": development,
         **guarded,
     }

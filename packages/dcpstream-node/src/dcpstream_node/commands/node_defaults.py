@@ -6,8 +6,8 @@ The owners are the modules of the node; a test compares.
 from __future__ import annotations
 
 FLUSH_INTERVAL_S = 0.05
-RELEASES = ("7.2", "7.6")
-VERSION = "7.2"
+RELEASES = ("7.2", "7.6", "8.0", "8.5")
+RELEASE = "7.2"
 PLAIN_POLICIES = ("always", "tls")
 CLIENT_AUTH = ("none", "optional", "mandatory")
 USER_FROM = ("subject.cn", "san.dns", "san.email", "san.uri")

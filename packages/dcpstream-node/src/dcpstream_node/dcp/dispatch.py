@@ -19,8 +19,8 @@ from dcpstream.dcp.producer.privilege import Access
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
+from dcpstream.wire.release import RELEASES, Release
 from dcpstream_node.dcp.replica import Replicas, Takeovers
-from dcpstream_node.engine.release import RELEASES
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.bucket.bucket import Bucket
@@ -37,14 +37,14 @@ _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
 _UNKNOWN = Refusal(Status.UNKNOWN_COMMAND)
 _UNDECLARED = Refusal(Status.EACCESS, "Authorization failure: no privilege is declared for this request")
-_PRIVILEGES: Mapping[str, Mapping[int, str | None]] = MappingProxyType(
+_PRIVILEGES: Mapping[Release, Mapping[int, str | None]] = MappingProxyType(
     {
-        name: {
+        release: {
             layout.opcode: layout.privilege
             for layout in REQUESTS
             if layout.opcode in DCP_OPCODES and release.knows(layout.since)
         }
-        for name, release in RELEASES.items()
+        for release in RELEASES.values()
     }
 )
 """Release → the opcode of each request that it knows → the privilege that the user needs at either end."""
@@ -56,12 +56,12 @@ _MACHINES = (ProducerConnection, ConsumerConnection)
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp, is_request = session.dcp, frame.is_request
-    privileges = _PRIVILEGES[session.engine.config.release.name]
+    privileges = _PRIVILEGES[session.engine.release]
     if is_request and frame.opcode not in privileges:
         session.output.add(refuse(frame, _UNKNOWN))
         return
     if is_request and frame.datatype & ~session.datatypes:
-        session.output.add(refuse(frame, check_shape(frame) or _BAD_DATATYPE))
+        session.output.add(refuse(frame, check_shape(frame, release=session.engine.release) or _BAD_DATATYPE))
         return
     if isinstance(dcp, _MACHINES):
         if not (is_request and _is_kept_from(session, frame, privileges[frame.opcode])):
@@ -69,7 +69,8 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
     else:
-        session.output.add(refuse(frame, check_shape(frame, has_collections=session.has_collections) or _NOT_OPEN))
+        refusal = check_shape(frame, release=session.engine.release, has_collections=session.has_collections)
+        session.output.add(refuse(frame, refusal or _NOT_OPEN))
 
 
 def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool:
@@ -77,14 +78,14 @@ def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool
     if privilege is None:
         session.output.add(refuse(frame, _UNDECLARED))
         return True
-    if not session.identity.may(privilege) and check_shape(frame) is None:
+    if not session.identity.may(privilege) and check_shape(frame, release=session.engine.release) is None:
         session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
         return True
     # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
     is_streamed = (
         frame.opcode == Opcode.DCP_ADD_STREAM
         and isinstance(session.dcp, ProducerConnection)
-        and check_add_stream(frame) is None
+        and check_add_stream(frame, session.engine.release) is None
         and session.bucket is not None
         and session.bucket.is_streamed_into(frame.vbid)
     )
@@ -95,7 +96,7 @@ def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool
 
 def _open(session: Session, frame: Frame, now: float) -> None:
     """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
-    request = read_open(frame)
+    request = read_open(frame, session.engine.release)
     if isinstance(request, Refusal):
         session.output.add(refuse(frame, request))
         return
@@ -140,7 +141,7 @@ def _machine(
             bucket,
             now,
             bucket.parameters.producer,
-            release=session.engine.release.name,
+            release=session.engine.release,
             host=host,
             cluster_map=session.config_to_send,
         )
@@ -150,7 +151,7 @@ def _machine(
         opening,
         Replicas(bucket, session.engine),
         now,
-        release=session.engine.release.name,
+        release=session.engine.release,
         idle_timeout_s=bucket.parameters.producer.idle_timeout_s,
         cluster_map=session.config_to_send,
     )

@@ -3,8 +3,8 @@
 Nouns: `Engine` holds the buckets, users and the cluster configuration; `Bucket` holds `VBucket`s; a `Session` is one
 client connection. The rows, from the bottom:
 
-- `cluster_config`, `error_map`, `release`, `limit_log`: the configuration's JSON, the differences between server
-  releases, and a log with a bounded rate.
+- `cluster_config`, `error_map`, `limit_log`: the configuration's JSON, the attributes of statuses, and a log with a
+  bounded rate.
 - `access` and `bucket`: what users may do; the documents and the rules of writing to them.
 - `engine`: `Engine`. `subdocument`: paths inside JSON documents.
 - `commands`: opcode → shape, privilege and handler. `stats`: contents of STAT groups.
@@ -31,22 +31,18 @@ from dcpstream_node.engine.cluster_config import ClusterConfig
 from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream_node.engine.handlers import COMMANDS
 from dcpstream_node.engine.handlers.native import answer_plain, plain_opcodes
-from dcpstream_node.engine.release import DEFAULT_VERSION, RELEASES, Release
 from dcpstream_node.engine.session.session import Dispatch, Session
 
 __all__ = [
     "ALL_PRIVILEGES",
     "COMMANDS",
-    "DEFAULT_VERSION",
     "KINDS",
     "MAX_OUTPUT_BYTES",
     "PERMISSIONS",
-    "RELEASES",
     "Bucket",
     "ClusterConfig",
     "Engine",
     "Group",
-    "Release",
     "Role",
     "RoleKind",
     "Session",

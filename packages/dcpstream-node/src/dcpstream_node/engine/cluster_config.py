@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
-from dcpstream_node.engine.release import DEFAULT_VERSION, release_of
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
 SERVER_GROUP = "Group 1"
 """The one server group that there is."""
@@ -146,7 +146,7 @@ class ClusterConfig:
         cluster_uuid: str = "",
         cluster_name: str = DEFAULT_CLUSTER_NAME,
         alternates: Mapping[str, AlternateAddress] | None = None,
-        compat_version: str = DEFAULT_VERSION,
+        release: Release = DEFAULT_RELEASE,
     ) -> None:
         self.epoch = 1
         self.rev = 1
@@ -156,7 +156,7 @@ class ClusterConfig:
         self.cluster_uuid = cluster_uuid
         self.cluster_name = cluster_name
         self.alternates = dict(alternates or {})
-        self.release = release_of(compat_version)
+        self.release = release
         self.quotas_mib: dict[str, int] = {}
         self.is_given = False
 
@@ -191,7 +191,7 @@ class ClusterConfig:
         return {
             "rev": rev,
             "revEpoch": self.epoch,
-            **(cluster if self.release.names_cluster else {}),
+            **(cluster if self.release.has(Rule.MAP_NAMES_CLUSTER) else {}),
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
             "nodesExt": [
@@ -213,7 +213,7 @@ class ClusterConfig:
             entry["thisNode"] = True
             if self.alternates:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
-        if self.release.names_server_groups:
+        if self.release.has(Rule.MAP_NAMES_SERVER_GROUPS):
             entry["serverGroup"] = SERVER_GROUP
         if node.host:
             entry["hostname"] = node.host
@@ -232,7 +232,9 @@ class ClusterConfig:
         name, uuid, chains = bucket.name, bucket.uuid, bucket.chains
         nodes, this_node = (bucket.nodes, bucket.this_node) if bucket.nodes else (self.nodes, self.this_node)
         hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in nodes]
-        capabilities = self.release.bucket_capabilities(is_ephemeral=bucket.is_ephemeral, is_magma=bucket.is_magma)
+        capabilities = [name for name in self.release.capabilities if not (bucket.is_ephemeral and name == "couchapi")]
+        if bucket.is_magma and not bucket.is_ephemeral:
+            capabilities.append("nonDedupedHistory")
         return self._common(bucket.rev, nodes, this_node) | {
             "name": name,
             "uuid": uuid,

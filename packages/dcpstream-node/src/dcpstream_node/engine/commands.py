@@ -21,10 +21,10 @@ from dcpstream.wire import Datatype, Frame, Status
 from dcpstream.wire.keys import key_fault
 from dcpstream.wire.layout import Phase
 from dcpstream.wire.messages import quiet_forms_of
+from dcpstream.wire.release import NEWEST, Release
 from dcpstream.wire.shape import Fault, Shape, read_frame_infos, shape_of
 from dcpstream.wire.values import snappy_uncompress
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES
-from dcpstream_node.engine.release import Release
 from dcpstream_node.engine.subdocument import has_valid_xattrs
 
 _KNOWN_PRIVILEGES = ALL_PRIVILEGES | {
@@ -113,7 +113,7 @@ class CommandTable(Generic[S]):
     ) -> None:
         """Register the command of one or several opcodes and of their quiet forms; arguments as for `Command`."""
         for opcode in chain.from_iterable(map(quiet_forms_of, (opcodes,) if isinstance(opcodes, int) else opcodes)):
-            shape = shape_of(opcode)
+            shape = shape_of(opcode, release=NEWEST)
             assert shape is not None, f"no message is declared for 0x{opcode:02x}"
             assert opcode not in self._commands, f"0x{opcode:02x} has two handlers"
             self._commands[opcode] = Command(handler, shape, check, own_extras)
@@ -123,11 +123,12 @@ class CommandTable(Generic[S]):
         return self._commands.get(opcode)
 
     def known_to(self, release: Release) -> CommandTable[S]:
-        """The commands that a release has."""
+        """The commands that a release has, with the shapes of its requests."""
         found: CommandTable[S] = CommandTable()
-        found._commands = {
-            opcode: command for opcode, command in self._commands.items() if release.knows(command.shape.since)
-        }
+        for opcode, command in self._commands.items():
+            shape = shape_of(opcode, release=release)
+            if shape is not None:
+                found._commands[opcode] = Command(command.handler, shape, command.check, command.own_extras)
         return found
 
     def opcodes(self) -> list[int]:
@@ -141,6 +142,8 @@ def fault(session: S, command: Command[S], frame: Frame) -> Fault | None:
     The elements of the framing extras are left in `session.frame_infos`, the inflated value in `session.payload`.
     """
     shape, has_collections = command.shape, session.has_collections
+    if shape.refused is not None:
+        return Fault(shape.refused)
     context = shape.fault(frame, session.datatypes, has_prefix=has_collections, checks_extras=not command.own_extras)
     if context is not None:
         return Fault(Status.EINVAL, context)

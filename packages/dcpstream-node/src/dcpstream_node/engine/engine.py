@@ -17,6 +17,7 @@ from dcpstream.model import BucketSettings, Manifest, NodeAddress, VbucketMap
 from dcpstream.runtime import Random
 from dcpstream.wire import Status
 from dcpstream.wire.buffers import BufferPool
+from dcpstream.wire.release import Release
 from dcpstream_node.engine import cluster_config
 from dcpstream_node.engine.access.login_throttle import LoginThrottle
 from dcpstream_node.engine.access.users import Users
@@ -24,7 +25,6 @@ from dcpstream_node.engine.bucket.bucket import OPCODES, Bucket
 from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.cluster_config import ClusterConfig
 from dcpstream_node.engine.limit_log import LimitLog
-from dcpstream_node.engine.release import Release
 from dcpstream_node.store import BucketStore
 
 logger = logging.getLogger(__name__)

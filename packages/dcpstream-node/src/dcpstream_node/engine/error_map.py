@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from dcpstream.wire import Status
-from dcpstream_node.engine.release import Release
+from dcpstream.wire.release import Release
 
 NEWEST_VERSION = 2
 """The newest format of the map that we write; a client that asks for more gets this one."""

@@ -130,7 +130,7 @@ def test_what_did_not_change_keeps_its_version():
 
 
 def test_a_client_that_has_the_newest_gets_nothing():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     client = Talker(engine, features=(*USUAL_FEATURES, Feature.CLUSTER_CONFIG_KNOWN_VERSION))
     config = config_of(client)
     known = struct.pack(">qq", config["revEpoch"], config["rev"])
@@ -142,7 +142,7 @@ def test_a_client_that_has_the_newest_gets_nothing():
 
 
 def test_collections_and_settings_are_changes_too_and_are_pushed():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     bucket = engine.buckets["default"]
     full, brief = Talker(engine, features=FULL), Talker(engine, features=BRIEF)
     engine.set_manifest(bucket, Manifest(1, (*bucket.manifest.scopes, Scope(9, "s"))))
@@ -166,7 +166,7 @@ def test_sessions_without_a_bucket_hear_of_the_node():
 
 
 def test_what_was_sent_is_not_pushed_again():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     client = Talker(engine, features=(*FULL, Feature.DEDUPE_NOT_MY_VBUCKET))
     config_of(client)
     client.session.push_config()
@@ -176,7 +176,7 @@ def test_what_was_sent_is_not_pushed_again():
 
 
 def test_not_my_vbucket_brings_the_map():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     plain, dedupe = Talker(engine), Talker(engine, features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
     for _ in range(2):
         assert json.loads(plain.call(Opcode.GET, vbid=9, key=plain.key("k")).value)["name"] == "default"
@@ -187,7 +187,7 @@ def test_not_my_vbucket_brings_the_map():
 
 
 def test_a_node_without_a_map():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     client, told = Talker(engine), Talker(engine, features=FULL)
     engine.hide_maps(is_on=True)
     answer = client.call(Opcode.GET, vbid=9, key=client.key("k"))

@@ -7,10 +7,10 @@ import pytest
 from dcpstream.wire import Opcode
 from dcpstream.wire.layout import Phase, Side
 from dcpstream.wire.messages import DCP_OPCODES, QUIET_FORMS, REQUESTS
+from dcpstream.wire.release import release_of
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers import COMMANDS
-from dcpstream_node.engine.release import release_of
 
 
 def answer(session, frame):

@@ -32,7 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(key_scan, "KEYS_A_STEP", KEYS_A_STEP)
     monkeypatch.setattr(key_scan, "SORTED_A_STEP", KEYS_A_STEP // 5)
     monkeypatch.setattr(range_scans, "SAMPLED_A_STEP", KEYS_A_STEP // 3)
-    made = engine_of(vbuckets=1, compat_version="7.6")
+    made = engine_of(vbuckets=1, release="7.6")
     with_collection(made, 8)
     client = Talker(made)
     data = b"".join(

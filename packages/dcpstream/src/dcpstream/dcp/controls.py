@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from dcpstream.dcp.liveness import DEFAULT_INTERVAL_S
 from dcpstream.wire import OpenFlag, Status
-from dcpstream.wire.layout import release_number
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
 __all__ = [
     "BUFFER_SIZE",
@@ -43,12 +43,6 @@ __all__ = [
     "asked_by_replica",
     "control_of",
 ]
-
-DEFAULT_RELEASE = "7.2"
-"""The release of a producer where nothing else is said: that of the recordings."""
-
-ONLY_KEYS_FROM_DISK_SINCE = (7, 6)
-"""The first release whose producer sends keys alone from disk."""
 
 BUFFER_SIZE = "connection_buffer_size"
 NOOP_INTERVAL = "set_noop_interval"
@@ -77,7 +71,7 @@ class ProducerSettings:
     """
 
     open_flags: int = OpenFlag.PRODUCER
-    release: str = DEFAULT_RELEASE
+    release: Release = DEFAULT_RELEASE
     has_snappy: bool = False
     has_history: bool = False
     has_cache_transfer: bool = False
@@ -123,7 +117,7 @@ class ProducerSettings:
         The peer asked for no part of the documents' values; keeping the datatype is a wish for a part.
         """
         has_no_value = self.open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS) == OpenFlag.NO_VALUE
-        return has_no_value and release_number(self.release) >= ONLY_KEYS_FROM_DISK_SINCE
+        return has_no_value and self.release.has(Rule.ONLY_KEYS_FROM_DISK)
 
 
 class ControlAnswer(NamedTuple):
@@ -137,7 +131,7 @@ OK = ControlAnswer(Status.SUCCESS)
 INVALID = ControlAnswer(Status.EINVAL)
 UNSUPPORTED = ControlAnswer(Status.NOT_SUPPORTED)
 
-Rule = Callable[[ProducerSettings, str, bytes], ControlAnswer]
+ValueRule = Callable[[ProducerSettings, str, bytes], ControlAnswer]
 """Takes a value for a field of the settings, or refuses it."""
 
 
@@ -170,7 +164,7 @@ def _true(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
     return OK
 
 
-def _true_unless(other: str) -> Rule:
+def _true_unless(other: str) -> ValueRule:
     """Only "true", and nothing while the switch `other` is on."""
 
     def rule(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
@@ -179,7 +173,7 @@ def _true_unless(other: str) -> Rule:
     return rule
 
 
-def _choice(*choices: str, context: str = "") -> Rule:
+def _choice(*choices: str, context: str = "") -> ValueRule:
     """One of the given words."""
 
     def rule(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
@@ -255,7 +249,7 @@ class ReplicaWishes(NamedTuple):
     buffer_bytes: int
     noop_interval_s: int
     consumer_name: str = ""
-    release: str = DEFAULT_RELEASE
+    release: Release = DEFAULT_RELEASE
 
 
 class Wish(NamedTuple):
@@ -280,22 +274,19 @@ class Control:
         name: the key of DCP_CONTROL.
         field: the attribute of `ProducerSettings` that it sets; "" for none.
         rule: takes or refuses a value.
-        since: the release that brought it; see `dcpstream.wire.layout.Layout`.
+        since, until: the releases that have it; see `dcpstream.wire.release.Row`.
         client, replica: how these ends ask for it; None: they do not.
         has_prefixes: whether the first bytes of the name are enough.
     """
 
     name: str
     field: str
-    rule: Rule
+    rule: ValueRule
     since: str = ""
+    until: str = ""
     client: Wish | None = None
     replica: Wish | None = None
     has_prefixes: bool = False
-
-    def is_known_to(self, release: str) -> bool:
-        """Whether a node of that release has the control."""
-        return release_number(self.since) <= release_number(release)
 
 
 _TRUE = Wish()
@@ -344,12 +335,12 @@ CONTROLS: Mapping[bytes, Control] = MappingProxyType({control.name.encode(): con
 """Name → control, in the order in which they are asked for."""
 
 
-def control_of(key: bytes, release: str = DEFAULT_RELEASE) -> Control | None:
+def control_of(key: bytes, release: Release = DEFAULT_RELEASE) -> Control | None:
     """The control that a key names; the first bytes of some are enough. None if the release has none of that name."""
     found = CONTROLS.get(key)
     if found is None:
         found = next((each for each in _IN_ORDER if each.has_prefixes and each.name.encode().startswith(key)), None)
-    return found if found is not None and found.is_known_to(release) else None
+    return found if found is not None and release.knows(found.since, found.until) else None
 
 
 def apply_control(settings: ProducerSettings, key: bytes, value: bytes) -> ControlAnswer:
@@ -365,7 +356,7 @@ def asked_by_client(wishes: ClientWishes) -> list[tuple[str, str, bool]]:
 
 def asked_by_replica(wishes: ReplicaWishes) -> list[tuple[str, str, bool]]:
     """(name, value, whether it must be granted) of the controls of a replica, in order."""
-    known = (control for control in _IN_ORDER if control.is_known_to(wishes.release))
+    known = (control for control in _IN_ORDER if wishes.release.knows(control.since, control.until))
     return list(_asked(((control.name, control.replica) for control in known), wishes))
 
 

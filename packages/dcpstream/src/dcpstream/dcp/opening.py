@@ -12,19 +12,9 @@ from dataclasses import dataclass
 from dcpstream.dcp.refusals import Refusal, check_shape
 from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Open
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 
 __all__ = ["OpenRequest", "Opening", "read_open"]
-
-_ALLOWED = int(
-    OpenFlag.PRODUCER
-    | OpenFlag.INCLUDE_XATTRS
-    | OpenFlag.NO_VALUE
-    | OpenFlag.INCLUDE_DELETE_TIMES
-    | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
-    | OpenFlag.INVALID_PITR
-    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
-)
-"""Flags that a recorded 7.2 server accepts. Point-in-time recovery (0x80) opens but gets no streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +56,13 @@ class Opening:
     consumer_name: str = ""
 
 
-def read_open(frame: Frame) -> OpenRequest | Refusal:
-    """Read a DCP_OPEN frame, or refuse it."""
-    refusal = check_shape(frame)
+def read_open(frame: Frame, release: Release = DEFAULT_RELEASE) -> OpenRequest | Refusal:
+    """Read a DCP_OPEN frame that a node of a release got, or refuse it."""
+    refusal = check_shape(frame, release=release)
     if refusal is not None:
         return refusal
     flags = Open.decode(frame).flags
-    context = _bad_flags(flags)
+    context = _bad_flags(flags, release)
     if context:
         return Refusal(Status.EINVAL, context)
     if not frame.value:
@@ -82,8 +72,8 @@ def read_open(frame: Frame) -> OpenRequest | Refusal:
     return _read_value(frame, flags)
 
 
-def _bad_flags(flags: int) -> str:
-    if flags & ~_ALLOWED:
+def _bad_flags(flags: int, release: Release) -> str:
+    if flags & ~release.open_flags:
         return "Request contains invalid flags"
     if flags & OpenFlag.INVALID_PITR and not flags & OpenFlag.PRODUCER:
         return "PiTR require Producer to be set"

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamFlag, encode_response
 from dcpstream.wire.keys import decode_frame_infos
+from dcpstream.wire.layout import Layout
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 from dcpstream.wire.shape import read_frame_infos, shape_of
 
 __all__ = [
@@ -30,16 +32,6 @@ __all__ = [
     "without_map",
 ]
 
-_STREAM_FLAGS = int(
-    StreamFlag.TAKEOVER
-    | StreamFlag.DISK_ONLY
-    | StreamFlag.TO_LATEST
-    | StreamFlag.ACTIVE_ONLY
-    | StreamFlag.STRICT_VBUUID
-    | StreamFlag.IGNORE_PURGED_TOMBSTONES
-)
-"""The flags that a recorded 7.2 server accepts; from-latest (0x40) and cached values (0x100) came later."""
-
 
 class Refusal(NamedTuple):
     """A status and the contents of the answer's JSON body."""
@@ -49,31 +41,32 @@ class Refusal(NamedTuple):
     manifest_uid: int | None = None
 
 
-_MARKER_VALUE_BYTES: Mapping[int, int] = MappingProxyType(
+_MARKERS: Mapping[int, Layout] = MappingProxyType(
     {
-        layout.fixed_fields[0][1].fixed or 0: layout.value_bytes
+        layout.fixed_fields[0][1].fixed or 0: layout
         for layout in (SnapshotMarkerV2.layout, SnapshotMarkerV21.layout, SnapshotMarkerV22.layout)
         if layout.refused is None
     }
 )
-"""Version of a marker (its one byte of extras) → bytes of its value; version 1 was withdrawn."""
+"""Version of a marker (its one byte of extras) → its layout; version 1 was withdrawn."""
 
 
-def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | None:
+def check_shape(frame: Frame, *, release: Release = DEFAULT_RELEASE, has_collections: bool = False) -> Refusal | None:
     """Refuse a DCP request whose parts do not fit its opcode; None if they do.
 
     Args:
         frame: the request.
+        release: that of the receiver.
         has_collections: keys of rows carry a collection id, which counts in their length; a stream request may have a
             value.
     """
-    shape = shape_of(frame.opcode, has_collections=has_collections)
+    shape = shape_of(frame.opcode, release=release, has_collections=has_collections)
     if shape is None:
         return Refusal(Status.UNKNOWN_COMMAND)
     if shape.refused is not None:
         return Refusal(shape.refused)
     if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
-        refusal = _bad_marker(frame)
+        refusal = _bad_marker(frame, release)
         if refusal is not None:
             return refusal
     else:
@@ -86,16 +79,16 @@ def check_shape(frame: Frame, *, has_collections: bool = False) -> Refusal | Non
     return None if fault is None else Refusal(fault.status)
 
 
-def check_stream_flags(flags: int) -> Refusal | None:
-    """Refuse the flags of an ADD_STREAM or a STREAM_REQ that no server accepts; None if all are accepted."""
-    if not flags & ~_STREAM_FLAGS:
+def check_stream_flags(flags: int, release: Release = DEFAULT_RELEASE) -> Refusal | None:
+    """Refuse the flags of an ADD_STREAM or a STREAM_REQ that a release does not accept; None if all are accepted."""
+    if not flags & ~release.stream_flags:
         return None
     if flags & StreamFlag.NO_VALUE:
         return Refusal(Status.EINVAL, "Stream flag 0x8 (no value) is no longer used")
     return Refusal(Status.EINVAL, "Request contains invalid flags")
 
 
-def _bad_marker(frame: Frame) -> Refusal | None:
+def _bad_marker(frame: Frame, release: Release) -> Refusal | None:
     """Refuse a marker whose parts do not fit its version."""
     plain = SnapshotMarker.layout
     if len(frame.extras) == plain.extras_bytes:
@@ -103,9 +96,10 @@ def _bad_marker(frame: Frame) -> Refusal | None:
     if frame.key or frame.datatype or len(frame.extras) != SnapshotMarkerV2.layout.extras_bytes:
         return Refusal(Status.EINVAL)
     version = frame.extras[0]
-    wanted = _MARKER_VALUE_BYTES.get(version)
-    if wanted is None:
+    layout = _MARKERS.get(version)
+    if layout is None or not release.knows(layout.since):
         return Refusal(Status.EINVAL, f"Unsupported dcp snapshot version:{version}")
+    wanted = layout.value_bytes
     return Refusal(Status.EINVAL, f"valuelen not expected:{wanted}") if len(frame.value) != wanted else None
 
 

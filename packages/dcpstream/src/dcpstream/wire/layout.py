@@ -135,22 +135,6 @@ class Answers(NamedTuple):
     are_awaited: bool = False
 
 
-ANY_MINOR = 99
-"""The minor version of a release that is named with an x, as "8.x": none of that number has a real minor version."""
-
-
-def release_number(name: str) -> tuple[int, int]:
-    """(major, minor) version of a release, as `Layout.since` names it; "" is before all others.
-
-    Raises:
-        ValueError: the name is not that of a release.
-    """
-    if not name:
-        return 0, 0
-    major, _, minor = name.partition(".")
-    return int(major), ANY_MINOR if minor == "x" else int(minor)
-
-
 _MAGICS = {
     Kind.REQUEST: (int(Magic.REQUEST), int(Magic.FLEX_REQUEST)),
     Kind.RESPONSE: (int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE)),
@@ -211,6 +195,7 @@ class Layout:
         without: the feature that a connection must not have for this layout, or None.
         since: the release that brought it, as "7.6", or "" for one before all that matter. A node of an older release
             does not know the message.
+        until: the first release that no longer has it, or "". A node of that or a later release answers NOT_SUPPORTED.
         source: where it is documented.
         summary: the first line of the class's docstring.
     """
@@ -246,6 +231,7 @@ class Layout:
     rest_needs: Feature | None = None
     without: Feature | None = None
     since: str = ""
+    until: str = ""
     # Derived from the above when the class is made, so that they cost nothing per message.
     magic: int = field(init=False)
     flexible_magic: int = field(init=False)
@@ -737,6 +723,7 @@ class MessageOptions(TypedDict, total=False):
     without: Feature | None
     quiet_of: Opcode | None
     since: str
+    until: str
     source: str
 
 

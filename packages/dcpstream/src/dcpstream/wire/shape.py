@@ -18,8 +18,9 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.codes import Datatype, Feature, FrameInfoId
 from dcpstream.wire.frames import Frame
 from dcpstream.wire.keys import MAX_KEY_BYTES, MAX_PREFIXED_KEY_BYTES, decode_frame_infos
-from dcpstream.wire.layout import Kind, Part, Phase, Side, release_number
+from dcpstream.wire.layout import Kind, Layout, Part, Phase, Side
 from dcpstream.wire.messages import LAYOUTS
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 from dcpstream.wire.status import Status
 
 __all__ = ["Fault", "Shape", "read_frame_infos", "shape_of"]
@@ -51,7 +52,6 @@ class Shape:
         document_key: the key is a document's, with a collection prefix where negotiated.
         durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
         sent_by, phase, privilege, anywhere: see `Layout`.
-        since: the release that brought the first of its layouts.
         refused: the status that refuses the request whatever its shape, or None.
     """
 
@@ -67,7 +67,6 @@ class Shape:
     phase: Phase
     privilege: str | None
     anywhere: bool
-    since: str
     refused: Status | None
 
     def fault(  # noqa: PLR0911 - one line per rule
@@ -112,16 +111,19 @@ class Shape:
 
 
 @cache
-def shape_of(opcode: int, *, has_collections: bool = False) -> Shape | None:
-    """The shape of an opcode's requests; None if no message has the opcode.
+def shape_of(opcode: int, *, release: Release = DEFAULT_RELEASE, has_collections: bool = False) -> Shape | None:
+    """The shape of an opcode's requests; None if no message of the release has the opcode.
 
     Args:
         opcode: the request's opcode.
+        release: that of the receiver.
         has_collections: the connection negotiated collections.
     """
     layouts = [layout for layout in LAYOUTS if layout.opcode == opcode and layout.kind is Kind.REQUEST]
+    layouts = [layout for layout in layouts if release.knows(layout.since)]
     if not layouts:
         return None
+    is_gone = not any(release.knows(layout.since, layout.until) for layout in layouts)
     if has_collections:
         layouts = [layout for layout in layouts if layout.without is not Feature.COLLECTIONS]
     refused = next((layout.refused for layout in layouts if layout.refused is not None), None)
@@ -141,7 +143,7 @@ def shape_of(opcode: int, *, has_collections: bool = False) -> Shape | None:
     for layout in layouts:
         datatypes |= int(layout.datatypes)  # each request is checked: arithmetic of an enum would cost more
     return Shape(
-        () if is_any else tuple(sorted({length for layout in layouts for length in layout.extras_lengths})),
+        () if is_any else tuple(sorted({length for layout in layouts for length in _lengths_in(layout, release)})),
         _union({layout.key for layout in layouts}),
         _union(values),
         _union({layout.cas for layout in layouts}),
@@ -153,9 +155,18 @@ def shape_of(opcode: int, *, has_collections: bool = False) -> Shape | None:
         layouts[0].phase,
         layouts[0].privilege,
         layouts[0].anywhere,
-        min((layout.since for layout in layouts), key=release_number),
-        refused,
+        Status.NOT_SUPPORTED if is_gone else refused,
     )
+
+
+def _lengths_in(layout: Layout, release: Release) -> list[int]:
+    """The lengths of the extras with no field that came after a release."""
+    fields = layout.extras_fields
+    return [
+        variant.extras_bytes
+        for variant in layout.variants
+        if all(release.knows(fields[at].since) for at in variant.present)
+    ]
 
 
 def _union(parts: set[Part]) -> Part:

@@ -78,9 +78,6 @@ def _check_random_key(session: Session, frame: Frame) -> Fault | None:
         return Fault(Status.EINVAL, "Extras should contain collection id")
     if not session.has_collections and frame.extras:
         return Fault(Status.EINVAL, "Extras should be empty for clients without collections support")
-    id_bytes = kv.GetRandomKeyOfCollection.layout.extras_bytes
-    if len(frame.extras) > id_bytes and not session.engine.release.knows(kv.GetRandomKeyWithXattrs.layout.since):
-        return Fault(Status.EINVAL, f"Request must include extras of length {id_bytes}")
     return None
 
 

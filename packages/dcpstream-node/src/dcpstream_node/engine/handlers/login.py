@@ -11,6 +11,7 @@ from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
+from dcpstream.wire.values import snappy_available
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.error_map import error_map
 
@@ -37,6 +38,8 @@ def hello(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
     asked &= session.engine.release.features
+    if not snappy_available:
+        asked.discard(Feature.SNAPPY)
     if asked & _PUSHES and Feature.DUPLEX not in asked:
         session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
         return
@@ -171,9 +174,6 @@ def list_buckets(session: Session, frame: Frame) -> None:
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
     """GET_CLUSTER_CONFIG: the map of the selected bucket or of the node; empty if the client's is as new."""
-    if frame.extras and not session.engine.release.knows(kv.GetClusterConfigNewer.layout.since):
-        session.refuse(frame, Status.EINVAL, "Request must not include extras")
-        return
     if not session.engine.has_maps:
         session.respond(frame, Status.KEY_ENOENT)
         return

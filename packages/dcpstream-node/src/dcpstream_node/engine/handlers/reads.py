@@ -8,6 +8,7 @@ from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.layout import Group, Part
 from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import split_xattrs
@@ -213,7 +214,7 @@ def unlock(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
     if item is None:
         _missing(session, frame)
     elif lock is None:
-        session.refuse(frame, Status.NOT_LOCKED if session.engine.release.is_76 else Status.TMPFAIL)
+        session.refuse(frame, Status.NOT_LOCKED if session.engine.release.has(Rule.NOT_LOCKED) else Status.TMPFAIL)
     elif lock.cas != frame.cas:
         refuse_locked(session, frame)
     else:

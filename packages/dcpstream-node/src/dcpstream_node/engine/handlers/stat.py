@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.access.permission import Refusal
 from dcpstream_node.engine.bucket import documents
@@ -145,10 +146,11 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
     meta = vbucket.log.meta(key)  # as stored, with its own CAS even if the document is locked
     if meta is None or meta.is_deleted:
         return Status.KEY_ENOENT
+    has_datatype = session.engine.release.has(Rule.KEY_STATS_NAME_DATATYPE)
     return (
         ("key_is_dirty", str(meta.seqno > vbucket.persisted_seqno).lower()),
         ("key_exptime", meta.expiration),
-        *((("key_datatype", _datatype_name(meta.datatype)),) if session.engine.release.is_76 else ()),
+        *((("key_datatype", _datatype_name(meta.datatype)),) if has_datatype else ()),
         ("key_flags", meta.flags),
         ("key_cas", meta.cas),
         ("key_vb_state", state_name(vbucket)),

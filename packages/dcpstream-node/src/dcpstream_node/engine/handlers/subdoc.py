@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.messages import subdoc
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
 from dcpstream_node.engine.access.permission import Refusal
@@ -60,7 +61,7 @@ def _check(session: Session, frame: Frame) -> Fault | None:
             frame.value,
             cas=frame.cas,
             has_xattrs=Feature.XATTR in session.features,
-            is_76=session.engine.release.is_76,
+            release=session.engine.release,
         )
     except RefusedError as error:
         return Fault(error.status, error.context)
@@ -253,7 +254,7 @@ def mutate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
     outcome = execute(request, document, origin, may_use_system=refusal is None)
     if _refused_by_access(session, frame, request, outcome, refusal):
         return
-    if not session.engine.release.is_76 and _drops_short_name(request, outcome):
+    if not session.engine.release.has(Rule.SUBDOC_DROPS_SHORT_NAMES) and _drops_short_name(request, outcome):
         session.refuse(frame, Status.ENOMEM)
         return
     failure = outcome.failure

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Datatype, Frame, Opcode, RawRequest, Status, decode_message
 from dcpstream.wire.messages import admin, kv
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
 from dcpstream_node.engine.bucket.topology import NOTHING, read_meta
@@ -170,7 +171,7 @@ def get_vbucket(session: Session, frame: Frame) -> None:
 
 def del_vbucket(session: Session, frame: Frame) -> None:
     """DEL_VBUCKET: delete a vbucket at once, whether the request is asynchronous or not."""
-    if frame.vbid >= len(session.selected.vbuckets) and not session.engine.release.is_76:
+    if frame.vbid >= len(session.selected.vbuckets) and not session.engine.release.has(Rule.DEL_VBUCKET_CHECKS_NUMBER):
         session.close("DEL_VBUCKET of a vbucket number that the bucket cannot have")
         return
     if holds_token(session, frame) and _vbucket(session, frame) is not None:

@@ -15,6 +15,7 @@ from dcpstream.model import ConflictResolution, VbucketState
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import QUIET_FORMS, kv, loud_form
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
@@ -135,8 +136,8 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         vbucket.note_deletion(key, result.seqno, meta.time, unix_ns)
     session.changed(vbucket)
     if frame.opcode not in QUIET_FORMS:
-        # Release 7.2 returns the CAS of the request even if the document got another one.
-        cas = result.cas if is_deletion or session.engine.release.is_76 else meta.cas
+        has_stored = is_deletion or session.engine.release.has(Rule.WITH_META_RETURNS_STORED_CAS)
+        cas = result.cas if has_stored else meta.cas
         session.respond(frame, cas=cas, extras=token_of(session, vbucket, result))
 
 

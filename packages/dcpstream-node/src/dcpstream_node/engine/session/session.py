@@ -40,6 +40,7 @@ from dcpstream.wire import (
 from dcpstream.wire.layout import Group, Response
 from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS, opcodes_of
 from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
+from dcpstream.wire.release import Rule
 from dcpstream_node.engine.access.permission import Refusal, impersonated
 from dcpstream_node.engine.commands import Command, CommandTable, fault
 from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
@@ -333,8 +334,7 @@ class Session:
     def refuse_vbucket(self, frame: Frame) -> None:
         """Answer NOT_MY_VBUCKET with the cluster map; clients that asked for that get each version once."""
         config = self.config_to_send()
-        # Release 7.2 sets the JSON datatype even for clients that did not negotiate it.
-        is_json = self.is_json or not self.engine.release.is_76
+        is_json = self.is_json or not self.engine.release.has(Rule.MAP_DATATYPE_IS_NEGOTIATED)
         self.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
 
     def refuse_unknown(self, frame: Frame, status: int) -> None:
@@ -372,8 +372,8 @@ class Session:
         """Act for a user whose login succeeded."""
         self.identity.user = user
         self._max_frame_bytes = MAX_FRAME_BYTES
-        # Release 7.2 forgets the bucket at each login, newer ones only if the new user has no right to it.
-        if self.bucket is not None and not (self.engine.release.is_76 and user.may_use(self.bucket.name)):
+        keeps = self.engine.release.has(Rule.LOGIN_KEEPS_BUCKET)
+        if self.bucket is not None and not (keeps and user.may_use(self.bucket.name)):
             self.select(None)
         self.update_rights()
 

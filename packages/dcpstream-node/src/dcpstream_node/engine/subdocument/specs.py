@@ -20,6 +20,7 @@ from dcpstream.wire import Opcode, Status
 from dcpstream.wire.by_message import ByMessage
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.messages import REQUESTS, kv, subdoc
+from dcpstream.wire.release import NEWEST, Release, Rule
 from dcpstream_node.engine.subdocument.attributes import has_bad_binary, is_macro, is_virtual, name_of
 from dcpstream_node.engine.subdocument.paths import PATH_BYTES_MAX
 
@@ -199,31 +200,31 @@ class Request(NamedTuple):
 
 
 def read_request(
-    opcode: int, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool = True
+    opcode: int, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, release: Release = NEWEST
 ) -> Request:
     """The request in a frame of one of the sub-document commands.
 
     Args:
         has_xattrs: whether the connection negotiated extended attributes.
-        is_76: whether additions of 7.6 are allowed.
+        release: the release of the node.
 
     Raises:
         RefusedError: the request is refused.
     """
     if opcode in (Opcode.SUBDOC_MULTI_LOOKUP, Opcode.SUBDOC_MULTI_MUTATION):
         is_mutation = opcode == Opcode.SUBDOC_MULTI_MUTATION
-        return _read_multi(is_mutation, extras, value, cas=cas, has_xattrs=has_xattrs, is_76=is_76)
+        return _read_multi(is_mutation, extras, value, cas=cas, has_xattrs=has_xattrs, release=release)
     context = "Invalid extras section"
     path_bytes, path_flags, expiration, user_flags, doc_flags = _read_extras(_SINGLE, extras, context)
-    flags = _read_flags(user_flags, doc_flags, context, is_76=is_76)
+    flags = _read_flags(user_flags, doc_flags, context, release=release)
     if path_bytes > PATH_BYTES_MAX:
         raise RefusedError(Status.EINVAL, "Request path length exceeds maximum")
     if path_bytes > len(value):
         raise RefusedError(Status.EINVAL, "Path length can't exceed value")
     spec = Spec(opcode, KINDS[opcode], PathFlag(path_flags), value[:path_bytes], value[path_bytes:])
-    spec = spec if is_76 else _as_72_reads(spec)
+    spec = spec if release.has(Rule.SUBDOC_UNSIGNED_DELTAS) else _as_72_reads(spec)
     _check_value(spec)
-    _check_flags(spec, flags, is_76=is_76)
+    _check_flags(spec, flags, release=release)
     if flags & DocFlag.CREATE_AS_DELETED:
         if not flags & (DocFlag.MKDOC | DocFlag.ADD):
             raise RefusedError(Status.EINVAL, "CreateAsDeleted requires Mkdoc or Add")
@@ -244,17 +245,18 @@ def _read_extras(layout: Layout, extras: bytes, context: str) -> tuple[Any, ...]
     return layout.unpack_extras(extras)
 
 
-def _read_flags(user_flags: int | None, doc_flags: int | None, context: str, *, is_76: bool) -> DocFlag:
+def _read_flags(user_flags: int | None, doc_flags: int | None, context: str, *, release: Release) -> DocFlag:
     """The document flags; `context` is the text that refuses unknown flags, and user flags before 7.6."""
-    flags, known = doc_flags or 0, _DOC_FLAGS_KNOWN_76 if is_76 else _DOC_FLAGS_KNOWN
-    if flags & ~known or (user_flags is not None and not is_76):
+    has_all = release.has(Rule.SUBDOC_DOC_FLAGS)
+    flags, known = doc_flags or 0, _DOC_FLAGS_KNOWN_76 if has_all else _DOC_FLAGS_KNOWN
+    if flags & ~known or (user_flags is not None and not has_all):
         raise RefusedError(Status.EINVAL, context)
     return DocFlag(flags)
 
 
-def _check_flags(spec: Spec, flags: DocFlag, *, is_76: bool) -> None:
+def _check_flags(spec: Spec, flags: DocFlag, *, release: Release) -> None:
     # Plain integers: the complement of an enum's flags has no unknown bits.
-    if int(spec.flags) & ~int(spec.kind.path_flags) or (spec.has_bytes and not is_76):
+    if int(spec.flags) & ~int(spec.kind.path_flags) or (spec.has_bytes and not release.has(Rule.SUBDOC_DOC_FLAGS)):
         raise RefusedError(Status.EINVAL, "Request flags invalid")
     if spec.kind.needed & ~int(spec.flags):
         raise RefusedError(Status.EINVAL, "Request missing mandatory flags")
@@ -323,11 +325,13 @@ def _check_value(spec: Spec) -> None:
         raise RefusedError(Status.EINVAL, "Request must not include value")
 
 
-def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, is_76: bool) -> Request:
+def _read_multi(
+    is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has_xattrs: bool, release: Release
+) -> Request:
     message = subdoc.SubdocMultiMutation if is_mutation else subdoc.SubdocMultiLookup
     *times, doc_flags = _read_extras(message.layout, extras, _BAD_EXTRAS)
     expiration, user_flags = times or (None, None)
-    flags = _read_flags(user_flags, doc_flags, _BAD_EXTRAS, is_76=is_76)
+    flags = _read_flags(user_flags, doc_flags, _BAD_EXTRAS, release=release)
     _check_document(flags, cas)
     if flags & DocFlag.REVIVE:
         if not flags & DocFlag.ACCESS_DELETED:
@@ -341,12 +345,13 @@ def _read_multi(is_mutation: bool, extras: bytes, value: bytes, *, cas: int, has
         if is_over:
             raise RefusedError(Status.SUBDOC_INVALID_COMBO, "Request contains an invalid combination of commands")
         spec, at = _read_spec(is_mutation, value, at)
-        spec = spec if is_76 else _as_72_reads(spec)
-        _check_flags(spec, flags, is_76=is_76)
+        spec = spec if release.has(Rule.SUBDOC_UNSIGNED_DELTAS) else _as_72_reads(spec)
+        _check_flags(spec, flags, release=release)
         if spec.path and spec.kind.scope is Scope.WHOLE:
             raise RefusedError(Status.EINVAL, "Request must not include path for wholedoc operations")
         names |= {name_of(spec.path)} if spec.is_xattr and not is_virtual(spec.path) else set()
-        _check_xattr(spec, has_xattrs=has_xattrs, is_one_of_several=not is_76 and len(names) > 1)
+        is_one_too_many = len(names) > 1 and not release.has(Rule.SUBDOC_SEVERAL_XATTRS)
+        _check_xattr(spec, has_xattrs=has_xattrs, is_one_of_several=is_one_too_many)
         _check_path(spec)
         _check_value(spec)
         if is_body and spec.is_xattr:

@@ -15,6 +15,7 @@ from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages.dcp import Open, StreamRequest
 from dcpstream.wire.messages.kv import Set, encode_features
+from dcpstream.wire.release import DEFAULT_RELEASE, release_of
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.stats import dcp_stats
@@ -94,11 +95,11 @@ def simulated_engine(
     clock: VirtualClock,
     random: SeededRandom,
     users: Users,
-    compat_version: str = "7.2",
+    release: str = DEFAULT_RELEASE.name,
     uuid: str = "",
 ) -> Engine:
     """An engine with the bucket `default` in this store; one with this identity was made before."""
-    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", compat_version=compat_version)
+    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", release=release_of(release))
     engine = new_engine(users, config, random, handle_dcp, dcp_stats)
     engine.set_time(clock.monotonic(), clock.time_ns())
     engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory", is_filled=not uuid, uuid=uuid)
@@ -113,7 +114,7 @@ class SimulatedNode:
         vbuckets: how many; all are active at first.
         users: the users that may log in; `known_users` by default.
         settings: of the bucket.
-        compat_version: the server release that the node stands in for.
+        release: the server release that the node stands in for.
         disk: holds the files of documents, if there is a path; the system's by default.
         seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
         wakes_all: whether a frame of one peer makes the node look at all of them: for tests that reach into the node.
@@ -133,7 +134,7 @@ class SimulatedNode:
         vbuckets: int = 4,
         users: Users | None = None,
         settings: BucketSettings | None = None,
-        compat_version: str = "7.2",
+        release: str = DEFAULT_RELEASE.name,
         disk: SimulatedDisk | None = None,
         seed: int = 2,
         wakes_all: bool = True,
@@ -141,7 +142,7 @@ class SimulatedNode:
         self.disk = disk
         self.wakes_all = wakes_all
         self._settings = settings
-        self._compat_version = compat_version
+        self._release = release
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()
@@ -167,7 +168,7 @@ class SimulatedNode:
             clock=self.clock,
             random=self._random,
             users=self._users,
-            compat_version=self._compat_version,
+            release=self._release,
             uuid=uuid,
         )
         self.bucket: Bucket = self.engine.buckets["default"]

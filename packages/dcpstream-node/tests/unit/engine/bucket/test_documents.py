@@ -282,7 +282,7 @@ def test_vbuckets_that_are_not_here(client):
 
 
 def test_a_client_that_knows_the_map_is_not_sent_it_again():
-    client = Talker(engine_of(compat_version="7.6"), features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
+    client = Talker(engine_of(release="7.6"), features=(*USUAL_FEATURES, Feature.DEDUPE_NOT_MY_VBUCKET))
     assert client.get("k", vbid=9).value
     assert client.get("k", vbid=9).value == b""
 

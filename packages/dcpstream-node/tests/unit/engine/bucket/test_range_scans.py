@@ -27,7 +27,7 @@ ALL = {"start": b"", "end": b"\xff" * 10}
 
 @pytest.fixture
 def client():
-    client = Talker(engine_of(compat_version="7.6"))
+    client = Talker(engine_of(release="7.6"))
     for name in "abcde":
         client.set(name, name.encode() * 3, flags=ord(name))
     return client
@@ -147,7 +147,7 @@ def test_limits(client):
 
 
 def test_many_documents_go_in_packets_and_no_faster_than_they_are_read():
-    client = Talker(engine_of(compat_version="7.6"))
+    client = Talker(engine_of(release="7.6"))
     for number in range(4000):
         client.set(f"k{number:04}", b"\x80" * 1000)
     scan_id = create(client).value
@@ -268,7 +268,7 @@ REQUIREMENTS = "snapshot_requirements"
 @pytest.fixture
 def on_disk(tmp_path):
     with DiskBucketStore(tmp_path / "bucket", 4) as store:
-        client = Talker(engine_of(store, compat_version="7.6"))
+        client = Talker(engine_of(store, release="7.6"))
         client.set("a", b"1")
         client.set("a", b"2")
         yield client
@@ -422,6 +422,4 @@ def test_scans_are_bounded(client, monkeypatch):
 
 def test_features_for_xattrs_are_granted():
     asked = [Feature.RANGE_SCAN_XATTR, Feature.RANDOM_KEY_XATTR]
-    assert Talker(engine_of(compat_version="7.6"), features=USUAL_FEATURES).hello(asked).value == struct.pack(
-        ">2H", *asked
-    )
+    assert Talker(engine_of(release="7.6"), features=USUAL_FEATURES).hello(asked).value == struct.pack(">2H", *asked)

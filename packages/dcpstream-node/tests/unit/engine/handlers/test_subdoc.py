@@ -25,7 +25,7 @@ MKDOC, ADD, DELETED, AS_DELETED, REVIVE, REPLICA = b"\1", b"\2", b"\4", b"\x08",
 @pytest.fixture
 def client():
     """A client of a node that knows all that was ever added to these commands."""
-    return Talker(engine_of(compat_version="7.6"))
+    return Talker(engine_of(release="7.6"))
 
 
 def spec(opcode: int, path: str, value: bytes = b"", flags: int = 0) -> bytes:

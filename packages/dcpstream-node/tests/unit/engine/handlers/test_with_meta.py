@@ -130,7 +130,7 @@ def test_an_expiration(client):
 @rule("KV-META-17")
 @pytest.mark.parametrize(("version", "is_told"), [("7.2", False), ("7.6", True)])
 def test_a_cas_of_ones_own(version, is_told):
-    client = Talker(engine_of(compat_version=version))
+    client = Talker(engine_of(release=version))
     answer = write(client, extras=meta(options=SKIP | REGENERATE))
     assert item(client).cas != 0x1234
     assert answer.cas == (item(client).cas if is_told else 0x1234)

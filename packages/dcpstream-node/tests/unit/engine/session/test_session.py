@@ -106,7 +106,7 @@ def test_a_wrong_login_is_refused_without_telling_why(mechanism, user, password,
 @rule("KV-LOGIN-06")
 @pytest.mark.parametrize(("version", "keeps_bucket"), [("7.2", False), ("7.6", True)])
 def test_a_new_login_ends_the_old_one(version, keeps_bucket):
-    client = Talker(engine_of(compat_version=version))
+    client = Talker(engine_of(release=version))
     assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong").status == Status.AUTH_ERROR
     assert client.get("k").status == Status.EACCESS
     assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0reader\0secret").status == 0
@@ -274,7 +274,7 @@ def test_a_client_that_asks_more_than_it_reads_is_not_read_on():
 
 
 def test_the_configuration_comes_with_and_without_a_bucket():
-    client = Talker(engine_of(compat_version="7.6"))
+    client = Talker(engine_of(release="7.6"))
     config = json.loads(client.call(Opcode.GET_CLUSTER_CONFIG).value)
     assert config["name"] == "default"
     services = {"kv": 11210, "mgmt": 8091}
@@ -293,7 +293,7 @@ def test_the_configuration_comes_with_and_without_a_bucket():
 
 
 def test_a_new_configuration_is_pushed_to_those_who_asked():
-    engine = engine_of(compat_version="7.6")
+    engine = engine_of(release="7.6")
     admin, plain = Talker(engine), Talker(engine)
     full = Talker(engine, features=(*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION))
     brief = Talker(engine, features=(*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))

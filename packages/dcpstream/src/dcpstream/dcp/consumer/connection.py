@@ -32,7 +32,7 @@ from dcpstream.dcp.consumer.messages import (
 )
 from dcpstream.dcp.consumer.requests import StreamRequests
 from dcpstream.dcp.consumer.stream import ConsumerStream, StreamEvent
-from dcpstream.dcp.controls import DEFAULT_RELEASE, FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
+from dcpstream.dcp.controls import FLATBUFFERS, SYNC_WRITES, V7_STATUS_CODES
 from dcpstream.dcp.liveness import DEFAULT_IDLE_TIMEOUT_S, Silence, earliest, opaque_of
 from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.refusals import (
@@ -73,6 +73,7 @@ from dcpstream.wire.messages.dcp import (
     StreamEnd,
     SystemEvent,
 )
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
@@ -85,12 +86,12 @@ _SWALLOWED = frozenset(layout.opcode for layout in sent_by(Side.CONSUMER) if not
 """Our requests that need no answer; an answer to them is ignored."""
 
 
-def check_add_stream(frame: Frame) -> Refusal | None:
+def check_add_stream(frame: Frame, release: Release = DEFAULT_RELEASE) -> Refusal | None:
     """Refuse an ADD_STREAM for its shape, flags or stream id; None if they are legal."""
-    refusal = check_shape(frame)
+    refusal = check_shape(frame, release=release)
     if refusal is not None:
         return refusal
-    refusal = check_stream_flags(AddStream.decode(frame).flags)
+    refusal = check_stream_flags(AddStream.decode(frame).flags, release)
     if refusal is not None:
         return refusal
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
@@ -131,12 +132,13 @@ class ConsumerConnection:
         replicas: ReplicaBucket,
         now: float,
         *,
-        release: str = DEFAULT_RELEASE,
+        release: Release = DEFAULT_RELEASE,
         idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S,
         cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
         self.name, features = opening.name, opening.features
         self._cluster_map = cluster_map
+        self._release = release
         self.replicas = replicas
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
@@ -183,7 +185,7 @@ class ConsumerConnection:
 
     def _handle_request(self, frame: Frame, now: float) -> None:
         self.window.handled(counted_bytes(frame.opcode, frame.size))
-        refusal = check_shape(frame, has_collections=self._has_collections)
+        refusal = check_shape(frame, release=self._release, has_collections=self._has_collections)
         if refusal is not None and not self._is_advance(frame):
             self._refuse(frame, refusal)
             return
@@ -228,7 +230,7 @@ class ConsumerConnection:
 
     @_HANDLERS.of(AddStream)
     def _handle_add_stream(self, frame: Frame) -> None:
-        refusal = check_add_stream(frame)
+        refusal = check_add_stream(frame, self._release)
         if refusal is not None:
             self._refuse(frame, refusal)
             return

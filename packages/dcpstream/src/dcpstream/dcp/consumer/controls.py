@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
-from dcpstream.dcp.controls import BUFFER_SIZE, DEFAULT_RELEASE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
+from dcpstream.dcp.controls import BUFFER_SIZE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages.dcp import Control
 from dcpstream.wire.messages.kv import GetErrorMap
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 
 __all__ = ["NOOP_INTERVAL_S", "TRANSITIONS", "Negotiation", "NegotiationEvent", "NegotiationState"]
 
@@ -86,7 +87,7 @@ class Negotiation:
         accepted: names of the controls that the producer accepted.
     """
 
-    def __init__(self, consumer_name: str, next_opaque: Callable[[], int], release: str = DEFAULT_RELEASE) -> None:
+    def __init__(self, consumer_name: str, next_opaque: Callable[[], int], release: Release = DEFAULT_RELEASE) -> None:
         self._release = release
         self._consumer_name = consumer_name
         self._controls: deque[tuple[str, str]] = deque()

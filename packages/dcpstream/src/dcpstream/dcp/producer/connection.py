@@ -26,7 +26,6 @@ from dcpstream.dcp.bucket import HistorySource, VBucketView
 from dcpstream.dcp.controls import (
     BUFFER_SIZE,
     CONTROLS,
-    DEFAULT_RELEASE,
     ProducerSettings,
     apply_control,
     control_of,
@@ -72,6 +71,7 @@ from dcpstream.wire.messages.dcp import (
     SeqnoAcknowledged,
     StreamRequest,
 )
+from dcpstream.wire.release import DEFAULT_RELEASE, Release
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
@@ -169,7 +169,7 @@ class ProducerConnection:
         now: float,
         limits: ProducerLimits = DEFAULT_LIMITS,
         *,
-        release: str = DEFAULT_RELEASE,
+        release: Release = DEFAULT_RELEASE,
         host: ProducerHost = USUAL_HOST,
         cluster_map: Callable[[], bytes] = without_map,
     ) -> None:
@@ -229,7 +229,7 @@ class ProducerConnection:
         if frame.is_response:
             self._handle_response(frame)
             return
-        refusal = check_shape(frame, has_collections=self.has_collections)
+        refusal = check_shape(frame, release=self.settings.release, has_collections=self.has_collections)
         if refusal is not None:
             self._refuse(frame, refusal)
             return

@@ -389,7 +389,7 @@ class OsoSnapshot(Request):
     rest=Part.REQUIRED,
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
-    since="8.x",
+    since="8.5",
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
 )
 class CacheTransfer(Request):
@@ -402,7 +402,7 @@ class CacheTransfer(Request):
     answers=_TOLERATED,
     flow_controlled=True,
     refused=Status.UNKNOWN_COMMAND,
-    since="8.x",
+    since="8.5",
     source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
 )
 class CacheTransferEnd(Request):

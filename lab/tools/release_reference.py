@@ -1,0 +1,99 @@
+"""Write docs/reference/releases.md: what each server release has, from the tables of the code.
+
+`--check` only compares, and exits 1 if the page is stale.
+"""
+
+# ruff: noqa: E501 - the lines of a page's tables cannot be broken
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from enum import IntEnum, IntFlag
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dcpstream.dcp.controls import CONTROLS  # noqa: E402
+from dcpstream.wire import Opcode, release  # noqa: E402
+from dcpstream.wire.messages import REQUESTS  # noqa: E402
+from dcpstream.wire.release import DEFAULT_RELEASE, RELEASES, Row, Rule  # noqa: E402
+from lab.tools.pages import publish  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "releases.md"
+OLDEST = next(iter(RELEASES.values()))
+
+INTRODUCTION = f"""# Server releases
+
+<!-- Written by lab/tools/release_reference.py (make reference); do not edit. -->
+
+A node is one server release to its clients: `dcpstream node --release 8.0`, `Node(release="8.0")`. Without the option
+it is {DEFAULT_RELEASE.name}. The nodes of a cluster may be of different releases.
+
+7.2 and 8.0 are judged by recordings of real servers. Nothing of 7.6 and 8.5 was recorded: what they have follows from
+the sources that are named, 8.5 from the development branch of August 2026. A node grants only what it really does.
+
+"""
+
+
+def mark(row: Row) -> list[str]:
+    """A cell for each release: whether it has the row's subject."""
+    return ["yes" if each.knows(row.since, row.until) else "" for each in RELEASES.values()]
+
+
+def table(subject: str, rows: Iterable[tuple[str, Row]]) -> str:
+    """A table with a column for each release."""
+    head = f"| {subject} | {' | '.join(RELEASES)} | source |\n| --- |{' --- |' * len(RELEASES)} --- |\n"
+    return head + "".join(f"| {name} | {' | '.join(mark(row))} | {row.source} |\n" for name, row in rows)
+
+
+def codes(rows: Mapping[IntEnum, Row] | Mapping[IntFlag, Row]) -> Iterable[tuple[str, Row]]:
+    """Names with their numbers."""
+    return ((f"{code.name} (0x{code:02x})", row) for code, row in rows.items())
+
+
+def opcodes() -> Iterable[tuple[str, Row]]:
+    """The requests that not all releases have alike."""
+    for layout in REQUESTS:
+        row = Row(layout.source, layout.since, layout.until)
+        if all(mark(row)) or not any(mark(row)):
+            continue
+        is_variant = any(other.opcode == layout.opcode and other is not layout for other in REQUESTS)
+        name = f"{Opcode(layout.opcode).name} (0x{layout.opcode:02x})"
+        yield name + (f", {layout.name}" if is_variant else ""), row
+
+
+def page() -> str:
+    """The whole page."""
+    versions = "".join(
+        f"| {each.name} | {each.version} | {each.error_map_revision} | {each.compatibility} |\n"
+        for each in RELEASES.values()
+    )
+    controls = ((f"`{each.name}`", Row("", each.since, each.until)) for each in CONTROLS.values())
+    return "".join(
+        (
+            INTRODUCTION,
+            "| release | VERSION | error map revision | clusterCompatibility |\n| --- | --- | --- | --- |\n" + versions,
+            "\n## Requests\n\nRequests that not all releases have. A release answers one that came later UNKNOWN_COMMAND, and one that is gone NOT_SUPPORTED; both whatever the request's parts. Variants differ in their parts.\n\n",
+            table("request", opcodes()),
+            "\n## Features of HELLO\n\n" + table("feature", codes(release.FEATURES)),
+            "\n## Flags of DCP_OPEN\n\n" + table("flag", codes(release.OPEN_FLAGS)),
+            "\n## Flags of streams\n\nOf STREAM_REQ and ADD_STREAM.\n\n" + table("flag", codes(release.STREAM_FLAGS)),
+            "\n## Controls of a producer\n\n" + table("control", controls),
+            "\n## Statuses\n\nStatuses that not all releases have; so for their error maps.\n\n",
+            table("status", codes(release.STATUSES)),
+            "\n## Capabilities of buckets\n\nIn the order of the cluster map.\n\n",
+            table("capability", ((f"`{name}`", row) for name, row in release.CAPABILITIES.items())),
+            "\n## Rules\n\n" + table("rule", ((rule.text, rule.row) for rule in Rule)),
+        )
+    )
+
+
+def main() -> int:
+    """Write the page, or with `--check` compare it."""
+    return publish({PAGE: page()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""The server releases that users run, and everything in which they differ: one table.
+
+`RELEASES` holds the releases by name. What a release has follows from rows, each with the release that brought it
+(`since`), the first release that no longer has it (`until`), and the source of the fact:
+
+- `FEATURES`: features of HELLO. `CAPABILITIES`: of buckets, in the cluster map. `STATUSES`: statuses of answers.
+- `OPEN_FLAGS`, `STREAM_FLAGS`: flags of DCP_OPEN, and of STREAM_REQ and ADD_STREAM.
+- `Rule`: every other difference, one sentence each. Code that behaves by release asks `Release.has` for a rule.
+
+Requests have `since` and `until` in their declarations (`dcpstream.wire.messages`), and controls in
+`dcpstream.dcp.controls`. A node derives the shapes of requests, its commands, HELLO, the error map and the cluster map
+from these, and the reference page docs/reference/releases.md is made of them.
+
+Sources: "7.2" and "8.0.1" are servers that were recorded. Nothing of 7.6 and 8.5 was recorded: their facts are from the
+files of kv_engine that are named, 8.5 from its development branch of August 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dcpstream.errors import ConfigError
+from dcpstream.wire.codes import Feature, OpenFlag, StreamFlag
+from dcpstream.wire.status import Status
+
+__all__ = [
+    "CAPABILITIES",
+    "DEFAULT_RELEASE",
+    "FEATURES",
+    "NEWEST",
+    "OPEN_FLAGS",
+    "RELEASES",
+    "STATUSES",
+    "STREAM_FLAGS",
+    "Release",
+    "Row",
+    "Rule",
+    "release_number",
+    "release_of",
+]
+
+RECORDED_72 = "7.2 recorded"
+RECORDED_80 = "8.0.1 recorded"
+FEATURE_H = "kv_engine include/mcbp/protocol/feature.h"
+STATUS_H = "kv_engine include/mcbp/protocol/status.h"
+STREAM_FLAGS_H = "kv_engine include/mcbp/protocol/dcp_add_stream_flags.h"
+OPEN_MD = "kv_engine docs/dcp/documentation/commands/open-connection.md"
+MAP_H = "7.2 and 8.0.1: ns_server kv_util, menelaus_web_buckets"
+
+
+def release_number(name: str) -> tuple[int, int]:
+    """(major, minor) version of a release, as `since` names it; "" is before all others.
+
+    Raises:
+        ValueError: the name is not that of a release.
+    """
+    if not name:
+        return 0, 0
+    major, _, minor = name.partition(".")
+    return int(major), int(minor)
+
+
+class Row(NamedTuple):
+    """One fact of the table.
+
+    Attributes:
+        source: who says so: a recorded server, or a file.
+        since: the release that brought it, as "7.6"; "" for one before all that matter.
+        until: the first release that no longer has it; "" if all later ones have it.
+    """
+
+    source: str
+    since: str = ""
+    until: str = ""
+
+
+FEATURES: Mapping[Feature, Row] = MappingProxyType(
+    {
+        Feature.TCP_NODELAY: Row(RECORDED_72),
+        Feature.MUTATION_SEQNO: Row(RECORDED_72),
+        Feature.TCP_DELAY: Row(RECORDED_72, until="8.0"),
+        Feature.XATTR: Row(RECORDED_72),
+        Feature.XERROR: Row(RECORDED_72),
+        Feature.SELECT_BUCKET: Row(RECORDED_72),
+        Feature.SNAPPY: Row(RECORDED_72),
+        Feature.JSON: Row(RECORDED_72),
+        Feature.DUPLEX: Row(RECORDED_72),
+        Feature.CLUSTERMAP_NOTIFICATION: Row(RECORDED_72),
+        Feature.UNORDERED_EXECUTION: Row(RECORDED_72),
+        Feature.TRACING: Row(RECORDED_72),
+        Feature.ALT_REQUEST: Row(RECORDED_72),
+        Feature.SYNC_REPLICATION: Row(RECORDED_72),
+        Feature.COLLECTIONS: Row(RECORDED_72),
+        Feature.PRESERVE_TTL: Row(RECORDED_72),
+        Feature.VATTR: Row(RECORDED_72),
+        Feature.POINT_IN_TIME_RECOVERY: Row(RECORDED_72, until="8.0"),
+        Feature.SUBDOC_CREATE_AS_DELETED: Row(RECORDED_72),
+        Feature.SUBDOC_DOCUMENT_MACROS: Row(RECORDED_72),
+        Feature.SUBDOC_REPLACE_BODY_WITH_XATTR: Row(RECORDED_72),
+        Feature.SUBDOC_REPLICA_READ: Row(FEATURE_H, since="7.6"),
+        Feature.CLUSTER_CONFIG_KNOWN_VERSION: Row(FEATURE_H, since="7.6"),
+        Feature.DEDUPE_NOT_MY_VBUCKET: Row(FEATURE_H, since="7.6"),
+        Feature.CLUSTERMAP_NOTIFICATION_BRIEF: Row(FEATURE_H, since="7.6"),
+        Feature.SUBDOC_SEVERAL_XATTR_KEYS: Row(FEATURE_H, since="7.6"),
+        Feature.SUBDOC_BINARY_XATTR: Row(FEATURE_H, since="7.6"),
+        Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="7.6"),
+        Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="7.6"),
+        Feature.RANDOM_KEY_XATTR: Row(FEATURE_H, since="7.6"),
+    }
+)
+"""Feature → when HELLO grants it. A node grants only what it really does. Unordered execution allows answers in order;
+sync replication means that durable writes are understood; point-in-time recovery is granted by the server long after it
+came to mean nothing."""
+
+CAPABILITIES: Mapping[str, Row] = MappingProxyType(
+    {
+        "collections": Row(MAP_H),
+        "durableWrite": Row(MAP_H),
+        "tombstonedUserXAttrs": Row(MAP_H),
+        "couchapi": Row(MAP_H),
+        "subdoc.ReplaceBodyWithXattr": Row(MAP_H),
+        "subdoc.DocumentMacroSupport": Row(MAP_H),
+        "subdoc.ReviveDocument": Row(MAP_H),
+        "dcp.IgnorePurgedTombstones": Row(MAP_H),
+        "preserveExpiry": Row(MAP_H),
+        "dcp": Row(MAP_H),
+        "cbhello": Row(MAP_H),
+        "touch": Row(MAP_H),
+        "cccp": Row(MAP_H),
+        "nodesExt": Row(MAP_H),
+        "xattr": Row(MAP_H),
+        "subdoc.ReplicaRead": Row(MAP_H, since="7.6"),
+        "subdoc.BinaryXattr": Row(MAP_H, since="7.6"),
+        "subdoc.AccessDeleted": Row(MAP_H, since="7.6"),
+        "rangeScan": Row(MAP_H, since="7.6"),
+    }
+)
+"""Capability of a bucket on disk, in the order of the cluster map. `couchapi` only keeps JVM clients from taking the
+bucket for an ephemeral one."""
+
+STATUSES: Mapping[Status, Row] = MappingProxyType(
+    {
+        Status.WOULD_THROTTLE: Row(STATUS_H, since="7.6"),
+        Status.NOT_LOCKED: Row(STATUS_H, since="7.6"),
+        Status.RANGE_SCAN_CANCELLED: Row(STATUS_H, since="7.6"),
+        Status.RANGE_SCAN_MORE: Row(STATUS_H, since="7.6"),
+        Status.RANGE_SCAN_COMPLETE: Row(STATUS_H, since="7.6"),
+        Status.VBUUID_NOT_EQUAL: Row(STATUS_H, since="7.6"),
+        Status.SUBDOC_FIELD_NOT_BINARY_VALUE: Row(STATUS_H, since="7.6"),
+    }
+)
+"""Statuses that not every release has. The error map of a release has no others."""
+
+OPEN_FLAGS: Mapping[OpenFlag, Row] = MappingProxyType(
+    {
+        OpenFlag.PRODUCER: Row(RECORDED_72),
+        OpenFlag.INCLUDE_XATTRS: Row(RECORDED_72),
+        OpenFlag.NO_VALUE: Row(RECORDED_72),
+        OpenFlag.INCLUDE_DELETE_TIMES: Row(RECORDED_72),
+        OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: Row(RECORDED_72),
+        OpenFlag.INVALID_PITR: Row(RECORDED_72),
+        OpenFlag.INCLUDE_DELETED_USER_XATTRS: Row(RECORDED_72),
+    }
+)
+"""Flag of DCP_OPEN → when it is accepted."""
+
+STREAM_FLAGS: Mapping[StreamFlag, Row] = MappingProxyType(
+    {
+        StreamFlag.TAKEOVER: Row(RECORDED_72),
+        StreamFlag.DISK_ONLY: Row(RECORDED_72),
+        StreamFlag.TO_LATEST: Row(RECORDED_72),
+        StreamFlag.ACTIVE_ONLY: Row(RECORDED_72),
+        StreamFlag.STRICT_VBUUID: Row(RECORDED_72),
+        StreamFlag.IGNORE_PURGED_TOMBSTONES: Row(RECORDED_72),
+    }
+)
+"""Flag of STREAM_REQ and ADD_STREAM → when it is accepted."""
+
+
+class Rule(Enum):
+    """A difference in behaviour.
+
+    Attributes:
+        text: the rule, as a sentence.
+        row: when it holds, and who says so.
+    """
+
+    def __init__(self, text: str, row: Row) -> None:
+        self.text = text
+        self.row = row
+
+    MAP_NAMES_CLUSTER = "Cluster maps have clusterName and clusterUUID.", Row(MAP_H, since="7.6")
+    MAP_NAMES_SERVER_GROUPS = "The nodes of a cluster map have serverGroup.", Row(MAP_H, since="7.6")
+    KEY_STATS_NAME_DATATYPE = "STAT key has key_datatype.", Row(RECORDED_80, since="7.6")
+    NOT_LOCKED = (
+        "UNLOCK of a document that is not locked is answered NOT_LOCKED; before, TMPFAIL.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    WITH_META_RETURNS_STORED_CAS = (
+        "SET_WITH_META returns the CAS that the document got; before, the one of the request.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    DEL_VBUCKET_CHECKS_NUMBER = (
+        "DEL_VBUCKET of a number that the bucket cannot have is answered; before, it closes the connection.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    MAP_DATATYPE_IS_NEGOTIATED = (
+        "NOT_MY_VBUCKET has the JSON datatype only for clients that negotiated it; before, always.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    LOGIN_KEEPS_BUCKET = (
+        "A further login keeps the bucket that the connection selected, if the new user may use it.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    SUBDOC_SEVERAL_XATTRS = (
+        "A sub-document request may name several extended attributes.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    SUBDOC_DOC_FLAGS = (
+        "Sub-document requests take the document flag 0x20 (replica), user flags, and the path flag 0x20 (binary).",
+        Row(RECORDED_80, since="7.6"),
+    )
+    SUBDOC_UNSIGNED_DELTAS = (
+        "A delta of a sub-document counter may need 64 bits; before, it counts as a negative number.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    SUBDOC_DROPS_SHORT_NAMES = (
+        "An extended attribute whose name is one character long can be deleted; before, ENOMEM.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    ONLY_KEYS_FROM_DISK = (
+        "A stream without values (open flag 0x08) has, from disk, neither CAS nor flags, and deletions are mutations.",
+        Row(RECORDED_80, since="7.6"),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Release:
+    """A server release as its peers see it. There is one object of each; a name is compared by `is`.
+
+    Attributes:
+        name: major and minor version, as "8.0".
+        version: what VERSION and the management port say. The build number is 0000, because no build is followed.
+        error_map_revision: counts changes of the error map's content.
+        compatibility: `clusterCompatibility`, major and minor version as one number.
+        features: what HELLO grants.
+        unknown_statuses: statuses that are not the release's, which its error map does not have.
+        open_flags, stream_flags: all flags that it accepts.
+        rules: the rules that hold.
+    """
+
+    name: str
+    version: str
+    error_map_revision: int
+    number: tuple[int, int] = field(init=False)
+    compatibility: int = field(init=False)
+    features: frozenset[Feature] = field(init=False)
+    capabilities: tuple[str, ...] = field(init=False)
+    unknown_statuses: frozenset[Status] = field(init=False)
+    open_flags: int = field(init=False)
+    stream_flags: int = field(init=False)
+    rules: frozenset[Rule] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take what the table has for it."""
+        major, minor = number = release_number(self.name)
+        object.__setattr__(self, "number", number)
+        derived = {
+            "compatibility": major << 16 | minor,
+            "features": frozenset(feature for feature, row in FEATURES.items() if self.knows(row.since, row.until)),
+            "capabilities": tuple(name for name, row in CAPABILITIES.items() if self.knows(row.since, row.until)),
+            "unknown_statuses": frozenset(
+                status for status, row in STATUSES.items() if not self.knows(row.since, row.until)
+            ),
+            "open_flags": sum(flag for flag, row in OPEN_FLAGS.items() if self.knows(row.since, row.until)),
+            "stream_flags": sum(flag for flag, row in STREAM_FLAGS.items() if self.knows(row.since, row.until)),
+            "rules": frozenset(rule for rule in Rule if self.knows(rule.row.since, rule.row.until)),
+        }
+        for name, content in derived.items():
+            object.__setattr__(self, name, content)
+
+    def knows(self, since: str, until: str = "") -> bool:
+        """Whether it has what came with one release and went with another; see `Row`."""
+        return release_number(since) <= self.number and (not until or self.number < release_number(until))
+
+    def has(self, rule: Rule) -> bool:
+        """Whether a rule holds. Where that is asked for every document, keep the answer."""
+        return rule in self.rules
+
+
+RELEASES: Mapping[str, Release] = MappingProxyType(
+    {
+        release.name: release
+        for release in (
+            Release(name="7.2", version="7.2.7-0000-enterprise", error_map_revision=1),
+            Release(name="7.6", version="7.6.4-0000-enterprise", error_map_revision=5),
+            Release(name="8.0", version="8.0.1-0000-enterprise", error_map_revision=6),
+            Release(name="8.5", version="8.5.0-0000-enterprise", error_map_revision=9),
+        )
+    }
+)
+"""The releases that a node can be, by name, oldest first."""
+
+NEWEST = RELEASES["8.5"]
+
+DEFAULT_RELEASE = RELEASES["7.2"]
+"""The release of a node where nothing else is said."""
+
+
+def release_of(name: object) -> Release:
+    """The release of that name.
+
+    Raises:
+        ConfigError: a node cannot be that.
+    """
+    found = RELEASES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ConfigError("release", name, " or ".join(RELEASES))
+    return found
