@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.opening import Opening
+from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.wire import Feature, Frame, Opcode, decode_frame, encode_request, encode_response
 from dcpstream.wire.keys import leb128_encode
@@ -144,6 +145,7 @@ class ListReplicas(ListSource):
     def __init__(self, *vbuckets, manifest=Manifest.DEFAULT):
         super().__init__(*vbuckets, manifest=manifest)
         self.has_room = True
+        self.buffer_bytes = CONSUMER_BUFFER_BYTES
         self.unix_s = 1000
         self.machines = []
         self.received = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.errors import ConfigError
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.runtime import new_vbuuid
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from dcpstream_node.engine import Bucket, Engine
 
 __all__ = ["Replicas", "Takeovers"]
+
+CONSUMERS_SHARE = 20
+"""One part in so many of a bucket's quota is for the windows of its consumers: 5 %, as at a server."""
+
+MIN_BUFFER_BYTES = 1024 * 1024
+"""The smallest window: a smaller one would be full with a few documents."""
 
 IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
 """No document has such a CAS; a row with one gets another."""
@@ -50,6 +57,13 @@ class Replicas:
     def manifest(self) -> Manifest:
         """The collections."""
         return self._bucket.manifest
+
+    @property
+    def buffer_bytes(self) -> int:
+        """A share of the quota for all consumers, divided among them."""
+        sessions = self._bucket.dcp_sessions.values()
+        consumers = 1 + sum(isinstance(session.dcp, ConsumerConnection) for session in sessions)
+        return max(self._bucket.settings.ram_quota_bytes // CONSUMERS_SHARE // consumers, MIN_BUFFER_BYTES)
 
     @property
     def has_room(self) -> bool:

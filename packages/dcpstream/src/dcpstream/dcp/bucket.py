@@ -207,6 +207,10 @@ class ReplicaBucket(Protocol):
         """The vbucket, or None if this node does not have it."""
 
     @property
+    def buffer_bytes(self) -> int:
+        """The flow-control window of a new consumer: its share of the bucket's memory."""
+
+    @property
     def has_room(self) -> bool:
         """Whether more may be received; while not, received bytes are not acknowledged."""
 

@@ -53,6 +53,14 @@ CHANGE_STREAMS = "change_streams"
 
 MARKER_WITH_PURGE_SEQNO = "2.2"
 _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
+_U32_MAX = 0xFFFFFFFF
+_DECIMAL = re.compile(rb"\s*\+?([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?\s*")
+_HEXADECIMAL = re.compile(rb"\s*\+?0[xX]([0-9a-fA-F]{1,16})\s*")
+_INFINITE = re.compile(rb"\s*\+?inf(inity)?\s*", re.IGNORECASE)
+MIN_NOOP_INTERVAL_S = 0.1
+"""The shortest interval that a server accepts as a fraction: its connection_manager_interval."""
+MAX_NOOP_INTERVAL_S = float(_U32_MAX)
+"""The longest interval that is kept: more than a century, also for an infinite one."""
 
 
 @dataclass(slots=True)
@@ -61,7 +69,7 @@ class ProducerSettings:
 
     Attributes:
         open_flags: u32, flags of DCP_OPEN.
-        has_snappy: whether HELLO granted Snappy.
+        has_snappy, has_collections: whether HELLO granted these.
         has_history: whether the bucket keeps superseded versions.
         has_cache_transfer: whether the bucket permits the transfer of cached values.
         buffer_bytes: consumer's buffer, 0 = no flow control.
@@ -73,6 +81,7 @@ class ProducerSettings:
     open_flags: int = OpenFlag.PRODUCER
     release: Release = DEFAULT_RELEASE
     has_snappy: bool = False
+    has_collections: bool = True
     has_history: bool = False
     has_cache_transfer: bool = False
     noop_enabled: bool = False
@@ -144,6 +153,31 @@ def _number(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswe
     return OK
 
 
+def _buffer_size(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """A number of bytes."""
+    found = _UNSIGNED.fullmatch(value)
+    is_wide = found is not None and int(found[1]) > _U32_MAX
+    return INVALID if is_wide and settings.release.has(Rule.BUFFER_SIZE_IS_U32) else _number(settings, name, value)
+
+
+def _interval(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """Seconds: a decimal number, or a hexadecimal one, as C reads them; before 7.6 a whole number."""
+    if not settings.release.has(Rule.NOOP_INTERVAL_IS_FRACTION):
+        return _number(settings, name, value)
+    if _DECIMAL.fullmatch(value):
+        seconds = float(value)
+    elif found := _HEXADECIMAL.fullmatch(value):
+        seconds = float(int(found[1], 16))
+    elif _INFINITE.fullmatch(value):
+        seconds = MAX_NOOP_INTERVAL_S
+    else:
+        return INVALID
+    if seconds < MIN_NOOP_INTERVAL_S:
+        return INVALID
+    setattr(settings, name, min(seconds, MAX_NOOP_INTERVAL_S))
+    return OK
+
+
 def _switch(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
     """A switch: on for "true", off for everything else; never refused."""
     setattr(settings, name, value == b"true")
@@ -210,6 +244,11 @@ def _if_history(settings: ProducerSettings, name: str, value: bytes) -> ControlA
     return UNSUPPORTED if value == b"true" and not settings.has_history else _true(settings, name, value)
 
 
+def _marker_version(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
+    """The one version that can be asked for, on a connection with collections."""
+    return _choice(MARKER_WITH_PURGE_SEQNO)(settings, name, value) if settings.has_collections else UNSUPPORTED
+
+
 def _if_cache_transfer(settings: ProducerSettings, _name: str, _value: bytes) -> ControlAnswer:
     """Any value, if the bucket permits it."""
     return OK if settings.has_cache_transfer else UNSUPPORTED
@@ -242,12 +281,13 @@ class ReplicaWishes(NamedTuple):
     """The settings of a replica's connection that its controls depend on.
 
     Attributes:
+        noop_interval: seconds, as they are asked for.
         consumer_name: of DCP_OPEN's JSON; a consumer that has one takes part in durable writes.
         release: that of the replica's node, which does not know controls of later ones.
     """
 
     buffer_bytes: int
-    noop_interval_s: int
+    noop_interval: str
     consumer_name: str = ""
     release: Release = DEFAULT_RELEASE
 
@@ -292,13 +332,14 @@ class Control:
 _TRUE = Wish()
 _BUFFER = Wish("{0.buffer_bytes}", is_required=True)
 _INTERVAL = Wish("{0.noop_interval_s}", is_required=True)
+_REPLICA_INTERVAL = Wish("{0.noop_interval}", is_required=True)
 _BACKFILL_ORDER = "Unsupported value 'backfill_order' for ctrl parameter 'backfill_order'"
 _IN_ORDER = (
-    Control(BUFFER_SIZE, "buffer_bytes", _number, client=_BUFFER, replica=_BUFFER, has_prefixes=True),
+    Control(BUFFER_SIZE, "buffer_bytes", _buffer_size, client=_BUFFER, replica=_BUFFER, has_prefixes=True),
     Control("stream_buffer_size", "", _unsupported, has_prefixes=True),
     Control("enable_noop", "noop_enabled", _switch, client=Wish(is_required=True), replica=_TRUE, has_prefixes=True),
     Control("force_value_compression", "force_value_compression", _if_snappy),
-    Control(NOOP_INTERVAL, "noop_interval_s", _number, client=_INTERVAL, replica=_INTERVAL),
+    Control(NOOP_INTERVAL, "noop_interval_s", _interval, client=_INTERVAL, replica=_REPLICA_INTERVAL),
     Control("set_priority", "priority", _choice("high", "medium", "low"), replica=Wish("high")),
     Control("supports_cursor_dropping", "cursor_dropping", _switch),
     Control("supports_cursor_dropping_vulcan", "cursor_dropping", _switch, replica=_TRUE),
@@ -327,7 +368,9 @@ _IN_ORDER = (
     Control(FLATBUFFERS, "flatbuffers_system_events", _true, since="7.2", client=_TRUE, replica=_TRUE),
     Control("backfill_order", "backfill_order", _choice("round-robin", "sequential", context=_BACKFILL_ORDER)),
     Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
-    Control("max_marker_version", "max_marker_version", _choice(MARKER_WITH_PURGE_SEQNO), since="8.0"),
+    Control(
+        "max_marker_version", "max_marker_version", _marker_version, since="8.0", replica=Wish(MARKER_WITH_PURGE_SEQNO)
+    ),
     Control("cache_transfer", "", _if_cache_transfer, since="8.5"),
 )
 
@@ -356,7 +399,9 @@ def asked_by_client(wishes: ClientWishes) -> list[tuple[str, str, bool]]:
 
 def asked_by_replica(wishes: ReplicaWishes) -> list[tuple[str, str, bool]]:
     """(name, value, whether it must be granted) of the controls of a replica, in order."""
-    known = (control for control in _IN_ORDER if wishes.release.knows(control.since, control.until))
+    known = [control for control in _IN_ORDER if wishes.release.knows(control.since, control.until)]
+    if wishes.release.has(Rule.REPLICA_ASKS_FOR_BUFFER_LAST):
+        known.sort(key=lambda control: control.name == BUFFER_SIZE)
     return list(_asked(((control.name, control.replica) for control in known), wishes))
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dcpstream.dcp.refusals import Refusal, check_shape
+from dcpstream.dcp.refusals import Refusal, bad_flags, check_shape
 from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Open
 from dcpstream.wire.release import DEFAULT_RELEASE, Release
@@ -74,7 +74,7 @@ def read_open(frame: Frame, release: Release = DEFAULT_RELEASE) -> OpenRequest |
 
 def _bad_flags(flags: int, release: Release) -> str:
     if flags & ~release.open_flags:
-        return "Request contains invalid flags"
+        return bad_flags(flags & ~release.open_flags)
     if flags & OpenFlag.INVALID_PITR and not flags & OpenFlag.PRODUCER:
         return "PiTR require Producer to be set"
     if flags & OpenFlag.NO_VALUE and flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE:

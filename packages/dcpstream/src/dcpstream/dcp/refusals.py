@@ -24,6 +24,7 @@ __all__ = [
     "ALREADY_OPEN",
     "Refusal",
     "answer",
+    "bad_flags",
     "check_shape",
     "check_stream_flags",
     "refuse",
@@ -84,8 +85,14 @@ def check_stream_flags(flags: int, release: Release = DEFAULT_RELEASE) -> Refusa
     if not flags & ~release.stream_flags:
         return None
     if flags & StreamFlag.NO_VALUE:
-        return Refusal(Status.EINVAL, "Stream flag 0x8 (no value) is no longer used")
-    return Refusal(Status.EINVAL, "Request contains invalid flags")
+        return Refusal(Status.EINVAL, "DCP_ADD_STREAM_FLAG_NO_VALUE{8} flag is no longer used")
+    return Refusal(Status.EINVAL, bad_flags(flags & ~release.stream_flags))
+
+
+def bad_flags(flags: int) -> str:
+    """The text that refuses flags; all of these are wrong."""
+    names = [f"unknown:{1 << number:#x}" for number in range(32) if flags & 1 << number]
+    return f"Request contains invalid flags: {json.dumps(names if len(names) > 1 else names[0])}"
 
 
 def _bad_marker(frame: Frame, release: Release) -> Refusal | None:

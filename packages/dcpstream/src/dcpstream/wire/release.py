@@ -49,7 +49,7 @@ FEATURE_H = "kv_engine include/mcbp/protocol/feature.h"
 STATUS_H = "kv_engine include/mcbp/protocol/status.h"
 STREAM_FLAGS_H = "kv_engine include/mcbp/protocol/dcp_add_stream_flags.h"
 OPEN_MD = "kv_engine docs/dcp/documentation/commands/open-connection.md"
-MAP_H = "7.2 and 8.0.1: ns_server kv_util, menelaus_web_buckets"
+MAP_H = "ns_server apps/ns_server/src/ns_bucket.erl, bucket_info_cache.erl"
 
 
 def release_number(name: str) -> tuple[int, int]:
@@ -95,21 +95,23 @@ FEATURES: Mapping[Feature, Row] = MappingProxyType(
         Feature.ALT_REQUEST: Row(RECORDED_72),
         Feature.SYNC_REPLICATION: Row(RECORDED_72),
         Feature.COLLECTIONS: Row(RECORDED_72),
+        Feature.SNAPPY_EVERYWHERE: Row(RECORDED_80, since="7.6"),
         Feature.PRESERVE_TTL: Row(RECORDED_72),
         Feature.VATTR: Row(RECORDED_72),
         Feature.POINT_IN_TIME_RECOVERY: Row(RECORDED_72, until="8.0"),
         Feature.SUBDOC_CREATE_AS_DELETED: Row(RECORDED_72),
         Feature.SUBDOC_DOCUMENT_MACROS: Row(RECORDED_72),
         Feature.SUBDOC_REPLACE_BODY_WITH_XATTR: Row(RECORDED_72),
-        Feature.SUBDOC_REPLICA_READ: Row(FEATURE_H, since="7.6"),
-        Feature.CLUSTER_CONFIG_KNOWN_VERSION: Row(FEATURE_H, since="7.6"),
+        Feature.NON_BLOCKING_THROTTLING: Row(RECORDED_80, since="7.6"),
+        Feature.SUBDOC_REPLICA_READ: Row(RECORDED_80, since="7.6"),
+        Feature.CLUSTER_CONFIG_KNOWN_VERSION: Row(RECORDED_80, since="7.6"),
         Feature.DEDUPE_NOT_MY_VBUCKET: Row(FEATURE_H, since="7.6"),
         Feature.CLUSTERMAP_NOTIFICATION_BRIEF: Row(FEATURE_H, since="7.6"),
-        Feature.SUBDOC_SEVERAL_XATTR_KEYS: Row(FEATURE_H, since="7.6"),
+        Feature.SUBDOC_SEVERAL_XATTR_KEYS: Row(RECORDED_80, since="7.6"),
         Feature.SUBDOC_BINARY_XATTR: Row(FEATURE_H, since="7.6"),
-        Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="7.6"),
-        Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="7.6"),
-        Feature.RANDOM_KEY_XATTR: Row(FEATURE_H, since="7.6"),
+        Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="8.0"),
+        Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="8.0"),
+        Feature.RANDOM_KEY_XATTR: Row(FEATURE_H, since="8.0"),
     }
 )
 """Feature → when HELLO grants it. A node grants only what it really does. Unordered execution allows answers in order;
@@ -126,7 +128,7 @@ CAPABILITIES: Mapping[str, Row] = MappingProxyType(
         "subdoc.DocumentMacroSupport": Row(MAP_H),
         "subdoc.ReviveDocument": Row(MAP_H),
         "dcp.IgnorePurgedTombstones": Row(MAP_H),
-        "preserveExpiry": Row(MAP_H),
+        "preserveExpiry": Row(MAP_H, since="7.6"),
         "dcp": Row(MAP_H),
         "cbhello": Row(MAP_H),
         "touch": Row(MAP_H),
@@ -134,9 +136,12 @@ CAPABILITIES: Mapping[str, Row] = MappingProxyType(
         "nodesExt": Row(MAP_H),
         "xattr": Row(MAP_H),
         "subdoc.ReplicaRead": Row(MAP_H, since="7.6"),
-        "subdoc.BinaryXattr": Row(MAP_H, since="7.6"),
-        "subdoc.AccessDeleted": Row(MAP_H, since="7.6"),
         "rangeScan": Row(MAP_H, since="7.6"),
+        "querySystemCollection": Row(MAP_H, since="7.6"),
+        "mobileSystemCollection": Row(MAP_H, since="7.6"),
+        "xdcrCheckpointing": Row(MAP_H, since="7.6"),
+        "subdoc.BinaryXattr": Row(MAP_H, since="8.0"),
+        "subdoc.AccessDeleted": Row(MAP_H, since="8.0"),
     }
 )
 """Capability of a bucket on disk, in the order of the cluster map. `couchapi` only keeps JVM clients from taking the
@@ -162,7 +167,7 @@ OPEN_FLAGS: Mapping[OpenFlag, Row] = MappingProxyType(
         OpenFlag.NO_VALUE: Row(RECORDED_72),
         OpenFlag.INCLUDE_DELETE_TIMES: Row(RECORDED_72),
         OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: Row(RECORDED_72),
-        OpenFlag.INVALID_PITR: Row(RECORDED_72),
+        OpenFlag.INVALID_PITR: Row(RECORDED_72, until="8.0"),
         OpenFlag.INCLUDE_DELETED_USER_XATTRS: Row(RECORDED_72),
     }
 )
@@ -175,6 +180,7 @@ STREAM_FLAGS: Mapping[StreamFlag, Row] = MappingProxyType(
         StreamFlag.TO_LATEST: Row(RECORDED_72),
         StreamFlag.ACTIVE_ONLY: Row(RECORDED_72),
         StreamFlag.STRICT_VBUUID: Row(RECORDED_72),
+        StreamFlag.FROM_LATEST: Row(STREAM_FLAGS_H + "; 8.0.1 recorded", since="7.6"),
         StreamFlag.IGNORE_PURGED_TOMBSTONES: Row(RECORDED_72),
     }
 )
@@ -231,6 +237,42 @@ class Rule(Enum):
     SUBDOC_DROPS_SHORT_NAMES = (
         "An extended attribute whose name is one character long can be deleted; before, ENOMEM.",
         Row(RECORDED_80, since="7.6"),
+    )
+    NODELAY_MAY_BE_ASKED_TWICE = (
+        "HELLO may ask for TCP_NODELAY and TCP_DELAY together; before, EINVAL.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    NOOP_INTERVAL_IS_FRACTION = (
+        "The control set_noop_interval takes a decimal number of seconds from 0.1 on; before, a whole number.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    BUFFER_SIZE_IS_U32 = (
+        "The control connection_buffer_size takes at most 32 bits; before, 64.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    REPLICA_ASKS_FOR_BUFFER_LAST = (
+        "A replica asks for its share of the quota as buffer size, after all controls; before, first, and for 50 MiB.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    REPLICA_WANTS_SHORT_NOOP_INTERVAL = (
+        "A replica asks for NOOPs each 0.1 s, else each 1 s; if that or GET_ERROR_MAP is refused, it closes.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    PURGE_SEQNO_IN_REQUEST = (
+        "The value of STREAM_REQ may have purge_seqno; the vbucket's own excuses a start below it from a rollback.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    REPLICA_READ_WITHOUT_KEY = (
+        "GET_REPLICA is answered without the key; before, with it.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    TRAFFIC_TWICE_HAS_TEXT = (
+        "ENABLE_TRAFFIC of a bucket that takes traffic is answered with a text.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    DELETE_BUCKET_TAKES_JSON = (
+        "The value of DELETE_BUCKET is JSON with force and type; before, force=true or force=false.",
+        Row(RECORDED_80, since="8.0"),
     )
     ONLY_KEYS_FROM_DISK = (
         "A stream without values (open flag 0x08) has, from disk, neither CAS nor flags, and deletions are mutations.",

@@ -15,8 +15,8 @@ from dcpstream.dcp.controls import (
     asked_by_replica,
 )
 from dcpstream.wire import OpenFlag, Status
+from dcpstream.wire.release import RELEASES
 
-NEWEST = "99.0"
 """A release that knows every control."""
 
 
@@ -105,16 +105,16 @@ def test_a_control_sets_a_field_of_the_settings():
 
 def test_a_producer_does_not_know_a_control_of_a_later_release():
     for release, status in (("7.2", Status.EINVAL), ("7.6", Status.EINVAL), ("8.0", Status.SUCCESS)):
-        settings = ProducerSettings(release=release)
+        settings = ProducerSettings(release=RELEASES[release])
         assert apply_control(settings, b"max_marker_version", b"2.2").status is status
         assert settings.max_marker_version == ("2.2" if status is Status.SUCCESS else "")
 
 
 def test_a_producer_grants_what_its_clients_and_replicas_ask_for():
     client = asked_by_client(DcpSettings(name="reader", out_of_order=True, buffer_bytes=5))
-    replica = asked_by_replica(ReplicaWishes(7, 2, "node"))
+    replica = asked_by_replica(ReplicaWishes(7, "2", "node"))
     for asked in (client, replica):
-        settings = ProducerSettings(open_flags=0x105, release=NEWEST, has_history=True)
+        settings = ProducerSettings(open_flags=0x105, release=RELEASES["8.5"], has_history=True)
         for name, value, _ in asked:
             assert apply_control(settings, name.encode(), value.encode()).status is Status.SUCCESS
     assert [name for name, _, is_required in client if is_required] == [
@@ -125,9 +125,38 @@ def test_a_producer_grants_what_its_clients_and_replicas_ask_for():
 
 
 def test_a_replica_asks_only_for_what_its_release_knows():
-    asked = asked_by_replica(ReplicaWishes(1, 1, release="7.0"))
-    left_out = {name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1))} - {name for name, _, _ in asked}
-    assert left_out == {"flatbuffers_system_events", "change_streams"}
+    asked = asked_by_replica(ReplicaWishes(1, "1", release=RELEASES["7.2"]))
+    newer = asked_by_replica(ReplicaWishes(1, "1", release=RELEASES["8.0"]))
+    assert {name for name, _, _ in newer} - {name for name, _, _ in asked} == {"max_marker_version"}
+    assert asked[0][0] == newer[-1][0] == "connection_buffer_size"
+
+
+INTERVALS = (b"1e-1", b".1", b"0x1", b"inf", b" 1", b"1 ", b"1.5"), (b"0", b"0.09", b"nan", b"1s", b"", b"-1")
+
+
+@pytest.mark.parametrize("name", ["7.2", "7.6", "8.0"])
+def test_a_noop_interval_is_a_fraction_from_76_on(name: str):
+    settings = ProducerSettings(release=RELEASES[name])
+    taken, refused = (
+        [apply_control(settings, b"set_noop_interval", value).status is Status.SUCCESS for value in values]
+        for values in INTERVALS
+    )
+    if name == "7.2":
+        assert (taken, refused) == ([False] * 4 + [True] * 2 + [False], [True] + [False] * 5)
+    else:
+        assert (all(taken), any(refused)) == (True, False)
+        assert settings.noop_interval_s == 1.5
+
+
+def test_a_buffer_of_80_has_32_bits():
+    for name, status in (("7.6", Status.SUCCESS), ("8.0", Status.EINVAL)):
+        settings = ProducerSettings(release=RELEASES[name])
+        assert apply_control(settings, b"connection_buffer_size", b"4294967296").status is status
+
+
+def test_a_marker_version_needs_collections():
+    settings = ProducerSettings(release=RELEASES["8.0"], has_collections=False)
+    assert apply_control(settings, b"max_marker_version", b"2.2").status is Status.NOT_SUPPORTED
 
 
 def test_what_is_not_wanted_is_not_asked_for():
@@ -135,5 +164,5 @@ def test_what_is_not_wanted_is_not_asked_for():
         map(operator.itemgetter(0, 1), asked_by_client(DcpSettings("r")))
     )
     assert {"enable_sync_writes", "consumer_name"}.isdisjoint(
-        name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1))
+        name for name, _, _ in asked_by_replica(ReplicaWishes(1, "1"))
     )

@@ -10,6 +10,7 @@ from dcpstream.dcp.refusals import Refusal, answer, check_shape, check_stream_fl
 from dcpstream.wire import Datatype, Opcode, Status, decode_frame
 from dcpstream.wire.layout import Kind, Side
 from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS
+from dcpstream.wire.release import RELEASES
 from tests.kit.lists import frame_of
 
 
@@ -61,8 +62,15 @@ def test_stream_flags_of_the_recorded_version(flags):
 
 @pytest.mark.parametrize("flags", [0x40, 0x100, 0x200, 0x41, 1 << 31])
 def test_stream_flags_that_came_later_or_are_none(flags):
-    assert check_stream_flags(flags) == Refusal(Status.EINVAL, "Request contains invalid flags")
+    refusal = check_stream_flags(flags)
+    assert (refusal.status, refusal.context.partition(":")[0]) == (Status.EINVAL, "Request contains invalid flags")
     assert "no longer used" in check_stream_flags(flags | 8).context
+
+
+def test_a_stream_from_latest_may_be_asked_of_a_76():
+    assert check_stream_flags(0x40, RELEASES["7.6"]) is None
+    refusal = check_stream_flags(0x340, RELEASES["8.0"])
+    assert refusal.context == 'Request contains invalid flags: ["unknown:0x100", "unknown:0x200"]'
 
 
 @pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])

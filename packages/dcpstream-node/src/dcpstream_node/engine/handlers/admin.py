@@ -16,6 +16,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import VbucketMap
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages import admin
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from dcpstream_node.engine.session.session import Session
 
 ENGINE_MODULE: Final = b"ep.so"
+_TRAFFIC_TWICE: Final = b"Data traffic to persistence engine was already enabled"
+_BUCKET_TYPE: Final = "Couchbase"
 NO_ENGINE_MODULE: Final = b"nobucket.so"
 MAX_VBUCKETS: Final = 1024
 MAX_CAS_DIGITS: Final = 20
@@ -73,13 +76,32 @@ def delete_bucket(session: Session, frame: Frame) -> None:
     """DELETE_BUCKET: closes the bucket's connections, removes it with its contents, then answers."""
     engine = session.engine
     name = frame.key.decode("utf-8", "replace")
-    if engine.bucket_host is None:
+    wanted_type = _wanted_type(frame.value) if engine.release.has(Rule.DELETE_BUCKET_TAKES_JSON) else ""
+    if wanted_type is None:
+        session.respond(frame, Status.EINVAL)
+    elif engine.bucket_host is None:
         session.respond(frame, Status.NOT_SUPPORTED)
     elif name not in engine.buckets:
         session.respond(frame, Status.KEY_ENOENT)
+    elif wanted_type not in ("", _BUCKET_TYPE):
+        session.respond(frame, Status.KEY_EEXISTS)
     else:
         engine.bucket_host.delete(name)
         session.respond(frame)
+
+
+def _wanted_type(value: bytes) -> str | None:
+    """The type that a DELETE_BUCKET names, "" for any; None if the value is not what a server takes."""
+    if not value:
+        return ""
+    try:
+        content = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("force", False), bool):
+        return None
+    kind = content.get("type", "")
+    return kind if isinstance(kind, str) else None
 
 
 def _check_flush(_session: Session, frame: Frame) -> Fault | None:
@@ -94,9 +116,10 @@ def flush(session: Session, frame: Frame) -> None:
 def control_traffic(session: Session, frame: Frame) -> None:
     """ENABLE_TRAFFIC, DISABLE_TRAFFIC: whether requests for documents are answered."""
     bucket = session.selected
-    bucket.takes_traffic = frame.opcode == Opcode.ENABLE_TRAFFIC
+    had_traffic, bucket.takes_traffic = bucket.takes_traffic, frame.opcode == Opcode.ENABLE_TRAFFIC
     bucket.update_sessions()
-    session.respond(frame)
+    has_text = had_traffic and bucket.takes_traffic and session.engine.release.has(Rule.TRAFFIC_TWICE_HAS_TEXT)
+    session.respond(frame, value=_TRAFFIC_TWICE if has_text else b"")
 
 
 def control_persistence(session: Session, frame: Frame) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import snappy_available
 from dcpstream_node.engine.commands import CommandTable
@@ -24,8 +25,19 @@ NO_BUCKET_NAME = b"@no bucket@"
 MAX_AGENT_CHARACTERS = 200
 """Characters of a client's name that are kept for logs and stats."""
 
-_PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
-_NEED_XATTR = frozenset((Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS))
+_NEEDS = (
+    (Feature.CLUSTERMAP_NOTIFICATION, {Feature.DUPLEX}, "Clustermap change notification needs Duplex"),
+    (Feature.CLUSTERMAP_NOTIFICATION_BRIEF, {Feature.DUPLEX}, "ClustermapChangeNotificationBrief needs Duplex"),
+    (Feature.VATTR, {Feature.XATTR}, "VAttr needs XATTR"),
+    (Feature.SUBDOC_DOCUMENT_MACROS, {Feature.XATTR}, "SubdocDocumentMacroSupport needs XATTR"),
+    (Feature.RANGE_SCAN_XATTR, {Feature.XATTR}, "RangeScanIncludeXattr needs XATTR"),
+    (
+        Feature.RANDOM_KEY_XATTR,
+        {Feature.XATTR, Feature.JSON, Feature.SNAPPY_EVERYWHERE},
+        "GetRandomKeyIncludeXattr needs XATTR, JSON and SnappyEverywhere",
+    ),
+)
+"""A feature, those that must be asked for with it, and the text that refuses it alone."""
 
 
 def hello(session: Session, frame: Frame) -> None:
@@ -34,18 +46,17 @@ def hello(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
     asked = {feature.code for feature in kv.FeatureCode.iter_unpack(frame.value)}
-    if Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
+    may_be_both = session.engine.release.has(Rule.NODELAY_MAY_BE_ASKED_TWICE)
+    if not may_be_both and Feature.TCP_NODELAY in asked and Feature.TCP_DELAY in asked:
         session.refuse(frame, Status.EINVAL, "TCPNODELAY cannot co-exist with TCPDELAY")
         return
     asked &= session.engine.release.features
     if not snappy_available:
-        asked.discard(Feature.SNAPPY)
-    if asked & _PUSHES and Feature.DUPLEX not in asked:
-        session.refuse(frame, Status.EINVAL, "Clustermap change notification needs Duplex")
-        return
-    if asked & _NEED_XATTR and Feature.XATTR not in asked:
-        session.refuse(frame, Status.EINVAL, "Virtual attributes and macros need XATTR")
-        return
+        asked -= {Feature.SNAPPY, Feature.SNAPPY_EVERYWHERE}
+    for feature, needed, text in _NEEDS:
+        if feature in asked and not needed <= asked:
+            session.refuse(frame, Status.EINVAL, text)
+            return
     if Feature.CLUSTERMAP_NOTIFICATION_BRIEF in asked:
         asked.discard(Feature.CLUSTERMAP_NOTIFICATION)
     if session.dcp is not None:

@@ -69,13 +69,16 @@ def _missing(session: Session, frame: Frame) -> None:
 def _found(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     value, datatype = body_of(item, session.datatypes)
     response = RESPONSES[frame.opcode]
+    repeats_key = response.layout.key is Part.REQUIRED or (
+        frame.opcode == Opcode.GET_REPLICA and not session.engine.release.has(Rule.REPLICA_READ_WITHOUT_KEY)
+    )
     session.reply(
         frame,
         response,
         item.flags,
         cas=cas,
         datatype=datatype & session.datatypes,
-        key=frame.key if response.layout.key is Part.REQUIRED else b"",
+        key=frame.key if repeats_key else b"",
         value=value,
     )
 

@@ -45,7 +45,7 @@ from dcpstream.dcp.refusals import (
     unknown_place,
     without_map,
 )
-from dcpstream.dcp.window import ConsumerWindow, Pause, counted_bytes
+from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES, ConsumerWindow, Pause, counted_bytes
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
@@ -73,7 +73,7 @@ from dcpstream.wire.messages.dcp import (
     StreamEnd,
     SystemEvent,
 )
-from dcpstream.wire.release import DEFAULT_RELEASE, Release
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
 __all__ = ["ConsumerConnection", "check_add_stream"]
 
@@ -142,7 +142,8 @@ class ConsumerConnection:
         self.replicas = replicas
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
-        self.window = ConsumerWindow(now)
+        has_share = release.has(Rule.REPLICA_ASKS_FOR_BUFFER_LAST)
+        self.window = ConsumerWindow(now, replicas.buffer_bytes if has_share else CONSUMER_BUFFER_BYTES)
         self.opened_at = now
         self.pause = Pause(now)
         self._silence = Silence(now, idle_timeout_s)
@@ -150,7 +151,9 @@ class ConsumerConnection:
         self._last_opaque = 0
         self._out: deque[bytes] = deque()
         self._changing: ConsumerStream | None = None
-        self.negotiation = Negotiation(opening.consumer_name, lambda: opaque_of(self._next_number()), release)
+        self.negotiation = Negotiation(
+            opening.consumer_name, lambda: opaque_of(self._next_number()), release, self.window.buffer_bytes
+        )
         self._has_collections = Feature.COLLECTIONS in features
         self._knows_unknown = self._has_collections or Feature.XERROR in features
         self._requests = StreamRequests(replicas, self._out, has_collections=self._has_collections)

@@ -2,7 +2,8 @@
 
 The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
 before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP distinguishes old
-producers from new ones. A refused control stays off, and the next one follows.
+producers from new ones. A refused control stays off, and the next one follows. From 8.0 on the size of the buffer is
+the last control, and some refusals end the connection; see `Rule`.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
 """
@@ -20,14 +21,17 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages.dcp import Control
 from dcpstream.wire.messages.kv import GetErrorMap
-from dcpstream.wire.release import DEFAULT_RELEASE, Release
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
 __all__ = ["NOOP_INTERVAL_S", "TRANSITIONS", "Negotiation", "NegotiationEvent", "NegotiationState"]
 
-NOOP_INTERVAL_S = 1
+NOOP_INTERVAL_S = "1"
 """Seconds between the NOOPs that a consumer asks for, as recorded."""
 
-NOOP_INTERVAL_OF_OLD_S = 180
+SHORT_NOOP_INTERVAL_S = "0.100000"
+"""The same from 8.0 on."""
+
+NOOP_INTERVAL_OF_OLD_S = "180"
 """The same for a producer without GET_ERROR_MAP: one from before 5.0."""
 
 
@@ -80,6 +84,7 @@ class Negotiation:
     Args:
         consumer_name, release: see `ReplicaWishes`.
         next_opaque: gives a fresh opaque for each question.
+        buffer_bytes: the flow-control window to ask for.
 
     Attributes:
         state: see `TRANSITIONS`.
@@ -87,11 +92,21 @@ class Negotiation:
         accepted: names of the controls that the producer accepted.
     """
 
-    def __init__(self, consumer_name: str, next_opaque: Callable[[], int], release: Release = DEFAULT_RELEASE) -> None:
+    def __init__(
+        self,
+        consumer_name: str,
+        next_opaque: Callable[[], int],
+        release: Release = DEFAULT_RELEASE,
+        buffer_bytes: int = CONSUMER_BUFFER_BYTES,
+    ) -> None:
         self._release = release
+        self._buffer_bytes = buffer_bytes
+        self._is_buffer_last = release.has(Rule.REPLICA_ASKS_FOR_BUFFER_LAST)
+        self._is_short = release.has(Rule.REPLICA_WANTS_SHORT_NOOP_INTERVAL)
         self._consumer_name = consumer_name
         self._controls: deque[tuple[str, str]] = deque()
         self._next_opaque = next_opaque
+        self._has_short_refused = False
         self._unanswered: dict[tuple[int, int], str] = {}
         self.state = TRANSITIONS.start
         self.asked_for_noops = False
@@ -111,18 +126,16 @@ class Negotiation:
         self.state = TRANSITIONS.after(self.state, event)
 
     def begin(self) -> list[bytes]:
-        """The first two questions."""
+        """The first questions."""
         self._go(NegotiationEvent.BEGUN)
-        self._look_up(NOOP_INTERVAL_S)
-        name, value = self._controls.popleft()
-        assert name == BUFFER_SIZE, "it is the first control of the table"
-        return [self._ask(name, value), GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, ""))]
+        size = [] if self._is_buffer_last else [self._ask(BUFFER_SIZE, str(self._buffer_bytes))]
+        return [*size, GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, ""))]
 
     def answered(self, frame: Frame) -> list[bytes]:
         """The questions that follow on the answer to a control or to GET_ERROR_MAP.
 
         Raises:
-            RemoteProtocolError: no question waits for this answer.
+            RemoteProtocolError: no question waits for this answer, or it is a refusal that ends the connection.
         """
         name = self._unanswered.pop((frame.opcode, frame.opaque), None)
         if name is None:
@@ -131,21 +144,31 @@ class Negotiation:
             )
         if frame.opcode == Opcode.GET_ERROR_MAP:
             self._go(NegotiationEvent.ERROR_MAP_ANSWERED)
+            if self._is_short and frame.status != Status.SUCCESS:
+                raise RemoteProtocolError(f"the peer answered GET_ERROR_MAP with status 0x{frame.status:02x}")
             is_old = frame.status == Status.UNKNOWN_COMMAND
-            self._look_up(NOOP_INTERVAL_OF_OLD_S if is_old else NOOP_INTERVAL_S)
-            self._controls.popleft()  # the buffer's size was asked for
-        elif name == BUFFER_SIZE:
+            usual = SHORT_NOOP_INTERVAL_S if self._is_short else NOOP_INTERVAL_S
+            self._look_up(NOOP_INTERVAL_OF_OLD_S if is_old else usual)
+            if not self._is_buffer_last:
+                self._controls.popleft()  # it was asked for
+        elif name == BUFFER_SIZE and not self._is_buffer_last:
             self._go(NegotiationEvent.BUFFER_ANSWERED)
             return []
+        elif self._is_short and name == NOOP_INTERVAL and frame.status != Status.SUCCESS:
+            if self._has_short_refused:
+                raise RemoteProtocolError(f"the peer refused {NOOP_INTERVAL} with status 0x{frame.status:02x}")
+            self._has_short_refused = True
+            self._go(NegotiationEvent.CONTROL_ANSWERED)
+            return [self._ask(NOOP_INTERVAL, NOOP_INTERVAL_S)]
         else:
             self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)
             if frame.status == Status.SUCCESS:
                 self.accepted.add(name)
         return [self._ask(*self._controls.popleft())] if self._controls else []
 
-    def _look_up(self, noop_interval_s: int) -> None:
+    def _look_up(self, noop_interval: str) -> None:
         """Look up the controls to ask for, in order."""
-        wishes = ReplicaWishes(CONSUMER_BUFFER_BYTES, noop_interval_s, self._consumer_name, self._release)
+        wishes = ReplicaWishes(self._buffer_bytes, noop_interval, self._consumer_name, self._release)
         self._controls = deque((name, value) for name, value, _ in asked_by_replica(wishes))
 
     def _ask(self, name: str, value: str) -> bytes:

@@ -55,6 +55,7 @@ from dcpstream.dcp.window import (
     Pause,
     ProducerWindow,
 )
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.by_message import ByMessage
@@ -185,6 +186,7 @@ class ProducerConnection:
             open_flags=open_flags,
             release=release,
             has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
+            has_collections=Feature.COLLECTIONS in features,
             has_history=source.keeps_history,
             cursor_dropping="replication" not in name,
         )
@@ -312,13 +314,17 @@ class ProducerConnection:
     @_HANDLERS.of(StreamRequest)
     def _handle_stream_request(self, frame: Frame) -> None:
         streams = self._streams.get(frame.vbid, _NO_STREAMS)
-        made = self._maker.make(
-            frame,
-            streams,
-            stream_count=self._stream_count,
-            is_internal=self.is_internal,
-            discard=self._discard,
-        )
+        try:
+            made = self._maker.make(
+                frame,
+                streams,
+                stream_count=self._stream_count,
+                is_internal=self.is_internal,
+                discard=self._discard,
+            )
+        except RemoteProtocolError as error:
+            self._drop(str(error))
+            return
         if isinstance(made, Refusal):
             self._refuse(frame, made)
         elif isinstance(made, Rollback):

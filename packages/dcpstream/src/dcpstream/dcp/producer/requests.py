@@ -77,7 +77,7 @@ class StreamMaker:
             is_internal: a shortage of memory does not matter.
         """
         request = StreamFields(*StreamRequest.unpack(frame))
-        bad_flags = check_stream_flags(request.flags)
+        bad_flags = check_stream_flags(request.flags, self._settings.release)
         if bad_flags is not None:
             return bad_flags
         settings, source = self._settings, self._source
@@ -90,6 +90,7 @@ class StreamMaker:
             filter_refusal=None if refusal is None else refusal.status,
             has_stream=existing is not None and not existing.is_dead,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
+            purge_seqno_known=wanted.purge_seqno,
             can_send_seqno_advanced=self._has_collections and not settings.is_everything_visible,
             is_short_of_memory=source.is_short_of_memory and not is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
@@ -122,7 +123,9 @@ class StreamMaker:
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
         """(None, filter of the request), or (refusal, empty filter)."""
         manifest = self._source.manifest
-        wanted = read_filter(frame.value, manifest, has_collections=self._has_collections)
+        wanted = read_filter(
+            frame.value, manifest, has_collections=self._has_collections, release=self._settings.release
+        )
         if isinstance(wanted, Refusal):
             return wanted, StreamFilter()
         refusal = refusal_of(wanted, self._access, manifest.uid) or refusal_on_connection(

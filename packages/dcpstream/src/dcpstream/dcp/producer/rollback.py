@@ -75,6 +75,7 @@ class StreamFacts:
         filter_refusal: the status that refuses the request's JSON value or stream id, if any.
         has_stream: a living stream for this vbucket and stream id exists on the connection.
         filter_high_seqno: for a filtered stream the highest seqno of its collections; None for all collections.
+        purge_seqno_known: the purge seqno that the client names; None if it names none.
         can_send_seqno_advanced: the stream may send SEQNO_ADVANCED.
         is_short_of_memory: nothing may be read into memory now.
         is_receiving_initial_snapshot: this copy was empty and is still being filled from its source's disk.
@@ -85,6 +86,7 @@ class StreamFacts:
     filter_refusal: Status | None = None
     has_stream: bool = False
     filter_high_seqno: int | None = None
+    purge_seqno_known: int | None = None
     can_send_seqno_advanced: bool = False
     is_short_of_memory: bool = False
     is_receiving_initial_snapshot: bool = False
@@ -107,9 +109,7 @@ def decide(
     flags = request.flags
     if vbucket is None or not _is_served(vbucket.state, flags):
         return Refuse(Status.NOT_MY_VBUCKET)
-    wanted = Accept(
-        request.start_seqno, request.end_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end
-    )
+    wanted = _from_latest(request, vbucket) if flags & StreamFlag.FROM_LATEST else _as_asked(request)
     if facts.is_noop_missing:
         return Refuse(Status.NOT_SUPPORTED)
     if not (
@@ -120,7 +120,7 @@ def decide(
         return Refuse(facts.filter_refusal)
     if facts.has_stream:
         return Refuse(Status.KEY_EEXISTS)
-    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, facts.filter_high_seqno)
+    rollback_seqno = _rollback_seqno(wanted, flags, vbucket, facts)
     if rollback_seqno is not None:
         return Rollback(rollback_seqno)
     if facts.is_point_in_time:
@@ -134,21 +134,37 @@ def decide(
     return replace(accepted, end_seqno=MAX_SEQNO) if flags & StreamFlag.TAKEOVER else accepted
 
 
+def _as_asked(request: StreamRequest | StreamFields) -> Accept:
+    return Accept(request.start_seqno, request.end_seqno, request.vbuuid, request.snapshot_start, request.snapshot_end)
+
+
+def _from_latest(request: StreamRequest | StreamFields, vbucket: VbucketFacts) -> Accept:
+    """The values of a request from the latest seqno on: whatever it says of start and snapshot does not count.
+
+    A vbuuid of 0 is the newest one; any other is checked as in other requests.
+    """
+    high = vbucket.high_seqno
+    vbuuid = request.vbuuid or vbucket.failover_log.newest.vbuuid
+    return Accept(high, request.end_seqno, vbuuid, high, high)
+
+
 def _is_served(state: VbucketState, flags: int) -> bool:
     """Step 0: active vbuckets are streamed, and replicas unless the client asks for active ones only."""
     return state is VbucketState.ACTIVE or (state is VbucketState.REPLICA and not flags & StreamFlag.ACTIVE_ONLY)
 
 
-def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, filter_high_seqno: int | None) -> int | None:
+def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, facts: StreamFacts) -> int | None:
     """Steps 7 to 13: the seqno to roll back to, or None if the client's history is ours."""
     start = wanted.start_seqno
     if start == 0 and not (flags & StreamFlag.STRICT_VBUUID and wanted.vbuuid):
         return None
     purge = 0 if flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else vbucket.purge_seqno
     if 0 < start < purge:
-        # A filtered client has missed no deletion if its collections have nothing above its position.
-        is_excused = filter_high_seqno is not None and filter_high_seqno <= min(start, purge)
-        if not is_excused:
+        # A filtered client has missed no deletion if its collections have nothing above its position, and one that
+        # knows the purge seqno has received what was purged.
+        high = facts.filter_high_seqno
+        is_excused = high is not None and high <= min(start, purge)
+        if not is_excused and facts.purge_seqno_known != purge:
             return 0
     upper = vbucket.failover_log.upper(wanted.vbuuid, vbucket.high_seqno)
     if upper is None:

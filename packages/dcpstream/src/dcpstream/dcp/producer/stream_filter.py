@@ -10,13 +10,16 @@ Source: kv_engine engines/ep/src/collections/vbucket_filter.cc (also checkSystem
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dcpstream.dcp.refusals import Refusal, unknown_place
+from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import Manifest
 from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
 __all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
@@ -24,7 +27,11 @@ __all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
 DEFAULT_COLLECTION_ONLY = frozenset((0,))
 
 _KEYS = frozenset(("collections", "scope", "sid", "uid"))
-"""The members that a 7.2 server knows; there must be one of them. The value of `uid` and other members are ignored."""
+"""The members that every server knows; there must be one of them. The value of `uid` and other members are ignored."""
+
+_PURGE_SEQNO = "purge_seqno"
+_DIGITS = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+"""The part of a text that C's strtoull reads as a decimal number."""
 
 MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
 """Largest whole number of a JSON value; the server reads a larger one as a fraction."""
@@ -45,12 +52,14 @@ class StreamFilter:
             anything from memory.
         scope_id: the scope of these collections, if the request named one.
         stream_id: u16, or None.
+        purge_seqno: the purge seqno that the client knows, if the request named one.
         has_value: the request had a value; for statistics only.
     """
 
     collection_ids: frozenset[int] | None = None
     scope_id: int | None = None
     stream_id: int | None = None
+    purge_seqno: int | None = None
     has_value: bool = field(default=False, compare=False)
 
 
@@ -58,13 +67,19 @@ EVERYTHING = StreamFilter()
 """The filter of a request without one."""
 
 
-def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> StreamFilter | Refusal:
+def read_filter(
+    value: bytes, manifest: Manifest, *, has_collections: bool, release: Release = DEFAULT_RELEASE
+) -> StreamFilter | Refusal:
     """Read the value of a STREAM_REQ, or refuse it. `refusal_on_connection` checks what the connection may use.
 
     Args:
         value: the bytes of the request's value.
         manifest: the bucket's.
         has_collections: the connection's keys carry collection ids; without them it gets the default collection only.
+        release: that of the node.
+
+    Raises:
+        RemoteProtocolError: a value on which a server closes the connection.
     """
     if not has_collections:
         # The status UNKNOWN_COLLECTION means nothing to such a client.
@@ -78,7 +93,7 @@ def read_filter(value: bytes, manifest: Manifest, *, has_collections: bool) -> S
         return Refusal(Status.EINVAL)
     if not isinstance(document, dict):
         return Refusal(Status.EINVAL)
-    return _read(document, manifest)
+    return _read(document, manifest, has_purge_seqno=release.has(Rule.PURGE_SEQNO_IN_REQUEST))
 
 
 def refusal_on_connection(
@@ -102,7 +117,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusal:
+def _read(document: dict[str, Any], manifest: Manifest, *, has_purge_seqno: bool) -> StreamFilter | Refusal:
     """Check the members in the server's order; the first wrong one decides the refusal."""
     stream_id = _stream_id(document)
     if isinstance(stream_id, Refusal):
@@ -112,9 +127,23 @@ def _read(document: dict[str, Any], manifest: Manifest) -> StreamFilter | Refusa
     collection_ids, scope_id = _wanted_collections(document, manifest)
     if isinstance(collection_ids, Refusal):
         return collection_ids
-    if not _KEYS & document.keys():
+    purge_seqno = _purge_seqno(document[_PURGE_SEQNO]) if has_purge_seqno and _PURGE_SEQNO in document else None
+    if isinstance(purge_seqno, Refusal):
+        return purge_seqno
+    if not _KEYS & document.keys() and purge_seqno is None:
         return Refusal(Status.EINVAL)
-    return StreamFilter(collection_ids, scope_id, stream_id, has_value=True)
+    return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno, has_value=True)
+
+
+def _purge_seqno(text: object) -> int | Refusal:
+    """The number that a text begins with. A server reads it with strtoull, which takes a sign and drops the rest."""
+    found = _DIGITS.match(text) if isinstance(text, str) else None
+    if found is None:
+        return Refusal(Status.EINVAL)
+    sign, digits = found.groups()
+    if len(digits) > len(str(MAX_NUMBER)) or int(digits) > MAX_NUMBER:
+        raise RemoteProtocolError(f"the client sent a STREAM_REQ with a {_PURGE_SEQNO} of more than 64 bits")
+    return -int(digits) & MAX_NUMBER if sign == "-" else int(digits)
 
 
 def _wanted_collections(

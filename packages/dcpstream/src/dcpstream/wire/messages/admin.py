@@ -35,7 +35,7 @@ class DeleteBucket(CreateBucket):
     """Delete the bucket that the key names; the value may hold settings."""
 
 
-@message(Opcode.FLUSH, privilege="NodeSupervisor", source=_BINARY)
+@message(Opcode.FLUSH, privilege="NodeSupervisor", until="8.0", source=_BINARY)
 class Flush(Request):
     """Delete every document of the bucket.
 
@@ -166,12 +166,12 @@ class DelVbucket(Request):
     """Delete a vbucket; the value may be `async=0` to be answered once it is gone."""
 
 
-@message(Opcode.CREATE_CHECKPOINT, privilege="NodeSupervisor", source=_BINARY)
+@message(Opcode.CREATE_CHECKPOINT, privilege="NodeSupervisor", until="7.6", source=_BINARY)
 class CreateCheckpoint(Request):
     """Close a vbucket's open checkpoint."""
 
 
-@message(Opcode.LAST_CLOSED_CHECKPOINT, privilege="Read", source=_BINARY)
+@message(Opcode.LAST_CLOSED_CHECKPOINT, privilege="Read", until="7.6", source=_BINARY)
 class LastClosedCheckpoint(Request):
     """Ask for the last closed checkpoint of a vbucket."""
 
@@ -301,7 +301,7 @@ class Shutdown(Request):
     """Stop the server; the CAS is the control token."""
 
 
-@message(Opcode.SCRUB)
+@message(Opcode.SCRUB, until="8.0")
 class Scrub(ConfigReload):
     """Free the memory of outdated documents."""
 
@@ -311,7 +311,7 @@ class IsaslRefresh(ConfigReload):
     """Read the users' passwords again."""
 
 
-@message(Opcode.SSL_CERTS_REFRESH)
+@message(Opcode.SSL_CERTS_REFRESH, until="8.0")
 class SslCertsRefresh(ConfigReload):
     """Read the certificates again."""
 

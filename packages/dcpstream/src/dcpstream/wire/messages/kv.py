@@ -239,7 +239,7 @@ class GetResponse(Response):
 
     Attributes:
         flags: u32, as the writer gave them.
-        key: repeated only in answers to GETK, GETKQ, GET_REPLICA and GET_RANDOM_KEY.
+        key: repeated only in answers to GETK, GETKQ and GET_RANDOM_KEY, and before 8.0 to GET_REPLICA.
     """
 
     flags: int = u32()
@@ -280,7 +280,7 @@ class GetReplica(Get):
     """Read a document from a replica vbucket."""
 
 
-@message(Opcode.GET_REPLICA, key=Part.REQUIRED)
+@message(Opcode.GET_REPLICA, key=Part.OPTIONAL)
 class GetReplicaResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
@@ -393,7 +393,7 @@ class GetRandomKeyOfCollection(GetRandomKey):
     collection_id: int = u32()
 
 
-@message(Opcode.GET_RANDOM_KEY, since="7.6")
+@message(Opcode.GET_RANDOM_KEY, since="8.0")
 class GetRandomKeyWithXattrs(GetRandomKeyOfCollection):
     """Read some document of a collection, perhaps with its extended attributes.
 

@@ -6,6 +6,7 @@ from dcpstream.dcp.consumer.controls import TRANSITIONS, Negotiation, Negotiatio
 from dcpstream.dcp.controls import ReplicaWishes, asked_by_replica
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
+from dcpstream.wire.release import RELEASES
 
 
 def answered(negotiation, opcode, opaque, status=0):
@@ -47,7 +48,7 @@ def test_what_was_accepted_is_known():
         asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque, status)
         count += 1
     assert negotiation.is_done
-    names = [name for name, _, _ in asked_by_replica(ReplicaWishes(1, 1, "node"))][1:]
+    names = [name for name, _, _ in asked_by_replica(ReplicaWishes(1, "1", "node"))][1:]
     assert count == len(names)
     assert negotiation.accepted == set(names) - {"change_streams"}
 
@@ -84,3 +85,38 @@ def test_the_answer_to_the_buffer_size_may_come_at_any_time():
         asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque)
     assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
     assert negotiation.is_done
+
+
+def new_negotiation_of_80():
+    opaques = iter(range(1, 100))
+    negotiation = Negotiation("", lambda: next(opaques), RELEASES["8.0"], 4096)
+    (error_map,) = (decode_frame(data) for data in negotiation.begin())
+    return negotiation, error_map
+
+
+def test_an_80_asks_for_its_buffer_last_and_for_a_short_noop_interval():
+    negotiation, question = new_negotiation_of_80()
+    asked = []
+    while question is not None:
+        is_short = question.value == b"0.100000"
+        found = answered(negotiation, question.opcode, question.opaque, Status.EINVAL if is_short else 0)
+        asked += [(frame.key, frame.value) for frame in found]
+        question = found[0] if found else None
+    assert asked[1:3] == [(b"set_noop_interval", b"0.100000"), (b"set_noop_interval", b"1")]
+    assert asked[-2:] == [(b"max_marker_version", b"2.2"), (b"connection_buffer_size", b"4096")]
+    assert negotiation.is_done
+
+
+def test_an_80_ends_the_connection_if_both_intervals_are_refused():
+    negotiation, question = new_negotiation_of_80()
+    while question.value != b"1":
+        status = Status.EINVAL if question.key == b"set_noop_interval" else 0
+        (question,) = answered(negotiation, question.opcode, question.opaque, status)
+    with pytest.raises(RemoteProtocolError, match="refused set_noop_interval"):
+        answered(negotiation, question.opcode, question.opaque, Status.EINVAL)
+
+
+def test_an_80_ends_the_connection_if_the_error_map_is_refused():
+    negotiation, question = new_negotiation_of_80()
+    with pytest.raises(RemoteProtocolError, match="GET_ERROR_MAP"):
+        answered(negotiation, question.opcode, question.opaque, Status.EINVAL)

@@ -236,3 +236,30 @@ def test_a_rollback_asked_for_at_its_own_seqno_is_accepted_or_goes_to_zero(vbuck
                     again = decide(request(decision.seqno, vbuuid=uuid), vbucket)
                     assert decision.seqno <= start
                     assert isinstance(again, Accept) or again == Rollback(0)
+
+
+FROM_LATEST = StreamFlag.FROM_LATEST
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"start": 3}, {"start": 900, "snapshot": (900, 900)}, {"start": 3, "snapshot": (4, 2)}, {"vbuuid": C}],
+)
+def test_a_stream_from_latest_begins_at_the_high_seqno_whatever_is_asked(asked):
+    assert decide(request(flags=FROM_LATEST, **asked), VBUCKETS["V2"]) == Accept(1200, MAX_SEQNO, C, 1200, 1200)
+
+
+def test_a_stream_from_latest_is_of_our_history_and_does_not_end_before_it_begins():
+    vbucket = VBUCKETS["V2"]
+    assert decide(request(flags=FROM_LATEST, vbuuid=Z), vbucket) == Rollback(0)
+    assert decide(request(flags=FROM_LATEST, vbuuid=B), vbucket) == Rollback(900)
+    assert decide(request(flags=FROM_LATEST | StreamFlag.STRICT_VBUUID, vbuuid=Z), VBUCKETS["V6"]) == Rollback(0)
+    assert decide(request(flags=FROM_LATEST, end=1199), vbucket) == Refuse(Status.ERANGE)
+    assert decide(request(flags=FROM_LATEST | StreamFlag.TO_LATEST), vbucket).end_seqno == 1200
+
+
+def test_a_client_that_knows_the_purge_seqno_is_not_rolled_back():
+    asked = request(start=60, vbuuid=B)
+    assert decide(asked, VBUCKETS["V4"], StreamFacts(purge_seqno_known=80)) == Accept(60, MAX_SEQNO, B, 60, 60)
+    for other in (None, 79, 81, 0):
+        assert decide(asked, VBUCKETS["V4"], StreamFacts(purge_seqno_known=other)) == Rollback(0)

@@ -4,8 +4,10 @@ import pytest
 
 from dcpstream.dcp.producer.stream_filter import LiveFilter, StreamFilter, read_filter, refusal_on_connection
 from dcpstream.dcp.refusals import Refusal
-from dcpstream.model import Collection, Manifest, Scope
+from dcpstream.errors import RemoteProtocolError
+from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope
 from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire.release import RELEASES
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
 MANIFEST = Manifest(
@@ -174,3 +176,28 @@ def test_a_scope_is_looked_for_under_what_the_bucket_knows_by_now() -> None:
     later = Manifest(2, (Scope(9, "s", (Collection(20, "new"),)), Scope(10, "t", (Collection(21, "other"),))))
     assert scope.numbers(later) == {8, 20, events_of_scope(9)}
     assert scope.collection_ids == {8, 20}, "what is gone from the manifest may still be in the history"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('"7"', 7),
+        ('"7x"', 7),
+        ('" +7"', 7),
+        ('"-1"', MAX_SEQNO),
+        ('"0x7"', 0),
+        ('"18446744073709551615"', MAX_SEQNO),
+        *((text, None) for text in ('""', '"abc"', "7", "null", '["7"]')),
+    ],
+)
+def test_a_purge_seqno_is_read_as_a_server_reads_it(text, number):
+    value = b'{"purge_seqno":%s}' % text.encode()
+    found = read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["8.0"])
+    assert found == (Refusal(Status.EINVAL) if number is None else StreamFilter(purge_seqno=number))
+    assert read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["7.6"]) == Refusal(Status.EINVAL)
+
+
+def test_a_purge_seqno_of_more_than_64_bits_ends_the_connection():
+    value = b'{"purge_seqno":"18446744073709551616"}'
+    with pytest.raises(RemoteProtocolError):
+        read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["8.0"])
