@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from dcpstream.cli.doctor import Finding, Verdict
+from dcpstream.cli.findings import Finding, Verdict
 from dcpstream.errors import ConfigError
 from dcpstream_spark import jars
 from dcpstream_spark.java import ensure_java, java_program, java_version

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the checks are about the Spark that is installed")
 
-from dcpstream.cli.doctor import Finding
+from dcpstream.cli.findings import Finding
 from dcpstream_spark.commands import spark_findings as findings
 
 

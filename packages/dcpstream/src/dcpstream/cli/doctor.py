@@ -1,4 +1,4 @@
-"""`dcpstream doctor`: what this machine has for dcpstream, and whether a cluster lets a user in.
+"""`dcpstream doctor`: what this machine has for dcpstream, and what a reader of a bucket will meet.
 
 Each check is a function that returns findings. A finding that is not well names the command that fixes it.
 """
@@ -12,28 +12,25 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from itertools import chain
-from typing import Literal
 
 import click
 
 import dcpstream
+from dcpstream.cli.bucket_findings import bucket_findings
 from dcpstream.cli.connection_options import BucketAccess, access_options
 from dcpstream.cli.exits import FAILED, OK
+from dcpstream.cli.findings import Finding, Verdict
 from dcpstream.cli.output import json_option
-from dcpstream.errors import AccessDenied, DcpstreamError
 
 GROUP = "dcpstream.findings"
 """The group of entry points by which the distributions add findings: functions of the environment."""
 NODE_PORTS = {11210: "--port", 8091: "--mgmt-port"}
 """The ports that `dcpstream node` opens by default, with the options that choose others."""
-PROBE_KEY = "dcpstream-doctor"
-"""A document that is asked for, to see whether the user may read; it need not exist."""
 
-Verdict = Literal["ok", "note", "problem"]
 _MARKS: Mapping[Verdict, tuple[str, str]] = {
     "ok": ("ok", "green"),
     "note": ("note", "yellow"),
@@ -41,29 +38,16 @@ _MARKS: Mapping[Verdict, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        check: what was looked at.
-        verdict: "note" is something that only some users need.
-        text: what was found, as a sentence.
-        fix: the command that fixes it; empty if nothing is to be done.
-    """
-
-    check: str
-    verdict: Verdict
-    text: str
-    fix: str = ""
-
-
 @click.command("doctor")
 @access_options(is_argument=False)
 @json_option()
 @click.pass_context
 def doctor_command(ctx: click.Context, access: BucketAccess, as_json: bool) -> int:
-    """Check this machine, and with --cluster also a bucket: can it be reached, and may the user read it?
+    """Check this machine, and with --cluster also a bucket, as a reader of its changes will meet it.
+
+    Of the bucket: whether it can be reached, its nodes and their release, the copies of vbuckets, encryption, the
+    user's rights, collections, purged deletions, and how many changes a first load reads and how long it takes. Nothing
+    is written, and a sample of changes is read for at most three seconds.
 
     Each finding that is not well is followed by the command that fixes it. Status 1 if there is a problem; a note is
     something that only some users need.
@@ -128,40 +112,3 @@ def port_finding(port: int, option: str) -> Finding:
             text = f"port {port} cannot be opened ({error.strerror}), so another node needs other ports"
             return Finding("Ports", "note", text, f"dcpstream node {option} 0")
     return Finding("Ports", "ok", f"port {port} is free for `dcpstream node`")
-
-
-def bucket_findings(access: BucketAccess) -> Iterator[Finding]:
-    """Whether a bucket can be reached, and what the user may do with it."""
-    with access.documents() as documents:
-        try:
-            found = documents.map
-        except DcpstreamError as error:
-            yield Finding("Cluster", "problem", str(error), _access_fix(access))
-            return
-        count, name = found.vbucket_count, access.bucket
-        yield Finding("Cluster", "ok", f"bucket {name} at {', '.join(map(str, found.nodes))}, {count} vbuckets")
-        unserved = sum(found.active_node(vbid) is None for vbid in range(count))
-        if unserved:
-            text = f"{unserved} of {count} vbuckets have no active node: a node is down or was failed over"
-            yield Finding("Cluster", "problem", text, "dcpstream cluster status")
-        yield _allowed("Read documents", "data_reader", access, lambda: documents.get(PROBE_KEY))
-    with access.client() as client:
-        yield _allowed("Read changes", "data_dcp_reader", access, client.cluster.failover_logs)
-
-
-def _allowed(what: str, role: str, access: BucketAccess, act: Callable[[], object]) -> Finding:
-    try:
-        act()
-    except AccessDenied:
-        text = f"user {access.username} may not, in bucket {access.bucket}"
-        return Finding(
-            what, "problem", text, f"dcpstream user create {access.username} --role '{role}[{access.bucket}]'"
-        )
-    except DcpstreamError as error:
-        return Finding(what, "problem", str(error), _access_fix(access))
-    return Finding(what, "ok", f"user {access.username or 'of the certificate'} may, in bucket {access.bucket}")
-
-
-def _access_fix(access: BucketAccess) -> str:
-    """The command that shows what is wrong with a cluster that does not let us in."""
-    return f"dcpstream bucket list --cluster http://HOST:8091 --user {access.username or 'NAME'}"

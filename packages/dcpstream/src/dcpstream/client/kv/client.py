@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from dcpstream.client.kv.connection import Answered
+from dcpstream.client.kv.connection import Answered, KvConnection
 from dcpstream.client.kv.pool import KvPool
 from dcpstream.client.kv.windows import Operation, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
@@ -19,7 +19,7 @@ from dcpstream.client.settings.options import access
 from dcpstream.client.settings.passwords import Password
 from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
-from dcpstream.model import VbucketMap, vbucket_of_key
+from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
 from dcpstream.runtime.tracing import Span
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.keys import leb128_encode
@@ -293,7 +293,18 @@ class KvClient:
         Raises:
             KeyNotFound: the node does not know the group.
         """
-        connection = self._pool.any()
+        return self._stats(self._pool.any(), group)
+
+    def stats_by_node(self, group: str = "") -> dict[NodeAddress, dict[str, str]]:
+        """The statistics of a group, of each node that has active vbuckets.
+
+        Raises:
+            KeyNotFound: a node does not know the group. ConnectionLost: a node cannot be reached.
+        """
+        nodes = self.map.vbuckets_by_node()
+        return {address: self._stats(self._pool.of(vbids[0]), group) for address, vbids in nodes.items()}
+
+    def _stats(self, connection: KvConnection, group: str) -> dict[str, str]:
         connection.send(Stat.pack(key=group.encode()))
         result: dict[str, str] = {}
         while True:
