@@ -30,7 +30,7 @@ SYSTEM_SCOPE = "_system"
 
 
 def bucket_findings(access: BucketAccess) -> Iterator[Finding]:
-    """What a reader of the bucket will meet."""
+    """The findings, one after the other: some take seconds."""
     with access.documents() as documents:
         try:
             found = documents.map

@@ -48,7 +48,6 @@ RECORDED_80 = "8.0.1 recorded"
 FEATURE_H = "kv_engine include/mcbp/protocol/feature.h"
 STATUS_H = "kv_engine include/mcbp/protocol/status.h"
 STREAM_FLAGS_H = "kv_engine include/mcbp/protocol/dcp_add_stream_flags.h"
-OPEN_MD = "kv_engine docs/dcp/documentation/commands/open-connection.md"
 MAP_H = "ns_server apps/ns_server/src/ns_bucket.erl, bucket_info_cache.erl"
 
 
