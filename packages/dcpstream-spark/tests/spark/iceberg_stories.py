@@ -13,7 +13,7 @@ from dcpstream_spark import Pipeline, build_session
 from dcpstream_spark.tables import FoldReport, compare
 from tests.kit.spark import Bucket
 from tests.kit.tables import assert_exact
-from tests.spark.test_engines import STORIES, Play, told_together
+from tests.spark.test_engines import STORIES, Play, played_together
 from tests.spark.test_spark_engine import SparkBench
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main(path: Path) -> None:
         bench = SparkBench(spark, directory, **names)
         assert bench.engine().name == "iceberg"
         play = Play(bench, fold_rows_min=fold_rows_min, writes=writes)
-        for batch_id, rows in enumerate(told_together(list(STORIES))):
+        for batch_id, rows in enumerate(played_together(list(STORIES))):
             play.apply(batch_id, rows)
             assert_exact(bench, play.pipeline, play.expected)
         play.fold()

@@ -1,7 +1,8 @@
 """The duties of every table engine, as stories of batches.
 
-Each story is played with and without deaths, with a fold after every batch and with as few folds as possible. After
-every batch `changes` and `live` must be what `tests.kit.tables.Expected` says, and `current` too where it was folded.
+All stories are played at the same time, each in its own scope and vbuckets, with and without deaths, with a fold after
+every batch and with as few folds as possible; slow runs play each story alone. After every batch `changes` and `live`
+must be what `tests.kit.tables.Expected` says, and `current` too where it was folded.
 """
 
 from __future__ import annotations
@@ -262,34 +263,23 @@ class Play:
         self.pipeline = self._start()
 
 
-@pytest.mark.parametrize(
-    ("fold_rows_min", "writes"),
-    [
-        pytest.param(0, 1, id="folding, dying"),
-        pytest.param(1000, None, id="lazy, alive"),
-        pytest.param(0, None, id="folding, alive", marks=pytest.mark.slow),
-        pytest.param(1000, 1, id="lazy, dying", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("story", STORIES)
-def test_the_tables_are_exact_after_every_batch(
-    bench: Bench, story: str, fold_rows_min: int, writes: int | None
-) -> None:
+def play_to_the_end(bench: Bench, batches: Sequence[list[Row]], fold_rows_min: int, writes: int | None) -> None:
+    """Apply batches and fold; the tables must be exact after each of them."""
     play = Play(bench, fold_rows_min=fold_rows_min, writes=writes)
-    for batch_id, rows in enumerate(STORIES[story]):
+    for batch_id, rows in enumerate(batches):
         play.apply(batch_id, rows)
         is_folded = any(row["op"] == "rollback" for row in rows) or (fold_rows_min == 0 and bool(rows))
         assert_exact(bench, play.pipeline, play.expected, is_folded=is_folded)
     play.fold()
     assert_exact(bench, play.pipeline, play.expected, is_folded=True)
     engine = bench.engine()
-    assert engine.folded(APP) == engine.last_batch(APP) == len(STORIES[story]) - 1
+    assert engine.folded(APP) == engine.last_batch(APP) == len(batches) - 1
     assert engine.tail_rows(engine.folded(APP)) == 0
     assert engine.current_rows() == len(play.expected.current)
     assert (play.deaths > 0) == (writes is not None)
 
 
-def told_together(stories: Sequence[str]) -> list[list[Row]]:
+def played_together(stories: Sequence[str]) -> list[list[Row]]:
     """The batches of several stories, each in its own scope and vbuckets."""
     batches: list[list[Row]] = [[] for _ in range(max(len(STORIES[name]) for name in stories))]
     for number, name in enumerate(stories):
@@ -302,16 +292,42 @@ def told_together(stories: Sequence[str]) -> list[list[Row]]:
     return batches
 
 
-def play_beside_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
-    """Play batches, and plain ones between them, while folds run; returns how many folds ran beside an append."""
+FOLDS_AND_DEATHS = [
+    pytest.param(0, 1, id="folding, dying"),
+    pytest.param(1000, None, id="lazy, alive"),
+    pytest.param(0, None, id="folding, alive", marks=pytest.mark.slow),
+    pytest.param(1000, 1, id="lazy, dying", marks=pytest.mark.slow),
+]
+"""Least rows of a fold, and writes of a process before it dies."""
+
+
+@pytest.mark.parametrize(("fold_rows_min", "writes"), FOLDS_AND_DEATHS)
+def test_the_tables_are_exact_after_every_batch(bench: Bench, fold_rows_min: int, writes: int | None) -> None:
+    play_to_the_end(bench, played_together(tuple(STORIES)), fold_rows_min, writes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fold_rows_min", "writes"), FOLDS_AND_DEATHS)
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_alone(bench: Bench, story: str, fold_rows_min: int, writes: int | None) -> None:
+    play_to_the_end(bench, STORIES[story], fold_rows_min, writes)
+
+
+@pytest.mark.parametrize(("fold_rows_min", "writes"), FOLDS_AND_DEATHS[:2])
+def test_batches_without_rows(bench: Bench, fold_rows_min: int, writes: int | None) -> None:
+    play_to_the_end(bench, STORIES["batches without rows"], fold_rows_min, writes)
+
+
+def play_during_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
+    """Play batches, and plain ones between them, while folds run; returns how many folds ran during an append."""
     expected, engine = Expected(), OverlappingEngine(bench.engine())
     pipeline = pipeline_of(bench, fold_rows_min=0, engine=cast("Any", engine), folds_in_background=True)
     begun = None
     # The plain ones have no rollback, so that a fold may run beside the batch that follows.
     seqnos = itertools.count(1)
     plain = ([change(f"k{n}", next(seqnos), "1", vbucket=1000) for n in range(30)] for _ in itertools.count())
-    told = itertools.chain.from_iterable((batch, next(plain), next(plain)) for batch in batches)
-    for batch_id, rows in enumerate(told):
+    played = itertools.chain.from_iterable((batch, next(plain), next(plain)) for batch in batches)
+    for batch_id, rows in enumerate(played):
         pipeline.apply_batch(APP, batch_id, bench.frame(table_of(rows)))
         expected.apply(batch_id, rows)
         job = pipeline._folder._fold
@@ -327,7 +343,7 @@ def play_beside_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
 
 
 def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: Bench) -> None:
-    assert play_beside_folds(bench, told_together(tuple(STORIES))) > 2
+    assert play_during_folds(bench, played_together(tuple(STORIES))) > 2
 
 
 def test_the_tables_are_exact_when_batches_come_during_maintenance(bench: Bench) -> None:

@@ -43,8 +43,9 @@ from tests.spark.test_engines import (
     STORIES,
     Play,
     assert_live_between,
-    play_beside_folds,
-    told_together,
+    play_during_folds,
+    play_to_the_end,
+    played_together,
 )
 from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
 
@@ -101,18 +102,18 @@ SOME = (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("stories", "fold_rows_min", "writes"),
     [
-        pytest.param(("a rollback inside a batch",), 1000, None, id="one, lazy, alive"),
-        pytest.param(SOME, 1000, 1, id="some, lazy, dying", marks=pytest.mark.slow),
+        pytest.param(SOME, 1000, 1, id="some, lazy, dying"),
         *(
             pytest.param(
                 tuple(STORIES),
                 fold_rows_min,
                 writes,
                 id=f"all, {'lazy' if fold_rows_min else 'folding'}, {'dying' if writes else 'alive'}",
-                marks=[pytest.mark.slow, pytest.mark.timeout(900)],
             )
             for fold_rows_min in (0, 1000)
             for writes in (None, 1)
@@ -122,22 +123,14 @@ SOME = (
 def test_the_tables_are_exact_after_every_batch(
     bench: SparkBench, stories: Sequence[str], fold_rows_min: int, writes: int | None
 ) -> None:
-    play = Play(bench, fold_rows_min=fold_rows_min, writes=writes)
-    for batch_id, rows in enumerate(told_together(stories)):
-        play.apply(batch_id, rows)
-        is_folded = any(row["op"] == "rollback" for row in rows) or (fold_rows_min == 0 and bool(rows))
-        assert_exact(bench, play.pipeline, play.expected, is_folded=is_folded)
-    play.fold()
-    assert_exact(bench, play.pipeline, play.expected, is_folded=True)
-    assert (play.deaths > 0) == (writes is not None)
+    play_to_the_end(bench, played_together(stories), fold_rows_min, writes)
 
 
-@pytest.mark.parametrize(
-    "batches", [1, pytest.param(len(told_together(SOME)), marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
-)
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("batches", [1, len(played_together(SOME))])
 def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: SparkBench, batches: int) -> None:
-    assert play_beside_folds(bench, told_together(SOME)[:batches]) > 0
+    assert play_during_folds(bench, played_together(SOME)[:batches]) > 0
 
 
 @pytest.mark.slow
