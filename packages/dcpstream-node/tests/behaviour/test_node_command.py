@@ -134,32 +134,26 @@ def test_after_kill_9_what_was_persisted_is_there_on_a_new_branch(tmp_path):
         (["--port", "many"], "--port"),
     ],
 )
-def test_wrong_options_end_with_status_2_and_name_the_option(options, message):
-    command = [sys.executable, "-m", "dcpstream.cli", "node", "--port", "0", "--mgmt-port", "0"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_wrong_options_end_with_status_2_and_name_the_option(commands, options, message):
+    assert commands("node", "--port", "0", "--mgmt-port", "0", *options, expect=2) == ""
+    assert message in commands.error
+    assert "Traceback" not in commands.error
 
 
-def test_a_users_file_that_is_no_json_is_not_quoted(tmp_path):
+def test_a_users_file_that_is_no_json_is_not_quoted(commands, tmp_path):
     users = tmp_path / "users.json"
     users.write_text('{"a": {"password": "hunter22" ')
-    command = [sys.executable, "-m", "dcpstream.cli", "node", "--port", "0", "--users", str(users)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 2
-    assert "line 1" in done.stderr
-    assert "hunter22" not in done.stderr
+    commands("node", "--port", "0", "--users", str(users), expect=2)
+    assert "line 1" in commands.error
+    assert "hunter22" not in commands.error
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_in_use_is_reported(commands):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "dcpstream.cli", "node", "--port", port, "--mgmt-port", "0"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 2
-    assert port in done.stderr
-    assert "in use" in done.stderr
+        commands("node", "--port", port, "--mgmt-port", "0", expect=2)
+    assert port in commands.error
+    assert "in use" in commands.error
 
 
 def test_a_node_with_tls_and_a_password_from_a_file(tmp_path):
