@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
 from tests.kit.consumer_world import WRONG, Kind, run
 from tests.simulation.test_resume_model import first_seed
 
-FAST_RUNS = 20
+FAST_RUNS = 8
 SLOW_RUNS = 4_000
 TEETH_RUNS = 150
 

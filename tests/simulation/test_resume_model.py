@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
 
-FAST_RUNS = 1_000
+FAST_RUNS = 300
 SLOW_RUNS = 100_000
 TEETH_RUNS = 20_000
 KINDS: dict[str, type[PlannedReader] | type[LiveReader]] = {"planned batches": PlannedReader, "live stream": LiveReader}

@@ -14,7 +14,7 @@ import pytest
 from lab.simulation.scenario import play
 
 SEEDS = 200
-GROUP = 25
+GROUP = 10
 
 FOUND = {
     37: "a failover gave up to make a live node's copies dead when one connection was lost: two active copies",
@@ -44,6 +44,7 @@ def test_seeds_keep_every_promise(first: int) -> None:
         assert not report.failure, f"{report.failure}\npython -m lab.simulation --seed {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_seed_that_found_a_bug(seed: int) -> None:
     assert not play(seed).failure
@@ -60,7 +61,8 @@ def trace_of(seed: int, hash_seed: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(21, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 21])
 def test_the_same_seed_does_the_same_in_every_process(seed: int) -> None:
     first = trace_of(seed, "1")
     assert first == trace_of(seed, "2")

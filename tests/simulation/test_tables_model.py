@@ -53,7 +53,7 @@ KEYS = "abc"
 VBUCKETS = 2
 STEPS = 40
 HISTORIES = 80
-FAST_HISTORIES = 20
+FAST_HISTORIES = 8
 """A history takes about 60 ms. Each broken rule is found within 30 of them."""
 
 OPTIONS = {**NEEDED, "startingOffsets": "earliest", "onRollback": "rewindAndMark", "rewindTo": "recorded"}

@@ -21,7 +21,7 @@ from tests.kit.rest import ask
 VBUCKETS = 2
 POWER_CUTS = 6
 """Ends of each step: a kill (-1), and so many power cuts, of which the fast tests make two."""
-CUTS = [0, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (-1, *range(1, POWER_CUTS)))]
+CUTS = [(0, 3), *(pytest.param(cut, 1, marks=pytest.mark.slow) for cut in range(-1, POWER_CUTS))]
 BLANK_TABLES = "CREATE TABLE store (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -231,13 +231,13 @@ def check_after(path: Path, created: bool, capsys: pytest.CaptureFixture[str]) -
     node.stop()
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("cut", "every"), CUTS)
 def test_a_creation_is_cut_short_at_every_step(
-    tmp_path: Path, disks: Disks, cut: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, disks: Disks, cut: int, every: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_at = 0
+    stop_at = 1 - every
     while True:
-        stop_at += 1
+        stop_at += every
         path = tmp_path / str(stop_at)
         disks.disk = StoppingDisk()
         node = started(path)
@@ -262,13 +262,13 @@ def test_a_creation_is_cut_short_at_every_step(
     assert stop_at > 8, "there are so many steps"
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("cut", "every"), CUTS)
 def test_a_first_start_is_cut_short_at_every_step(
-    tmp_path: Path, disks: Disks, cut: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, disks: Disks, cut: int, every: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_at = 0
+    stop_at = 1 - every
     while True:
-        stop_at += 1
+        stop_at += every
         path = tmp_path / str(stop_at)
         disks.disk = StoppingDisk(stop_at)
         with suppress(DcpstreamError):

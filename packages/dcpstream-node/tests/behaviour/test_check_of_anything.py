@@ -94,7 +94,7 @@ def test_many_changes_of_every_file(kept: Path, tmp_path: Path, capsys: pytest.C
 
 def test_metadata_cut_at_every_page(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = (kept / "default" / "meta.sqlite").read_bytes()
-    for size in [*range(0, len(content), 512), 1, 15, 99, 100, 101, len(content) - 1]:
+    for size in [*range(0, len(content), 4096), 1, 15, 99, 100, 101, len(content) - 1]:
         data = Path(shutil.copytree(kept, tmp_path / str(size)))
         (data / "default" / "meta.sqlite").write_bytes(content[:size])
         assert run(["store", "check", str(data)]) == 1, size

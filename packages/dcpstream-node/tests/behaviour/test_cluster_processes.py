@@ -84,6 +84,7 @@ def test_a_killed_node_is_failed_over_and_replaced(cluster: Cluster):
     assert read(cluster) == documents | durable
 
 
+@pytest.mark.slow
 def test_buckets_and_users_reach_every_process(cluster: Cluster):
     cluster.create_bucket("other", vbuckets=4)
     cluster.add_user("reader", "secret", ["data_reader[other]"])
@@ -151,6 +152,7 @@ def test_a_restarted_node_serves_nothing_before_its_cluster_says_so(tmp_path: Pa
         assert [state_of(node, vbid) for vbid in mine] == [VbucketState.DEAD] * len(mine)
 
 
+@pytest.mark.slow
 def test_a_failed_node_comes_back_by_delta_recovery(tmp_path: Path):
     """It is sent what changed, and rolled back from what nobody else has."""
     capture = tmp_path / "frames.hex"

@@ -268,6 +268,7 @@ def test_mistakes_are_told(runner: Runner) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_every_worker_has_a_node_of_its_own(runner: Runner) -> None:
     runner.write(
         "test_parallel.py",

@@ -51,7 +51,7 @@ def work(path: Path, chance: random.Random, steps: int) -> dict[int, list[bytes]
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_a_sound_store_is_found_sound_and_its_live_frames_are_those_that_are_read(tmp_path: Path, seed: int) -> None:
     found = work(tmp_path, random.Random(seed), 250)
     report = check_store(tmp_path)

@@ -147,9 +147,11 @@ def calls_of_script(path: Path) -> int:
     return disk.calls
 
 
-@pytest.mark.parametrize("stays_broken", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_full_disk_at_any_call_is_survived(tmp_path: Path, stays_broken: bool) -> None:
-    for fail_at in range(1, calls_of_script(tmp_path / "whole") + 1):
+@pytest.mark.parametrize(
+    ("stays_broken", "every"), [(True, 3), *(pytest.param(stays, 1, marks=pytest.mark.slow) for stays in (False, True))]
+)
+def test_a_full_disk_at_any_call_is_survived(tmp_path: Path, stays_broken: bool, every: int) -> None:
+    for fail_at in range(1, calls_of_script(tmp_path / "whole") + 1, every):
         disk = FaultyFileSystem(fail_at)
         path = tmp_path / str(fail_at)
         disk.fail_at, disk.stays_broken = fail_at, stays_broken

@@ -55,7 +55,7 @@ def any_request(chance: random.Random) -> bytes:
     return data if chance.random() < 0.9 else b"\x81" + data[1:]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_the_engine_survives_any_requests(seed):
     chance = random.Random(seed)
     engine = engine_of(vbuckets=4)
@@ -160,7 +160,7 @@ def any_sets(chance: random.Random, client: Talker, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("has_collections", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_many_sets_at_once_do_what_the_command_table_does(seed, has_collections):
     left_out = {0: {Feature.MUTATION_SEQNO}}.get(seed, set()) | (set() if has_collections else {Feature.COLLECTIONS})
     features = tuple(code for code in USUAL_FEATURES if code not in left_out)

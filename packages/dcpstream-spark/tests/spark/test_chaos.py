@@ -34,7 +34,8 @@ def test_a_round(spark: SparkSession, sink: str, seed: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("sink", "seed"), [("delta-rs", 1), pytest.param("delta-rs", 7, marks=pytest.mark.slow), ("parquet", 2)]
+    ("sink", "seed"),
+    [*(pytest.param("delta-rs", seed, marks=pytest.mark.slow) for seed in (1, 7)), ("parquet", 2)],
 )
 def test_a_round_without_spark(sink: str, seed: int) -> None:
     check(sink, seed, PlainHost())

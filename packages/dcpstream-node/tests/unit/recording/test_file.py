@@ -73,7 +73,8 @@ def test_a_file_cut_before_its_first_whole_block_says_so(written: Path) -> None:
     with RecordingReader(written) as reader:
         start, first_end = reader.start, next(reader.blocks()).end
     whole = written.read_bytes()
-    for content in (*(whole[:size] for size in range(first_end)), whole[:start] + bytes(40)):
+    sizes = {*range(0, first_end, 100), *range(start - 3, start + 30), first_end - 1}
+    for content in (*(whole[:size] for size in sizes), whole[:start] + bytes(40)):
         written.write_bytes(content)
         assert is_unbegun(written)
     with pytest.raises(ConfigError, match=f"{written} is a recording without changes: its recorder was ended before"):

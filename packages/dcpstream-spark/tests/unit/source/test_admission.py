@@ -91,7 +91,7 @@ def test_without_an_answer_a_size_is_assumed(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.usefixtures("closes_connections")
-@pytest.mark.parametrize("kind", ["mixed", "two halves"])
+@pytest.mark.parametrize("kind", ["two halves", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_batches_keep_the_limit_of_bytes(kind: str) -> None:
     """On a real node, from the first batch on, with documents of 100 bytes to 20 KB."""
     random = Random(4)

@@ -129,7 +129,7 @@ def full_offset(*, vbuckets: int = 1024, collections: int = 100) -> SourceOffset
     return SourceOffset("default", None, entries, None, "0" * 32)
 
 
-@pytest.mark.parametrize(("collections", "most"), [(1, 48_000), (100, 50_000), (1000, 80_000)])
+@pytest.mark.parametrize(("collections", "most"), [(1, 48_000), pytest.param(1000, 80_000, marks=pytest.mark.slow)])
 def test_an_offset_of_1024_vbuckets_is_short(collections: int, most: int) -> None:
     """Spark shows two offsets in each progress event, without spaces; the limit of an event is 100 KB."""
     offset = full_offset(collections=collections)

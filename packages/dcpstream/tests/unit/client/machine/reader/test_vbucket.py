@@ -38,6 +38,7 @@ def test_a_vbucket_that_loses_its_stream_waits_until_it_is_due() -> None:
     assert (one.due, one.stuck_since) == (3.5, 2.0), "stuck since the first interruption"
 
 
+@pytest.mark.slow
 def test_readers_make_only_transitions_of_the_table_and_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vbucket that is left while it opens or waits, and a catch-up, need other worlds than this one."""
     made = set()
