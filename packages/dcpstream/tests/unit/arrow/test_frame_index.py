@@ -69,16 +69,14 @@ def broken_frames() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", broken_frames())
-@pytest.mark.parametrize(
-    "before", [b"", raw_frames.mutation() * 3, raw_frames.mutation() * 60, MANY], ids=[0, 3, 60, 800]
-)
-@pytest.mark.parametrize("after", [b"", raw_frames.mutation() * 100, MANY], ids=[0, 100, 800])
-def test_what_is_no_frame_is_refused_with_its_offset(name: str, before: bytes, after: bytes) -> None:
+def test_what_is_no_frame_is_refused_with_its_offset(name: str) -> None:
     broken = broken_frames()[name]
-    with pytest.raises(FrameError) as caught:
-        scan(before + broken + after)
-    assert caught.value.offset == len(before)
-    assert caught.value.header == (broken + after)[:24]
+    for before in (b"", raw_frames.mutation() * 3, raw_frames.mutation() * 60, MANY):
+        for after in (b"", raw_frames.mutation() * 100, MANY):
+            with pytest.raises(FrameError) as caught:
+                scan(before + broken + after)
+            assert caught.value.offset == len(before)
+            assert caught.value.header == (broken + after)[:24]
 
 
 def test_the_largest_frame_is_awaited() -> None:
@@ -103,17 +101,17 @@ def test_the_first_byte_of_an_incomplete_header_is_looked_at(before: bytes) -> N
         assert scan(before + bytes([magic])).consumed == len(before)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_garbage_raises_only_frame_errors(seed: int) -> None:
-    chance = random.Random(seed)
-    garbage = chance.randbytes(chance.randrange(4000))
-    buffer = chance.choice([b"", MANY[: chance.randrange(len(MANY))]]) + garbage
-    try:
-        reached: int | None = scan(buffer).consumed
-    except FrameError as error:
-        reached = error.offset
-    assert reached is not None
-    assert 0 <= reached <= len(buffer)
+def test_garbage_raises_only_frame_errors() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        garbage = chance.randbytes(chance.randrange(4000))
+        buffer = chance.choice([b"", MANY[: chance.randrange(len(MANY))]]) + garbage
+        try:
+            reached: int | None = scan(buffer).consumed
+        except FrameError as error:
+            reached = error.offset
+        assert reached is not None, seed
+        assert 0 <= reached <= len(buffer), seed
 
 
 @pytest.mark.parametrize("bounds", [(-1, None), (5, 4), (0, 11), (11, None)])

@@ -91,10 +91,10 @@ def test_values_as_text_lose_no_document() -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("received", [1000, 65_536, 1_000_003])
+@pytest.mark.parametrize("received", [1000, 65_536])
 def test_received_piece_by_piece(name: str, received: int) -> None:
     """A buffer is filled, decoded, and its incomplete rest moved to the front: the same rows come out."""
-    stream, options = stream_bytes(name)[:600_000], options_of(name)
+    stream, options = stream_bytes(name)[:200_000], options_of(name)
     batches = []
     rest = bytearray()
     for begin in range(0, len(stream), received):

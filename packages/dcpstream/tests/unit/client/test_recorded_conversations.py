@@ -86,16 +86,16 @@ def is_possible(frame: bytes) -> bool:
     return first <= start <= last and end >= start and not flags & StreamFlag.TAKEOVER
 
 
-def conversations() -> Iterator[tuple[str, str]]:
-    """(scenario, connection) of every connection that asked for streams, and for none that we could not."""
-    for name in scenario_names():
-        if name.startswith(NOT_FOR_US):
-            continue
-        for connection, lines in lines_of(name).items():
-            requests = (line.frame for line in lines if line.direction == "c2s")
-            asked = [frame for frame in requests if frame[:2] == bytes((0x80, STREAM_REQ))]
-            if asked and all(is_possible(frame) for frame in asked):
-                yield name, connection
+SCENARIOS = [name for name in scenario_names() if not name.startswith(NOT_FOR_US)]
+
+
+def conversations(scenario: str) -> Iterator[list[Line]]:
+    """The frames of every connection that asked for streams, and for none that we could not."""
+    for lines in lines_of(scenario).values():
+        requests = (line.frame for line in lines if line.direction == "c2s")
+        asked = [frame for frame in requests if frame[:2] == bytes((0x80, STREAM_REQ))]
+        if asked and all(is_possible(frame) for frame in asked):
+            yield lines
 
 
 def has_collections(lines: list[Line]) -> bool:
@@ -208,11 +208,15 @@ class Replay:
 
 
 @pytest.mark.parametrize("decoder", ["frames", "arrow"])
-@pytest.mark.parametrize(("scenario", "connection"), list(conversations()))
-def test_a_conversation(scenario: str, connection: str, decoder: str) -> None:
-    lines = lines_of(scenario)[connection]
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_conversation(scenario: str, decoder: str) -> None:
     if decoder == "arrow":
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    for lines in conversations(scenario):
+        check_conversation(lines, decoder)
+
+
+def check_conversation(lines: list[Line], decoder: str) -> None:
     replay = Replay(lines, FrameDecoder() if decoder == "frames" else ArrowDecoder(has_collections(lines)))
     opened = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamOpened)}
     refused = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamRefused)}
@@ -237,4 +241,4 @@ def test_a_conversation(scenario: str, connection: str, decoder: str) -> None:
 
 
 def test_most_conversations_are_replayed() -> None:
-    assert len(list(conversations())) > 100
+    assert sum(1 for scenario in SCENARIOS for _ in conversations(scenario)) > 100

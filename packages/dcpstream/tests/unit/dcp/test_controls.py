@@ -88,14 +88,11 @@ def test_user_xattrs_of_deletions_need_the_open_flag():
         assert apply_control(settings, b"include_deleted_user_xattrs", b"true").status is expected
 
 
-@pytest.mark.parametrize("name", list(CONTROLS))
 @pytest.mark.parametrize("value", [b"true", b"false", b"0", b"\xff\x00", b"x" * 1000])
-def test_no_value_breaks_a_rule(name, value):
-    assert apply_control(ProducerSettings(), name, value).status in (
-        Status.SUCCESS,
-        Status.EINVAL,
-        Status.NOT_SUPPORTED,
-    )
+def test_no_value_breaks_a_rule(value):
+    for name in CONTROLS:
+        status = apply_control(ProducerSettings(), name, value).status
+        assert status in (Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED), name
 
 
 def test_a_control_sets_a_field_of_the_settings():
