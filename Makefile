@@ -70,6 +70,16 @@ setup: $(STAMPS)/project $(STAMPS)/data java $(STAMPS)/jars ## install everythin
 
 .PHONY: check
 check: setup ## format, lint, prose, commit subjects, laws, types, dead code, direction of imports
+	@$(MAKE) -s --no-print-directory -j 2 check-types check-rest
+
+# In parallel with all other checks.
+.PHONY: check-types
+check-types:
+	$(call say,'types')
+	@$(BIN)/mypy
+
+.PHONY: check-rest
+check-rest:
 	$(call say,'format and lint')
 	@$(BIN)/ruff format --check --quiet . || { echo 'run: make format'; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -77,10 +87,8 @@ check: setup ## format, lint, prose, commit subjects, laws, types, dead code, di
 	@$(PY) lab/tools/commit_subjects.py
 	$(call say,'laws')
 	@$(PY) lab/tools/laws.py
-	$(call say,'types')
-	@$(BIN)/mypy
 	$(call say,'dead code')
-	@$(MAKE) -s --no-print-directory dead-code
+	@$(BIN)/vulture
 	$(call say,'direction of imports')
 	@$(BIN)/lint-imports --no-cache
 
