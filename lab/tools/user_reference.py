@@ -13,6 +13,7 @@ import click  # noqa: E402
 from dcpstream.arrow import FULL_SCHEMA  # noqa: E402
 from dcpstream.cli.app import cli  # noqa: E402
 from dcpstream.model import Op  # noqa: E402
+from dcpstream_spark import where  # noqa: E402
 from dcpstream_spark.options import OPTIONS  # noqa: E402
 from dcpstream_spark.sink.write_options import CONNECTION_OPTIONS, WRITE_OPTIONS  # noqa: E402
 from lab.tools.pages import publish  # noqa: E402
@@ -122,29 +123,34 @@ With `inferSchema` = `true` the source reads `sampleSize` changes when the DataF
 finds to the columns of `columns`, as Spark's JSON source does. A streaming query should name its schema, because a
 later sample may find other fields.
 """
+
+
+def _filters() -> str:
+    """The section about filters, with the table of the module that reads them."""
+    assert where.__doc__ is not None
+    rows = [line for line in where.__doc__.splitlines() if line.startswith("|")]
+    return FILTERS.replace("{table}", "\n".join(rows))
+
+
 FILTERS = """
 ## Filters
 
-The option `where` selects rows before their values are built, in batches and streams. It holds comparisons joined by
-AND:
+The option `where` selects rows before their values are built, in batches and streams. It is a condition in SQL, without
+functions and subqueries:
 
-| written | true if |
-| --- | --- |
-| `vbucket = 3`, also `!=` `<>` `<` `<=` `>` `>=` | the column compares so |
-| `vbucket in (1, 2)`, `collection not in ('a', 'b')` | the column is, or is not, one of the values |
-| `key startswith 'user:'` | the text begins so |
-| `expiry is null`, `key is not null` | the column has no value, or has one |
+{table}
 
-All columns of the source can be compared, except `value`, `value_text` and `xattrs`, with their names without
-`metaPrefix`. Texts stand in single quotes, and a quote in a text is written twice. Timestamps are texts in ISO 8601. A
-comparison with null is not true.
+`and`, `or`, `not` and brackets join them. All columns of the source can be compared, except `value`, `value_text` and
+`xattrs`, with their names without `metaPrefix`. Texts stand in single quotes, and a quote in a text is written twice.
+Timestamps are texts in ISO 8601. A comparison with null is not true, and neither is its opposite.
 
 - A comparison of `vbucket` leaves out whole vbuckets: they are not read, and a stream does not move them. A later query
   on the same checkpoint without the comparison reads them from there.
 - `scope = 's' and collection = 'c'`, or `collection in ('c', 'd')`, is the same as `collections` = `s.c`, or `s.c,s.d`:
   the node sends nothing else.
 - [Control rows](#control-rows) stay, whichever key or seqno is asked for, because a table needs them. Only comparisons
-  of `vbucket` and `op` leave them out, and those of `scope` and `collection` where the row has a value.
+  of `vbucket` and `op` leave them out, and those of `scope` and `collection` where the row has a value. What stands
+  in an `or` never leaves them out.
 
 With the setting `spark.sql.python.filterPushdown.enabled` = `true`, Spark 4.1 and newer pass the comparisons in the
 `WHERE` of a batch query on to the source, which applies them in the same way, to control rows like to all others. The
@@ -286,7 +292,7 @@ def spark_page() -> str:
     ]
     columns = [f"| `{field.name}` | {field.type} | {COLUMNS[field.name]} |" for field in FULL_SCHEMA]
     text = SPARK_INTRODUCTION + "\n".join(options) + "\n" + COLUMNS_INTRODUCTION + "\n".join(columns) + "\n"
-    text += VALUES + FIELDS + FILTERS + _control_rows() + COLLECTIONS + ROLLBACK + CHECKPOINT
+    text += VALUES + FIELDS + _filters() + _control_rows() + COLLECTIONS + ROLLBACK + CHECKPOINT
     connection = ", ".join(f"`{option.name}`" for option in OPTIONS if option.name in CONNECTION_OPTIONS)
     writer = [f"| `{option.name}` | {option.meaning} | {option.default} |" for option in WRITE_OPTIONS]
     return text + WRITER_INTRODUCTION.format(connection=connection) + "\n".join(writer) + "\n"

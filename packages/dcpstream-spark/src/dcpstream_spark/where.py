@@ -1,49 +1,45 @@
 """The option `where`, and the filters that Spark pushes down, as filters of rows.
 
-The option is a small language: comparisons of the source's columns, joined by AND.
+The option is a condition in SQL on the source's columns, without functions and subqueries:
 
 | written | true if |
 | --- | --- |
 | `vbucket = 3`, also `!=` `<>` `<` `<=` `>` `>=` | the column compares so |
+| `seqno between 10 and 20` | it lies between both, or is one of them |
 | `vbucket in (1, 2)`, `collection not in ('a', 'b')` | the column is, or is not, one of the values |
-| `key startswith 'user:'` | the text begins so |
+| `startswith(key, 'user:')` | the text begins so |
+| `key like 'user:%'`, `key ilike '%BOS_'` | it has the form: `%` any characters, `_` one; `ilike`: also in other case |
+| `key rlike '^[a-z]+:[0-9]+$'` | the regular expression (of RE2) is found in the text |
 | `expiry is null`, `key is not null` | the column has no value, or has one |
 
-Texts stand in single quotes, and a quote in a text is written twice. Timestamps are texts in ISO 8601, in UTC if they
-name no zone. A comparison with null is not true, as in SQL.
+`and`, `or`, `not` and brackets join them. Texts stand in single quotes, and a quote in a text is written twice.
+Timestamps are texts in ISO 8601, in UTC if they name no zone. A comparison with null is not true, and neither is its
+opposite, as in SQL.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dcpstream.arrow import CHANGE_SCHEMA, FILTER_COLUMNS, Comparison, RowFilter
+from dcpstream.arrow import CHANGE_SCHEMA, FILTER_COLUMNS, OF_TEXTS, Choice, Comparison, RowFilter
 from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
+    from sqlglot.expressions import Expr
 
 OPTION = "where"
+MAX_CONDITION_CHARACTERS = 100_000
+"""Longest text that is read: a list of thousands of keys fits."""
 
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<text>'(?:[^']|'')*')
-      | (?P<number>[+-]?\d+(?![\w.]))
-      | (?P<word>[A-Za-z_]\w*)
-      | (?P<sign><>|!=|<=|>=|==|[=<>(),])
-    )""",
-    re.VERBOSE,
-)
-_SIGNS = {"=": "=", "==": "=", "<>": "!=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _ALLOWED = (
-    "comparisons joined by AND, like vbucket in (1, 2) and key startswith 'user:' and seqno > 100; operators are = != "
-    "< <= > >= in, not in, startswith, is null, is not null"
+    "a condition in SQL on the source's columns, like vbucket in (1, 2) and (key like 'user:%' or seqno > 100); see "
+    "the reference of the Spark source"
 )
 
 _PUSHED = {
@@ -58,16 +54,55 @@ _PUSHED = {
     "IsNull": "is null",
     "IsNotNull": "is not null",
 }
-_NEGATED = {"=": "!=", "in": "not in", "is null": "is not null", "is not null": "is null"}
+_OPPOSITES = {"=": "!=", "<": ">=", ">": "<=", "in": "not in", "is null": "is not null"}
+_NEGATED = _OPPOSITES | {right: left for left, right in _OPPOSITES.items()}
+"""Operator → the one that is true where the first is false; neither is true for null."""
+
+_PUSHED_NEGATED = frozenset(("=", "in", "is null", "is not null"))
+"""Operators whose opposites are taken over from Spark; NOT of the others stays there."""
+
+_KNOWN_PARTS = frozenset(("this", "expression", "expressions", "low", "high", "negate"))
+"""Parts of a parsed condition that are read. One that has others is refused, because it means something else."""
+
+_SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def parse_where(text: str) -> RowFilter:
     """The option as a filter.
 
     Raises:
-        ConfigError: the text cannot be understood, or compares what cannot be compared; says at which place.
+        ConfigError: the text cannot be understood, or compares what cannot be compared; says what and where.
     """
-    return RowFilter(tuple(_Parser(text).comparisons()))
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    if len(text) > MAX_CONDITION_CHARACTERS:
+        raise _refused(text[:100], f"it has more than {MAX_CONDITION_CHARACTERS:,} characters")
+    try:
+        found = [one for one in sqlglot.parse(text) if one is not None]
+        if len(found) != 1:
+            raise _refused(text, "it must be one condition")
+        conditions = _Reader(text).conditions(found[0], is_negated=False)
+    except SqlglotError as error:
+        raise _refused(text, _syntax(error)) from None
+    except RecursionError:
+        raise _refused(text, "its brackets are too deep") from None
+    return RowFilter(
+        tuple(one for one in conditions if isinstance(one, Comparison)),
+        choices=tuple(one for one in conditions if isinstance(one, Choice)),
+    )
+
+
+def _refused(text: str, what: str) -> ConfigError:
+    return ConfigError(OPTION, text, _ALLOWED, message=f"{OPTION} cannot be {text!r}: {what}. Allowed is {_ALLOWED}")
+
+
+def _syntax(error: Exception) -> str:
+    """The place of a mistake in the syntax."""
+    details = (getattr(error, "errors", None) or [{}])[0]
+    if not details.get("highlight"):
+        return "it is not SQL"
+    return f"at {details['highlight']!r} (character {len(details['start_context']) + 1}): {details['description']}"
 
 
 def pushed_comparison(spark_filter: Filter, columns: Mapping[str, str]) -> Comparison | None:
@@ -87,9 +122,9 @@ def pushed_comparison(spark_filter: Filter, columns: Mapping[str, str]) -> Compa
     if column not in FILTER_COLUMNS:
         return None
     if is_negated:
-        operator = _NEGATED.get(operator)
-        if operator is None:
+        if operator not in _PUSHED_NEGATED:
             return None
+        operator = _NEGATED[operator]
     value: Any = getattr(inner, "value", None)
     if isinstance(value, datetime) and value.tzinfo is None:
         return None
@@ -114,110 +149,105 @@ def named_collections(row_filter: RowFilter) -> tuple[str, ...] | None:
     return tuple(sorted({f"{named['scope'].value}.{name}" for name in names}))
 
 
-@dataclass(slots=True)
-class _Token:
-    kind: str
-    text: str
-    at: int
+class _Reader:
+    """Reads a parsed condition; NOT is moved down to the comparisons, because a comparison with null is never true."""
 
-
-class _Parser:
     def __init__(self, text: str) -> None:
+        from sqlglot import expressions as e
+
         self._text = text
-        self._tokens = list(self._split())
-        self._next = 0
+        self._e = e
+        self._comparisons: dict[type[Expr], str] = {
+            e.EQ: "=",
+            e.NEQ: "!=",
+            e.LT: "<",
+            e.LTE: "<=",
+            e.GT: ">",
+            e.GTE: ">=",
+            e.Like: "like",
+            e.ILike: "ilike",
+            e.RegexpLike: "rlike",
+            e.StartsWith: "startswith",
+        }
 
-    def comparisons(self) -> Iterator[Comparison]:
-        yield self._comparison()
-        while self._peek().kind != "end":
-            token = self._take()
-            if token.text.lower() == "or":
-                raise self._error(token, "OR is not supported; leave it to Spark, with filter() on the DataFrame")
-            if token.text.lower() != "and":
-                raise self._error(token, "expected AND or the end")
-            yield self._comparison()
+    def conditions(self, one: Expr, *, is_negated: bool) -> tuple[Comparison | Choice, ...]:
+        """The conditions that must all be true.
 
-    def _comparison(self) -> Comparison:
-        token = self._take()
-        column = token.text.lower()
-        if token.kind != "word" or column not in FILTER_COLUMNS:
-            raise self._error(token, f"expected a column, one of {', '.join(FILTER_COLUMNS)}")
-        operator_token = self._peek()
-        operator = self._operator()
-        if operator.endswith("null"):
-            return Comparison(column, cast(Any, operator))
-        value: Any = self._list() if operator in {"in", "not in"} else self._value(self._take())
+        Raises: ConfigError: something is no such condition.
+        """
+        e = self._e
+        if others := {name for name, value in one.args.items() if value} - _KNOWN_PARTS:
+            self._fail(one, f"{' and '.join(sorted(others))} is not supported")
+        is_negated ^= bool(one.args.get("negate"))
+        if isinstance(one, e.Paren):
+            return self.conditions(one.this, is_negated=is_negated)
+        if isinstance(one, e.Not):
+            return self.conditions(one.this, is_negated=not is_negated)
+        if isinstance(one, (e.And, e.Or)):
+            parts = [self.conditions(part, is_negated=is_negated) for part in one.flatten(unnest=False)]
+            if isinstance(one, e.And) is not is_negated:
+                return tuple(condition for part in parts for condition in part)
+            return (Choice(tuple(parts)),)
+        if isinstance(one, e.Between):
+            low = self._comparison(one, one.this, ">=", one.args["low"])
+            high = self._comparison(one, one.this, "<=", one.args["high"])
+            if is_negated:
+                return (Choice(((self._opposite(low),), (self._opposite(high),))),)
+            return low, high
+        found = self._leaf(one)
+        return (self._opposite(found) if is_negated else found,)
+
+    def _opposite(self, one: Comparison) -> Comparison:
+        opposite = _NEGATED.get(one.operator) or (
+            one.operator.removeprefix("not ") if one.operator.startswith("not ") else f"not {one.operator}"
+        )
+        return Comparison(one.column, cast(Any, opposite), one.value)
+
+    def _leaf(self, one: Expr) -> Comparison:
+        e = self._e
+        if isinstance(one, e.Is) and isinstance(one.expression, e.Null):
+            return Comparison(self._column(one, one.this), "is null")
+        if isinstance(one, e.In):
+            if not one.expressions:
+                self._fail(one, "a list needs values, as in vbucket in (1, 2)")
+            return self._comparison(one, one.this, "in", *one.expressions)
+        operator = self._comparisons.get(type(one))
+        if operator is None:
+            self._fail(one, "this is no comparison of a column")
+        left, right = one.this, one.expression
+        if isinstance(left, e.Literal) and operator not in OF_TEXTS:
+            left, right, operator = right, left, _SWAPPED.get(operator, operator)
+        return self._comparison(one, left, operator, right)
+
+    def _comparison(self, one: Expr, column: Expr, operator: str, *values: Expr) -> Comparison:
+        name = self._column(one, column)
+        found: Any = tuple(self._value(one, value) for value in values)
         try:
-            return _checked(column, operator, value)
+            comparison = _checked(name, operator, found if operator == "in" else found[0])
         except ValueError as error:
-            raise self._error(operator_token, str(error)) from None
+            self._fail(one, str(error))
+        return comparison
 
-    def _operator(self) -> str:
-        token = self._take()
-        word = token.text.lower()
-        if token.kind == "sign" and token.text in _SIGNS:
-            return _SIGNS[token.text]
-        if word in {"in", "startswith"}:
-            return word
-        if word == "not" and self._peek().text.lower() == "in":
-            self._take()
-            return "not in"
-        if word == "is":
-            negated = self._peek().text.lower() == "not"
-            if negated:
-                self._take()
-            if self._peek().text.lower() == "null":
-                self._take()
-                return "is not null" if negated else "is null"
-        raise self._error(token, "expected an operator")
+    def _column(self, one: Expr, column: Expr) -> str:
+        name = column.name.lower() if isinstance(column, self._e.Column) and not column.table else ""
+        if name not in FILTER_COLUMNS:
+            self._fail(one, f"{column.sql()} is no column that can be compared; these are {', '.join(FILTER_COLUMNS)}")
+        return name
 
-    def _list(self) -> tuple[Any, ...]:
-        self._sign("(")
-        values = [self._value(self._take())]
-        while self._peek().text == ",":
-            self._take()
-            values.append(self._value(self._take()))
-        self._sign(")")
-        return tuple(values)
+    def _value(self, one: Expr, value: Expr) -> int | str:
+        e = self._e
+        sign = 1
+        if isinstance(value, e.Neg):
+            value, sign = value.this, -1
+        if isinstance(value, e.Literal):
+            if value.is_string and sign == 1:
+                return str(value.this)
+            if value.is_int:
+                return sign * int(value.this)
+        return self._fail(one, f"{value.sql()} is no whole number and no text in single quotes")
 
-    def _sign(self, sign: str) -> None:
-        token = self._take()
-        if token.text != sign:
-            raise self._error(token, f"expected {sign}")
-
-    def _value(self, token: _Token) -> int | str:
-        if token.kind == "number":
-            return int(token.text)
-        if token.kind == "text":
-            return token.text[1:-1].replace("''", "'")
-        raise self._error(token, "expected a number or a text in single quotes")
-
-    def _split(self) -> Iterator[_Token]:
-        at = 0
-        end = len(self._text.rstrip())
-        while at < end:
-            found = _TOKEN.match(self._text, at)
-            if found is None or found.lastgroup is None:
-                raise self._error(
-                    _Token("", self._text[at:].strip(), at), "this is no number, text in single quotes or name"
-                )
-            yield _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
-            at = found.end()
-
-    def _peek(self) -> _Token:
-        if self._next < len(self._tokens):
-            return self._tokens[self._next]
-        return _Token("end", "", len(self._text))
-
-    def _take(self) -> _Token:
-        token = self._peek()
-        self._next += 1
-        return token
-
-    def _error(self, token: _Token, what: str) -> ConfigError:
-        place = f"at {token.text!r} (character {token.at + 1})" if token.text else "at the end"
-        message = f"{OPTION} cannot be {self._text!r}: {place}: {what}. Allowed are {_ALLOWED}"
-        return ConfigError(OPTION, self._text, _ALLOWED, message=message)
+    def _fail(self, one: Expr, what: str) -> NoReturn:
+        raise _refused(self._text, f"in {one.sql()!r}: {what}")
 
 
 def _checked(column: str, operator: str, value: Any) -> Comparison:
@@ -227,8 +257,13 @@ def _checked(column: str, operator: str, value: Any) -> Comparison:
         ValueError: the column has another type.
     """
     kind = CHANGE_SCHEMA.field(column).type
-    if operator == "startswith" and kind != pa.string():
+    if operator in OF_TEXTS and kind != pa.string():
         raise ValueError(f"{column} is no text")
+    if operator == "rlike":
+        try:
+            pc.match_substring_regex(pa.array([""]), value)
+        except (pa.ArrowInvalid, TypeError) as error:
+            raise ValueError(f"{value!r} is no regular expression of RE2: {error}") from None
     if operator in {"in", "not in"}:
         value = tuple(_converted(column, kind, one) for one in value)
         if not value:

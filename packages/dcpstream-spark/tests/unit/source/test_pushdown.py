@@ -81,7 +81,7 @@ def test_where_reads_only_the_vbuckets_it_needs(node: dcpstream_node.Node) -> No
 @pytest.mark.parametrize(
     "where",
     [
-        "key startswith 'user:'",
+        "startswith(key, 'user:')",
         "seqno > 10 and seqno <= 20",
         "op = 'deletion'",
         "collection = 'orders'",
@@ -140,7 +140,7 @@ def test_a_stream_leaves_other_vbuckets_where_they_are() -> None:
 
 def test_rows_that_are_left_out_do_not_come_later(node: dcpstream_node.Node) -> None:
     stream = Stream(
-        node, where="key startswith 'cart:' and op = 'mutation'", maxBatchRows="7", maxOffsetsPerTrigger="50"
+        node, where="startswith(key, 'cart:') and op = 'mutation'", maxBatchRows="7", maxOffsetsPerTrigger="50"
     )
     keys = []
     while (end := stream.plan()) != stream.at:
@@ -189,7 +189,7 @@ class TestPushFilters:
         assert [row["key"] for row in rows] == ["user:9"] * 3
 
     def test_it_joins_the_option(self, node: dcpstream_node.Node, api: Any) -> None:
-        reader = PushdownReader(SourceOptions.parse(access(node, where="key startswith 'user:'")))
+        reader = PushdownReader(SourceOptions.parse(access(node, where="startswith(key, 'user:')")))
         assert list(reader.pushFilters([api.EqualTo(("vbucket",), 2), api.IsNotNull(("key",))])) == []
         expected = [row for row in batch(node) if row["vbucket"] == 2 and row["key"] and row["key"].startswith("user:")]
         assert read(reader) == expected

@@ -163,7 +163,7 @@ def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
         ("metaPrefix", "_dcp_", "the source's names"),
         (
             "where",
-            "op = 'mutation' and key startswith 'a'",
+            "op = 'mutation' and startswith(key, 'a')",
             "where cannot be 'op'.*key, scope, vbucket: the tables need all",
         ),
     ],
@@ -171,7 +171,7 @@ def test_it_checks_its_options_at_once(tmp_path: Path) -> None:
 def test_it_refuses_to_leave_out_what_tables_need(tmp_path: Path, option: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Pipeline(None, tmp_path, {**NEEDED, option: value}, engine="delta-rs")  # type: ignore[arg-type]
-    Pipeline(None, tmp_path, {**NEEDED, "where": "key startswith 'a'"}, engine="delta-rs")  # type: ignore[arg-type]
+    Pipeline(None, tmp_path, {**NEEDED, "where": "startswith(key, 'a')"}, engine="delta-rs")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/tables", "s3a:/bucket/tables", "hdfs://host/x", "abfss://c@a/x"])

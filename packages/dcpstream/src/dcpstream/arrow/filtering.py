@@ -1,16 +1,16 @@
-"""Filters of rows: comparisons of columns, all of which must be true.
+"""Filters of rows: conditions of columns, all of which must be true.
 
 A filter is evaluated on a `WireChunk`, before values are inflated and columns are built, so a row that is left out
 costs only its decoding. It compares the very columns that `to_changes` builds, with the rules of SQL: a comparison with
 null is not true, so filtered rows equal the rows of a full read to which the same comparisons are applied.
 
 Control rows are different. A table needs the row that says that a vbucket was rolled back, whichever keys it holds. So
-`RowFilter` has two kinds of comparisons.
+`RowFilter` has two kinds of comparisons, and its choices never leave out a control row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,19 @@ from dcpstream.arrow.changes import ChangeContext, change_column
 from dcpstream.arrow.chunk import WireChunk
 from dcpstream.arrow.schema import CHANGE_SCHEMA
 
-Operator: TypeAlias = Literal["=", "!=", "<", "<=", ">", ">=", "in", "not in", "startswith", "is null", "is not null"]
+Operator: TypeAlias = Literal[
+    "=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null",
+    "startswith", "not startswith", "like", "not like", "ilike", "not ilike", "rlike", "not rlike",
+]  # fmt: skip
+
+_OF_TEXTS: dict[str, Callable[[pa.Array, str], pa.BooleanArray]] = {
+    "startswith": pc.starts_with,
+    "like": pc.match_like,
+    "ilike": lambda values, text: pc.match_like(values, text, ignore_case=True),
+    "rlike": pc.match_substring_regex,
+}
+OF_TEXTS = frozenset((*_OF_TEXTS, *(f"not {name}" for name in _OF_TEXTS)))
+"""Operators that only columns of texts have."""
 
 FILTER_COLUMNS = tuple(name for name in CHANGE_SCHEMA.names if name not in {"value", "xattrs"})
 """Columns that can be compared: all but those that are made from the value's bytes."""
@@ -50,7 +62,8 @@ class Comparison:
 
     Attributes:
         column: of `FILTER_COLUMNS`.
-        operator: "startswith" only for strings.
+        operator: those of OF_TEXTS only for strings. `like` knows `%` and `_`, and a backslash before one of them
+            takes it as it is; `rlike` finds a regular expression of RE2 anywhere in the text.
         value: of the column's Python type, a datetime with a time zone for timestamps; a tuple for "in" and "not in",
             None for "is null" and "is not null". Neither it nor a member of it is None otherwise.
     """
@@ -66,8 +79,10 @@ class Comparison:
             return pc.is_null(values)
         if self.operator == "is not null":
             return pc.is_valid(values)
-        if self.operator == "startswith":
-            found = pc.starts_with(values, self.value)
+        if self.operator in OF_TEXTS:
+            found = _OF_TEXTS[self.operator.removeprefix("not ")](values, self.value)
+            if self.operator.startswith("not "):
+                found = pc.invert(found)
         elif self.operator in {"in", "not in"}:
             found = pc.is_in(values, value_set=pa.array(self.value, kind))
             if self.operator == "not in":
@@ -78,28 +93,78 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Alternatives of which one must be true; each is a conjunction.
+
+    Attributes:
+        alternatives: each a tuple of conditions that must all be true.
+    """
+
+    alternatives: tuple[tuple[Comparison | Choice, ...], ...]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that are compared."""
+        return frozenset[str]().union(
+            *(one.columns if isinstance(one, Choice) else (one.column,) for some in self.alternatives for one in some)
+        )
+
+    def of(self, column: Callable[[str], pa.Array]) -> npt.NDArray[np.bool_]:
+        """bool[rows], whether it is true.
+
+        Args:
+            column: returns a column by name.
+        """
+        found: npt.NDArray[np.bool_] | None = None
+        for alternative in self.alternatives:
+            stays = _all_of(alternative, column)
+            found = stays if found is None else found | stays
+        assert found is not None
+        return found
+
+
+def _all_of(conditions: Iterable[Comparison | Choice], column: Callable[[str], pa.Array]) -> npt.NDArray[np.bool_]:
+    stays: npt.NDArray[np.bool_] | None = None
+    for one in conditions:
+        found = one.of(column) if isinstance(one, Choice) else one.of(column(one.column)).to_numpy(zero_copy_only=False)
+        stays = found if stays is None else stays & found
+    assert stays is not None
+    return stays
+
+
+@dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Comparisons of which all must be true.
+    """Conditions of which all must be true.
 
     Attributes:
         comparisons: of changes of documents. Only those of `vbucket` and `op` decide about a control row, too, and
             those of `scope` and `collection` if the row has a value there.
         exact: comparisons of all rows, control rows included.
+        choices: of changes of documents alone.
     """
 
     comparisons: tuple[Comparison, ...] = ()
     exact: tuple[Comparison, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that are compared."""
-        return frozenset(one.column for one in (*self.comparisons, *self.exact))
+        compared = (one.column for one in (*self.comparisons, *self.exact))
+        return frozenset(compared).union(*(one.columns for one in self.choices))
 
     def rows(self, chunk: WireChunk, context: ChangeContext) -> npt.NDArray[np.bool_]:
         """bool[rows], whether each row of the chunk stays; they are all changes of documents."""
         stays = np.ones(len(chunk), np.bool_)
-        for one in (*self.comparisons, *self.exact):
-            stays &= one.of(change_column(chunk, one.column, context)).to_numpy(zero_copy_only=False)
+        columns: dict[str, pa.Array] = {}
+
+        def column(name: str) -> pa.Array:
+            if name not in columns:
+                columns[name] = change_column(chunk, name, context)
+            return columns[name]
+
+        if self.comparisons or self.exact or self.choices:
+            stays &= _all_of((*self.comparisons, *self.exact, *self.choices), column)
         return stays
 
     def control_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
