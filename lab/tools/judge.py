@@ -50,9 +50,8 @@ def main() -> int:
     arguments.out.mkdir(parents=True)
 
     ran = 0
-    for has_map in (False, True):  # each set was recorded from a fresh server
-        names = [name for name in chosen if recorded.had_map(name, arguments.release) is has_map]
-        ran |= play(names, arguments, has_map=has_map) if names else 0
+    for server in sorted(set(map(recorded.server_of, chosen))):
+        ran |= play([name for name in chosen if recorded.server_of(name) == server], arguments)
 
     status, reference = ran, str(recorded.folder_of(arguments.release))
     for name in sorted(path.stem for path in arguments.out.glob("*.jsonl")):
@@ -69,7 +68,7 @@ def main() -> int:
     return status
 
 
-def play(names: list[str], arguments: argparse.Namespace, *, has_map: bool) -> int:
+def play(names: list[str], arguments: argparse.Namespace) -> int:
     """Play scenarios against a fresh node; 0 if all of them ran."""
     with tempfile.TemporaryDirectory(prefix="dcpstream-judge-") as directory:
         path = None if arguments.memory else directory
@@ -77,7 +76,7 @@ def play(names: list[str], arguments: argparse.Namespace, *, has_map: bool) -> i
         with dcpstream_node.Node(
             vbuckets=1024, path=path, username="@admin", password="password", users=USERS, release=release
         ) as node:
-            if not has_map:
+            if not recorded.had_map(names[0], release):
                 node.inject("no_map")
             print(f"node on port {node.port}, recordings in {arguments.out}", flush=True)
             address = ["--port", str(node.port), "--out", str(arguments.out), "--timeout", str(arguments.timeout)]

@@ -220,7 +220,7 @@ class Engine(Generic[S]):
         if len(self.buckets) >= MAX_BUCKETS:
             raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
         uuid = uuid or f"{self.random.getrandbits(128):032x}"
-        bucket = Bucket(name, uuid, store, storage=storage, random=self.random)
+        bucket = Bucket(name, uuid, store, storage=storage, random=self.random, release=self.release)
         bucket.open(is_filled=is_filled)
         bucket.config_rev = 0 if self.config.is_given else self.config.next_rev()
         self.buckets[name] = bucket

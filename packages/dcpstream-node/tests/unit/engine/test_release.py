@@ -10,7 +10,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
-from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.release import RELEASES, release_of
 from dcpstream_node.embedded import Node
 from dcpstream_node.store import MemoryBucketStore
@@ -144,5 +144,113 @@ def test_the_error_map_has_the_statuses_of_the_release():
     ]
     assert [content["revision"] for content in maps] == [1, 5, 6, 9]
     old, new, *_ = (set(content["errors"]) for content in maps)
-    assert new - old == {"c", "e", "a5", "a6", "a7", "a8", "d8"}
+    assert new - old == {"c", "d", "e", "50", "51", "a5", "a6", "a7", "a8", "d8"}
     assert not old - new
+
+
+def clients(*names: str) -> list[Talker]:
+    """A client of a node of each release."""
+    return [Talker(engine_of(release=name)) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "last"),
+    [
+        (Opcode.CREATE_CHECKPOINT, "7.2"),
+        (Opcode.LAST_CLOSED_CHECKPOINT, "7.2"),
+        *((opcode, "7.6") for opcode in (Opcode.FLUSH, Opcode.SCRUB, Opcode.SSL_CERTS_REFRESH)),
+    ],
+)
+def test_a_command_that_is_gone_is_not_supported_whatever_its_parts(opcode: int, last: str):
+    bad = {"key": b"k", "extras": bytes(3), "value": b"v"}
+    for name in RELEASES:
+        is_known = float(name) <= float(last)
+        client = Talker(engine_of(release=name))
+        assert client.call(opcode, **bad).status == (Status.EINVAL if is_known else Status.NOT_SUPPORTED)
+
+
+def test_80_stores_json_as_json_whatever_the_request_says():
+    extras = struct.pack(">IIQQ", 0, 0, 5, 1 << 60)
+    found = []
+    for client in clients("7.6", "8.0"):
+        client.call(Opcode.SET_WITH_META, key=b"\0j", extras=extras, value=b'{"a":1}')
+        client.call(Opcode.SET_WITH_META, key=b"\0n", extras=extras, value=b"no json", datatype=1)
+        found.append((client.get("j").datatype, client.get("n").datatype))
+    assert found == [(0, 1), (1, 0)]
+
+
+def test_80_names_a_cas_that_no_document_can_have():
+    for cas in (0, (1 << 64) - 1):
+        asked: dict[str, Any] = {"key": b"\0k", "extras": struct.pack(">IIQQ", 0, 0, 1, cas), "value": b"v"}
+        statuses = [client.call(Opcode.SET_WITH_META, **asked).status for client in clients("7.6", "8.0")]
+        assert statuses == [Status.KEY_EEXISTS, Status.CAS_VALUE_INVALID]
+
+
+def test_80_reads_parts_of_a_locked_document():
+    asked: dict[str, Any] = {"key": b"\0k", "extras": b"\0\1\0", "value": b"a"}
+    found = []
+    for client in clients("7.6", "8.0"):
+        client.set("k", b'{"a":1}')
+        client.call(Opcode.GET_LOCKED, key=b"\0k")
+        answer = client.call(Opcode.SUBDOC_GET, **asked)
+        found.append((answer.status, answer.cas))
+    assert found == [(Status.LOCKED, 0), (Status.SUCCESS, (1 << 64) - 1)]
+
+
+def test_80_knows_one_form_of_set_vbucket():
+    wide, with_cas = {"extras": b"\0\0\0\1"}, {"extras": b"\1", "cas": 1}
+    old, new = clients("7.6", "8.0")
+    assert old.call(Opcode.SET_VBUCKET, **wide).status == Status.SUCCESS
+    assert old.call(Opcode.SET_VBUCKET, **with_cas).status == Status.KEY_EEXISTS
+    for asked in (wide, with_cas):
+        assert new.call(Opcode.SET_VBUCKET, **asked).status == Status.EINVAL
+    assert new.send(encode_request(Opcode.SET_VBUCKET, extras=b"\2", value=b"{}", datatype=1)) == []
+    assert new.session.is_closing
+
+
+def test_80_takes_no_trace_context():
+    framing = b"\x31x"
+    old, new = clients("7.6", "8.0")
+    assert old.get("k", framing=framing).status == Status.KEY_ENOENT
+    assert new.get("k", framing=framing).status == Status.UNKNOWN_FRAME_INFO
+
+
+def test_80_says_that_there_was_traffic():
+    old, new = clients("7.6", "8.0")
+    assert old.call(Opcode.ENABLE_TRAFFIC).value == b""
+    assert b"already enabled" in new.call(Opcode.ENABLE_TRAFFIC).value
+
+
+def manifest_of(uid: int, names: str) -> bytes:
+    """A manifest with a collection of each name in the default scope, and one in a further scope."""
+    items = [{"name": "_default", "uid": "0"}]
+    items += [{"name": name, "uid": f"{number:x}"} for number, name in enumerate(names, 0x10)]
+    other = {"name": "s", "uid": "9", "collections": [{"name": "z", "uid": "a"}]}
+    scopes = [{"name": "_default", "uid": "0", "collections": items}, other]
+    return json.dumps({"uid": f"{uid:x}", "scopes": scopes}).encode()
+
+
+def test_80_begins_collections_scope_by_scope_and_in_one_checkpoint():
+    found = {}
+    for name in ("7.6", "8.0"):
+        engine = engine_of(release=name)
+        client, vbucket = Talker(engine), engine.buckets["default"].vbuckets[0]
+        assert vbucket is not None
+        assert client.call(Opcode.SET_COLLECTIONS, value=manifest_of(1, "ab")).status == 0
+        events = [decode_frame(data).key.decode() for data in vbucket.log.collection_events()]
+        begun = [vbucket.memory_start_seqno]
+        assert client.call(Opcode.SET_COLLECTIONS, value=manifest_of(2, "a")).status == 0
+        found[name] = events, [*begun, vbucket.memory_start_seqno]
+    assert found["7.6"] == (["s", "z", "b", "a"], [4, 5])
+    assert found["8.0"] == (["s", "z", "a", "b"], [1, 5])
+
+
+@pytest.mark.parametrize("member", [{"metered": 1}, {"flush_uid": 1}, {"flush_uid": "zz"}, {"flush_uid": "2"}])
+def test_80_checks_members_of_a_manifest_that_it_does_not_use(member: dict[str, Any]):
+    manifest = json.loads(manifest_of(1, "a"))
+    manifest["scopes"][0]["collections"][1] |= member
+    statuses = [
+        client.call(Opcode.SET_COLLECTIONS, value=json.dumps(manifest).encode()).status
+        for client in clients("7.6", "8.0")
+    ]
+    assert statuses == [Status.SUCCESS, Status.EINVAL]

@@ -149,7 +149,13 @@ bucket for an ephemeral one."""
 STATUSES: Mapping[Status, Row] = MappingProxyType(
     {
         Status.WOULD_THROTTLE: Row(STATUS_H, since="7.6"),
-        Status.NOT_LOCKED: Row(STATUS_H, since="7.6"),
+        Status.CONFIG_ONLY: Row(STATUS_H, since="7.6"),
+        Status.NOT_LOCKED: Row(RECORDED_80, since="7.6"),
+        Status.CAS_VALUE_INVALID: Row(RECORDED_80, since="8.0"),
+        Status.ENCRYPTION_KEY_NOT_AVAILABLE: Row(STATUS_H, since="8.0"),
+        Status.CHECKSUM_MISMATCH: Row(STATUS_H, since="8.0"),
+        Status.BUCKET_PAUSED: Row(RECORDED_80, since="7.6"),
+        Status.CANCELLED: Row(STATUS_H, since="7.6"),
         Status.RANGE_SCAN_CANCELLED: Row(STATUS_H, since="7.6"),
         Status.RANGE_SCAN_MORE: Row(STATUS_H, since="7.6"),
         Status.RANGE_SCAN_COMPLETE: Row(STATUS_H, since="7.6"),
@@ -254,7 +260,7 @@ class Rule(Enum):
         Row(RECORDED_80, since="8.0"),
     )
     REPLICA_WANTS_SHORT_NOOP_INTERVAL = (
-        "A replica asks for NOOPs each 0.1 s, else each 1 s; if that or GET_ERROR_MAP is refused, it closes.",
+        "A replica asks for NOOPs each 0.1 s, at last each 1 s; without that, and without GET_ERROR_MAP, it closes.",
         Row(RECORDED_80, since="8.0"),
     )
     PURGE_SEQNO_IN_REQUEST = (
@@ -271,6 +277,58 @@ class Rule(Enum):
     )
     DELETE_BUCKET_TAKES_JSON = (
         "The value of DELETE_BUCKET is JSON with force and type; before, force=true or force=false.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    CHECKPOINTS_AGE = (
+        "A write to a checkpoint that is five seconds old begins a new one.",
+        Row(RECORDED_72 + "; 8.0.1: chk_period is gone", until="8.0"),
+    )
+    EVENTS_BEGIN_CHECKPOINTS = (
+        "An event about a collection begins a checkpoint; later, only the second one about it in a checkpoint.",
+        Row(RECORDED_72 + "; 8.0.1 recorded", until="8.0"),
+    )
+    EVENTS_IN_REVERSE = (
+        "Collections that come with one manifest begin in the reverse of its order; later, scope by scope.",
+        Row(RECORDED_72 + "; 8.0.1 recorded", until="8.0"),
+    )
+    MANIFEST_CHECKS_METERED = (
+        "In a manifest, metered is true or false, and flush_uid a number as text up to the manifest's uid.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    DISK_MARKER_WITHOUT_COMPLETED_SEQNO = (
+        "A replica with sync writes takes a disk marker without the high completed seqno; before, it closes.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    SET_VBUCKET_CLOSES = (
+        "SET_VBUCKET with a value that is not JSON, or with a topology of a copy, closes; before, EINVAL.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    RANDOM_KEY_DENIES_UNKNOWN = (
+        "GET_RANDOM_KEY of an unknown collection is EACCESS; before, UNKNOWN_COLLECTION.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    SUBDOC_DENIES_ALOUD = (
+        "A sub-document request for a system attribute is EACCESS without XERROR, too; before, it closes.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    WITH_META_LOOKS_FOR_JSON = (
+        "SET_WITH_META looks itself whether the document is JSON; before, only for clients without that datatype.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    WITH_META_NAMES_BAD_CAS = (
+        "SET_WITH_META with a CAS of 0 or of all ones is answered CAS_VALUE_INVALID; before, KEY_EEXISTS.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    SUBDOC_READS_LOCKED = (
+        "Sub-document lookups read a locked document; before, LOCKED or TMPFAIL.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    SET_VBUCKET_WITHOUT_CAS = (
+        "SET_VBUCKET with a CAS, or of an older form, is EINVAL; before, the CAS is the control token.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    NO_TRACE_CONTEXT = (
+        "The framing extras may not hold a trace context (id 3): UNKNOWN_FRAME_INFO.",
         Row(RECORDED_80, since="8.0"),
     )
     ONLY_KEYS_FROM_DISK = (

@@ -20,7 +20,7 @@ from dcpstream.wire.frames import Frame
 from dcpstream.wire.keys import MAX_KEY_BYTES, MAX_PREFIXED_KEY_BYTES, decode_frame_infos
 from dcpstream.wire.layout import Kind, Layout, Part, Phase, Side
 from dcpstream.wire.messages import LAYOUTS
-from dcpstream.wire.release import DEFAULT_RELEASE, Release
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.status import Status
 
 __all__ = ["Fault", "Shape", "read_frame_infos", "shape_of"]
@@ -53,6 +53,7 @@ class Shape:
         durable, keeps_ttl: whether the framing extras may ask for durability, or to keep the document's expiration.
         sent_by, phase, privilege, anywhere: see `Layout`.
         refused: the status that refuses the request whatever its shape, or None.
+        has_trace_context: whether the framing extras may hold one.
     """
 
     extras: tuple[int, ...]
@@ -68,6 +69,7 @@ class Shape:
     privilege: str | None
     anywhere: bool
     refused: Status | None
+    has_trace_context: bool
 
     def fault(  # noqa: PLR0911 - one line per rule
         self, frame: Frame, datatypes: int = ALL_DATATYPES, *, has_prefix: bool = False, checks_extras: bool = True
@@ -120,10 +122,11 @@ def shape_of(opcode: int, *, release: Release = DEFAULT_RELEASE, has_collections
         has_collections: the connection negotiated collections.
     """
     layouts = [layout for layout in LAYOUTS if layout.opcode == opcode and layout.kind is Kind.REQUEST]
-    layouts = [layout for layout in layouts if release.knows(layout.since)]
-    if not layouts:
+    came = [layout for layout in layouts if release.knows(layout.since)]
+    if not came:
         return None
-    is_gone = not any(release.knows(layout.since, layout.until) for layout in layouts)
+    present = [layout for layout in came if release.knows(layout.since, layout.until)]
+    layouts = present or came
     if has_collections:
         layouts = [layout for layout in layouts if layout.without is not Feature.COLLECTIONS]
     refused = next((layout.refused for layout in layouts if layout.refused is not None), None)
@@ -155,7 +158,8 @@ def shape_of(opcode: int, *, release: Release = DEFAULT_RELEASE, has_collections
         layouts[0].phase,
         layouts[0].privilege,
         layouts[0].anywhere,
-        Status.NOT_SUPPORTED if is_gone else refused,
+        refused if present else Status.NOT_SUPPORTED,
+        not release.has(Rule.NO_TRACE_CONTEXT),
     )
 
 
@@ -219,7 +223,9 @@ def _stream_id_fault(_shape: Shape, data: bytes) -> Fault | None:
     return None if len(data) == 2 else Fault(Status.EINVAL, f"DcpStreamId invalid size:{len(data)}")
 
 
-def _tracing_fault(_shape: Shape, data: bytes) -> Fault | None:
+def _tracing_fault(shape: Shape, data: bytes) -> Fault | None:
+    if not shape.has_trace_context:
+        return Fault(Status.UNKNOWN_FRAME_INFO)
     return None if data else Fault(Status.EINVAL, "OpenTracingContext cannot be empty")
 
 

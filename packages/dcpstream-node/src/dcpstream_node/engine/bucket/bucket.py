@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dcpstream.dcp.producer.connection import DEFAULT_LIMITS, ProducerLimits
 from dcpstream.model import BucketSettings, Collection, Manifest, NodeAddress, Persist, VbucketState
 from dcpstream.runtime import Random
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream_node.engine.bucket import manifest as manifests
 from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.bucket.durability import Durability
@@ -101,6 +102,7 @@ class Bucket:
             other requests for documents are TMPFAIL, as while a server warms up.
         range_scans: the open scans.
         parameters: values of SET_PARAM that are not kept with the store.
+        release: that of the node.
         allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
@@ -111,7 +113,16 @@ class Bucket:
             `stand_down`.
     """
 
-    def __init__(self, name: str, uuid: str, store: BucketStore, *, storage: str, random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        uuid: str,
+        store: BucketStore,
+        *,
+        storage: str,
+        random: Random,
+        release: Release = DEFAULT_RELEASE,
+    ) -> None:
         self.name = name
         self.uuid = uuid
         self.store = store
@@ -139,6 +150,7 @@ class Bucket:
         self.behind: dict[int, None] = {}
         self._event_seqnos: dict[int, int] = {}
         self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
+        self.release = release
         self.allows_out_of_order: bool = True
         self.has_forgotten_manifest = False
         self.takes_traffic = True
@@ -306,17 +318,21 @@ class Bucket:
     def _take_in(self, vbucket: VBucket) -> None:
         manifest, known = self.manifest, vbucket.manifest
         if known is None:
-            events = manifests.events_between(manifests.manifest_in(vbucket.log, manifest), manifest)
+            events = self._events_between(manifests.manifest_in(vbucket.log, manifest))
         else:
             # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
             step = self._steps.get(id(known))
             if step is None:
-                step = self._steps[id(known)] = known, manifests.events_between(known, manifest)
+                step = self._steps[id(known)] = known, self._events_between(known)
             events = step[1]
         vbucket.manifest = manifest
         if events:
-            vbucket.append_events(events, self._event_seqnos)
+            begins_checkpoints = self.release.has(Rule.EVENTS_BEGIN_CHECKPOINTS)
+            vbucket.append_events(events, self._event_seqnos, begins_checkpoints=begins_checkpoints)
             self.dirty.add(vbucket.vbid)
+
+    def _events_between(self, known: Manifest) -> list[CollectionEvent]:
+        return manifests.events_between(known, self.manifest, in_reverse=self.release.has(Rule.EVENTS_IN_REVERSE))
 
     def open(self, *, is_filled: bool = True) -> None:
         """Take over what the store holds; in an empty store every vbucket is created, active.
@@ -480,7 +496,7 @@ class Bucket:
         """Notify every DCP connection of the vbuckets that changed since the last turn."""
         dirty, self.dirty = self.dirty, set()
         self.turns_kept += bool(dirty) and not self.store.is_durable
-        for vbid in dirty:
+        for vbid in dirty if self.release.has(Rule.CHECKPOINTS_AGE) else ():
             changed = self.vbuckets[vbid]
             if changed is not None:
                 changed.age_checkpoint(now)

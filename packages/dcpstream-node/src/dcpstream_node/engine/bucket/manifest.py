@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID, NO_TTL
 from dcpstream.wire import SystemEventId, decode_frame
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.system_events import CollectionEvent, read_event
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class CannotApplyError(ManifestError):
     """A proper manifest that cannot follow the present one."""
 
 
-def read_manifest(text: bytes) -> Manifest:
-    """The manifest of a SET_COLLECTIONS.
+def read_manifest(text: bytes, release: Release = DEFAULT_RELEASE) -> Manifest:
+    """The manifest of a SET_COLLECTIONS to a node of a release.
 
     Raises:
         ManifestError: no JSON, or names, ids or sizes that are not allowed.
@@ -61,9 +62,22 @@ def read_manifest(text: bytes) -> Manifest:
     )
     manifest = Manifest(_number(document, MAX_UID), made)
     check_manifest(manifest)
+    if release.has(Rule.MANIFEST_CHECKS_METERED):
+        for scope in scopes:
+            for item in _list(scope, "collections"):
+                _check_newer_members(item, manifest.uid)
     if not manifest.uid and manifest != Manifest.DEFAULT:
         raise ManifestError("uid 0 is that of the first manifest, with the default scope and collection alone")
     return manifest
+
+
+def _check_newer_members(collection: Mapping[str, Any], uid: int) -> None:
+    """Refuse wrong values of members that a node does not use."""
+    if not isinstance(collection.get("metered", False), bool):
+        raise ManifestError("metered must be true or false")
+    flush_uid = collection.get("flush_uid", "0")
+    if not isinstance(flush_uid, str) or not _ID.fullmatch(flush_uid) or int(flush_uid, 16) > uid:
+        raise ManifestError(f"flush_uid must be hexadecimal text up to the manifest's uid {uid:x}, not {flush_uid!r}")
 
 
 def _list(document: Any, name: str) -> list[Any]:
@@ -166,11 +180,14 @@ def check_step(old: Manifest, new: Manifest) -> None:
             raise CannotApplyError(f"scope {scope.scope_id:x} is {names[scope.scope_id]}; a new one needs a new id")
 
 
-def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
+def events_between(old: Manifest, new: Manifest, *, in_reverse: bool = True) -> list[CollectionEvent]:
     """The events for a vbucket's history, in order: new scopes, ends, beginnings, changes, dropped scopes.
 
     All but the last carry the old manifest's uid: only with the last the new manifest is complete. Collections begin
     in the reverse of the manifest's order, as a server was seen to do it.
+
+    Args:
+        in_reverse: whether collections of one scope begin in reverse, too.
     """
     before = {item.collection_id: (scope, item) for scope, item in old.collections()}
     after = {item.collection_id: (scope, item) for scope, item in new.collections()}
@@ -186,7 +203,10 @@ def events_between(old: Manifest, new: Manifest) -> list[CollectionEvent]:
         for number, (scope, _) in before.items()
         if number not in after
     ]
-    begun = [number for number in reversed(after) if number not in before]
+    order = reversed(after)
+    if not in_reverse:
+        order = iter([item.collection_id for scope in reversed(new.scopes) for item in scope.collections])
+    begun = [number for number in order if number not in before]
     changed = [number for number in after if number in before and after[number][1] != before[number][1]]
     for kind, numbers in ((SystemEventId.CREATE_COLLECTION, begun), (SystemEventId.MODIFY_COLLECTION, changed)):
         for number in numbers:

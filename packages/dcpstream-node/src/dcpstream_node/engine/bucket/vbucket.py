@@ -94,6 +94,7 @@ class VBucket:
     __slots__ = (
         "_aging_since",
         "_aging_start",
+        "_checkpoint_events",
         "_checkpoints",
         "_notified_seqno",
         "checkpoint_start_seqno",
@@ -129,6 +130,7 @@ class VBucket:
         self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
         self.known_ids: KnownIds | None = None
+        self._checkpoint_events: tuple[int, ...] = ()
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self._notified_seqno = log.high_seqno
         self._aging_start, self._aging_since = 0, 0.0
@@ -270,25 +272,31 @@ class VBucket:
 
     def _begin_checkpoint(self, start: int) -> None:
         self.memory_start_seqno = self.checkpoint_start_seqno = start
+        self._checkpoint_events = ()
         if not self._checkpoints or self._checkpoints[-1] < start:
             self._checkpoints.append(start)
             if len(self._checkpoints) == CHECKPOINTS_REMEMBERED:
                 self.evicted_seqno = max(self.evicted_seqno, self._checkpoints[0] - 1)
 
-    def append_events(self, events: Iterable[CollectionEvent], seqnos: dict[int, int]) -> None:
+    def append_events(
+        self, events: Iterable[CollectionEvent], seqnos: dict[int, int], *, begins_checkpoints: bool = True
+    ) -> None:
         """Write system events into the history of an active copy.
 
-        An event about a collection begins a checkpoint, so that it is never the later version of an earlier event in
-        the same snapshot.
-
         Args:
+            begins_checkpoints: whether every event about a collection begins a checkpoint. Else one does of which the
+                checkpoint has an event already, so that none is the later version of another one in its snapshot.
             seqnos: of the same events in other vbuckets. Equal ones are the same object, which saves 32 bytes each.
         """
         self.log.defer_ends()
         try:
             for event in events:
-                if not event.is_of_scope:
+                number = -1 - event.scope_id if event.is_of_scope else event.collection_id
+                is_second = number in self._checkpoint_events
+                if is_second or (begins_checkpoints and not event.is_of_scope):
                     self.close_checkpoint()
+                if not begins_checkpoints:
+                    self._checkpoint_events += (number,)
                 seqno = self.log.high_seqno + 1
                 seqno = seqnos.setdefault(seqno, seqno)
                 frame = encode_stored_event(event, vbid=self.vbid, by_seqno=seqno)

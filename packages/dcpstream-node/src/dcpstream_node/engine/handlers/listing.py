@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.messages import kv
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.commands import CommandTable
@@ -45,7 +46,8 @@ def get_random_key(session: Session, frame: Frame) -> None:
     request = decode_message(frame)
     collection_id = request.collection_id if isinstance(request, kv.GetRandomKeyOfCollection) else 0
     if collection_id not in bucket.collections:
-        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
+        is_denied = session.engine.release.has(Rule.RANDOM_KEY_DENIES_UNKNOWN)
+        session.refuse_unknown(frame, Status.EACCESS if is_denied else Status.UNKNOWN_COLLECTION)
         return
     if not may_in(session, frame, "Read", collection_id):
         return

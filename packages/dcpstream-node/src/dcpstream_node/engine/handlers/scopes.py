@@ -56,7 +56,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
     """SET_COLLECTIONS: replace the manifest; the uid must not be lower than the present one."""
     bucket = session.selected
     try:
-        manifest = read_manifest(frame.value)
+        manifest = read_manifest(frame.value, session.engine.release)
         if manifest.uid < bucket.manifest.uid:
             raise CannotApplyError("the uid is lower than that of the present one")
         if manifest.uid == bucket.manifest.uid and manifest != bucket.manifest:

@@ -128,7 +128,8 @@ def _refused_by_access(
         return False
     if request.is_multi and Feature.XERROR in session.features:
         return False
-    session.refuse_access(frame, Refusal(Status.EACCESS, refusal.privilege))
+    may_close = not session.engine.release.has(Rule.SUBDOC_DENIES_ALOUD)
+    session.refuse_access(frame, Refusal(Status.EACCESS, refusal.privilege), may_close=may_close)
     return True
 
 
@@ -175,7 +176,8 @@ def look_up(session: Session, frame: Frame) -> None:
     if vbucket.is_active and refuse_recommit(session, frame, vbucket, key):
         return
     item = _fetch(session, vbucket, key, request.flags)
-    if _refused_by_lock(session, frame, vbucket, key, item):
+    reads_locked = session.engine.release.has(Rule.SUBDOC_READS_LOCKED)
+    if not reads_locked and _refused_by_lock(session, frame, vbucket, key, item):
         return
     is_locked = item is not None and documents.lock_of(vbucket, key, session.engine.unix_ns) is not None
     status = Status.SUCCESS
@@ -188,7 +190,7 @@ def look_up(session: Session, frame: Frame) -> None:
     if item is None or status:
         session.respond(frame, status)
         return
-    cas = frame.cas or item.cas
+    cas = HIDDEN_CAS if is_locked and reads_locked else frame.cas or item.cas
     document = _pieces(item)
     origin = _origin(session, vbucket, item._replace(cas=HIDDEN_CAS) if is_locked else item, document)
     refusal = session.refusal_in("SystemXattrRead", documents.collection_of(key))

@@ -131,11 +131,15 @@ def set_vbucket(session: Session, frame: Frame) -> None:
     if is_short and frame.datatype != (Datatype.JSON if frame.value else 0):
         session.refuse(frame, Status.EINVAL, f"datatype should be set to {'JSON' if frame.value else 'RAW'}")
         return
-    if isinstance(request, RawRequest) or (not is_short and frame.datatype):
+    has_one_form = session.engine.release.has(Rule.SET_VBUCKET_WITHOUT_CAS)
+    if isinstance(request, RawRequest) or (not is_short and (frame.datatype or has_one_form)):
         why = "Invalid format. Use 1 byte state in extras and an optional JSON value"
         session.refuse(frame, Status.EINVAL, why)
         return
     assert isinstance(request, admin.SetVbucket | admin.SetVbucketWide | admin.SetVbucketByValue), "its only layouts"
+    if frame.cas and has_one_form:
+        session.refuse(frame, Status.EINVAL, "Request CAS must not be set")
+        return
     if request.state not in tuple(VbucketState):
         session.refuse(frame, Status.EINVAL, "The provided vbucket state is invalid")
         return
@@ -143,10 +147,13 @@ def set_vbucket(session: Session, frame: Frame) -> None:
         return
     state, meta = VbucketState(request.state), NOTHING
     if is_short and frame.value:
+        found = read_meta(frame.value)
+        if session.engine.release.has(Rule.SET_VBUCKET_CLOSES) and (state != VbucketState.ACTIVE or found is None):
+            session.close("SET_VBUCKET with a value that its state cannot have")
+            return
         if state != VbucketState.ACTIVE:
             session.refuse(frame, Status.EINVAL, "vbucket meta may only be set on active vbuckets")
             return
-        found = read_meta(frame.value)
         if found is None:
             session.refuse(frame, Status.EINVAL, "The value is not JSON")
             return

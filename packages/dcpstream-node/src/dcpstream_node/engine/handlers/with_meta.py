@@ -96,7 +96,8 @@ def write(session: Session, frame: Frame) -> None:
         return
     vbucket, key = found
     if meta.cas in _IMPOSSIBLE_CAS:
-        session.refuse(frame, Status.KEY_EEXISTS)
+        has_name = session.engine.release.has(Rule.WITH_META_NAMES_BAD_CAS)
+        session.refuse(frame, Status.CAS_VALUE_INVALID if has_name else Status.KEY_EEXISTS)
         return
     is_deletion = _is_deletion(frame)
     if not is_deletion:
@@ -205,8 +206,10 @@ def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype
     if len(value) - system > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
         return None
-    # The node looks for JSON only on behalf of clients that did not negotiate that datatype.
-    if not session.is_json:
+    looks_always = session.engine.release.has(Rule.WITH_META_LOOKS_FOR_JSON)
+    if looks_always:
+        datatype &= ~Datatype.JSON
+    if looks_always or not session.is_json:
         body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
         datatype |= Datatype.JSON if is_json(body) else 0
     return _Content(sent, int(datatype))

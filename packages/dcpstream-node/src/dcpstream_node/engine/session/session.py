@@ -299,14 +299,17 @@ class Session:
             status = WITHOUT_XERROR.get(status, status)
         self._respond_json(frame, status, reason_json(context, **more))
 
-    def refuse_with_reference(self, frame: Frame, status: int, why: str, context: str | None = None) -> None:
+    def refuse_with_reference(
+        self, frame: Frame, status: int, why: str, context: str | None = None, *, may_close: bool = True
+    ) -> None:
         """Answer with an error and a reference; the log has the reason under the same reference.
 
         Args:
             why: for the log.
             context: reason for the client, if it may know one.
+            may_close: whether a client that does not know the status is disconnected instead.
         """
-        if status in CLOSES_WITHOUT_XERROR and Feature.XERROR not in self.features:
+        if may_close and status in CLOSES_WITHOUT_XERROR and Feature.XERROR not in self.features:
             self.close(f"{why}; a client without XERROR does not know this status")
             return
         digits = f"{self.engine.random.getrandbits(REFERENCE_BITS):032x}"
@@ -318,14 +321,18 @@ class Session:
     def _respond_json(self, frame: Frame, status: int, value: bytes) -> None:
         self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
 
-    def refuse_access(self, frame: Frame, refusal: Refusal) -> None:
-        """Refuse a request that the user may not make, or that is about a collection that the user must not know of."""
+    def refuse_access(self, frame: Frame, refusal: Refusal, *, may_close: bool = True) -> None:
+        """Refuse a request that the user may not make, or that is about a collection that the user must not know of.
+
+        Args:
+            may_close: see `refuse_with_reference`.
+        """
         if refusal.status == Status.UNKNOWN_COLLECTION:
             self.refuse_unknown(frame, refusal.status)
         elif refusal.privilege:
             name = Opcode(frame.opcode).name if frame.opcode in _OPCODES else f"0x{frame.opcode:02x}"
             why = f"Authorization failure: can't execute {name} operation without the {refusal.privilege} privilege"
-            self.refuse_with_reference(frame, refusal.status, why, why)
+            self.refuse_with_reference(frame, refusal.status, why, why, may_close=may_close)
         elif refusal.context:
             self.refuse(frame, refusal.status, refusal.context)
         else:

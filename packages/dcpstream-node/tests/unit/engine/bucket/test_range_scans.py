@@ -421,5 +421,8 @@ def test_scans_are_bounded(client, monkeypatch):
 
 
 def test_features_for_xattrs_are_granted():
+    needed = [Feature.XATTR, Feature.JSON, Feature.SNAPPY_EVERYWHERE]
     asked = [Feature.RANGE_SCAN_XATTR, Feature.RANDOM_KEY_XATTR]
-    assert Talker(engine_of(release="7.6"), features=USUAL_FEATURES).hello(asked).value == struct.pack(">2H", *asked)
+    client = Talker(engine_of(release="8.0"), features=USUAL_FEATURES)
+    assert client.hello(needed + asked).value == struct.pack(">5H", *needed, *asked)
+    assert [client.hello([feature]).status for feature in asked] == [Status.EINVAL, Status.EINVAL]

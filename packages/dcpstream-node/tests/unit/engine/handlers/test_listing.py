@@ -77,13 +77,13 @@ def test_who_knows_no_collections_asks_without_one(client):
 
 
 @rule("KV-KEYS-01")
-def test_a_76_also_takes_a_flag_for_a_random_document():
-    for version, status in (("7.2", Status.EINVAL), ("7.6", Status.KEY_ENOENT)):
+def test_an_80_also_takes_a_flag_for_a_random_document():
+    for version, status in (("7.2", Status.EINVAL), ("8.0", Status.KEY_ENOENT)):
         assert random_key(Talker(engine_of(release=version)), 0, b"\0").status == status
 
 
 def test_xattrs_of_a_random_document_only_if_asked_for():
-    client = Talker(engine_of(release="7.6"))
+    client = Talker(engine_of(release="8.0"))
     value = encode_xattrs({"u": b"1"}, b'{"a":1}')
     extras = struct.pack(">IIQQ", 0, 0, 1, 5)
     packed = snappy_compress(value)

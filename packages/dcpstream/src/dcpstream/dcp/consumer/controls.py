@@ -144,9 +144,9 @@ class Negotiation:
             )
         if frame.opcode == Opcode.GET_ERROR_MAP:
             self._go(NegotiationEvent.ERROR_MAP_ANSWERED)
-            if self._is_short and frame.status != Status.SUCCESS:
-                raise RemoteProtocolError(f"the peer answered GET_ERROR_MAP with status 0x{frame.status:02x}")
             is_old = frame.status == Status.UNKNOWN_COMMAND
+            if self._is_short and is_old:
+                raise RemoteProtocolError("the peer does not know GET_ERROR_MAP")
             usual = SHORT_NOOP_INTERVAL_S if self._is_short else NOOP_INTERVAL_S
             self._look_up(NOOP_INTERVAL_OF_OLD_S if is_old else usual)
             if not self._is_buffer_last:
@@ -158,8 +158,8 @@ class Negotiation:
             if self._has_short_refused:
                 raise RemoteProtocolError(f"the peer refused {NOOP_INTERVAL} with status 0x{frame.status:02x}")
             self._has_short_refused = True
+            self._controls.append((NOOP_INTERVAL, NOOP_INTERVAL_S))
             self._go(NegotiationEvent.CONTROL_ANSWERED)
-            return [self._ask(NOOP_INTERVAL, NOOP_INTERVAL_S)]
         else:
             self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)
             if frame.status == Status.SUCCESS:

@@ -222,8 +222,11 @@ class ConsumerStream:
 
     # ---------------------------------------------------------------------------------------------------------- data
 
-    def marker(self, marker: Marker, *, is_sync_replication: bool) -> Status:
+    def marker(self, marker: Marker, *, needs_completed: bool) -> Status:
         """A snapshot begins.
+
+        Args:
+            needs_completed: whether a marker from disk must have the high completed seqno.
 
         Raises:
             RemoteProtocolError: the marker contradicts itself.
@@ -237,7 +240,7 @@ class ConsumerStream:
             return Status.EINVAL if violation.fault is SnapshotFault.BACKWARDS else Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.SUCCESS  # a dead copy ignores markers
-        self._check_claims(marker, is_sync_replication=is_sync_replication)
+        self._check_claims(marker, needs_completed=needs_completed)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
         if from_disk:
             self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
@@ -252,7 +255,7 @@ class ConsumerStream:
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 
-    def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
+    def _check_claims(self, marker: Marker, *, needs_completed: bool) -> None:
         violation = claim_violation(
             marker.end_seqno,
             max_visible=marker.max_visible_seqno,
@@ -261,7 +264,7 @@ class ConsumerStream:
         )
         if violation is not None:
             raise RemoteProtocolError(f"vb {self.vbid}: {violation.text}")
-        if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
+        if marker.flags & MarkerFlag.DISK and needs_completed and marker.high_completed_seqno is None:
             raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
 
     def _begin(self, marker: Marker, *, from_disk: bool, is_continued: bool) -> None:

@@ -147,6 +147,8 @@ class StreamMessages:
         if not (has_v22 or self._is_sync_replication):
             return self.pack(SnapshotMarker, start, end, flags)
         visible = end if durable is None else durable.visible_seqno(end)
+        if has_v22 and not self._is_sync_replication:
+            return self.pack(SnapshotMarkerV22, start, end, flags, 0, 0, view.purge_seqno, 0)
         completed = 0 if durable is None or not is_disk else durable.high_completed_seqno
         if has_v22:
             prepared = 0 if durable is None else durable.high_prepared_seqno

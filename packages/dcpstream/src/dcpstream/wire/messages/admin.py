@@ -84,6 +84,11 @@ class EnableTraffic(Request):
     """Answer requests for documents."""
 
 
+@message(Opcode.ENABLE_TRAFFIC, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, since="8.0", source=_BINARY)
+class EnableTrafficResponse(Response):
+    """Requests for documents were answered already; the value of the response says so."""
+
+
 @message(Opcode.DISABLE_TRAFFIC, privilege="NodeSupervisor", source=_BINARY)
 class DisableTraffic(Request):
     """Answer requests for documents TMPFAIL."""

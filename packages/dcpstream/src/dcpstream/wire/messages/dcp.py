@@ -263,9 +263,9 @@ class SnapshotMarkerV21(SnapshotMarkerV2):
     timestamp: int = u64(value=True)
 
 
-@message(Opcode.DCP_SNAPSHOT_MARKER, since="8.0")
+@message(Opcode.DCP_SNAPSHOT_MARKER, since="7.2")
 class SnapshotMarkerV22(SnapshotMarkerV2):
-    """Announce a snapshot, version 2.2: 2.0 with the purge seqno.
+    """Announce a snapshot, version 2.2: 2.0 with the purge seqno. A 7.2 takes it, and an 8.0 sends it.
 
     Attributes:
         version: u8, 2.

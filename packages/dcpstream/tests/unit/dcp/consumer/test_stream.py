@@ -166,7 +166,7 @@ def reading(**fields):
 
 
 def marked(stream, start, end, flags=MarkerFlag.MEMORY, **more):
-    return stream.marker(Marker(start, end, int(flags), **more), is_sync_replication=False)
+    return stream.marker(Marker(start, end, int(flags), **more), needs_completed=False)
 
 
 def test_each_snapshot_says_where_the_copy_was_sound_before():
