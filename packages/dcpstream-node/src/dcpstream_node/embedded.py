@@ -606,6 +606,14 @@ class Node:
         """
         self._serving.engine.set_pool(name, quotas_mib)
 
+    @_on_its_loop
+    def set_compatibility(self, release: str) -> None:
+        """Show clients in the cluster map only what a release has that the cluster's oldest node is of.
+
+        Raises: DcpstreamError: the node does not run.
+        """
+        self._serving.engine.config.compatible = release_of(release)
+
     @_in_its_process
     def inject(self, kind: str, /, **fields: Any) -> int:
         """Let something go wrong, for tests of what talks to the node; the page "Inject faults" has an example of each.

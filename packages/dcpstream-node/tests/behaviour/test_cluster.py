@@ -115,6 +115,34 @@ def test_three_nodes_share_the_vbuckets(cluster: Cluster):
     assert all(len(set(chain)) == 2 for chain in cluster.chains())
 
 
+def test_nodes_of_different_releases_show_what_the_oldest_one_has():
+    """Rows pass from an older node to a newer one and back; the map rises with the last old node's departure."""
+    with Cluster(2, vbuckets=VBUCKETS, release=["7.2", "8.0"]) as cluster:
+        old, new = cluster.nodes
+        assert [asked(node, Opcode.VERSION)[:3] for node in (old, new)] == [b"7.2", b"8.0"]
+        assert all("rangeScan" not in capabilities_of(node) for node in (old, new))
+        written = write(cluster, 20)
+        cluster.wait_until_drained()
+        check_copies(cluster)
+        cluster.rebalance(remove=[old])
+        assert read(cluster) == written
+        assert "rangeScan" in capabilities_of(new)
+    with pytest.raises(ConfigError):
+        Cluster(2, release=["7.2", "8.0", "8.5"])
+
+
+def asked(node: ClusterNode, opcode: int) -> bytes:
+    """The value of a node's answer."""
+    with admin(node) as connection:
+        return bytes(connection.peer.succeed(opcode).value)
+
+
+def capabilities_of(node: ClusterNode) -> list[str]:
+    """The capabilities in the cluster map of a node."""
+    found: list[str] = json.loads(asked(node, Opcode.GET_CLUSTER_CONFIG))["bucketCapabilities"]
+    return found
+
+
 def test_every_node_gives_the_same_map(cluster: Cluster):
     maps = []
     for node in cluster.nodes:

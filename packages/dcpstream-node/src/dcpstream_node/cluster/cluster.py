@@ -25,6 +25,7 @@ from dcpstream.model import (
 )
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.runtime import SystemClock, SystemRandom, held_collector
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, release_of
 from dcpstream_node.cluster.capture import Capture
 from dcpstream_node.cluster.cluster_file import ClusterFile
 from dcpstream_node.cluster.machine.failover import FailoverReport, GracefulFailover, fail_over
@@ -90,10 +91,12 @@ class ClusterNode:
     Attributes:
         name: as the orchestrator calls it.
         node: the node itself.
+        release: its server release.
     """
 
     name: str
     node: Node
+    release: Release
 
     @property
     def port(self) -> int:
@@ -221,6 +224,8 @@ class Cluster:
         capture: a file that gets every frame that passes between nodes; `dcpstream decode` reads it.
         tls: encrypted ports of every node, too; True makes the certificates, all by one authority, see `TlsSettings`.
             Ports are those of the first node, as with `port`.
+        release: the server release of every node, or a list with one for each; nodes that are added later are of the
+            last one. Clients see no capability in the map that the oldest node does not have.
         options: other arguments of every `Node`, but not `alternate_addresses`.
 
     Attributes:
@@ -249,6 +254,7 @@ class Cluster:
         path: str | Path | None = None,
         auto_failover: AutoFailover | None = None,
         tls: TlsSettings | bool | None = None,
+        release: str | Sequence[str] = DEFAULT_RELEASE.name,
         **options: Any,
     ) -> None:
         if not 1 <= nodes <= MAX_CLUSTER_NODES:
@@ -262,6 +268,11 @@ class Cluster:
             check_vbuckets(vbuckets)
         for option, first in (("port", port), ("mgmt_port", mgmt_port)):
             check_port(option, first)
+        self._releases = [release] if isinstance(release, str) else list(release)
+        for each in self._releases:
+            release_of(each)
+        if not self._releases or len(self._releases) > nodes:
+            raise ConfigError("release", release, f"a release, or a list of 1 to {nodes}")
         self.replicas = replicas
         self.username = username
         self.password = password
@@ -460,6 +471,7 @@ class Cluster:
     def _start_node(self, place: _Place) -> Member:
         """Start a node with all buckets and users; it serves no vbucket yet."""
         port, mgmt_port, *_ = self._ports_of(place)
+        release = release_of(self._releases[min(place.number, len(self._releases)) - 1])
         node = Node(
             (),
             vbuckets=self._vbuckets,
@@ -470,6 +482,7 @@ class Cluster:
             is_member=True,
             process=self._has_processes,
             tls=self._tls_of(place),
+            release=release.name,
             path=self._path / f"{NODE_DIRECTORY}{place.number}" if self._path is not None else None,
             **self._options,
         )
@@ -481,9 +494,17 @@ class Cluster:
         address = NodeAddress(host, node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port)
         self._ports[place.number] = node.port, node.mgmt_port, node.tls_port, node.mgmt_tls_port
         self._places[name] = place
-        self.nodes.append(ClusterNode(name, node))
+        self.nodes.append(ClusterNode(name, node, release))
+        self._agree()
         self._equip(node)
         return Member(name, address, dial, self.username, self.password)
+
+    def _agree(self) -> None:
+        """Show clients on every node what the oldest one has."""
+        oldest = min((each.release for each in self.nodes), key=lambda release: release.number)
+        for each in self.nodes:
+            if each.is_running:
+                each.node.set_compatibility(oldest.name)
 
     def _equip(self, node: Node) -> None:
         """Give a node that was just started what is the cluster's, but no vbuckets."""
@@ -823,6 +844,7 @@ class Cluster:
         found = self.node(str(node))
         found.node.stop()
         found.node.start()
+        self._agree()
         self._equip(found.node)
         member = orchestrator.members[found.name]
         if not (member.is_active or member.is_failed):  # it was added, and has no vbuckets yet
@@ -886,6 +908,8 @@ class Cluster:
                 gone = self.node(name)
                 self.nodes.remove(gone)
                 gone.node.stop()
+            if names:
+                self._agree()
         except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the rebalance
             logger.info("the rebalance ended early: %s", error)
             left.set_exception(error)

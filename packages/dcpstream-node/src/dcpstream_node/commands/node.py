@@ -155,10 +155,12 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
 )
 @click.option(
     "--release",
+    "releases",
     type=click.Choice(node_defaults.RELEASES),
-    default=node_defaults.RELEASE,
+    multiple=True,
+    default=(node_defaults.RELEASE,),
     show_default=True,
-    help="The server release that clients see.",
+    help="The server release that clients see. For nodes of different releases give it for each of --nodes.",
 )
 @click.option(
     "--development", is_flag=True, help="Let users with the rights to write change documents on the status page."
@@ -183,7 +185,7 @@ def node_command(
     persist: str | None,
     texts: tuple[str, ...],
     alternate_addresses: tuple[str, ...],
-    release: str,
+    releases: tuple[str, ...],
     ready_file: Path | None,
     development: bool,
     verbose: int,
@@ -216,7 +218,7 @@ def node_command(
         "flush_interval_s": flush_interval,
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),
-        "release": release,
+        "release": releases[0] if len(releases) == 1 else releases,
         "development": development,
         **guarded,
     }

@@ -133,6 +133,7 @@ class ClusterConfig:
         this_node: which of them this is.
         alternates: other addresses of this node, by network.
         release: which server release the node is.
+        compatible: the oldest release of the cluster: its maps show nothing newer.
         quotas_mib: memory for services, by the name of its field in REST; empty until set.
         is_given: whether a cluster manager gives the maps. Their versions are the manager's then: nothing that happens
             on this node makes another one.
@@ -156,7 +157,7 @@ class ClusterConfig:
         self.cluster_uuid = cluster_uuid
         self.cluster_name = cluster_name
         self.alternates = dict(alternates or {})
-        self.release = release
+        self.release = self.compatible = release
         self.quotas_mib: dict[str, int] = {}
         self.is_given = False
 
@@ -191,7 +192,7 @@ class ClusterConfig:
         return {
             "rev": rev,
             "revEpoch": self.epoch,
-            **(cluster if self.release.has(Rule.MAP_NAMES_CLUSTER) else {}),
+            **(cluster if self.compatible.has(Rule.MAP_NAMES_CLUSTER) else {}),
             "clusterCapabilitiesVer": [1, 0],
             "clusterCapabilities": {},
             "nodesExt": [
@@ -213,7 +214,7 @@ class ClusterConfig:
             entry["thisNode"] = True
             if self.alternates:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
-        if self.release.has(Rule.MAP_NAMES_SERVER_GROUPS):
+        if self.compatible.has(Rule.MAP_NAMES_SERVER_GROUPS):
             entry["serverGroup"] = SERVER_GROUP
         if node.host:
             entry["hostname"] = node.host
@@ -232,7 +233,9 @@ class ClusterConfig:
         name, uuid, chains = bucket.name, bucket.uuid, bucket.chains
         nodes, this_node = (bucket.nodes, bucket.this_node) if bucket.nodes else (self.nodes, self.this_node)
         hosts = [in_url(node.host) if node.host else HOST_PLACEHOLDER.decode() for node in nodes]
-        capabilities = [name for name in self.release.capabilities if not (bucket.is_ephemeral and name == "couchapi")]
+        capabilities = [
+            name for name in self.compatible.capabilities if not (bucket.is_ephemeral and name == "couchapi")
+        ]
         if bucket.is_magma and not bucket.is_ephemeral:
             capabilities.append("nonDedupedHistory")
         return self._common(bucket.rev, nodes, this_node) | {

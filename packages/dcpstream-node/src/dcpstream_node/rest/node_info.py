@@ -43,7 +43,7 @@ def _describe(state: NodeState, engine: Engine, request: web.Request, *, is_this
         "status": "healthy" if state.is_healthy else "unhealthy",
         "clusterMembership": str(state.membership),
         "recoveryType": state.recovery,
-        "clusterCompatibility": engine.release.compatibility,
+        "clusterCompatibility": engine.config.compatible.compatibility,
         "version": engine.release.version,
         "os": f"{platform.machine()}-{sys.platform}",
         "addressFamily": "inet6" if host.startswith("[") else "inet",

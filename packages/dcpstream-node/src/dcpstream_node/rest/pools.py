@@ -177,7 +177,7 @@ class PoolPages:
                 "clusterUUID": self._engine.config.cluster_uuid,
                 "orchestrator": state.nodes[0].name,
                 "isBalanced": state.is_balanced,
-                "clusterCompatVersion": self._engine.release.name,
+                "clusterCompatVersion": self._engine.config.compatible.name,
             }
         )
 
