@@ -295,8 +295,8 @@ class Rule(Enum):
         "In a manifest, metered is true or false, and flush_uid a number as text up to the manifest's uid.",
         Row(RECORDED_80, since="8.0"),
     )
-    DISK_MARKER_WITHOUT_COMPLETED_SEQNO = (
-        "A replica with sync writes takes a disk marker without the high completed seqno; before, it closes.",
+    UNFINISHED_SNAPSHOT_CLOSES = (
+        "A replica closes on a marker from memory that lies in the snapshot under way.",
         Row(RECORDED_80, since="8.0"),
     )
     SET_VBUCKET_CLOSES = (

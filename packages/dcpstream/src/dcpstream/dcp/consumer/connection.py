@@ -299,8 +299,11 @@ class ConsumerConnection:
     def _handle_marker(self, frame: Frame) -> None:
         stream = self._stream_for(frame)
         if stream is not None:
-            may_lack = self._release.has(Rule.DISK_MARKER_WITHOUT_COMPLETED_SEQNO)
-            status = stream.marker(read_marker(frame), needs_completed=self.is_sync_replication and not may_lack)
+            status = stream.marker(
+                read_marker(frame),
+                is_sync_replication=self.is_sync_replication,
+                may_be_inside=not self._release.has(Rule.UNFINISHED_SNAPSHOT_CLOSES),
+            )
             self._answer_status(frame, stream, status)
 
     @_HANDLERS.of(Mutation, Deletion, Expiration)

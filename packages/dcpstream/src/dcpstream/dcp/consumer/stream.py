@@ -222,11 +222,12 @@ class ConsumerStream:
 
     # ---------------------------------------------------------------------------------------------------------- data
 
-    def marker(self, marker: Marker, *, needs_completed: bool) -> Status:
+    def marker(self, marker: Marker, *, is_sync_replication: bool, may_be_inside: bool = True) -> Status:
         """A snapshot begins.
 
         Args:
-            needs_completed: whether a marker from disk must have the high completed seqno.
+            is_sync_replication: a marker from disk must have the high completed seqno.
+            may_be_inside: whether one from memory may lie in the snapshot under way.
 
         Raises:
             RemoteProtocolError: the marker contradicts itself.
@@ -240,8 +241,11 @@ class ConsumerStream:
             return Status.EINVAL if violation.fault is SnapshotFault.BACKWARDS else Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.SUCCESS  # a dead copy ignores markers
-        self._check_claims(marker, needs_completed=needs_completed)
+        self._check_claims(marker, is_sync_replication=is_sync_replication)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
+        is_inside = snapshots.announced is not None and self.last_seqno < snapshots.announced[1] >= marker.end_seqno
+        if is_inside and not may_be_inside and marker.flags & MarkerFlag.MEMORY:
+            raise RemoteProtocolError(f"vb {self.vbid}: a marker inside a snapshot does not end behind it")
         if from_disk:
             self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
         is_continued = not (
@@ -255,7 +259,7 @@ class ConsumerStream:
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 
-    def _check_claims(self, marker: Marker, *, needs_completed: bool) -> None:
+    def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
         violation = claim_violation(
             marker.end_seqno,
             max_visible=marker.max_visible_seqno,
@@ -264,7 +268,7 @@ class ConsumerStream:
         )
         if violation is not None:
             raise RemoteProtocolError(f"vb {self.vbid}: {violation.text}")
-        if marker.flags & MarkerFlag.DISK and needs_completed and marker.high_completed_seqno is None:
+        if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
             raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
 
     def _begin(self, marker: Marker, *, from_disk: bool, is_continued: bool) -> None:

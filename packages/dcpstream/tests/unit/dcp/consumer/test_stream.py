@@ -1,5 +1,6 @@
 """A consumer's stream: every state and event, the handshake's rollbacks, bounds of snapshots."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -166,7 +167,20 @@ def reading(**fields):
 
 
 def marked(stream, start, end, flags=MarkerFlag.MEMORY, **more):
-    return stream.marker(Marker(start, end, int(flags), **more), needs_completed=False)
+    return stream.marker(Marker(start, end, int(flags), **more), is_sync_replication=False)
+
+
+def test_a_replica_of_80_refuses_a_marker_inside_a_snapshot_from_memory():
+    for may_be_inside in (True, False):
+        stream = reading()
+        marked(stream, 1, 9)
+        stream.change(change(1))
+        outcome = pytest.raises(RemoteProtocolError, match="inside") if not may_be_inside else nullcontext()
+        with outcome:
+            stream.marker(Marker(2, 9, 1), is_sync_replication=False, may_be_inside=may_be_inside)
+        stream = reading()
+        marked(stream, 1, 9)
+        stream.marker(Marker(2, 10, 1), is_sync_replication=False, may_be_inside=may_be_inside)
 
 
 def test_each_snapshot_says_where_the_copy_was_sound_before():
