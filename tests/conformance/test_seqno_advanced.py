@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.client.machine.tracker import PositionTracker
-from dcpstream.dcp.producer import stream as producer_stream
+from dcpstream.dcp.producer import next_step
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
@@ -68,7 +68,7 @@ def test_not_where_nothing_is_hidden() -> None:
     # Also where a bound lies beyond the history, the request of such a stream keeps it.
     replica.close_stream(1)
     assert answer(replica.stream(1, 9, snapshot=(9, 99)))[0] == 0
-    assert replica.session.dcp.stream(1).accepted.snapshot_end == 99
+    assert replica.session.dcp.stream(1).terms.accepted.snapshot_end == 99
 
 
 @rule("ADV-04", "ADV-05")
@@ -131,8 +131,8 @@ def test_it_is_a_position() -> None:
 
 @rule("ADV-07")
 def test_long_stretches_are_told_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert producer_stream.SKIPPED_MESSAGES_MAX == 10_000
-    monkeypatch.setattr(producer_stream, "SKIPPED_MESSAGES_MAX", 20)
+    assert next_step.SKIPPED_MESSAGES_MAX == 10_000
+    monkeypatch.setattr(next_step, "SKIPPED_MESSAGES_MAX", 20)
     node = garden()
     node.fill(1, 90)
     node.set_doc(1, "apx", collection=FRUIT_KEY)

@@ -219,7 +219,7 @@ def test_a_stream_that_ended_makes_place() -> None:
     node.set_vbucket(1, REPLICA)  # the stream is dead now; its STREAM_END waits for room
     stream = peer.session.dcp.stream(1)
     assert stream is not None
-    assert stream.end_reason == StreamEndReason.STATE_CHANGED
+    assert stream.at.end_reason == StreamEndReason.STATE_CHANGED
     assert answer(peer.stream(1, opaque=0x99))[0] == 0
     assert peer.session.dcp.stream(1) is not stream
     assert peer.session.dcp.stream_count == 1
@@ -321,7 +321,7 @@ def test_to_latest_ends_at_what_there_is() -> None:
     # A filtered stream's end is the vbucket's as well, 10, although its collections end at 8.
     peer.is_reading = False
     peer.stream(1, end=0, flags=StreamFlag.TO_LATEST, value=b'{"collections":["8"]}')
-    assert peer.session.dcp.stream(1).accepted.end_seqno == 10
+    assert peer.session.dcp.stream(1).terms.accepted.end_seqno == 10
     peer.is_reading = True
     assert drain(peer)[-2:] == [("advanced", 10), end()]
     assert sent(peer.stream(2, end=1, flags=StreamFlag.TO_LATEST))[-1] == end()
@@ -372,10 +372,10 @@ def test_a_snapshot_of_which_nothing_came_may_end_beyond_the_last_seqno() -> Non
     node.fill(1, 10)
     peer = node.producer()
     assert answer(peer.stream(1, 8, snapshot=(8, 20)))[0] == 0
-    assert peer.session.dcp.stream(1).accepted.snapshot_end == 8
+    assert peer.session.dcp.stream(1).terms.accepted.snapshot_end == 8
     plain = node.producer(b"plain", features=WITHOUT_COLLECTIONS)
     assert answer(plain.stream(1, 8, snapshot=(8, 20)))[0] == 0
-    assert plain.session.dcp.stream(1).accepted.snapshot_end == 20
+    assert plain.session.dcp.stream(1).terms.accepted.snapshot_end == 20
 
 
 @rule("REQ-32")
@@ -385,7 +385,7 @@ def test_a_takeover_has_no_end() -> None:
     peer = node.producer()
     frames = peer.stream(1, end=1, flags=StreamFlag.TAKEOVER)
     assert sent(frames)[1:] == [1, 2, 3]
-    assert peer.session.dcp.stream(1).accepted.end_seqno == MAX_SEQNO
+    assert peer.session.dcp.stream(1).terms.accepted.end_seqno == MAX_SEQNO
 
 
 class Client:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.producer.connection import ProducerConnection
-from dcpstream.dcp.producer.states import StreamState
+from dcpstream.dcp.producer.states import OVER, Phase
 from dcpstream.model import VbucketState
 from dcpstream_node.dcp.stats import remaining_of
 from dcpstream_node.engine import Bucket
@@ -116,14 +116,14 @@ def summarize_dcp(bucket: Bucket) -> list[DcpSummary]:
     for name, session in sorted(bucket.dcp_sessions.items()):
         machine, user = session.dcp, session.user_name or ""
         if isinstance(machine, ProducerConnection):
-            alive = [stream for stream in machine.streams() if stream.state is not StreamState.DEAD]
+            alive = [stream for stream in machine.streams() if stream.at.phase not in OVER]
             found.append(
                 DcpSummary(
                     name=name,
                     kind="producer",
                     peer=session.peer,
                     streams=len(alive),
-                    backfilling=sum(stream.state is StreamState.BACKFILLING for stream in alive),
+                    backfilling=sum(stream.at.phase is Phase.BACKFILLING for stream in alive),
                     items_sent=machine.items_sent,
                     bytes_sent=machine.bytes_sent,
                     items_remaining=sum(map(remaining_of, alive)),

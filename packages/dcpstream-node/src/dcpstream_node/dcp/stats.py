@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.consumer.stats import consumer_stats
 from dcpstream.dcp.producer.connection import ProducerConnection
-from dcpstream.dcp.producer.states import StreamState
+from dcpstream.dcp.producer.states import OVER, Phase
 from dcpstream.dcp.producer.stats import producer_stats
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.wire import Status
@@ -84,7 +84,7 @@ def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separat
             "backoff": 0,
             "producer_count": len(producers),
             "items_backfilled_disk": sum(
-                stream.messages_backfilled for machine in producers for stream in machine.streams()
+                stream.at.messages_backfilled for machine in producers for stream in machine.streams()
             ),
             "items_backfilled_memory": 0,
             "items_sent": sum(machine.items_sent for machine in producers),
@@ -99,7 +99,7 @@ def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separat
 
 def remaining_of(stream: ProducerStream) -> int:
     """Seqnos that a living stream has not sent: at least as many as messages."""
-    return 0 if stream.state is StreamState.DEAD else max(0, stream.view.high_seqno - stream.last_sent_seqno)
+    return 0 if stream.at.phase in OVER else max(0, stream.terms.view.high_seqno - stream.at.sent_seqno)
 
 
 def _takeover(bucket: Bucket, argument: str) -> Stats | int:
@@ -132,14 +132,15 @@ def _takeover(bucket: Bucket, argument: str) -> Stats | int:
 def _takeover_of(stream: ProducerStream, name: str, items: int, deletions: int) -> Stats:
     remaining = remaining_of(stream)
     yield "name", f"eq_dcpq:{name}"
-    if stream.state is StreamState.DEAD:
+    phase = stream.at.phase
+    if phase in OVER:
         yield "status", "stream_is_dead"
-    elif stream.state in (StreamState.PENDING, StreamState.BACKFILLING):
-        yield "status", "calculating-item-count" if stream.state is StreamState.PENDING else "backfilling"
+    elif phase in (Phase.PENDING, Phase.BACKFILLING):
+        yield "status", "calculating-item-count" if phase is Phase.PENDING else "backfilling"
         yield "backfillRemaining", str(remaining)
     else:
         yield "status", "in-memory"
     yield "estimate", str(remaining)
-    yield "chk_items", str(remaining if stream.state is StreamState.IN_MEMORY else 0)
+    yield "chk_items", str(remaining if phase.shown == Phase.IN_MEMORY.shown else 0)
     yield "vb_items", str(items)
     yield "on_disk_deletes", str(deletions)

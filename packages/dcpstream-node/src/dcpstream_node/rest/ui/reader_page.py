@@ -5,7 +5,6 @@ from __future__ import annotations
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.consumer.stream import ConsumerStream
 from dcpstream.dcp.producer.connection import ProducerConnection
-from dcpstream.dcp.producer.states import StreamState
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.model import MAX_SEQNO
 from dcpstream.pages.markup import (
@@ -42,12 +41,12 @@ NEARLY_FULL = 0.8
 """Share of the reader's buffer from which its meter warns: it acknowledges at a fifth."""
 
 _STATES = {
-    StreamState.PENDING: ("begins", "idle"),
-    StreamState.BACKFILLING: ("reads history", "warning"),
-    StreamState.IN_MEMORY: ("follows", ""),
-    StreamState.TAKEOVER_SEND: ("hands over", "warning"),
-    StreamState.TAKEOVER_WAIT: ("hands over", "warning"),
-    StreamState.DEAD: ("ended", "idle"),
+    "pending": ("begins", "idle"),
+    "backfilling": ("reads history", "warning"),
+    "in-memory": ("follows", ""),
+    "takeover-send": ("hands over", "warning"),
+    "takeover-wait": ("hands over", "warning"),
+    "dead": ("ended", "idle"),
 }
 _NO_READERS = "Nobody streams from this node."
 _CLIENTS = heads(
@@ -178,9 +177,10 @@ def _producer(bucket: Bucket, reader: Reader, machine: ProducerConnection, now: 
 
 
 def _stream(bucket: Bucket, stream: ProducerStream) -> Row:
-    name, kind = _STATES[stream.state]
+    terms, at = stream.terms, stream.at
+    name, kind = _STATES[at.phase.shown]
     behind = remaining_of(stream)
-    ends = stream.accepted.end_seqno
+    ends = terms.accepted.end_seqno
     stream_id = "" if stream.stream_id is None else small(f"stream id {stream.stream_id}")
     here = f"{path('ui', 'buckets', bucket.name)}?vbucket={stream.vbid}#vbucket"
     return Row(
@@ -188,11 +188,11 @@ def _stream(bucket: Bucket, stream: ProducerStream) -> Row:
         (
             Cell(link(here, str(stream.vbid)) + stream_id, stream.vbid),
             state(name, kind),
-            number(stream.last_sent_seqno),
-            number(stream.view.high_seqno),
+            number(at.sent_seqno),
+            number(terms.view.high_seqno),
             Cell(f'<span class="{"behind" if behind else ""}">{behind:,}</span>', behind),
-            number(stream.messages_sent - stream.events_sent),
-            number(stream.accepted.start_seqno),
+            number(at.messages_sent - at.events_sent),
+            number(terms.accepted.start_seqno),
             Cell("no end", float(MAX_SEQNO)) if ends >= MAX_SEQNO else number(ends),
             _wanted(bucket, stream),
         ),
@@ -201,12 +201,12 @@ def _stream(bucket: Bucket, stream: ProducerStream) -> Row:
 
 def _wanted(bucket: Bucket, stream: ProducerStream) -> str:
     """The collections of a stream."""
-    wanted = stream.wanted
+    wanted = stream.terms.wanted
     if wanted.scope_id is not None:
         names = [scope.name for scope in bucket.manifest.scopes if scope.scope_id == wanted.scope_id]
         return f"scope {text(names[0] if names else hex(wanted.scope_id))}"
     if wanted.collection_ids is None:
-        return "all" if stream.form.collections else "_default"
+        return "all" if stream.terms.form.collections else "_default"
     known = bucket.manifest.collection_names()
     return ", ".join(
         text(".".join(known[number])) if number in known else f"{number:#x}" for number in sorted(wanted.collection_ids)

@@ -36,6 +36,7 @@ from dcpstream.dcp.producer.privilege import StreamAccess, everything
 from dcpstream.dcp.producer.requests import StreamMaker
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.dcp.producer.rollback import Rollback
+from dcpstream.dcp.producer.states import Phase
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.dcp.refusals import (
@@ -51,12 +52,11 @@ from dcpstream.dcp.window import (
     BUFFER_FULL,
     INITIALIZING,
     NOTHING_TO_SAY,
-    PREPARE_EXTRA_BYTES,
     Pause,
     ProducerWindow,
 )
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, StreamFlag
+from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.by_message import ByMessage
 from dcpstream.wire.layout import Side
@@ -80,6 +80,7 @@ __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
 
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NOT_MY_VBUCKET = Refusal(Status.NOT_MY_VBUCKET)
+_BACKFILLING, _FINISHED = Phase.BACKFILLING, Phase.FINISHED
 _NO_STREAMS: Mapping[int | None, ProducerStream] = MappingProxyType({})
 
 SMALL_REST_BYTES = 32 * 1024
@@ -282,10 +283,11 @@ class ProducerConnection:
         elif frame.vbid not in self._streamed:
             self._drop(f"an acknowledgement for vb {frame.vbid}, which was never streamed here")
         else:
-            living = (item for item in self._streams.get(frame.vbid, _NO_STREAMS).values() if item.end_reason is None)
-            stream = next((item for item in living if item.opaque == frame.opaque), None)
+            streams = self._streams.get(frame.vbid, _NO_STREAMS).values()
+            living = (item for item in streams if item.at.end_reason is None)
+            stream = next((item for item in living if item.terms.opaque == frame.opaque), None)
             (seqno,) = SeqnoAcknowledged.unpack(frame)
-            if stream is not None and seqno > stream.last_sent_seqno:
+            if stream is not None and seqno > stream.at.sent_seqno:
                 self._drop(f"an acknowledgement of seqno {seqno} in vb {frame.vbid}, which was not sent yet")
             elif stream is not None and view.durability is not None:
                 view.durability.acknowledged(self.settings.consumer_name, seqno)
@@ -331,7 +333,7 @@ class ProducerConnection:
             self._answers.append(RollbackResponse.pack(made.seqno, status=Status.ROLLBACK, opaque=frame.opaque))
         else:
             self._add(made)
-            self._answer(frame, value=encode_failover_log(made.view.failover_log))
+            self._answer(frame, value=encode_failover_log(made.terms.view.failover_log))
             self._queue(made)
 
     def _handle_response(self, frame: Frame) -> None:
@@ -359,7 +361,7 @@ class ProducerConnection:
         Returns: whether a stream is queued.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.last_read_seqno < stream.view.high_seqno:  # after a commit it usually has read all
+            if stream.at.read_seqno < stream.terms.view.high_seqno:  # after a commit it usually has read all
                 self._queue(stream)
         return bool(self._ready)
 
@@ -379,8 +381,8 @@ class ProducerConnection:
             intact: the vbucket, if its history was neither cut nor replaced.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if not stream.is_handing_over:
-                if stream.view is intact:
+            if stream.at.phase is not Phase.HANDING_OVER:  # it makes the vbucket dead itself
+                if stream.terms.view is intact:
                     stream.close(reason)
                 else:
                     stream.end(reason)
@@ -427,18 +429,17 @@ class ProducerConnection:
                     fresh.choose_first_snapshot()
                 break
             stream = ready.popleft()
-            prepares = stream.prepares_sent
-            pieces = stream.produce(credit, turn_bytes, enough_of_turn)
-            size = sum(map(len, pieces))
-            window.sent(size + PREPARE_EXTRA_BYTES * (stream.prepares_sent - prepares))
+            pieces, size, counted, is_waiting = stream.produce(credit, turn_bytes, enough_of_turn)
+            window.sent(counted)
             made += size
             self.bytes_sent += size
             out += pieces
-            if stream.is_finished:
+            phase = stream.at.phase
+            if phase is _FINISHED:
                 self._remove(stream)
-            elif stream.is_waiting or not pieces:
+            elif is_waiting or not pieces:
                 stream.is_queued = False
-            elif window.is_full or (is_sequential and stream.is_backfilling):
+            elif window.is_full or (is_sequential and phase is _BACKFILLING):
                 ready.appendleft(stream)  # its turn goes on
             else:
                 ready.append(stream)
@@ -509,13 +510,12 @@ class ProducerConnection:
         self._streamed.add(stream.vbid)
         self._unseen.append(stream)
         self._stream_count += 1
-        if stream.is_takeover:
+        if stream.terms.is_takeover:
             self._takeovers.begin(stream, self.last_received_at)
             self._set_wake_time()
 
     def _discard(self, stream: ProducerStream) -> None:
         """Remove a stream without sending anything more of it."""
-        stream.is_finished = True
         if stream.is_queued:
             self._ready.remove(stream)
         self._remove(stream)
@@ -524,11 +524,11 @@ class ProducerConnection:
         streams = self._streams.get(stream.vbid, {})
         if streams.get(stream.stream_id) is stream:
             del streams[stream.stream_id]
-            if stream.is_takeover:
+            if stream.terms.is_takeover:
                 self._takeovers.remove(stream)
             self._stream_count -= 1
-            self._items_sent += stream.messages_sent
-            self._events_sent += stream.events_sent
+            self._items_sent += stream.at.messages_sent
+            self._events_sent += stream.at.events_sent
             if not streams:
                 del self._streams[stream.vbid]
 
@@ -561,18 +561,18 @@ class ProducerConnection:
     @property
     def items_sent(self) -> int:
         """Mutations, deletions and the like sent so far."""
-        return self._items_sent + sum(stream.messages_sent for stream in self.streams())
+        return self._items_sent + sum(stream.at.messages_sent for stream in self.streams())
 
     @property
     def documents_sent(self) -> int:
         """Messages about documents sent so far: `items_sent` without the events of scopes and collections."""
-        return self.items_sent - self._events_sent - sum(stream.events_sent for stream in self.streams())
+        return self.items_sent - self._events_sent - sum(stream.at.events_sent for stream in self.streams())
 
     @property
     def items_remaining(self) -> int:
         """Seqnos that the living streams have not read; an upper bound of the messages to send."""
-        living = (stream for stream in self.streams() if stream.end_reason is None)
-        return sum(max(0, stream.view.high_seqno - stream.last_read_seqno) for stream in living)
+        living = (stream for stream in self.streams() if stream.at.end_reason is None)
+        return sum(max(0, stream.terms.view.high_seqno - stream.at.read_seqno) for stream in living)
 
     @property
     def has_streamed(self) -> bool:
@@ -592,9 +592,9 @@ class ProducerConnection:
     def cursors(self, vbid: int) -> Iterator[tuple[str, int]]:
         """Name and position of each stream of a vbucket that reads from memory, now or later."""
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.end_reason is None and not stream.flags & StreamFlag.DISK_ONLY:
+            if stream.at.end_reason is None and not stream.terms.is_disk_only:
                 number = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
-                yield f"eq_dcpq:{self.name}{number}", stream.last_read_seqno
+                yield f"eq_dcpq:{self.name}{number}", stream.at.read_seqno
 
 
 def _enough_of(max_bytes: int) -> int:

@@ -16,7 +16,7 @@ from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.dcp.refusals import Refusal, unknown_place
 from dcpstream.wire import Status
 
-__all__ = ["Access", "StreamAccess", "everything", "refusal_of"]
+__all__ = ["Access", "StandingAccess", "StreamAccess", "everything", "refusal_of"]
 
 
 class Access(Enum):
@@ -73,3 +73,22 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
     if Access.INVISIBLE in found:
         return unknown_place(unknown, manifest_uid)
     return None if all(item is Access.GRANTED for item in found) else Refusal(Status.EACCESS)
+
+
+class StandingAccess:
+    """The access of one stream's user, who may lose it; it is only checked again if it may have changed."""
+
+    def __init__(self, wanted: StreamFilter, access: StreamAccess) -> None:
+        self._wanted = wanted
+        self._access = access
+        self._basis: object = None
+
+    def is_granted(self) -> bool:
+        """Whether the user may still have the stream."""
+        basis = self._access.basis()
+        if basis == self._basis:
+            return True
+        if refusal_of(self._wanted, self._access, 0) is not None:
+            return False
+        self._basis = basis
+        return True

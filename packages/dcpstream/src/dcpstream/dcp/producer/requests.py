@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from dcpstream.dcp.bucket import HistorySource
 from dcpstream.dcp.controls import ProducerSettings
-from dcpstream.dcp.producer.privilege import StreamAccess, refusal_of
+from dcpstream.dcp.producer.next_step import StreamTerms
+from dcpstream.dcp.producer.privilege import StandingAccess, StreamAccess, everything, refusal_of
 from dcpstream.dcp.producer.rollback import Refuse, Rollback, StreamFacts, StreamFields, decide
-from dcpstream.dcp.producer.stream import ProducerStream, StreamTerms
+from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
 from dcpstream.dcp.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
@@ -110,6 +111,8 @@ class StreamMaker:
             return Refusal(Status.NOT_SUPPORTED, "vbuckets are not handed over here")
         assert view is not None, "a missing vbucket was refused"
         terms = StreamTerms(
+            view,
+            source,
             frame.opaque,
             request.flags,
             decision,
@@ -117,8 +120,10 @@ class StreamMaker:
             self._form(wanted),
             # Controls that come later hold for later streams.
             replace(settings, out_of_order=settings.out_of_order if source.allows_out_of_order else ""),
+            view.purge_seqno,
+            None if self._access is everything else StandingAccess(wanted, self._access),
         )
-        return ProducerStream(view, source, terms, access=self._access, buffers=self._buffers)
+        return ProducerStream(terms, buffers=self._buffers)
 
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
         """(None, filter of the request), or (refusal, empty filter)."""

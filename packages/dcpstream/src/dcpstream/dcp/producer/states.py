@@ -1,26 +1,43 @@
-"""The states of a producer's stream, and how far a takeover stream has handed its vbucket over.
+"""The phases of a producer's stream, and the small state that it keeps between two messages.
 
 Source: kv_engine engines/ep/src/dcp/active_stream.cc (transitionState, takeoverSendPhase), recordings of takeovers.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from dcpstream.dcp.producer.stream_filter import LiveFilter
 from dcpstream.dcp.transitions import Symbol, Transitions
+from dcpstream.wire.stored.form import StreamForm
 
-__all__ = ["STREAM", "TAKEOVER", "StreamEvent", "StreamState", "TakeoverEvent", "TakeoverState"]
+__all__ = ["OVER", "STREAM", "Marker", "Phase", "Progress", "Snapshot", "StreamEvent"]
 
 
-class StreamState(Symbol):
-    """The states of a stream; the values are those of the server's stats."""
+class Phase(Symbol):
+    """The phases of a stream. The first word of a value is the server's name of it, in stats.
+
+    A takeover stream hands its vbucket over in the phases from TAKEOVER_SEND to ACTIVE_ASKED.
+    """
 
     PENDING = "pending"
     BACKFILLING = "backfilling"
     IN_MEMORY = "in-memory"
+    LAST_SNAPSHOT = "in-memory up to the end seqno"
     TAKEOVER_SEND = "takeover-send"
-    TAKEOVER_WAIT = "takeover-wait"
+    PENDING_ASKED = "takeover-wait for pending"
+    HANDING_OVER = "takeover-wait for the dead vbucket"
+    LAST_WRITES = "takeover-send of a dead vbucket"
+    ACTIVE_ASKED = "takeover-wait for active"
+    CLOSING = "dead with a rest to send"
     DEAD = "dead"
+    FINISHED = "dead and ended"
+
+    @property
+    def shown(self) -> str:
+        """The server's name of the phase."""
+        return self.value.partition(" ")[0]
 
 
 class StreamEvent(Symbol):
@@ -28,90 +45,138 @@ class StreamEvent(Symbol):
 
     DISK = "goes on from disk"
     MEMORY = "goes on from memory"
-    HANDOVER = "goes on from memory, as a takeover"
+    LAST = "goes on from memory to its end"
+    HANDOVER = "goes on from memory as a takeover"
     STATE_SENT = "SET_VBUCKET_STATE sent"
-    STATE_ANSWERED = "SET_VBUCKET_STATE pending answered"
-    ENDED = "end, close or failure"
+    STATE_ANSWERED = "SET_VBUCKET_STATE answered"
+    MADE_DEAD = "the vbucket here made dead"
+    CLOSED = "closed"
+    ENDED = "end or failure"
+    END_SENT = "STREAM_END sent"
 
+
+_DIES = {StreamEvent.CLOSED: Phase.DEAD, StreamEvent.ENDED: Phase.DEAD}
+_SENDS_THE_REST = {StreamEvent.CLOSED: Phase.CLOSING, StreamEvent.ENDED: Phase.DEAD}
 
 STREAM = Transitions(
     "producer stream of vb {}",
-    StreamState.PENDING,
+    Phase.PENDING,
     {
-        StreamState.PENDING: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
+        Phase.PENDING: {
+            StreamEvent.DISK: Phase.BACKFILLING,
+            StreamEvent.MEMORY: Phase.IN_MEMORY,
+            StreamEvent.LAST: Phase.LAST_SNAPSHOT,
+            StreamEvent.HANDOVER: Phase.TAKEOVER_SEND,
+            **_DIES,
         },
-        StreamState.BACKFILLING: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
+        Phase.BACKFILLING: {
+            StreamEvent.DISK: Phase.BACKFILLING,
+            StreamEvent.MEMORY: Phase.IN_MEMORY,
+            StreamEvent.HANDOVER: Phase.TAKEOVER_SEND,
+            **_DIES,
         },
-        StreamState.IN_MEMORY: {
-            StreamEvent.DISK: StreamState.BACKFILLING,
-            StreamEvent.MEMORY: StreamState.IN_MEMORY,
-            StreamEvent.ENDED: StreamState.DEAD,
+        Phase.IN_MEMORY: {
+            StreamEvent.DISK: Phase.BACKFILLING,
+            StreamEvent.LAST: Phase.LAST_SNAPSHOT,
+            **_SENDS_THE_REST,
         },
-        StreamState.TAKEOVER_SEND: {
-            StreamEvent.HANDOVER: StreamState.TAKEOVER_SEND,
-            StreamEvent.STATE_SENT: StreamState.TAKEOVER_WAIT,
-            StreamEvent.ENDED: StreamState.DEAD,
+        Phase.LAST_SNAPSHOT: {StreamEvent.MEMORY: Phase.IN_MEMORY, **_SENDS_THE_REST},
+        Phase.TAKEOVER_SEND: {
+            StreamEvent.HANDOVER: Phase.TAKEOVER_SEND,
+            StreamEvent.STATE_SENT: Phase.PENDING_ASKED,
+            **_SENDS_THE_REST,
         },
-        StreamState.TAKEOVER_WAIT: {
-            StreamEvent.STATE_ANSWERED: StreamState.TAKEOVER_SEND,
-            StreamEvent.ENDED: StreamState.DEAD,
+        Phase.PENDING_ASKED: {StreamEvent.STATE_ANSWERED: Phase.HANDING_OVER, **_DIES},
+        Phase.HANDING_OVER: {StreamEvent.MADE_DEAD: Phase.LAST_WRITES},
+        Phase.LAST_WRITES: {
+            StreamEvent.HANDOVER: Phase.LAST_WRITES,
+            StreamEvent.STATE_SENT: Phase.ACTIVE_ASKED,
+            **_SENDS_THE_REST,
         },
-        StreamState.DEAD: {},
+        Phase.ACTIVE_ASKED: _DIES,
+        Phase.CLOSING: {StreamEvent.ENDED: Phase.DEAD, StreamEvent.END_SENT: Phase.FINISHED},
+        Phase.DEAD: {StreamEvent.ENDED: Phase.DEAD, StreamEvent.END_SENT: Phase.FINISHED},
+        Phase.FINISHED: {},
     },
 )
 
-
-class TakeoverState(Enum):
-    """The states of a takeover: where the vbucket is served, and the request that is not answered yet."""
-
-    SERVED = "served here"
-    PENDING_ASKED = "pending asked"
-    HANDING_OVER = "handing over"
-    DEAD_HERE = "dead here"
-    ACTIVE_ASKED = "active asked"
-    OVER = "over"
+OVER = frozenset((Phase.CLOSING, Phase.DEAD, Phase.FINISHED))
+"""Phases in which the reason of the STREAM_END is known."""
 
 
-class TakeoverEvent(Enum):
-    """The events of a takeover."""
+class Marker(NamedTuple):
+    """A snapshot marker, and the checkpoint that `Progress.checkpoint_seqno` becomes."""
 
-    ASKED = "SET_VBUCKET_STATE sent"
-    ANSWERED = "SET_VBUCKET_STATE answered"
-    MADE_DEAD = "the vbucket here made dead"
-    ENDED = "end of the stream"
+    start: int
+    end: int
+    flags: int
+    checkpoint_seqno: int | None
 
 
-TAKEOVER = Transitions(
-    "takeover of vb {}",
-    TakeoverState.SERVED,
-    {
-        TakeoverState.SERVED: {
-            TakeoverEvent.ASKED: TakeoverState.PENDING_ASKED,
-            TakeoverEvent.ENDED: TakeoverState.OVER,
-        },
-        TakeoverState.PENDING_ASKED: {
-            TakeoverEvent.ANSWERED: TakeoverState.HANDING_OVER,
-            TakeoverEvent.ENDED: TakeoverState.OVER,
-        },
-        TakeoverState.HANDING_OVER: {
-            TakeoverEvent.MADE_DEAD: TakeoverState.DEAD_HERE,
-        },
-        TakeoverState.DEAD_HERE: {
-            TakeoverEvent.ASKED: TakeoverState.ACTIVE_ASKED,
-            TakeoverEvent.ENDED: TakeoverState.OVER,
-        },
-        TakeoverState.ACTIVE_ASKED: {
-            TakeoverEvent.ANSWERED: TakeoverState.OVER,
-            TakeoverEvent.ENDED: TakeoverState.OVER,
-        },
-        TakeoverState.OVER: {},
-    },
-)
+class Snapshot(NamedTuple):
+    """A snapshot that is announced, and then sent.
+
+    Attributes:
+        marker: announces it; None if its messages come in any order, between two messages that say so.
+        base: the position at which it began.
+        end: its last seqno, as announced.
+        limit: the seqno up to which the stream has read the history when it is over.
+        held: keeps the history at `end` from being compacted.
+        form: of its messages.
+        event: of the stream when it begins; None if the phase stays.
+        versions_from: the first seqno of which every version is sent; None: only the newest ones.
+        is_prologue: it is older than the kept history, which follows from disk.
+    """
+
+    marker: Marker | None
+    base: int
+    end: int
+    limit: int
+    held: object
+    form: StreamForm
+    event: StreamEvent | None
+    versions_from: int | None = None
+    is_prologue: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """The state of a stream between two messages.
+
+    Attributes:
+        read_seqno: everything up to here was sent or left out.
+        sent_seqno: seqno of the last message or SEQNO_ADVANCED.
+        form: of the present messages.
+        filter: the collections that the stream wants by now; None for everything.
+        phase: see `STREAM`.
+        snapshot: the one that is being sent.
+        end_reason: of the STREAM_END, in the phases `OVER`.
+        advanced_seqno: seqno of the last SEQNO_ADVANCED; 0 before the first.
+        skipped: messages that were left out since the last one.
+        has_announced: whether there was a snapshot.
+        snapshot_end: end of the last announced snapshot; 0 before the first.
+        checkpoint_seqno: the checkpoint of the last snapshot from memory; None if the next one carries the flag.
+        unanswered_markers: markers that asked for an answer and have none yet.
+        messages_sent: without markers and the end.
+        events_sent: those of them about scopes and collections.
+        prepares_sent: those of them that are prepares.
+        messages_backfilled: those of them from disk.
+    """
+
+    read_seqno: int
+    sent_seqno: int
+    form: StreamForm
+    filter: LiveFilter | None = None
+    phase: Phase = STREAM.start
+    snapshot: Snapshot | None = None
+    end_reason: int | None = None
+    advanced_seqno: int = 0
+    skipped: int = 0
+    has_announced: bool = False
+    snapshot_end: int = 0
+    checkpoint_seqno: int | None = None
+    unanswered_markers: int = 0
+    messages_sent: int = 0
+    events_sent: int = 0
+    prepares_sent: int = 0
+    messages_backfilled: int = 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dcpstream.dcp.producer.connection import ProducerConnection
+from dcpstream.dcp.producer.states import Phase
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.stats import milliseconds, stat_text
-from dcpstream.wire import StreamEndReason, StreamFlag
+from dcpstream.wire import StreamEndReason
 
 __all__ = ["producer_stats"]
 
@@ -71,7 +72,7 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
     yield "backfill_buffer_full", False
     yield "backfill_buffer_next_read_size", 0
     yield "backfill_num_initializing", 0
-    yield "backfill_num_active", sum(stream.is_backfilling for stream in connection.streams())
+    yield "backfill_num_active", sum(stream.at.phase is Phase.BACKFILLING for stream in connection.streams())
     yield "backfill_num_snoozing", 0
     yield "backfill_num_pending", 0
     yield "backfill_order", settings.backfill_order
@@ -93,33 +94,34 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
 
 def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     """Names and values for a stream; a name continues the connection's name, of which the stream id is a part."""
-    vbid, accepted, wanted = stream.vbid, stream.accepted, stream.wanted
+    vbid, terms, at = stream.vbid, stream.terms, stream.at
+    accepted, wanted = terms.accepted, terms.wanted
     name = "" if stream.stream_id is None else f"sid:{stream.stream_id}"
-    is_living = stream.end_reason is None
+    is_living = at.end_reason is None
     values: dict[str, object] = {
-        "flags": stream.flags,
-        "opaque": stream.opaque,
+        "flags": terms.flags,
+        "opaque": terms.opaque,
         "start_seqno": accepted.start_seqno,
         "end_seqno": accepted.end_seqno,
         "vb_uuid": accepted.vbuuid,
         "snap_start_seqno": accepted.snapshot_start,
         "snap_end_seqno": accepted.snapshot_end,
-        "state": stream.state.value,
+        "state": at.phase.shown,
         "items_ready": stream.is_queued,
         "readyQ_items": 0,
-        "backfill_disk_items": stream.messages_backfilled,
+        "backfill_disk_items": at.messages_backfilled,
         "backfill_mem_items": 0,
-        "backfill_sent": stream.messages_backfilled,
-        "memory_phase": stream.messages_sent - stream.messages_backfilled,
-        "last_sent_seqno": stream.last_sent_seqno,
-        "last_sent_seqno_advance": stream.last_advance_seqno,
-        "last_sent_snap_end_seqno": stream.last_snapshot_end,
-        "last_read_seqno": stream.last_read_seqno,
+        "backfill_sent": at.messages_backfilled,
+        "memory_phase": at.messages_sent - at.messages_backfilled,
+        "last_sent_seqno": at.sent_seqno,
+        "last_sent_seqno_advance": at.advanced_seqno,
+        "last_sent_snap_end_seqno": at.snapshot_end,
+        "last_read_seqno": at.read_seqno,
         "ready_queue_memory": 0,
         "backfill_buffer_bytes": 0,
         "backfill_buffer_items": 0,
-        "cursor_registered": is_living and not stream.flags & StreamFlag.DISK_ONLY,
-        "change_streams_enabled": stream.has_change_streams,
+        "cursor_registered": is_living and not terms.is_disk_only,
+        "change_streams_enabled": terms.settings.change_streams,
     }
     for key, value in values.items():
         yield f"{name}:stream_{vbid}_{key}", stat_text(value)
@@ -129,10 +131,10 @@ def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     filters: dict[str, object] = {
         "passthrough": ids is None,
         "default_allowed": 0 in shown,
-        "system_allowed": stream.form.collections,
+        "system_allowed": terms.form.collections,
     }
     if wanted.scope_id is not None:
-        filters |= {"scope_id": f"{wanted.scope_id:#x}", "scope_dropped": stream.end_reason == _FILTER_EMPTY}
+        filters |= {"scope_id": f"{wanted.scope_id:#x}", "scope_dropped": at.end_reason == _FILTER_EMPTY}
     filters |= {
         "sid": "sid:none" if stream.stream_id is None else f"sid:{stream.stream_id}",
         "size": len(shown),

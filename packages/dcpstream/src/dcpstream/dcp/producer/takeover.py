@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dcpstream.dcp.producer.states import Phase
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.wire import Frame, Opcode
 
 __all__ = ["TakeoverHost", "Takeovers"]
+
+_UNDER_WRITES = frozenset((Phase.TAKEOVER_SEND, Phase.PENDING_ASKED))
+"""Phases in which everything old was sent, and the vbucket is still served here."""
 
 
 class TakeoverHost(Protocol):
@@ -42,7 +46,7 @@ class Takeovers:
 
     def begin(self, stream: ProducerStream, now: float) -> None:
         """A takeover stream was accepted."""
-        self._under_way[stream.opaque] = stream, now + self._duration_s
+        self._under_way[stream.terms.opaque] = stream, now + self._duration_s
 
     def answered(self, frame: Frame) -> ProducerStream | None:
         """Take the answer to a marker or to SET_VBUCKET_STATE; one whose opaque fits no takeover is ignored.
@@ -63,7 +67,7 @@ class Takeovers:
 
     def remove(self, stream: ProducerStream) -> None:
         """The stream was removed."""
-        self._under_way.pop(stream.opaque, None)
+        self._under_way.pop(stream.terms.opaque, None)
         self._accept_writes(stream)
 
     def clear(self) -> None:
@@ -91,8 +95,8 @@ class Takeovers:
         for stream, until in list(self._under_way.values()):
             if now < until or stream.vbid in self._put_off or self._host is None:
                 continue
-            if stream.is_before_handover:
+            if stream.at.phase in _UNDER_WRITES:
                 self._put_off.add(stream.vbid)
                 self._host.put_off_writes(stream.vbid, is_on=True)
             else:  # it still backfills, or the vbucket is dead: the time begins again
-                self._under_way[stream.opaque] = stream, now + self._duration_s
+                self._under_way[stream.terms.opaque] = stream, now + self._duration_s

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dcpstream.dcp.opening import Opening
-from dcpstream.dcp.producer import stream as producer_stream
+from dcpstream.dcp.producer import next_step
 from dcpstream.dcp.producer.connection import ProducerConnection, ProducerLimits
-from dcpstream.dcp.producer.states import STREAM, StreamEvent, StreamState
+from dcpstream.dcp.producer.states import OVER, STREAM, Phase, StreamEvent
 from dcpstream.dcp.producer.stats import producer_stats
 from dcpstream.errors import CorruptLog, LocalProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope, SnapshotRange, VbucketState
@@ -81,27 +81,29 @@ def filled(count=5, vbid=0, **fields):
     return vbucket
 
 
-def test_only_death_is_final_and_every_other_state_may_die():
-    assert STREAM.final == {StreamState.DEAD}
-    assert not STREAM.rows[StreamState.DEAD]
-    assert all(STREAM.is_legal(state, StreamEvent.ENDED) for state in StreamState if state is not StreamState.DEAD)
+def test_only_the_sent_end_is_final_and_every_other_phase_may_end():
+    assert STREAM.final == {Phase.FINISHED}
+    assert not STREAM.rows[Phase.FINISHED]
+    others = set(Phase) - {Phase.HANDING_OVER, Phase.FINISHED}
+    assert all(STREAM.rows[phase][StreamEvent.ENDED] is Phase.DEAD for phase in others)
+    assert all(STREAM.rows[phase][StreamEvent.CLOSED] in OVER for phase in others - OVER)
 
 
-@pytest.mark.parametrize("state", StreamState)
+@pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("event", StreamEvent)
-def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refused(state, event):
+def test_every_event_in_every_phase_leads_to_the_phase_of_the_table_or_is_refused(phase, event):
     client = Client(filled())
     client.request()
     stream = client.machine.stream(0)
-    stream.state = state
-    if STREAM.is_legal(state, event):
+    stream.at.phase = phase
+    if STREAM.is_legal(phase, event):
         stream._go(event)
-        assert stream.state is STREAM.rows[state][event]
+        assert stream.at.phase is STREAM.rows[phase][event]
     else:
         with pytest.raises(LocalProtocolError, match="vb 0") as caught:
             stream._go(event)
-        assert (caught.value.state, caught.value.event) == (state.value, event.value)
-        assert stream.state is state
+        assert (caught.value.state, caught.value.event) == (phase.value, event.value)
+        assert stream.at.phase is phase
 
 
 def test_the_end_inside_a_snapshot_sends_all_of_it():
@@ -571,7 +573,7 @@ def test_each_checkpoint_comes_in_a_snapshot_of_its_own_that_begins_where_the_ch
 
 
 def test_what_is_too_long_to_be_looked_at_is_announced_whole(monkeypatch):
-    monkeypatch.setattr(producer_stream, "LOOKAHEAD_BYTES", 1)
+    monkeypatch.setattr(next_step, "LOOKAHEAD_BYTES", 1)
     vbucket = ListVBucket()
     for number in (9, 9, 8, 9, 8, 9):
         vbucket.set(b"k%d" % vbucket.high_seqno, collection_id=number)
@@ -593,7 +595,7 @@ def test_a_client_without_collections_gets_markers_that_fit_its_messages():
 def test_a_filtered_stream_ends_at_its_end():
     assert read(filtered(fruit_and_veg(), b'{"collections":["8"]}', end=3).all())[-2:] == [5, ("end", 0)]
     latest = filtered(fruit_and_veg(), b'{"collections":["8"]}', flags=StreamFlag.TO_LATEST)
-    assert latest.machine.stream(0).accepted.end_seqno == 6
+    assert latest.machine.stream(0).terms.accepted.end_seqno == 6
 
 
 def test_everything_has_no_seqno_advanced():
@@ -625,7 +627,7 @@ def test_a_filter_whose_collections_are_gone_ends_the_stream():
 
 
 def test_long_stretches_without_a_message_are_told(monkeypatch):
-    monkeypatch.setattr("dcpstream.dcp.producer.stream.SKIPPED_MESSAGES_MAX", 10)
+    monkeypatch.setattr("dcpstream.dcp.producer.next_step.SKIPPED_MESSAGES_MAX", 10)
     vbucket = ListVBucket()
     for index in range(40):
         vbucket.set(b"k%d" % index, b"x" * 100, collection_id=9)
