@@ -195,6 +195,21 @@ def test_keys_from_disk_have_lost_their_metadata_since_76(options: int) -> None:
     ]
 
 
+@rule("MUT-12")
+def test_from_memory_the_metadata_come_again_also_to_a_filtered_stream() -> None:
+    node = SimulatedNode(release="7.6")
+    node.set_doc(1, "gone")
+    node.vbucket(1).close_checkpoint()
+    peer = node.producer(b"reader", OpenFlag.PRODUCER | OpenFlag.NO_VALUE)
+    (frame,) = of(peer.stream(1, value=b'{"collections":["0"]}'), Opcode.DCP_MUTATION)
+    assert (frame.cas, EXTRAS.unpack(frame.extras)[1]) == (0, 1)
+    node.set_doc(1, "kept", flags=7)
+    node.delete_doc(1, "gone")
+    kept, gone = (frame for frame in peer.take() if frame.opcode != Opcode.DCP_SNAPSHOT_MARKER)
+    assert (kept.opcode, EXTRAS.unpack(kept.extras)[2], kept.cas > 0) == (Opcode.DCP_MUTATION, 7, True)
+    assert (gone.opcode, gone.cas > 0) == (Opcode.DCP_DELETION, True)
+
+
 @rule("MUT-13")
 def test_without_values_but_with_their_datatype() -> None:
     node = SimulatedNode()

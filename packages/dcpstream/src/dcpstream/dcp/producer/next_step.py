@@ -412,7 +412,8 @@ def _filtered(terms: StreamTerms, at: Progress, limit: int) -> Step:
     if last > limit:  # it is in another checkpoint; a range that was not read to its end is announced whole
         last = seqnos[-1] if is_whole else limit
     marker = _marker(terms, at, last, is_disk=False, first=seqnos[0])
-    return Snapshot(marker, position, last, limit, view.hold(last), at.form, _from_memory(terms, at, limit))
+    form = _form(terms, at.form, is_disk=False)
+    return Snapshot(marker, position, last, limit, view.hold(last), form, _from_memory(terms, at, limit))
 
 
 def _marker(
