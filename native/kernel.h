@@ -70,8 +70,13 @@ PyObject *kernel_is_json(PyObject *module, PyObject *value);
 PyObject *kernel_select_rows(PyObject *module, PyObject *arguments);
 PyObject *kernel_cut(PyObject *module, PyObject *arguments);
 PyObject *kernel_mark(PyObject *module, PyObject *arguments);
+PyObject *kernel_writes(PyObject *module, PyObject *arguments);
+PyObject *kernel_reads(PyObject *module, PyObject *arguments);
+PyObject *kernel_answers(PyObject *module, PyObject *arguments);
+PyObject *kernel_results(PyObject *module, PyObject *arguments);
 extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_table_doc[], kernel_runs_doc[], kernel_changes_doc[],
-    kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[], kernel_cut_doc[], kernel_mark_doc[];
+    kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[], kernel_cut_doc[], kernel_mark_doc[],
+    kernel_writes_doc[], kernel_reads_doc[], kernel_answers_doc[], kernel_results_doc[];
 
 /* Order frames by their streams; false without memory (streams.c). `starts` are offsets of whole frames in `bytes`. */
 int order_by_stream(const uint8_t *bytes, int64_t *starts, size_t count);

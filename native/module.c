@@ -5,6 +5,7 @@
  * streams.c   puts the frames of each stream together, for dcpstream.client
  * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
  * changes.c   makes single changes of decoded columns, for dcpstream.client
+ * kv.c        makes requests of many documents, and cuts answers, for dcpstream.client
  * requests.c  answers plain requests, for dcpstream_node
  * blocks.c    selects and copies frames for readers, for dcpstream_node.store and dcpstream.wire
  * json.c      decides whether a text is JSON
@@ -26,13 +27,17 @@ static PyMethodDef methods[] = {
     {"select_rows", kernel_select_rows, METH_VARARGS, kernel_select_rows_doc},
     {"cut", kernel_cut, METH_VARARGS, kernel_cut_doc},
     {"mark", kernel_mark, METH_VARARGS, kernel_mark_doc},
+    {"writes", kernel_writes, METH_VARARGS, kernel_writes_doc},
+    {"reads", kernel_reads, METH_VARARGS, kernel_reads_doc},
+    {"answers", kernel_answers, METH_VARARGS, kernel_answers_doc},
+    {"results", kernel_results, METH_VARARGS, kernel_results_doc},
     {"is_json", kernel_is_json, METH_O, kernel_is_json_doc},
     {NULL, NULL, 0, NULL},
 };
 
 enum {
     /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
-    INTERFACE = 10,
+    INTERFACE = 11,
 };
 
 static int begin(PyObject *module) {

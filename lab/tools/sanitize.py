@@ -24,6 +24,7 @@ FOLDER = ROOT / ".cache" / "sanitize"
 REPORT = FOLDER / "report"
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
 TESTS = (
+    "packages/dcpstream/tests/unit/client/kv/test_bulk.py",
     "packages/dcpstream/tests/unit/client/machine/connection/test_rows.py",
     "packages/dcpstream/tests/unit/client/machine/reader/test_changes.py",
     "packages/dcpstream/tests/unit/arrow/test_changes.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dcpstream.client.kv.connection import Answered
+from dcpstream.client.kv.bulk import Answered
 from dcpstream.errors import ConnectionLost, RemoteProtocolError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Frame, FrameReader, Opcode, Status

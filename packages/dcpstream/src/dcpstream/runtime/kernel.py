@@ -1,8 +1,9 @@
 """The choice between the native kernel and plain Python.
 
-The kernel is one compiled module of the C files in `native`. It decodes received frames for `columnar`, and answers
-plain requests for `node`. An installation has it if a C compiler was there, or if it came as a wheel for its platform.
-Both ways yield the same result; only the speed differs. This module is the one place that chooses.
+The kernel is one compiled module of the C files in `native`. It decodes received frames for `arrow`, answers plain
+requests for the node, and makes requests for the key-value client. An installation has it if a C compiler was there, or
+if it came as a wheel for its platform. Both ways yield the same result; only the speed differs. This module is the one
+place that chooses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import ModuleType
 PURE_VARIABLE = "DCPSTREAM_PURE"
 """The environment variable that turns the kernel off, unless it is empty or "0"."""
 
-INTERFACE = 10
+INTERFACE = 11
 """Version of the kernel's interface that fits these sources; `native/module.c` has the same number."""
 
 _log = logging.getLogger(__name__)

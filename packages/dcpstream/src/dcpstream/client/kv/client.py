@@ -6,13 +6,14 @@ progress instead of one per operation. It builds requests and reads answers many
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from dcpstream.client.kv.connection import Answered, KvConnection
+from dcpstream.client.kv.bulk import Answered, Item, Key, Operation, reads_of, writes_of
+from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.kv.pool import KvPool
-from dcpstream.client.kv.windows import Operation, Windows
+from dcpstream.client.kv.windows import Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.options import access
@@ -20,25 +21,26 @@ from dcpstream.client.settings.passwords import Password
 from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
+from dcpstream.runtime import kernel
 from dcpstream.runtime.tracing import Span
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.layout import decode_message
 from dcpstream.wire.messages.kv import (
-    Delete,
-    Get,
     GetCollectionsManifest,
     GetResponse,
     ObserveSeqno,
     ObserveSeqnoFailoverResponse,
     ObserveSeqnoResponse,
-    Set,
     SetResponse,
     Stat,
 )
 from dcpstream.wire.status import status_error
 
-Key = str | bytes
+_TOKEN, _FLAGS = SetResponse.layout.extras, GetResponse.layout.extras
+
+
+_Result = TypeVar("_Result")
 
 
 class MutationToken(NamedTuple):
@@ -149,9 +151,7 @@ class KvClient:
         """Delete documents, in order; see `mutate_many`."""
         return self._mutate("delete", ((key, None) for key in keys), 0, 0)
 
-    def mutate_many(
-        self, items: Iterable[tuple[Key, bytes | str | None]], *, flags: int = 0, expiry: int = 0
-    ) -> list[MutationToken | None]:
+    def mutate_many(self, items: Iterable[Item], *, flags: int = 0, expiry: int = 0) -> list[MutationToken | None]:
         """Write documents (or delete them: value None), many in flight at once, the changes of a key in order.
 
         Args:
@@ -167,60 +167,18 @@ class KvClient:
         """
         return self._mutate("mutate", items, flags, expiry)
 
-    def _mutate(
-        self, name: str, items: Iterable[tuple[Key, bytes | str | None]], flags: int, expiry: int
-    ) -> list[MutationToken | None]:
+    def _mutate(self, name: str, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
         with self._span(name) as one:
             results = self._mutated(items, flags, expiry)
             set_batch_size(one, len(results))
         return results
 
-    def _mutated(
-        self, items: Iterable[tuple[Key, bytes | str | None]], flags: int, expiry: int
-    ) -> list[MutationToken | None]:
+    def _mutated(self, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
         results: list[MutationToken | None] = []
-        count, prefix = self.map.vbucket_count, self._key_prefix()
-        # The structs of the message table, without the call of `pack`: 0.4 µs instead of 1.1 µs for each request.
-        set_head, delete_head = Set.layout.head.pack, Delete.layout.head.pack
-        request, extras_bytes = Set.layout.magic, Set.layout.extras_bytes
-        write, delete = int(Opcode.SET), int(Opcode.DELETE)
-
-        def operations() -> Iterator[Operation]:
-            for key, value in items:
-                name = key if isinstance(key, bytes) else key.encode()
-                vbid = vbucket_of_key(name, count)
-                wire_key = prefix + name
-                size = len(wire_key)
-                if value is None:
-                    head = delete_head(request, delete, size, 0, 0, vbid, size, 0, 0)
-                    yield Operation(delete, vbid, wire_key, head + wire_key)
-                else:
-                    body = value if isinstance(value, bytes) else value.encode()
-                    head = set_head(
-                        request,
-                        write,
-                        size,
-                        extras_bytes,
-                        0,
-                        vbid,
-                        extras_bytes + size + len(body),
-                        0,
-                        0,
-                        flags,
-                        expiry,
-                    )
-                    yield Operation(write, vbid, wire_key, b"".join((head, wire_key, body)))
-
-        token = SetResponse.layout.extras
+        take = writes_of(items, self.map.vbucket_count, self._key_prefix(), flags, expiry)
         try:
-            for operation, answer in self._windows.run(operations()):
-                if answer.status == Status.SUCCESS:
-                    vbuuid, seqno = token.unpack(answer.extras) if len(answer.extras) == token.size else (0, 0)
-                    results.append(MutationToken(operation.vbid, vbuuid, seqno, answer.cas))
-                elif answer.status == Status.KEY_ENOENT and operation.opcode == Opcode.DELETE:
-                    results.append(None)
-                else:
-                    raise _refused(operation, answer)
+            for operations, answers in self._windows.run(take):
+                results += _results(MutationToken, _token, operations, answers)
         except ConnectionLost as error:
             raise BulkInterrupted(
                 f"{error}; {len(results)} writes were answered before", results, cause=error
@@ -235,26 +193,9 @@ class KvClient:
         return results
 
     def _got(self, keys: Iterable[Key]) -> list[Document | None]:
-        count, prefix = self.map.vbucket_count, self._key_prefix()
         results: list[Document | None] = []
-        head, request, get = Get.layout.head.pack, Get.layout.magic, int(Opcode.GET)
-
-        def operations() -> Iterator[Operation]:
-            for key in keys:
-                name = _bytes(key)
-                vbid, wire_key = vbucket_of_key(name, count), prefix + name
-                size = len(wire_key)
-                yield Operation(Opcode.GET, vbid, wire_key, head(request, get, size, 0, 0, vbid, size, 0, 0) + wire_key)
-
-        extras = GetResponse.layout.extras
-        for operation, answer in self._windows.run(operations()):
-            if answer.status == Status.SUCCESS:
-                flags = extras.unpack(answer.extras)[0] if len(answer.extras) == extras.size else 0
-                results.append(Document(answer.value, flags, answer.cas, answer.datatype))
-            elif answer.status == Status.KEY_ENOENT:
-                results.append(None)
-            else:
-                raise _refused(operation, answer)
+        for operations, answers in self._windows.run(reads_of(keys, self.map.vbucket_count, self._key_prefix())):
+            results += _results(Document, _document, operations, answers)
         return results
 
     def observe_seqno(self, vbid: int, vbuuid: int) -> ObservedSeqno:
@@ -272,7 +213,7 @@ class KvClient:
             for vbid, vbuuid in branches
         )
         results = []
-        for operation, answer in self._windows.run(operations):
+        for operation, answer in self._windows.one_by_one(operations):
             if answer.status != Status.SUCCESS:
                 raise _refused(operation, answer)
             match decode_message(answer.to_frame()):
@@ -344,6 +285,38 @@ class KvClient:
                 answer = connection.ask(GetCollectionsManifest.pack())
                 self._prefix = leb128_encode(manifest_of(answer.value).resolve(self._collection).collection_id)
         return self._prefix
+
+
+def _results(
+    kind: type[_Result],
+    make: Callable[[Operation, Answered], _Result | None],
+    operations: list[Operation],
+    answers: list[Answered],
+) -> list[_Result | None]:
+    """The tokens or documents of answers, by the kernel up to the first that it leaves to `make`."""
+    done: list[_Result | None] = []
+    if kernel.native is not None:
+        done = kernel.native.results(kind, operations, answers)
+    at = len(done)
+    return done + list(map(make, operations[at:], answers[at:]))
+
+
+def _token(operation: Operation, answer: Answered) -> MutationToken | None:
+    if answer.status == Status.SUCCESS:
+        vbuuid, seqno = _TOKEN.unpack(answer.extras) if len(answer.extras) == _TOKEN.size else (0, 0)
+        return MutationToken(operation.vbid, vbuuid, seqno, answer.cas)
+    if answer.status == Status.KEY_ENOENT and operation.opcode == Opcode.DELETE:
+        return None
+    raise _refused(operation, answer)
+
+
+def _document(operation: Operation, answer: Answered) -> Document | None:
+    if answer.status == Status.SUCCESS:
+        flags = _FLAGS.unpack(answer.extras)[0] if len(answer.extras) == _FLAGS.size else 0
+        return Document(answer.value, flags, answer.cas, answer.datatype)
+    if answer.status == Status.KEY_ENOENT:
+        return None
+    raise _refused(operation, answer)
 
 
 def _bytes(key: Key) -> bytes:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import NamedTuple
 
-from dcpstream.client.machine.connection.handshake import Handshake, reason_in
+from dcpstream.client.kv.bulk import Answered, cut_answers, fault_in
+from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.settings.tls import TlsOptions, check_for_alert, closed_at_once
 from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
-from dcpstream.wire import HEADER, HEADER_BYTES, MAX_FRAME_BYTES, Feature, Frame, FrameReader, Magic, Opcode, Status
+from dcpstream.wire import Feature, FrameReader, Opcode, Status
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
@@ -21,39 +21,6 @@ ANSWER_TIMEOUT_S = 30.0
 
 RECEIVE_BYTES = 256 * 1024
 """Bytes asked for in one read."""
-
-_PLAIN, _FLEXIBLE = int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE)  # plain numbers for the loop over answers
-
-
-class Answered(NamedTuple):
-    """The parts of an answer."""
-
-    status: int
-    datatype: int
-    cas: int
-    extras: bytes
-    value: bytes
-    key: bytes = b""
-    opcode: int = 0
-    opaque: int = 0
-
-    @property
-    def reason(self) -> str:
-        """The reason of a refusal in the node's words; empty if there is none."""
-        return reason_in(self.value)
-
-    def to_frame(self) -> Frame:
-        """The answer as a frame."""
-        return Frame(
-            Magic.RESPONSE,
-            self.opcode,
-            self.datatype,
-            self.status,
-            cas=self.cas,
-            extras=self.extras,
-            key=self.key,
-            value=self.value,
-        )
 
 
 class KvConnection:
@@ -172,47 +139,16 @@ class KvConnection:
 
     def answers(self, count: int) -> list[Answered]:
         """The next answers. They come in the order of the requests, unless the connection is unordered."""
-        buffer = self._received
         result: list[Answered] = []
-        at = 0
-        unpack = HEADER.unpack_from
-        for _ in range(count):
-            while len(buffer) - at < HEADER_BYTES:
-                del buffer[:at]
-                at = 0
-                buffer += self._receive()
-            magic, opcode, key_length, extras_length, datatype, status, body, opaque, cas = unpack(buffer, at)
-            framing = 0
-            if magic == _FLEXIBLE:
-                framing, key_length = key_length >> 8, key_length & 0xFF
-            elif magic != _PLAIN:
-                raise RemoteProtocolError(f"{self.address} sent a frame with magic 0x{magic:02x} as an answer")
-            if body > MAX_FRAME_BYTES or framing + extras_length + key_length > body:
-                raise RemoteProtocolError(f"{self.address} sent an answer with a body of {body} bytes that cannot be")
-            end = at + HEADER_BYTES + body
-            while len(buffer) < end:
-                del buffer[:at]
-                end -= at
-                at = 0
-                buffer += self._receive()
-            extras_at = at + HEADER_BYTES + framing
-            key_at = extras_at + extras_length
-            value_at = key_at + key_length
-            result.append(
-                Answered(
-                    status,
-                    datatype,
-                    cas,
-                    bytes(buffer[extras_at:key_at]),
-                    bytes(buffer[value_at:end]) if value_at < end else b"",
-                    bytes(buffer[key_at:value_at]) if key_length else b"",
-                    opcode,
-                    opaque,
-                )
-            )
-            at = end
-        del buffer[:at]
-        return result
+        while True:
+            found, used = cut_answers(self._received, count - len(result))
+            del self._received[:used]
+            result += found
+            if len(result) == count:
+                return result
+            if fault := fault_in(self._received):
+                raise RemoteProtocolError(f"{self.address} sent {fault}")
+            self._received += self._receive()
 
     def pause(self, seconds: float) -> None:
         """Wait on the socket while nothing is expected."""

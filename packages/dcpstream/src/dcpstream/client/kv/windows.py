@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, cast
 
-from dcpstream.client.kv.connection import Answered, KvConnection
+from dcpstream.client.kv.bulk import Answered, Operation, Take, taken_from
+from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.kv.pool import KvPool
 from dcpstream.client.machine.nodes.retry import FINAL_ERRORS
 from dcpstream.errors import ConnectionLost, RemoteProtocolError
@@ -60,20 +61,13 @@ LATER = frozenset(
 repetition brings about what the request asks for; and too few copies for durability are a failover that goes on."""
 
 
-class Operation(NamedTuple):
-    """A request: its opcode, its vbucket, its key with the collection's prefix, all its bytes, and the caller's tag."""
-
-    opcode: int
-    vbid: int
-    key: bytes
-    request: bytes
-    tag: int = 0
+_STATUS = itemgetter(Answered._fields.index("status"))
 
 
 class _Sent(NamedTuple):
     """Operations in flight, and by connection the indexes of those that it carries."""
 
-    operations: Sequence[Operation]
+    operations: list[Operation]
     carried: list[tuple[KvConnection, list[int]]]
 
 
@@ -109,10 +103,13 @@ class Windows:
         self.repeated = 0
         """Requests that were sent again."""
 
-    def run(self, operations: Iterator[Operation]) -> Iterator[tuple[Operation, Answered]]:
-        """Each operation with its answer, in order.
+    def run(self, take: Take) -> Iterator[tuple[list[Operation], list[Answered]]]:
+        """The operations with their answers, in order, one or two windows at a time.
 
         An operation that is refused with "later" until the limit is given out with that answer.
+
+        Args:
+            take: gives the next operations.
 
         Raises:
             ConnectionLost: no connection for so long, or one was lost and this object does not reconnect.
@@ -121,7 +118,7 @@ class Windows:
         is_clean = False
         try:
             while True:
-                window = self._window(operations)
+                window = take(self._window_ops, self._window_bytes)
                 if window:
                     waiting.append(self._send(window))
                 if not waiting:
@@ -129,45 +126,42 @@ class Windows:
                 if len(waiting) == 1 and window:
                     continue
                 done = waiting.pop(0)
-                settled, answers = list(done.operations), self._read(done)
-                if any(answer is None or answer.status in LATER for answer in answers):
+                operations, answers = done.operations, self._read(done)
+                if _is_unsettled(answers):
                     # Nothing else may be in flight while operations are repeated.
                     for rest in waiting:
-                        settled += rest.operations
+                        operations += rest.operations
                         answers += self._read(rest)
                     waiting.clear()
-                    self._settle(settled, answers)
-                for operation, answer in zip(settled, answers, strict=True):
-                    assert answer is not None, "settled"
-                    yield operation, answer
+                    self._settle(operations, answers)
+                yield operations, cast("list[Answered]", answers)
             is_clean = True
         finally:
             if not is_clean:
                 # Answers that will not be read may be in flight.
                 self._pool.close()
 
-    def _window(self, operations: Iterator[Operation]) -> list[Operation]:
-        result: list[Operation] = []
-        size, most = 0, self._window_bytes
-        for operation in islice(operations, self._window_ops):
-            result.append(operation)
-            size += len(operation.request)
-            if size >= most:
-                break
-        return result
+    def one_by_one(self, operations: Iterator[Operation]) -> Iterator[tuple[Operation, Answered]]:
+        """Each operation with its answer, as `run` gives them."""
+        for done, answers in self.run(taken_from(operations)):
+            yield from zip(done, answers, strict=True)
 
-    def _send(self, window: Sequence[Operation]) -> _Sent:
+    def _send(self, window: list[Operation]) -> _Sent:
         by_connection: dict[KvConnection, list[int]] = {}
+        by_vbucket: dict[int, list[int]] = {}
         for index, operation in enumerate(window):
-            try:
-                connection = self._pool.of(operation.vbid)
-            except FINAL_ERRORS:
-                raise
-            except ConnectionLost as error:
-                self._lose(error)
-                # Without a connection now; the others of its node need not try, too.
-                break
-            by_connection.setdefault(connection, []).append(index)
+            indexes = by_vbucket.get(operation.vbid)
+            if indexes is None:
+                try:
+                    connection = self._pool.of(operation.vbid)
+                except FINAL_ERRORS:
+                    raise
+                except ConnectionLost as error:
+                    self._lose(error)
+                    # Without a connection now; the others of its node need not try, too.
+                    break
+                indexes = by_vbucket[operation.vbid] = by_connection.setdefault(connection, [])
+            indexes.append(index)
         for connection, indexes in by_connection.items():
             try:
                 if connection.is_unordered:
@@ -181,7 +175,8 @@ class Windows:
 
     def _read(self, sent: _Sent) -> list[Answered | None]:
         """The answers; None where the connection was lost."""
-        answers: list[Answered | None] = [None] * len(sent.operations)
+        operations = sent.operations
+        answers: list[Answered | None] = [None] * len(operations)
         for connection, indexes in sent.carried:
             try:
                 found = connection.answers(len(indexes))
@@ -192,11 +187,11 @@ class Windows:
                 self._lose(error)
                 continue
             if connection.is_unordered:
-                _by_opaque(connection, found, sent.operations, answers)
+                _by_opaque(connection, found, operations, answers)
                 continue
             for index, answer in zip(indexes, found, strict=True):
-                if answer.opcode != sent.operations[index].opcode:
-                    connection.check(answer, sent.operations[index].opcode)
+                if answer.opcode != operations[index].opcode:
+                    connection.check(answer, operations[index].opcode)
                 answers[index] = answer
         return answers
 
@@ -243,6 +238,14 @@ class Windows:
         if not self._is_reconnecting:
             raise error
         self._lost = error
+
+
+def _is_unsettled(answers: Sequence[Answered | None]) -> bool:
+    """Whether an operation is unanswered, or refused with "later"."""
+    try:
+        return not LATER.isdisjoint(map(_STATUS, cast("Sequence[Answered]", answers)))
+    except TypeError:  # None has no parts
+        return True
 
 
 def _by_opaque(

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from dcpstream.client.kv.connection import Answered
+from dcpstream.client.kv.bulk import Answered, Operation
 from dcpstream.client.kv.pool import KvPool
-from dcpstream.client.kv.windows import LATER, WINDOW_BYTES, WINDOW_OPS, Operation, Windows
+from dcpstream.client.kv.windows import LATER, WINDOW_BYTES, WINDOW_OPS, Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.machine.nodes.retry import FINAL_ERRORS
 from dcpstream.client.settings.options import Access
@@ -194,7 +194,7 @@ class DocumentWriter:
         while indexes:
             conflicts: list[int] = []
             misplaced: list[int] = []
-            for operation, answer in self._windows.run(self._operations(writes, indexes, outcomes)):
+            for operation, answer in self._windows.one_by_one(self._operations(writes, indexes, outcomes)):
                 if answer.status == Status.SUCCESS:
                     continue
                 write = writes[operation.tag]
@@ -270,7 +270,7 @@ class DocumentWriter:
                 yield Operation(Opcode.GET, vbid, key, Get.pack(key=key, vbid=vbid), index)
 
         extras = GetResponse.layout.extras
-        for operation, answer in self._windows.run(reads()):
+        for operation, answer in self._windows.one_by_one(reads()):
             write = writes[operation.tag]
             is_there = answer.status == Status.SUCCESS
             if not is_there and answer.status not in REFUSALS:

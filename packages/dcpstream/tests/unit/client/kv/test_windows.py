@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from dcpstream.client.kv.windows import Operation, Windows
+from dcpstream.client.kv.bulk import Operation
+from dcpstream.client.kv.windows import Windows
 from dcpstream.errors import ConnectionLost
 from dcpstream.wire import Opcode, Status, encode_request
 from tests.kit.faulty_bucket import VBUCKETS, FaultyBucket
@@ -42,7 +43,7 @@ def test_faults_lose_nothing_and_keep_the_order_of_a_key(seed: int, is_unordered
     bucket.refusals = dict.fromkeys(LATER, 0.03)
     pairs = [(f"key {bucket.random.randrange(12)}", str(number)) for number in range(300)]
     under_way = windows(bucket, is_reconnecting=True)
-    answered = list(under_way.run(writes(pairs)))
+    answered = list(under_way.one_by_one(writes(pairs)))
     assert [operation.tag for operation, _ in answered] == list(range(len(pairs)))
     assert {answer.status for _, answer in answered} == {Status.SUCCESS}
     assert values(bucket) == dict(pairs), "the last write of a key wins"
@@ -62,7 +63,7 @@ def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
             return found
 
     bucket.refusals = Once()
-    list(windows(bucket).run(writes([("a", "old"), ("a", "new"), ("b", "1")])))
+    list(windows(bucket).one_by_one(writes([("a", "old"), ("a", "new"), ("b", "1")])))
     assert values(bucket) == {"a": "new", "b": "1"}
     assert [key for _, key in bucket.log] == [b"a", b"b", b"a", b"a"], "b is not repeated"
 
@@ -70,14 +71,14 @@ def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
 def test_a_lost_connection_is_raised_without_reconnecting() -> None:
     bucket = FaultyBucket(1, cuts=0.05)
     with pytest.raises(ConnectionLost, match="cut"):
-        list(windows(bucket).run(writes([(str(n), "") for n in range(300)])))
+        list(windows(bucket).one_by_one(writes([(str(n), "") for n in range(300)])))
 
 
 def test_a_refusal_that_does_not_pass_is_given_out_after_the_limit() -> None:
     bucket = FaultyBucket()
     bucket.refusals = {Status.TMPFAIL: 1.0}
     clock = _Clock()
-    answered = list(windows(bucket, retry_timeout_s=10.0, clock=clock).run(writes([("a", "1")])))
+    answered = list(windows(bucket, retry_timeout_s=10.0, clock=clock).one_by_one(writes([("a", "1")])))
     assert [answer.status for _, answer in answered] == [Status.TMPFAIL]
     assert clock.now >= 10.0
 
@@ -86,7 +87,9 @@ def test_a_node_that_stays_away_is_an_error_after_the_limit() -> None:
     bucket = FaultyBucket()
     bucket.is_away = True
     with pytest.raises(ConnectionLost, match="nobody listens"):
-        list(windows(bucket, is_reconnecting=True, retry_timeout_s=10.0, clock=_Clock()).run(writes([("a", "1")])))
+        list(
+            windows(bucket, is_reconnecting=True, retry_timeout_s=10.0, clock=_Clock()).one_by_one(writes([("a", "1")]))
+        )
 
 
 def test_at_most_two_windows_are_in_flight() -> None:
@@ -99,7 +102,7 @@ def test_at_most_two_windows_are_in_flight() -> None:
             taken += 1
             yield operation
 
-    for given, _ in enumerate(windows(bucket).run(counted()), 1):
+    for given, _ in enumerate(windows(bucket).one_by_one(counted()), 1):
         assert taken - given < 2 * 7
 
 
