@@ -1,4 +1,4 @@
-"""Our node against the recordings of a real Couchbase KV engine 7.2, frame by frame.
+"""Our node against the recordings of real Couchbase KV engines 7.2 and 8.0.1, frame by frame.
 
 The driver and the comparison in lab/scenarios are programs of their own; each scenario gets a fresh node. A scenario
 waits nine tenths of its time until nothing more comes, so several play at the same time.
@@ -32,7 +32,27 @@ SLOW = [
 ]
 QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 # Steps in which our node answers otherwise; docs/reference/differences.md names each of these scenarios and says why.
-KNOWN_DIFFERENCES = {"s34": 1, "s41": 2, "s44": 7, "s51": 6, "s54": 1, "s55": 3}
+KNOWN_DIFFERENCES = {
+    "7.2": {"s34": 1, "s41": 2, "s44": 7, "s51": 6, "s54": 1, "s55": 3},
+    "8.0": {
+        "s22": 5,
+        "s29": 2,
+        "s32": 8,
+        "s41": 2,
+        "s44": 7,
+        "s46": 1,
+        "s54": 1,
+        "s55": 6,
+        "s63": 74,
+        "s65": 317,
+        "s67": 146,
+        "s69": 110,
+        "s71": 28,
+        "s79": 40,
+    },
+}
+OF_72 = [pytest.param("7.2", name, marks=[pytest.mark.slow] if name in SLOW else []) for name in (*QUICK, *SLOW)]
+OF_80 = [pytest.param("8.0", name[:3], marks=pytest.mark.slow) for name in recorded.scenario_names("8.0")]
 DIFFERENCES_PAGE = ROOT / "docs" / "reference" / "differences.md"
 TIMEOUT_S = patient(240)
 """The longest recording took 100 seconds; a slow disk doubles the time of `s55` with its 46 vbuckets and streams."""
@@ -46,40 +66,41 @@ Play = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
 """The output of the driver and of the comparison."""
 
 
-def play(prefix: str, directory: Path) -> Play:
+def play(release: str, prefix: str, directory: Path) -> Play:
     recordings = directory / "recordings"
     with dcpstream_node.Node(
-        vbuckets=1024, path=directory / "node", username="@admin", password="password", users=USERS
+        vbuckets=1024, path=directory / "node", username="@admin", password="password", users=USERS, release=release
     ) as node:
-        if not recorded.had_map(prefix):
+        if not recorded.had_map(prefix, release):
             node.inject("no_map")
-        ran = run("run.py", "--port", str(node.port), "--out", str(recordings), "--timeout", str(TIMEOUT_S), prefix)
-    expected = str(recorded.RECORDED / "server")
+        options = ("--out", str(recordings), "--timeout", str(TIMEOUT_S), "--release", release)
+        ran = run("run.py", "--port", str(node.port), *options, prefix)
+    expected = str(recorded.folder_of(release))
     return ran, run("compare.py", expected, str(recordings), "--scenario", prefix, "--json")
 
 
 @pytest.fixture(scope="module")
 def plays(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Play]]]:
+) -> Iterator[dict[tuple[str, str], Future[Play]]]:
     """Every scenario of this run."""
     wanted = [
-        str(item.callspec.params["prefix"])
+        (str(item.callspec.params["release"]), str(item.callspec.params["prefix"]))
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.function is test_scenario
     ]
     pool = ThreadPoolExecutor(AT_A_TIME)
-    yield {prefix: pool.submit(play, prefix, tmp_path_factory.mktemp(prefix)) for prefix in wanted}
+    yield {each: pool.submit(play, *each, tmp_path_factory.mktemp(each[1])) for each in wanted}
     pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.interop
 @pytest.mark.xdist_group("scenarios")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("prefix", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_scenario(prefix: str, plays: dict[str, Future[Play]], tmp_path: Path) -> None:
-    known = KNOWN_DIFFERENCES.get(prefix, 0)
-    different = differences(plays[prefix].result())
+@pytest.mark.parametrize(("release", "prefix"), [*OF_72, *OF_80])
+def test_scenario(release: str, prefix: str, plays: dict[tuple[str, str], Future[Play]], tmp_path: Path) -> None:
+    known = KNOWN_DIFFERENCES[release].get(prefix, 0)
+    different = differences(plays[release, prefix].result())
     for attempt in range(ATTEMPTS_ALONE):
         if len(different) <= known:
             break
@@ -87,7 +108,7 @@ def test_scenario(prefix: str, plays: dict[str, Future[Play]], tmp_path: Path) -
         # a busy machine was late with is in time in another play; what the node does otherwise comes every time.
         directory = tmp_path / str(attempt)
         directory.mkdir()
-        different = differences(play(prefix, directory))
+        different = differences(play(release, prefix, directory))
     assert len(different) <= known, json.dumps(different, indent=1)[:4000]
 
 
@@ -100,7 +121,7 @@ def differences(played: Play) -> list[dict[str, Any]]:
     return [difference for difference in verdict["differences"] if not difference["allowed"]]
 
 
-@pytest.mark.parametrize("prefix", sorted(KNOWN_DIFFERENCES))
+@pytest.mark.parametrize("prefix", sorted(set().union(*KNOWN_DIFFERENCES.values())))
 def test_every_known_difference_is_explained(prefix: str) -> None:
     assert f"`{prefix}`" in DIFFERENCES_PAGE.read_text(encoding="utf-8")
 
