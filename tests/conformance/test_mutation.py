@@ -15,7 +15,7 @@ from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
-from tests.kit.streams import REPLICA, new_checkpoint, of
+from tests.kit.streams import REPLICA, of
 
 EXTRAS = struct.Struct(">QQIIIHB")
 XATTRS = {"_sync": b'{"rev":"1"}', "mine": b"2"}
@@ -183,7 +183,7 @@ def test_keys_from_disk_have_lost_their_metadata_since_76(options: int) -> None:
         node.set_doc(1, "kept", b"1", flags=7, expiration=1_800_000_000)
         from_memory = of_two_documents(node, OpenFlag.NO_VALUE | options)
         assert [row[0] for row in from_memory] == [Opcode.DCP_DELETION, Opcode.DCP_MUTATION]
-        new_checkpoint(node)
+        node.vbucket(1).close_checkpoint()
         for more in (OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS):
             rows = of_two_documents(node, more | options)
             assert [(*row[:4], row[5]) for row in rows] == [(*row[:4], row[5]) for row in from_memory]

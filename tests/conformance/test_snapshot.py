@@ -86,7 +86,7 @@ def test_version_2_2_tells_the_purge_seqno_of_the_disk() -> None:
     frames = peer.stream(1)
     (marker,) = markers(frames)
     assert (marker.extras, len(marker.value)) == (b"\2", 52)
-    assert struct.unpack(">QQIQQQQ", marker.value) == (0, 11, DISK, 11, 0, 10, 0)
+    assert struct.unpack(">QQIQQQQ", marker.value) == (0, 11, DISK, 0, 0, 10, 0)
     found = message(marker)
     assert isinstance(found, SnapshotMarkerV22)
     assert (found.purge_seqno, found.high_prepared_seqno) == (10, 0)
