@@ -10,7 +10,7 @@ from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
-from dcpstream.client.machine.reader.vbucket import CatchUp, Event, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import TRANSITIONS, CatchUp, Event, Vbucket
 from dcpstream.model import CollectionName, NodeAddress, Op, StreamOffset
 from dcpstream.runtime import Random
 
@@ -135,7 +135,8 @@ class OpenQueue:
     def _least_manifest_uid(self) -> int:
         """The newest version of the manifest that a position knows; one that is being probed counts until then."""
         return max(
-            (one.offset.least_manifest_uid for one in self._vbuckets.values() if one.state is not State.DONE), default=0
+            (one.offset.least_manifest_uid for one in self._vbuckets.values() if one.state not in TRANSITIONS.final),
+            default=0,
         )
 
     def _wait_for_names(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:

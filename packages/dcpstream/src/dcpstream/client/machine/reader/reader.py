@@ -3,11 +3,12 @@
 Sans-IO, over `Nodes`. The user takes rows and events by `next_event()`; the shell only moves bytes and waits.
 
 Theory of operation: each vbucket is *waiting* (for a time, a node, or a map), *opening* (a stream was requested),
-*open*, *settling* (its last rows are held back), or *done*; `vbucket.TRANSITIONS` is the table. Any failure of a stream
-brings the vbucket back to waiting, with the position that it reached; only the reasons of the resume rule end it: its
-end was reached, or the node said so. A refused position goes back along the recorded ones (`resume.step_back`). Whether
-the user then gets an event or an error depends on the policy, and on whether rows of the vbucket were given out. A
-range that `keeps_start` goes back only to learn which branch is served: if it is another one, the range ends.
+*open*, *settling* (its last rows are held back), *done*, or *void* (it ended without rows); `vbucket.TRANSITIONS` is
+the table. Any failure of a stream brings the vbucket back to waiting, with the position that it reached; only the
+reasons of the resume rule end it: its end was reached, or the node said so. A refused position goes back along the
+recorded ones (`resume.step_back`). Whether the user then gets an event or an error depends on the policy, and on
+whether rows of the vbucket were given out. A range that `keeps_start` goes back only to learn which branch is served:
+if it is another one, the range ends.
 
 A node that breaks the protocol on a stream costs the reader that stream, not the connection: the vbucket is read again
 from the position before the fault. STREAM_END with OK says that everything was sent. It ends a range at the wanted end,
@@ -61,7 +62,7 @@ from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue,
 from dcpstream.client.machine.reader.read_rules import ReadRules
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
-from dcpstream.client.machine.reader.vbucket import NOT_OPEN, CatchUp, Event, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import NOT_OPEN, TRANSITIONS, CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import RollbackPolicy, branch_message
 from dcpstream.client.machine.values import (
@@ -359,7 +360,7 @@ class StreamReader(Generic[R]):
         return None
 
     def _idle_error(self) -> DcpstreamError:
-        left = [vbucket for vbucket in self._vbuckets.values() if vbucket.state is not State.DONE]
+        left = [vbucket for vbucket in self._vbuckets.values() if vbucket.state not in TRANSITIONS.final]
         waits = ", ".join(
             f"vbucket {one.range.vbid} at {one.position.seqno} of {one.range.end_seqno} ({one.state.value})"
             for one in left[:5]
@@ -392,9 +393,7 @@ class StreamReader(Generic[R]):
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
-        left = {
-            vbid for vbid in event.offsets if self._vbuckets[vbid].is_void or self._vbuckets[vbid].state in NOT_OPEN
-        }
+        left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in NOT_OPEN}
         if left:
             event = event.without(left)
         if self._is_progress(event):
@@ -516,11 +515,13 @@ class StreamReader(Generic[R]):
         assert not vbucket.has_rows
         connection.session.close_stream(stream)
         start = vbucket.range.start
-        vbucket.is_void, vbucket.rolled_back_from = True, None
+        vbucket.rolled_back_from = None
         vbucket.offset = vbucket.released = start
         vbucket.stream = vbucket.connection = None
+        if self._gate is not None:
+            self._gate.drop(vbucket.range.vbid)  # rows of the lost branch
         self._output.put(RollbackEvent(vbucket.range.vbid, start.seqno, start.seqno, start.vbuuid, newest, start))
-        self._end(vbucket, Event.REACHED, now)
+        self._set_done(vbucket, Event.GIVEN_UP, now)
 
     @staticmethod
     def _is_limited(vbucket: Vbucket) -> bool:

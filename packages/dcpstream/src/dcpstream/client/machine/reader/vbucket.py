@@ -27,10 +27,12 @@ class State(Enum):
     SETTLING = "settling"
     """The end was reached, but rows are held back until all copies have them (see `stability`)."""
     DONE = "done"
+    VOID = "void"
+    """The planned branch is lost, and the range ended without rows (`VbucketRange.keeps_start`)."""
 
 
-NOT_OPEN = frozenset((State.WAITING, State.OPENING))
-"""States in which rows that arrive are those of an earlier stream."""
+NOT_OPEN = frozenset((State.WAITING, State.OPENING, State.VOID))
+"""States in which rows that arrive do not count: they are those of an earlier stream."""
 
 
 class Event(Enum):
@@ -49,6 +51,7 @@ class Event(Enum):
     REACHED_HELD = "end reached, rows may be held"
     REACHED = "end reached"
     SETTLED = "held rows were given out"
+    GIVEN_UP = "planned branch is lost"
 
 
 TRANSITIONS = Transitions(
@@ -74,12 +77,14 @@ TRANSITIONS = Transitions(
             Event.CAUGHT_UP: State.WAITING,
             Event.REACHED_HELD: State.SETTLING,
             Event.REACHED: State.DONE,
+            Event.GIVEN_UP: State.VOID,
         },
         State.SETTLING: {
             Event.LEFT: State.WAITING,
             Event.SETTLED: State.DONE,
         },
         State.DONE: {},
+        State.VOID: {},
     },
     peer_events=(Event.ACCEPTED, Event.REFUSED),
 )
@@ -129,7 +134,6 @@ class Vbucket:
         probes_purge: whether the next request ignores purged deletions, to learn why the last one was refused.
         catch_up: the part to read before the vbucket is read on.
         emptied: a selection of which the node said that nothing is left in the vbucket.
-        is_void: whether the planned branch is lost and the range ended without rows (`VbucketRange.keeps_start`).
         is_at_end: whether its range is empty: only events of the manifest are reported, and new collections read.
     """
 
@@ -156,7 +160,6 @@ class Vbucket:
     catch_up: CatchUp | None = None
     emptied: Wanted | None = None
     is_at_end: bool = False
-    is_void: bool = False
     connection: NodeConnection | None = None
     stream: Stream | None = None
 

@@ -372,6 +372,7 @@ def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: 
     world = World([VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)], answer)
     world.run()
     assert world.out == [RollbackEvent(0, 5, 5, 0xA, 0xB, at(5))]
+    assert world.reader._vbuckets[0].state is State.VOID
     assert world.reader.is_done
 
 
