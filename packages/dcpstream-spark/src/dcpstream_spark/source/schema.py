@@ -29,7 +29,6 @@ from dcpstream_spark.typed_columns.fitting import ERROR_COLUMNS, VARIANT, Docume
 from dcpstream_spark.typed_columns.kinds import arrow_type, spark_type
 
 _DOCUMENT_OP = Op.MUTATION.value
-_DELETION_OPS = (Op.DELETION.value, Op.EXPIRATION.value)
 
 Kind = Literal["meta", "field", "corrupt"]
 
@@ -108,7 +107,9 @@ class Layout:
             columns = [_checked(rows.column(one.source), one.field) for one in self._outputs]
             return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
         values, is_document = rows.column("value"), pc.equal(rows.column("op"), _DOCUMENT_OP)
-        documents = values if is_document.true_count == len(is_document) else _where(is_document, values)
+        documents = values
+        if is_document.true_count < len(is_document):
+            documents = pc.if_else(is_document, values, pa.scalar(None, values.type))
         is_unfit: npt.NDArray[np.bool_] = np.zeros(len(values), np.bool_)
         made: dict[str, pa.Array] = {}
         if self._fields or not self._has_variant:
@@ -190,11 +191,6 @@ def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type != field.type:
         raise TypeError(f"column {field.name} is {column.type}, declared was {field.type}")
     return column
-
-
-def _where(condition: pa.BooleanArray, values: pa.Array) -> pa.Array:
-    """The values where the condition is true, else null."""
-    return pc.if_else(condition, values, pa.scalar(None, values.type))
 
 
 def field_columns(fields: Iterable[t.StructField], options: SourceOptions) -> t.StructType:
