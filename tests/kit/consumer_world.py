@@ -463,7 +463,7 @@ def run(seed: int, kind: Kind, *, keeps_newest: bool = False, reads_stable: bool
 def _only_after_the_last_piece(event: RowsReceived, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
     pieces = list(_pieces(event, size))
     for index, (first, stop, _) in enumerate(pieces):
-        yield first, stop, event.offsets if index == len(pieces) - 1 else {}
+        yield first, stop, dict(event.offsets) if index == len(pieces) - 1 else {}
 
 
 def _without_bounds(run: Run, seqno: int | None = None) -> StreamOffset:

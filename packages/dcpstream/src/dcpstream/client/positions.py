@@ -108,6 +108,8 @@ class Positions:
 
     def save(self, done: Mapping[int, StreamOffset]) -> None:
         """The user has processed everything up to these positions."""
+        if self._store is None:
+            return
         records = {}
         for vbid, offset in done.items():
             earlier = tuple(old for old in self._earlier.get(vbid, ()) if old.seqno < offset.seqno)

@@ -196,14 +196,14 @@ class ReceivedSnapshots:
         Inside an out-of-order snapshot every seqno may come.
         """
         limits, seqno = self._limits, self.seqno
-        if limits is not None and seqno < first and limits[0] <= first and last <= limits[1]:
-            return None
         if self.unordered_high is not None:
             return None
         if first <= seqno:
             return not_above(seqno, first)
         if limits is None:
             return Violation(SnapshotFault.NO_MARKER, f"seqno {first} without a snapshot marker before it")
+        if limits[0] <= first and last <= limits[1]:
+            return None
         outside = first if first < limits[0] else last
         text = f"seqno {outside} after {seqno} is outside its snapshot {limits[0]}..{limits[1]}"
         return Violation(SnapshotFault.OUTSIDE, text)
@@ -223,8 +223,10 @@ class ReceivedSnapshots:
 
         Inside an out-of-order snapshot only the highest of their seqnos counts, which is `last`.
         """
-        violation = self.item_violation(first, last)
-        if violation is not None:
+        limits = self._limits
+        # Nearly all of them fit a marker; inside an out-of-order snapshot there is none.
+        fits = limits is not None and self.seqno < first and limits[0] <= first and last <= limits[1]
+        if not fits and (violation := self.item_violation(first, last)) is not None:
             return violation
         if self.unordered_high is None:
             self.move(last)

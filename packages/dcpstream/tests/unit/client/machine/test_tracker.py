@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from dcpstream.client.machine.tracker import PositionTracker
+from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from tests.kit.client_machines import at
@@ -137,3 +139,14 @@ def test_the_newest_manifest_is_part_of_the_position() -> None:
     tracker.manifest(7)
     tracker.manifest(3)
     assert tracker.offset.manifest_uid == 7
+
+
+def test_positions_after_runs_are_those_of_the_last_run_of_each_vbucket() -> None:
+    held, runs = at(5), [Run(1, 0, 2, 9, 20, 10, 30, 4), Run(2, 2, 2, 9, 7, 7, 7, 0), Run(1, 2, 3, 9, 25, 10, 30, 4)]
+    offsets = Offsets([*runs, Run.standing(3, held)])
+    expected = {1: StreamOffset(9, 25, 10, 30, 4), 2: StreamOffset(9, 7, 7, 7), 3: held}
+    assert offsets == expected
+    assert expected == pickle.loads(pickle.dumps(offsets))
+    assert {**offsets} == expected
+    assert repr(offsets) == repr(expected)
+    assert 4 not in offsets

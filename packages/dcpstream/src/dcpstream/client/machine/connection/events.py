@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dcpstream.client.machine.connection.rows import Rows, Slice
-from dcpstream.client.machine.tracker import PositionTracker, Run
+from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
 from dcpstream.client.machine.values import CollectionEvents, ManifestEvent
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
@@ -138,28 +138,34 @@ class RowsReceived:
         flow_bytes: the argument of `consumed` once the user has consumed them.
         keep: the slices of rows that count, ascending.
         offsets: vbucket → position after these rows, for every stream that moved.
+        has_events: whether there are events of scopes or collections.
     """
 
     rows: Rows
     runs: Sequence[Run]
     flow_bytes: int
     keep: Sequence[Slice] = field(init=False)
-    offsets: dict[int, StreamOffset] = field(init=False)
+    offsets: Offsets = field(init=False)
+    has_events: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Derive `keep` and `offsets`."""
+        """Derive the other attributes."""
         keep: list[Slice] = []
-        last: dict[int, Run] = {}
-        for run in self.runs:
-            last[run.vbid] = run
-            if run.first == run.stop:
+        begin = end = 0
+        for _, first, stop, *_, event in self.runs:
+            if first == stop:
+                if event is not None:
+                    object.__setattr__(self, "has_events", True)
                 continue
-            if keep and keep[-1][1] == run.first:
-                keep[-1] = (keep[-1][0], run.stop)
-            else:
-                keep.append((run.first, run.stop))
+            if first != end:
+                if begin < end:
+                    keep.append((begin, end))
+                begin = first
+            end = stop
+        if begin < end:
+            keep.append((begin, end))
         object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "offsets", {vbid: run.offset() for vbid, run in last.items()})
+        object.__setattr__(self, "offsets", Offsets(self.runs))
 
     def without(self, vbids: Container[int]) -> RowsReceived:
         """The same rows without those of some vbuckets."""
@@ -171,7 +177,7 @@ class RowsReceived:
         Vbuckets do not depend on each other. The rows of all of them before their first events form one part, and so
         on, so that a receive has few parts.
         """
-        if not any(run.event is not None for run in self.runs):
+        if not self.has_events:
             yield self
             return
         rows: list[list[Run]] = [[]]

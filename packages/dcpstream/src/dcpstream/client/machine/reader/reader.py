@@ -65,6 +65,7 @@ from dcpstream.client.machine.reader.stability import StableGate
 from dcpstream.client.machine.reader.vbucket import NOT_OPEN, TRANSITIONS, CatchUp, Event, State, Vbucket
 from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
 from dcpstream.client.machine.rollback_policy import RollbackPolicy, branch_message
+from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import (
     UNKNOWN_BRANCH,
     CollectionEvents,
@@ -171,7 +172,7 @@ class StreamReader(Generic[R]):
             self._vbuckets[part.vbid] = self._begin(part, now)
 
     def _begin(self, part: VbucketRange, now: float) -> Vbucket:
-        vbucket = Vbucket(part, part.start, part.earlier, part.start, stuck_since=now)
+        vbucket = Vbucket(part, part.start, part.earlier, Run.standing(part.vbid, part.start), stuck_since=now)
         vbucket.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
         if vbucket.branch:
             # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
@@ -413,7 +414,7 @@ class StreamReader(Generic[R]):
     def _is_progress(self, event: RowsReceived) -> bool:
         """Whether it brings a row or moves a position: the begin of a snapshot alone does neither."""
         return bool(event.keep) or any(
-            offset.seqno > self._vbuckets[vbid].released.seqno for vbid, offset in event.offsets.items()
+            offset.seqno > self._vbuckets[vbid].released.offset().seqno for vbid, offset in event.offsets.items()
         )
 
     def _release(self, received: Received, now: float) -> None:
@@ -421,13 +422,13 @@ class StreamReader(Generic[R]):
         event = received.event
         if self._is_progress(event):
             self._last_progress = now
-        for vbid, offset in event.offsets.items():
-            self._vbuckets[vbid].released = offset
         for run in event.runs:
             vbucket = self._vbuckets[run.vbid]
+            vbucket.released = run
             vbucket.has_rows = vbucket.has_rows or run.first < run.stop or run.event is not None
-            vbucket.given_seqno = max(vbucket.given_seqno, run.unordered_high)
-            vbucket.unordered_seqno = run.unordered_high
+            if run.unordered_high or vbucket.unordered_seqno:
+                vbucket.given_seqno = max(vbucket.given_seqno, run.unordered_high)
+                vbucket.unordered_seqno = run.unordered_high
         self._output.put(received)
 
     def _release_stable(self, now: float) -> None:
@@ -455,7 +456,7 @@ class StreamReader(Generic[R]):
             vbucket.catch_up.is_allowed = False
         if self._gate is not None:
             self._gate.drop(vbucket.range.vbid)
-            vbucket.offset = vbucket.released
+            vbucket.offset = vbucket.released.offset()
         else:
             vbucket.offset = vbucket.position
 
@@ -516,7 +517,8 @@ class StreamReader(Generic[R]):
         connection.session.close_stream(stream)
         start = vbucket.range.start
         vbucket.rolled_back_from = None
-        vbucket.offset = vbucket.released = start
+        vbucket.offset = start
+        vbucket.release_at(start)
         vbucket.stream = vbucket.connection = None
         if self._gate is not None:
             self._gate.drop(vbucket.range.vbid)  # rows of the lost branch
@@ -534,7 +536,7 @@ class StreamReader(Generic[R]):
 
     def _report_rollback(self, vbucket: Vbucket, before: StreamOffset, at: StreamOffset) -> None:
         """Rows above `at` are void from here on; `before` is the position of the reader so far."""
-        vbucket.released = at
+        vbucket.release_at(at)
         vbucket.given_seqno = vbucket.unordered_seqno = 0
         self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
 
@@ -709,7 +711,7 @@ class StreamReader(Generic[R]):
             known = (*(at.collections or ()), *catch_up.collections)
             vbucket.offset = at.with_collections(known, self._catalog.manifest_uid)
             vbucket.catch_up = None
-            vbucket.released = vbucket.offset
+            vbucket.release_at(vbucket.offset)
             self._output.put(CollectionEvents((), {vbucket.range.vbid: vbucket.offset}))
         else:
             catch_up.is_allowed = True
@@ -718,7 +720,8 @@ class StreamReader(Generic[R]):
 
     def _report_ended(self, vbucket: Vbucket, op: Op, gone: CollectionName, seqno: int) -> None:
         """A collection that the position covered is gone, and the history may lack the event, or is read no more."""
-        offset = vbucket.released = vbucket.offset
+        offset = vbucket.offset
+        vbucket.release_at(offset)
         event = ManifestEvent(
             op=op,
             vbid=vbucket.range.vbid,

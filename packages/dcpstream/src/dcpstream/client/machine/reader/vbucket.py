@@ -9,6 +9,7 @@ from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Stream
 from dcpstream.client.machine.nodes.retry import has_progressed
 from dcpstream.client.machine.reader.selection import Wanted
+from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.model import CollectionName, StreamOffset
@@ -115,7 +116,7 @@ class Vbucket:
         range: what to read.
         offset: where to ask next, while there is no stream.
         earlier: recorded positions to go back along.
-        released: the position after the last rows that were given to the user.
+        released: the last rows that were given to the user, with the position after them.
         state: changed by `happen` alone.
         due: the time before which nothing is tried.
         failures: interruptions and refusals since the last row.
@@ -140,7 +141,7 @@ class Vbucket:
     range: VbucketRange
     offset: StreamOffset
     earlier: tuple[StreamOffset, ...]
-    released: StreamOffset
+    released: Run
     state: State = TRANSITIONS.start
     due: float = 0.0
     failures: int = 0
@@ -167,6 +168,10 @@ class Vbucket:
     def position(self) -> StreamOffset:
         """The stream's position; without a stream, the position to ask for next."""
         return self.offset if self.stream is None else self.stream.tracker.offset
+
+    def release_at(self, at: StreamOffset) -> None:
+        """The user has, or needs, the rows up to this position."""
+        self.released = Run.standing(self.range.vbid, at)
 
     def count_fault(self, at: StreamOffset) -> int:
         """Count a fault of the stream at this position; returns how many there were without progress in between."""

@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.client.machine.reader import vbucket
 from dcpstream.client.machine.reader.vbucket import TRANSITIONS, Event, State, Vbucket
+from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
@@ -15,11 +16,12 @@ from dcpstream.model import StreamOffset
 from tests.kit import consumer_world
 
 PEER_EVENTS = {Event.ACCEPTED, Event.REFUSED}
+NOTHING_GIVEN = Run.standing(7, StreamOffset.ZERO)
 
 
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
 def test_every_state_and_event(state: State, event: Event) -> None:
-    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), StreamOffset.ZERO, state=state)
+    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), NOTHING_GIVEN, state=state)
     if TRANSITIONS.is_legal(state, event):
         one.happen(event)
         assert one.state is TRANSITIONS.rows[state][event]
@@ -31,7 +33,7 @@ def test_every_state_and_event(state: State, event: Event) -> None:
 
 
 def test_a_vbucket_that_loses_its_stream_waits_until_it_is_due() -> None:
-    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), StreamOffset.ZERO, state=State.OPEN)
+    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), NOTHING_GIVEN, state=State.OPEN)
     one.drop_stream(Event.INTERRUPTED, 2.5, 2.0)
     assert (one.state, one.due, one.stuck_since) == (State.WAITING, 2.5, 2.0)
     one.drop_stream(Event.POSTPONED, 3.5, 3.0)
