@@ -42,7 +42,6 @@ EXCEPTIONS = {
     ],
     "one behaviour of several modules": [
         "client/machine/reader/test_reader_collections.py",
-        "engine/handlers/test_quiet.py",
         "engine/test_compression.py",
         "engine/test_damage.py",
         "engine/test_manifest_steps.py",

@@ -7,7 +7,7 @@ import pytest
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
-from tests.kit.lists import MachineProducer, replica
+from tests.kit.lists import MachineProducer
 from tests.kit.rules import rule
 
 
@@ -61,27 +61,6 @@ def test_a_whole_snapshot_is_acknowledged():
     assert source.mutation(b"d", 4) == []
 
 
-def test_without_a_name_nothing_is_acknowledged():
-    source = MachineProducer()
-    source.accept()
-    source.marker(1, 1)
-    assert prepare(source, b"a", 1) == []
-    assert source.replicas.vbuckets[1].high_seqno == 1
-
-
-def test_what_is_to_be_on_the_disk_of_a_majority_waits_for_it():
-    source = durable_source(replica(persisted=0))
-    v2(source, 1, 3)
-    prepare(source, b"a", 1)
-    prepare(source, b"b", 2, level=3)
-    assert acknowledged(prepare(source, b"c", 3)) == [1]
-    source.machine.vbucket_changed(1, 0.0)
-    assert source.take() == []
-    source.replicas.vbuckets[1].persisted = 3
-    source.machine.vbucket_changed(1, 0.0)
-    assert acknowledged(source.take()) == [3]
-
-
 @rule("DUR-09")
 def test_a_commit_becomes_the_document():
     source = durable_source()
@@ -91,26 +70,6 @@ def test_a_commit_becomes_the_document():
     mutation = rows(source)[-1]
     assert (mutation.opcode, mutation.key, mutation.value, mutation.cas) == (Opcode.DCP_MUTATION, b"\0a", b"v", 0x77)
     assert struct.unpack(">QQII", mutation.extras[:24]) == (2, 2, 0x55, 777)
-
-
-def test_a_committed_deletion():
-    source = durable_source()
-    v2(source, 1, 2)
-    prepare(source, b"a", 1, deleted=1, value=b"")
-    commit(source, b"a", 1, 2)
-    assert rows(source)[-1].opcode == Opcode.DCP_DELETION
-
-
-def test_an_abort_takes_the_place_of_its_prepare():
-    source = durable_source()
-    v2(source, 1, 1)
-    prepare(source, b"a", 1)
-    v2(source, 2, 2, int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT))
-    abort(source, b"a", 1, 2)
-    stored = rows(source)[-1]
-    assert (stored.opcode, struct.unpack(">QQ", stored.extras)) == (Opcode.DCP_ABORT, (2, 1))
-    v2(source, 3, 3)
-    assert [frame.status for frame in commit(source, b"a", 1, 3)] == [Status.KEY_ENOENT]
 
 
 @rule("DUR-17", "DUR-18")
@@ -142,15 +101,6 @@ def test_a_second_prepare_of_a_document():
     assert source.replicas.vbuckets[1].high_seqno == 1
 
 
-@pytest.mark.parametrize("fields", [{"level": 0}, {"level": 4}, {"cas": 0}, {"deleted": 2}, {"seqno": 0}, {"key": b""}])
-def test_prepares_that_cannot_be(fields):
-    source = durable_source()
-    v2(source, 1, 9)
-    fields = {"key": b"a", "seqno": 1, **fields}
-    key, seqno = fields.pop("key"), fields.pop("seqno")
-    assert [frame.status for frame in prepare(source, key, seqno, **fields)] == [Status.EINVAL]
-
-
 @rule("DUR-03")
 @pytest.mark.parametrize("fields", [{"prepared": 0}, {"prepared": 2}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
 def test_decisions_that_cannot_be(fields):
@@ -171,19 +121,3 @@ def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
     frames = source.send_answer(source.request(opaque=0x52), value=encode_failover_log(LOG))
     assert frames[0].opcode == Opcode.DCP_ADD_STREAM
     assert acknowledged(frames[1:]) == [1]
-
-
-def test_a_copy_that_is_rolled_back_waits_for_the_end_of_its_snapshot_again():
-    source = durable_source()
-    v2(source, 1, 10)
-    source.mutation(b"a", 10)
-    source.send(Opcode.DCP_STREAM_END, extras=bytes(4))
-    request = source.request(opaque=0x52)
-    (request,) = source.send_answer(request, status=Status.ROLLBACK, value=struct.pack(">Q", 8))
-    source.opaque = request.opaque
-    source.send_answer(request, value=encode_failover_log(LOG))
-    after = source.replicas.vbuckets[1].high_seqno
-    assert after < 10
-    v2(source, after + 1, 14)
-    assert prepare(source, b"b", 9) == []
-    assert acknowledged(source.mutation(b"c", 14)) == [9]
