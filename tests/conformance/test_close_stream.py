@@ -216,7 +216,7 @@ def test_answers_until_the_end_are_tolerated(node: SimulatedNode) -> None:
 
 @rule("CLS-16")
 @pytest.mark.parametrize("controls", [[], [STREAM_END_CONTROL]])
-def test_other_ends_are_told_with_and_without_the_control(node: SimulatedNode, controls) -> None:
+def test_other_ends_are_sent_with_and_without_the_control(node: SimulatedNode, controls) -> None:
     peer = node.producer(controls=controls)
     peer.stream(1)
     node.set_vbucket(1, DEAD)
@@ -342,7 +342,7 @@ def test_the_other_ids_stream_on(node: SimulatedNode) -> None:
 
 @rule("CLS-24")
 @pytest.mark.parametrize("has_xerror", [True, False])
-def test_only_clients_with_extended_errors_are_told(node: SimulatedNode, has_xerror: bool) -> None:
+def test_only_clients_with_extended_errors_get_the_status(node: SimulatedNode, has_xerror: bool) -> None:
     peer = node.producer(features=USUAL_FEATURES if has_xerror else WITHOUT_XERROR)
     peer.stream(1)
     answers = peer.close_stream(1, framing=b"\x22\0\1")

@@ -156,7 +156,7 @@ def test_values_that_say_nothing(value: bytes) -> None:
 
 
 @rule("COL-11")
-def test_unknown_names_beside_known_ones() -> None:
+def test_unknown_names_together_with_known_ones() -> None:
     node = garden()
     new_checkpoint(node)
     found = sent(node.producer().stream(1, value=b'{"collections":["8"],"other":[1],"more":{}}'))
@@ -437,7 +437,7 @@ def test_events_are_items() -> None:
 
 
 @rule("COL-34")
-def test_a_flushed_collection_begins_anew() -> None:
+def test_a_flushed_collection_starts_over() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node, features=USUAL_FEATURES)

@@ -337,7 +337,7 @@ def test_data_for_a_vbucket_that_is_no_copy_any_more(source: ScriptedProducer, s
 
 
 @rule("CON-19")
-def test_data_for_a_vbucket_that_was_made_anew(node: SimulatedNode, source: ScriptedProducer) -> None:
+def test_data_for_a_vbucket_that_was_recreated(node: SimulatedNode, source: ScriptedProducer) -> None:
     source.snapshot(b"a", b"b", start=1)
     node.set_vbucket(1, DEAD)
     node.delete_vbucket(1)

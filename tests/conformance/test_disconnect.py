@@ -162,7 +162,7 @@ def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
 
 @rule("DIS-08")
 @pytest.mark.parametrize("opcode", STREAM_MESSAGES)
-def test_success_need_not_be_told_but_may(opcode: int) -> None:
+def test_success_need_not_be_answered_but_may(opcode: int) -> None:
     node = SimulatedNode()
     node.fill(1, 3)
     peer = node.producer()
@@ -218,7 +218,7 @@ def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, buck
 
 
 @rule("DIS-10")
-def test_older_statuses_are_told_without_xerror() -> None:
+def test_older_statuses_are_sent_without_xerror() -> None:
     peer = SimulatedNode().producer(features=WITHOUT_XERROR)
     assert peer.control(b"bogus", b"x").status == Status.EINVAL
     assert peer.stream(99)[0].status == Status.NOT_MY_VBUCKET

@@ -127,7 +127,7 @@ def test_without_collections_nothing_is_said_of_them() -> None:
 
 
 @rule("DUR-07")
-def test_a_live_stream_is_told_of_the_commit_only() -> None:
+def test_a_live_stream_gets_the_commit_only() -> None:
     node = durable_node(WITH_REPLICA)
     node.set_doc(1, "before")
     plain, replica = node.producer(b"plain"), sync_replica(node)

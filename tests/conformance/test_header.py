@@ -157,7 +157,7 @@ def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
 
 @rule("HDR-08")
 @pytest.mark.parametrize("framing", [b"\x70", b"\x72ab", b"\xe0", b"\xf1\x00\x00"])
-def test_an_unassigned_frame_info_is_told_apart(framing: bytes) -> None:
+def test_an_unassigned_frame_info_has_a_status_of_its_own(framing: bytes) -> None:
     peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP):
         assert peer.call(opcode, framing=framing).status == Status.UNKNOWN_FRAME_INFO
@@ -378,7 +378,7 @@ def test_what_a_node_only_produces_is_unknown_to_it(opcode: int, extras: bytes) 
 
 
 @rule("HDR-25")
-def test_the_client_tells_requests_from_answers_by_the_magic() -> None:
+def test_the_client_distinguishes_requests_from_answers_by_the_magic() -> None:
     client = client_of_streams()
     stream = client.stream()
     # A NOOP with the opaque that the client waits for is a request nevertheless, and is answered.
@@ -398,7 +398,7 @@ def test_the_client_tells_requests_from_answers_by_the_magic() -> None:
 
 
 @rule("HDR-25")
-def test_the_node_tells_requests_from_answers_by_the_magic() -> None:
+def test_the_node_distinguishes_requests_from_answers_by_the_magic() -> None:
     node = SimulatedNode()
     consumer = node.consumer()
     assert consumer.call(Opcode.DCP_NOOP).status == 0

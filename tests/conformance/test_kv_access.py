@@ -132,7 +132,7 @@ def test_who_may_read_nothing() -> None:
 
 
 @rule("KV-ACCESS-06")
-def test_access_is_told_before_an_unknown_collection() -> None:
+def test_access_is_checked_before_an_unknown_collection() -> None:
     peer = node_for(reader="Read").connect(user="reader")
     assert refused(peer, Opcode.SET, vbid=1, key=NOWHERE, extras=STORE)
     assert refused(peer, Opcode.SUBDOC_DICT_UPSERT, vbid=1, key=NOWHERE, extras=PATH, value=b"p1")

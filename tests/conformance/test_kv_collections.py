@@ -81,7 +81,7 @@ def test_what_cannot_follow_the_present_manifest(node: SimulatedNode) -> None:
 
 @rule("KV-COL-06")
 @pytest.mark.parametrize("has_xerror", [True, False])
-def test_an_unknown_collection_is_told_to_clients_with_xerror_or_collections(
+def test_an_unknown_collection_is_named_to_clients_with_xerror_or_collections(
     node: SimulatedNode, has_xerror: bool
 ) -> None:
     content = json.loads(manifest(2))

@@ -69,7 +69,7 @@ def test_a_dead_copy_takes_no_notice_of_markers(node: SimulatedNode) -> None:
 
 
 @rule("KV-COPY-04")
-def test_the_seqno_that_is_told_of_a_copy_inside_a_snapshot(node: SimulatedNode, source: ScriptedProducer) -> None:
+def test_the_seqno_of_a_copy_inside_a_snapshot(node: SimulatedNode, source: ScriptedProducer) -> None:
     assert reported(node) == 0
     source.marker(0, 5)
     assert reported(node) == 5, "a snapshot from 0 has begun with its marker"

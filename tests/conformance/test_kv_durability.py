@@ -118,7 +118,7 @@ def test_writes_while_a_new_version_is_prepared(name: str) -> None:
 
 @rule("KV-DUR-02")
 @pytest.mark.parametrize("name", ["append", "append with CAS", "count", "set", "delete"])
-def test_what_a_document_is_not_is_told_first(name: str) -> None:
+def test_a_state_that_excludes_the_write_is_answered_first(name: str) -> None:
     node = under_way(b"no number")
     status = Status.DELTA_BADVAL if name == "count" else OVER_A_DOCUMENT[name]
     assert send(node.connect(), name).status == status

@@ -137,7 +137,7 @@ def test_locking_twice() -> None:
 
 
 @rule("KV-LOCK-08")
-def test_which_cas_is_told_of_a_locked_document() -> None:
+def test_which_cas_is_sent_of_a_locked_document() -> None:
     node = node_with()
     peer = node.connect()
     own = peer.call(Opcode.GET, vbid=1, key=KEY).cas

@@ -76,7 +76,7 @@ def test_buckets_that_cannot_be_selected() -> None:
 
 
 @rule("KV-LOGIN-03")
-def test_a_damaged_bucket_is_told_only_to_those_who_may_use_it() -> None:
+def test_a_damaged_bucket_is_reported_only_to_those_who_may_use_it() -> None:
     node = node_for_ann()
     node.engine.damaged["shop"] = StoreError("a page is damaged")
     answer = node.connect().call(Opcode.SELECT_BUCKET, key=b"shop")
@@ -86,7 +86,7 @@ def test_a_damaged_bucket_is_told_only_to_those_who_may_use_it() -> None:
 
 
 @rule("KV-LOGIN-04")
-def test_a_wrong_password_is_told_with_and_without_xerror() -> None:
+def test_a_wrong_password_is_reported_with_and_without_xerror() -> None:
     node = SimulatedNode()
     for features in ((Feature.XERROR,), (Feature.SNAPPY,)):
         peer = node.connect(user=None, features=features)
@@ -142,7 +142,7 @@ def test_without_xerror_a_reader_is_closed_before_anything_is_written() -> None:
 
 @rule("KV-ACCESS-09", "KV-COL-06")
 @pytest.mark.parametrize("is_there", [True, False])
-def test_who_knows_nothing_of_a_collection_is_told_that_it_is_unknown(is_there: bool) -> None:
+def test_an_invisible_collection_is_unknown(is_there: bool) -> None:
     node = node_for_ann()
     node.engine.users.put("bob", "secret", ["data_reader[default:_default:other]"])
     answer = node.connect(user="bob").call(Opcode.GET, vbid=1, key=(b"\0" if is_there else b"\x55") + b"k")

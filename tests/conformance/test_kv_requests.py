@@ -107,7 +107,7 @@ def test_a_key_has_a_sound_prefix(peer: Peer, key: bytes) -> None:
 
 
 @rule("KV-REQ-03")
-def test_what_is_missing_of_a_key_is_told(node: SimulatedNode, peer: Peer) -> None:
+def test_a_missing_part_of_a_key_is_reported(node: SimulatedNode, peer: Peer) -> None:
     short, bare = (peer.call(Opcode.GET, vbid=1, key=key) for key in (b"\0", b"\x88\x01"))
     assert (context_of(short), context_of(bare)) == ("Key length must be >= 2", "No logical key found")
     for key in (b"", b"\0", b"\x88\x01", b"\x01k"):
@@ -264,7 +264,7 @@ def test_what_changes_a_bucket_takes_no_datatype(node: SimulatedNode) -> None:
 
 @rule("KV-REQ-07")
 @pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.ADD, Opcode.REPLACE])
-def test_a_value_that_is_too_large_is_told_before_the_vbucket(peer: Peer, opcode: int) -> None:
+def test_a_value_that_is_too_large_is_refused_before_the_vbucket_is_checked(peer: Peer, opcode: int) -> None:
     large = b"x" * (20 * MIB + 1)
     for value, datatype in ((large, 0), (snappy_compress(large), 2)):
         answer = peer.call(opcode, vbid=FOREIGN_VBUCKET, key=KEY, extras=STORE, value=value, datatype=datatype)

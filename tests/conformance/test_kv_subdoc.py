@@ -134,7 +134,7 @@ def test_locked_documents(node: SimulatedNode, peer: Peer) -> None:
         (Opcode.SUBDOC_MULTI_LOOKUP, {"value": look(GET, b"")}),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told_first(node: SimulatedNode, opcode: int, fields: dict[str, Any]) -> None:
+def test_a_fault_of_the_request_is_answered_first(node: SimulatedNode, opcode: int, fields: dict[str, Any]) -> None:
     fields = {"value": b"p", **fields}
     answer = node.connect(user="consumer").call(opcode, vbid=NOWHERE, key=KEY, **fields)
     assert reason(answer) == (Status.EINVAL, True)

@@ -145,7 +145,7 @@ def test_a_seqno_outside_the_marker(seqno: int) -> None:
 
 @rule("MUT-11")
 @pytest.mark.parametrize("cas", [0, 2**64 - 1])
-def test_an_impossible_cas_is_made_anew(cas: int) -> None:
+def test_an_impossible_cas_is_replaced(cas: int) -> None:
     node, source = replica()
     source.marker(1, 1)
     assert source.mutation(b"k", 1, cas=cas) == []

@@ -117,7 +117,7 @@ def test_each_key_once_and_no_marker() -> None:
 
 
 @rule("OSO-05")
-def test_the_end_of_the_snapshot_is_told_to_who_wants_it() -> None:
+def test_the_end_of_the_snapshot_is_sent_to_who_wants_it() -> None:
     node = on_disk()
     peer = node.producer(controls=[OSO_WITH_END])
     assert sent(peer.stream(1, value=FRUIT)) == [START, *FRUIT_ITEMS, ("advanced", 10), END]
@@ -129,7 +129,7 @@ def test_the_end_of_the_snapshot_is_told_to_who_wants_it() -> None:
 
 @rule("OSO-06")
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_a_client_that_did_not_see_the_end_begins_anew(count: int) -> None:
+def test_a_client_that_did_not_see_the_end_starts_over(count: int) -> None:
     frames = on_disk().producer(controls=[OSO]).stream(1, value=FRUIT)
     assert len(frames) == 7
     assert position(frames[: 1 + count]).request_bounds() == (0, 0, 0)

@@ -178,7 +178,7 @@ def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: p
 
 
 @rule("PRG-08")
-def test_markers_tell_the_purge_seqno() -> None:
+def test_markers_have_the_purge_seqno() -> None:
     node = purged()
     peer = node.producer()
     peer.session.dcp.settings.max_marker_version = "2.2"

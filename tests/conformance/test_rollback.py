@@ -267,7 +267,7 @@ def test_it_asks_again_from_where_it_is() -> None:
 
 
 @rule("RBK-20")
-def test_it_may_go_further_back_and_its_own_readers_are_told() -> None:
+def test_it_may_go_further_back_and_its_own_readers_are_reported() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     first = ScriptedProducer(node, b"first")

@@ -70,7 +70,7 @@ def test_five_commands_before_the_login() -> None:
 
 
 @rule("SEC-01")
-def test_what_is_unknown_is_not_told_before_the_login() -> None:
+def test_what_is_unknown_is_not_answered_before_the_login() -> None:
     node = SimulatedNode()
     assert node.connect(user=None).call(0xEE).status == Status.EACCESS
     assert node.connect().call(0xEE).status == Status.UNKNOWN_COMMAND

@@ -130,7 +130,7 @@ def test_it_is_a_position() -> None:
 
 
 @rule("ADV-07")
-def test_long_stretches_are_told_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_stretches_get_a_seqno_advanced_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next_step.SKIPPED_MESSAGES_MAX == 10_000
     monkeypatch.setattr(next_step, "SKIPPED_MESSAGES_MAX", 20)
     node = garden()
@@ -155,7 +155,7 @@ def test_long_stretches_are_told_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 @rule("ADV-09")
 @pytest.mark.parametrize("is_disk", [False, True])
-def test_a_resumed_client_is_told_although_nothing_is_for_it(is_disk: bool) -> None:
+def test_a_resumed_client_gets_a_seqno_although_it_gets_no_row(is_disk: bool) -> None:
     node = garden()
     node.fill(1, 3)
     if is_disk:

@@ -80,7 +80,7 @@ def test_replicas_of_durable_writes_get_version_2(is_disk: bool) -> None:
 
 
 @rule("SNP-03", "SNP-08")
-def test_version_2_2_tells_the_purge_seqno_of_the_disk() -> None:
+def test_version_2_2_has_the_purge_seqno_of_the_disk() -> None:
     node = purged()
     peer = reader_of_22(node)
     frames = peer.stream(1)

@@ -632,7 +632,7 @@ def test_a_node_that_hangs_delays_a_failover_only_where_it_has_a_copy():
     world.check()
 
 
-def test_a_failover_beside_a_node_that_hangs_does_not_wait_for_the_roles_that_it_did_not_confirm():
+def test_a_failover_next_to_a_node_that_hangs_does_not_wait_for_the_roles_that_it_did_not_confirm():
     world = filled(replicas=2, nodes=5, vbuckets=10)
     world.crash("n0")
     world.hang("n1")
@@ -839,7 +839,7 @@ def test_what_cannot_be_failed_over_is_refused(nodes: list[str]):
     world.check()
 
 
-def test_a_running_node_is_fenced_also_over_a_new_connection():
+def test_a_running_node_is_isolated_also_over_a_new_connection():
     world = filled()
     lost: list[Link] = []
 
@@ -915,7 +915,7 @@ def test_what_was_kept_last_names_every_copy_that_serves(seed: int):
     assert len(kept) > 10
 
 
-def test_a_node_whose_connection_is_lost_is_told_collections_again():
+def test_a_node_whose_connection_is_lost_gets_the_collections_again():
     world = filled()
     o = world.orchestrator
     entry = {"name": "_default", "uid": "0"}

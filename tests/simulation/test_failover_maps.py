@@ -174,7 +174,7 @@ class Orders:
     closed = opened
 
 
-def test_a_node_that_hangs_is_told_at_once_that_it_serves_nothing():
+def test_a_node_that_hangs_is_ordered_at_once_to_serve_nothing():
     """It finds the orders when it goes on."""
     cluster = SimulatedCluster(3, vbuckets=VBUCKETS)
     o = cluster.orchestrator

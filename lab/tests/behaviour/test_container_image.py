@@ -142,7 +142,7 @@ def test_a_container_serves_ends_cleanly_and_leaves_its_data_in_the_volume(conta
 
 @pytest.mark.slow
 @pytest.mark.timeout(BUILD_S)
-def test_the_health_check_tells_a_node_that_serves_from_none(containers: Containers) -> None:
+def test_the_health_check_distinguishes_a_node_that_serves_from_none(containers: Containers) -> None:
     text = containers.must("image", "inspect", "--format", "{{json .Config.Healthcheck.Test}}", containers.image)
     kind, *command = json.loads(text)
     assert kind == "CMD"

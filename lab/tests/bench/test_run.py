@@ -63,7 +63,7 @@ def test_command_writes_results_and_prints_the_table(monkeypatch: pytest.MonkeyP
     assert "decode.256.of_memcpy" in outcome.output
 
 
-def test_parts_run_again_beside_busy_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parts_run_again_next_to_busy_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     programs: list[int] = []
     rounds: list[tuple[str, bool, int]] = []
 

@@ -158,7 +158,7 @@ def test_the_kernel_says_what_a_process_takes() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_a_peak_starts_anew_and_a_process_that_has_ended_is_left_out() -> None:
+def test_a_peak_starts_over_and_a_process_that_has_ended_is_left_out() -> None:
     mine = os.getpid()
     block = bytearray(64 << 20)
     del block

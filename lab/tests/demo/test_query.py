@@ -29,7 +29,7 @@ def test_root_cause_of_others_is_the_last_line_of_python() -> None:
     assert query.root_cause(RuntimeError()) == "RuntimeError"
 
 
-def test_batches_are_told_as_json_with_64_bit_numbers_as_texts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_are_reported_as_json_with_64_bit_numbers_as_texts(capsys: pytest.CaptureFixture[str]) -> None:
     rollback = RollbackReport(vbucket=3, from_seqno=9, to_seqno=4, old_vbuuid=2**63, new_vbuuid=7)
     query.report_batch(BatchReport(batch_id=5, rows=10, rollbacks=(rollback,)))
     event = json.loads(capsys.readouterr().out)
@@ -37,7 +37,7 @@ def test_batches_are_told_as_json_with_64_bit_numbers_as_texts(capsys: pytest.Ca
     assert event["rollbacks"][0]["old_vbuuid"] == str(2**63)
 
 
-def test_folds_are_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folds_are_reported_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     query.report_fold(FoldReport(5, documents=8, removed=1, restored=0, current_rows=9, fold_s=0.25))
     event = json.loads(capsys.readouterr().out)
     assert event == {"event": "fold", "upto": 5, "documents": 8, "removed": 1, "seconds": 0.25}

@@ -89,7 +89,7 @@ def test_on_a_terminal_bars_are_drawn() -> None:
     assert "a line in between" in output.getvalue()
 
 
-def test_a_wait_tells_of_itself_and_gives_up_only_if_nothing_moves() -> None:
+def test_a_wait_reports_itself_and_gives_up_only_if_nothing_moves() -> None:
     wait = Wait("the query", 0.0)
     assert wait.look("a", 0.0) == ""
     assert wait.look("a", WAITING_SAID_S - 1) == ""

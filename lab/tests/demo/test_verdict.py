@@ -108,7 +108,7 @@ def test_every_difference_is_counted_and_the_first_are_described_in_order() -> N
     assert lines == ["k003: bucket x, table has no such document", "k007: bucket x, table y"]
 
 
-def test_hash_tells_where_keys_end() -> None:
+def test_hash_depends_on_where_keys_end() -> None:
     assert content_hash({b"ab": b"c"}) != content_hash({b"a": b"bc"})
 
 

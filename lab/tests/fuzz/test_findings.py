@@ -25,7 +25,7 @@ def divide() -> float:
     return 1 / 0
 
 
-def test_a_signature_tells_places_and_kinds_apart() -> None:
+def test_a_signature_distinguishes_places_and_kinds() -> None:
     first = signature_of(caught(lambda: deep(1)))
     assert first == signature_of(caught(lambda: deep(5)))
     assert first.startswith("ValueError-")

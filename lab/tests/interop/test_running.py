@@ -54,7 +54,7 @@ def test_a_program_may_have_its_node_started_again() -> None:
         assert node.engine is not before[2]
 
 
-def test_a_program_that_dies_is_told_with_its_last_words() -> None:
+def test_a_program_that_dies_is_reported_with_its_last_words() -> None:
     code = "import os, sys; print('ok a', flush=True); print('the end', file=sys.stderr, flush=True); os.abort()"
     outcome = running.run([sys.executable, "-c", code], lambda action: None, {})
     assert not outcome.is_fine

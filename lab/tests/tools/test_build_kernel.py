@@ -51,7 +51,7 @@ def test_it_can_be_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_compiler_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_reason_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", NO_COMPILER)
     built, why = build_kernel.build(PROJECT, tmp_path, "")
     assert built is None

@@ -101,7 +101,7 @@ def test_java_home_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", ""), ("25-ea", ""), ("11.0.2", "11"), ("1.8.0_412", "8")])
-def test_the_version_of_java_home_is_looked_at_and_told(tmp_path: Path, version: str, major: str) -> None:
+def test_the_version_of_java_home_is_checked_and_reported(tmp_path: Path, version: str, major: str) -> None:
     make_program(tmp_path / "jre" / "bin", "java", f"echo 'openjdk version \"{version}\"' >&2")
     make_program(tmp_path, "java", "echo 'openjdk version \"21\"' >&2")
     done = run_script("java-version.sh", tmp_path, JAVA_HOME=str(tmp_path / "jre"))

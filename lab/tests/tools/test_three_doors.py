@@ -33,7 +33,7 @@ def test_the_page_shows_the_doors_of_the_readme() -> None:
         assert door.output.strip() in page
 
 
-def test_a_door_is_told_as_a_session() -> None:
+def test_a_door_is_shown_as_a_session() -> None:
     (door, *_) = doors_of(README.read_text(encoding="utf-8"))
     page = page_of([Visit(door=door, install_s=61.6, run_s=7.25, output="1 passed in 5.68s\n")])
     assert f"$ {door.install}\n# 62 s\n$ python program.py\n1 passed in …\n# 7.2 s\n" in page

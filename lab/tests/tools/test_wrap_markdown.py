@@ -37,7 +37,7 @@ def test_to_wrap_twice_is_to_wrap_once() -> None:
         assert wrapped(once) == once, page
 
 
-def test_a_page_is_checked_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_checked_and_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text("word " * 30, encoding="utf-8")
     assert main(["--check", str(page)]) == 1

@@ -104,7 +104,7 @@ def damage(path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("is_filled", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["missing", "empty", "blank tables", "truncated", "no database"])
-def test_a_bucket_with_damaged_metadata_is_told_everywhere(
+def test_a_bucket_with_damaged_metadata_is_reported_everywhere(
     data: Path, what: str, is_filled: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     node = started(data)
@@ -148,7 +148,7 @@ def test_a_bucket_with_damaged_metadata_is_told_everywhere(
 
 
 @pytest.mark.parametrize("what", ["missing", "truncated", "no database"])
-def test_a_damaged_bucket_that_nothing_else_tells_of_is_told(data: Path, what: str) -> None:
+def test_a_damaged_bucket_that_nothing_else_names_is_reported(data: Path, what: str) -> None:
     node = started(data)
     node.create_bucket("shop")
     fill(node, b"shop")
@@ -164,7 +164,7 @@ def test_a_damaged_bucket_that_nothing_else_tells_of_is_told(data: Path, what: s
     assert (data / "shop").exists()
 
 
-def test_a_node_with_nothing_but_a_damaged_bucket_does_not_start_and_makes_none_anew(data: Path) -> None:
+def test_a_node_with_nothing_but_a_damaged_bucket_does_not_start_and_makes_no_other(data: Path) -> None:
     (data / "default" / "meta.sqlite").unlink()
     for _ in range(2):
         with pytest.raises(CorruptLog, match=r"default/meta.sqlite: .*no file"):
@@ -185,7 +185,7 @@ def test_a_damaged_bucket_that_was_moved_away_is_forgotten(data: Path) -> None:
     node.stop()
 
 
-def test_a_store_does_not_make_new_metadata_beside_segments(data: Path) -> None:
+def test_a_store_does_not_make_new_metadata_next_to_segments(data: Path) -> None:
     (data / "default" / "meta.sqlite").unlink()
     with pytest.raises(CorruptLog, match="no file next to segments"):
         DiskBucketStore(data / "default", VBUCKETS)

@@ -304,7 +304,7 @@ def test_a_cancelled_rebalance_can_be_resumed(cluster: Cluster):
     assert read(cluster) == documents
 
 
-def test_replicas_that_are_not_drained_are_told_with_the_reason(cluster: Cluster):
+def test_replicas_that_are_not_drained_are_reported_with_the_reason(cluster: Cluster):
     unsettled = cluster._state("default").unsettled
     unsettled[0] = Unsettled(("silent",), ("silent",), is_begun=True)  # no node of this name ever answers
     with pytest.raises(TimeoutError, match=r"not drained .* the moves of 1 vbuckets failed .* fail them over"):

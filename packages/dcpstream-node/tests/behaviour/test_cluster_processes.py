@@ -198,7 +198,7 @@ def test_a_failed_node_comes_back_by_delta_recovery(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_full_recovery_builds_the_copies_anew(tmp_path: Path):
+def test_a_full_recovery_rebuilds_the_copies(tmp_path: Path):
     with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
         documents = write(cluster, 40)
         cluster.wait_until_drained()
@@ -228,7 +228,7 @@ def test_what_only_a_failed_node_has_comes_back_with_it(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_recovered_is_told(tmp_path: Path):
+def test_what_cannot_be_recovered_is_reported(tmp_path: Path):
     with Cluster(nodes=2, vbuckets=1, path=tmp_path / "data") as cluster:
         with pytest.raises(ConfigError, match="failed over"):
             cluster.add_back(cluster.nodes[0])

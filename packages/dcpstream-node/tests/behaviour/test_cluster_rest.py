@@ -68,7 +68,7 @@ def client(node: ClusterNode, bucket: str = "default", user: str = "Administrato
 # ----------------------------------------------------------------------------------------------- nodes that come and go
 
 
-def test_every_node_tells_of_all(cluster: Cluster):
+def test_every_node_lists_all(cluster: Cluster):
     first, second = cluster.nodes
     for node in cluster.nodes:
         pool = get(node, "/pools/default")

@@ -66,7 +66,7 @@ def test_frames_arrive_whole_whatever_they_were_cut_into(node: Node, size: int, 
 
 
 @pytest.mark.slow
-def test_a_thousand_streams_and_a_client_beside_them(node: Node) -> None:
+def test_a_thousand_streams_and_another_client(node: Node) -> None:
     with SocketPeer(node.port).open() as good, ExitStack() as stack:
         assert good.set("k", b"1").status == Status.SUCCESS
         request = b"".join(

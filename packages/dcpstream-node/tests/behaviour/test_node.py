@@ -78,7 +78,7 @@ def test_stopping_leaves_no_threads():
 
 
 @pytest.mark.parametrize("option", ["port", "mgmt_port"])
-def test_a_taken_port_is_told(option):
+def test_a_taken_port_is_reported(option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         node = Node(vbuckets=1, **{option: port})
@@ -111,7 +111,7 @@ def test_wrong_options_are_named(options, name):
         Node(**options)
 
 
-def test_an_address_that_is_not_ours_is_told():
+def test_an_address_that_is_not_ours_is_reported():
     with pytest.raises(ConfigError, match="host"):
         Node(vbuckets=1, host="192.0.2.1", password="other").start()
 
@@ -254,7 +254,7 @@ def test_the_same_directory_serves_one_node_at_a_time(tmp_path):
     open_on(tmp_path).stop()
 
 
-def test_a_disk_that_fails_is_told_and_gets_better(tmp_path, caplog):
+def test_a_disk_that_fails_is_reported_and_gets_better(tmp_path, caplog):
     node = open_on(tmp_path, flush_interval_s=0.001)
     assert node.engine is not None
     store = node.engine.buckets["default"].store

@@ -37,7 +37,7 @@ def test_a_bucket_is_made_filled_and_deleted(tmp_path, is_on_disk: bool) -> None
         assert node.engine.buckets["shop"].vbucket_count == 2
 
 
-def test_what_cannot_be_is_told() -> None:
+def test_what_cannot_be_is_refused_with_the_reason() -> None:
     with Node(vbuckets=1) as node:
         for name in ("default", "../x", ""):
             with pytest.raises(ConfigError, match="bucket"):

@@ -65,7 +65,7 @@ class Process:
         return frames[2:]
 
 
-def test_it_serves_tells_so_and_stops_cleanly(tmp_path):
+def test_it_serves_writes_the_ready_file_and_stops_cleanly(tmp_path):
     node = Process(tmp_path, environment={"DCPSTREAM_PASSWORD": "ånother"})
     assert node.ready["pid"] == node.child.pid
     assert set(node.ready) == {"kv", "mgmt", "pid"}

@@ -80,7 +80,9 @@ def test_compact_db_is_answered_when_space_was_given_back(node: Node) -> None:
         assert client.succeed(Opcode.GET, key=b"\0key-8").value == value_of(4 * DOCUMENTS + 9)
 
 
-def test_others_are_served_while_it_runs_and_its_failure_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_served_while_it_runs_and_its_failure_is_reported(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, client, other = store_of(node), connect(node), connect(node)
     begun, may_end = threading.Event(), threading.Event()
 

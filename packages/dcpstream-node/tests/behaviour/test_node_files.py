@@ -119,9 +119,7 @@ def test_a_damaged_file_is_found_by_check_and_can_be_removed(
     node.stop()
 
 
-def test_what_is_beside_the_data_of_a_running_node_can_be_checked(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_files_of_a_running_node_can_be_checked(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     node = started(data)
     assert run(["store", "check", str(data)]) == 0
     assert "open in a node" in capsys.readouterr().out

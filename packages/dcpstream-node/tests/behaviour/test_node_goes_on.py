@@ -78,7 +78,7 @@ def test_the_pager_that_fails_waits_for_its_time(
         assert pages == 1
 
 
-def test_a_fault_in_a_compaction_is_told_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_a_compaction_is_reported_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(_: object, order: CompactionOrder) -> None:
         raise FaultError
 
@@ -91,7 +91,7 @@ def test_a_fault_in_a_compaction_is_told_and_the_next_is_done(monkeypatch: pytes
         peer.close()
 
 
-def test_commits_go_on_after_a_fault_in_who_is_told_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_go_on_after_a_fault_in_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Node(vbuckets=1, path=tmp_path, flush_interval_s=0.01) as node:
         engine, has_failed = node.engine, False
         assert engine is not None

@@ -53,7 +53,7 @@ def test_a_bucket_lives_and_dies(tmp_path: Path, is_on_disk: bool) -> None:
         assert ask(node, "POST", BUCKETS, SMALL).status == 202, "the name is free again"
 
 
-def test_what_a_bucket_tells_of_itself(node: Node) -> None:
+def test_what_a_bucket_reports(node: Node) -> None:
     form = SMALL | {
         "ramQuotaMB": "1024",
         "storageBackend": "magma",
@@ -146,7 +146,7 @@ def test_what_a_bucket_cannot_be(node: Node, form: dict[str, str], field: str, w
     assert len(ask(node, "GET", BUCKETS).json) == 1
 
 
-def test_all_that_is_wrong_is_told_at_once(node: Node) -> None:
+def test_all_that_is_wrong_is_reported_at_once(node: Node) -> None:
     found = ask(node, "POST", BUCKETS, {"name": "", "ramQuotaMB": "1", "flushEnabled": "2"})
     assert set(found.json["errors"]) == {"name", "ramQuota", "flushEnabled"}
 
@@ -168,7 +168,7 @@ def test_settings_change_and_what_is_not_named_stays(node: Node) -> None:
 
 
 @pytest.mark.parametrize("kind", [{}, {"bucketType": "ephemeral"}, {"storageBackend": "magma", "ramQuotaMB": "1024"}])
-def test_what_was_told_can_be_sent_back(node: Node, kind: dict[str, str]) -> None:
+def test_what_was_reported_can_be_sent_back(node: Node, kind: dict[str, str]) -> None:
     """As client libraries do it, to change one setting."""
     ask(node, "POST", BUCKETS, SMALL | kind)
     told = ask(node, "GET", f"{BUCKETS}/shop").json
@@ -308,7 +308,7 @@ def test_stores_are_found_without_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"format": 2}', '{"format": 1, "cluster_uuid": "x", "buckets": {"../x": {}}}']
 )
-def test_a_file_that_cannot_be_understood_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_understood_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / ".node.json").write_text(text)
     with pytest.raises((StoreError, ConfigError)):
         Node(vbuckets=4, path=tmp_path).start()
@@ -397,7 +397,7 @@ def test_the_host_is_the_one_that_was_asked(node: Node) -> None:
     assert found["nodes"][0]["hostname"] == f"db.example:{node.mgmt_port}"
 
 
-def test_other_networks_are_told() -> None:
+def test_other_networks_are_reported() -> None:
     external = {"external": {"hostname": "db.example", "kv": 31210, "mgmt": 38091}}
     with Node(vbuckets=1, alternate_addresses=external) as node:
         (entry,) = ask(node, "GET", "/pools/default/nodeServices").json["nodesExt"]
@@ -410,7 +410,7 @@ def test_other_networks_are_told() -> None:
 @pytest.mark.parametrize(
     "path", ["/pools/default/bs/shop", "/pools/default/bucketsStreaming/shop", "/poolsStreaming/default"]
 )
-def test_a_stream_tells_at_once_what_changed(node: Node, path: str) -> None:
+def test_a_stream_shows_at_once_what_changed(node: Node, path: str) -> None:
     node.create_bucket("shop")
     connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=5)
     connection.request("GET", path, headers={"Authorization": "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA=="})
@@ -501,7 +501,7 @@ def test_settings_of_the_cluster_that_cannot_be(node: Node, form: dict[str, str]
 
 
 @pytest.mark.parametrize("release", ["7.2", "7.6"])
-def test_what_is_told_of_a_node_is_of_one_release(release: str) -> None:
+def test_what_a_node_reports_is_of_one_release(release: str) -> None:
     with Node(vbuckets=2, release=release) as node:
         form = {"name": "magma", "storageBackend": "magma", "ramQuotaMB": "1024"}
         assert ask(node, "POST", BUCKETS, form).status == 202
@@ -538,7 +538,7 @@ def test_the_clusters_settings_are_there_after_a_restart(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "cluster", [{"name": 5}, {"quotas_mib": {"memoryQuota": "300"}}, {"quotas_mib": {"memoryQuota": -1}}, []]
 )
-def test_settings_of_the_cluster_that_nobody_wrote_are_told(tmp_path: Path, cluster: object) -> None:
+def test_settings_of_the_cluster_that_nobody_wrote_are_reported(tmp_path: Path, cluster: object) -> None:
     content = {"format": 1, "cluster_uuid": "c", "buckets": {}, "cluster": cluster}
     (tmp_path / ".node.json").write_text(json.dumps(content))
     with pytest.raises(StoreError, match="cannot be understood"):

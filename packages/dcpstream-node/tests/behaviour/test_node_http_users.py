@@ -177,7 +177,7 @@ def test_only_administrators_make_administrators(node: Node) -> None:
     assert by(node, "guard", "DELETE", f"{USERS}/local/new").status == 200
 
 
-def test_permissions_are_told_as_the_server_names_them(node: Node) -> None:
+def test_permissions_are_reported_as_the_server_names_them(node: Node) -> None:
     asked = [
         "cluster.bucket[default].data.docs!read",
         "cluster.collection[default:shop:orders].data.docs!read",

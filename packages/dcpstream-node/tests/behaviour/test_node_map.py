@@ -26,7 +26,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_behind_all_addresses_the_one_that_was_reached_is_told() -> None:
+def test_behind_all_addresses_the_one_that_was_reached_is_reported() -> None:
     with (
         Node(vbuckets=1, host="0.0.0.0", password=PASSWORD, plain="always") as node,
         SocketPeer(node.port).open(password=PASSWORD) as peer,

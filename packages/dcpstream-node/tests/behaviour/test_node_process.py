@@ -121,7 +121,7 @@ def test_a_stopped_node_comes_back_at_its_ports(process: bool):
 
 
 @BOTH
-def test_a_port_that_was_taken_meanwhile_is_told(process: bool):
+def test_a_port_that_was_taken_meanwhile_is_reported(process: bool):
     node = Node(vbuckets=1, process=process).start()
     node.stop()
     with socket.create_server(("127.0.0.1", node.port)), pytest.raises(ConfigError, match=f"{node.port}.*in use"):

@@ -69,7 +69,7 @@ def read(node: Node, path: str = "/ui", *, status: int = 200, **who: Any) -> tup
     return page, found.headers
 
 
-def test_the_page_tells_of_buckets_and_loads_only_its_own(node: Node) -> None:
+def test_the_page_shows_buckets_and_loads_only_its_own(node: Node) -> None:
     with KvClient(node.connection_string, node.username, node.password, "shop") as kv:
         kv.set("k", b"{}")
     page, headers = read(node)

@@ -239,7 +239,7 @@ def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.run(passed=2)
 
 
-def test_mistakes_are_told(runner: Runner) -> None:
+def test_mistakes_are_reported(runner: Runner) -> None:
     runner.write(
         "test_wrong.py",
         """
@@ -314,7 +314,7 @@ def test_whatever_ends_the_run_nothing_is_left(runner: Runner, how: str, monkeyp
     assert not list(temporary.glob("dcpstream-*"))
 
 
-def test_who_does_not_use_it_pays_nothing() -> None:
+def test_who_does_not_use_it_costs_nothing() -> None:
     code = """
 import sys, pytest
 before = set(sys.modules)

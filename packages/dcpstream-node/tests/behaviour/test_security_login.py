@@ -74,7 +74,7 @@ def test_channel_binding_is_not_taken_for_a_login_without(node: Node) -> None:
 
 
 @pytest.mark.parametrize("plain", ["always", "tls"])
-def test_plain_passwords_are_offered_as_told(plain: str) -> None:
+def test_plain_passwords_are_offered_as_set(plain: str) -> None:
     with Node(vbuckets=1, plain=plain) as node, SocketPeer(node.port) as wire:
         wire.hello()
         offered = wire.call(Opcode.SASL_LIST_MECHS).value.decode().split()
@@ -103,13 +103,13 @@ def test_the_open_network_without_tls_is_warned_of_and_gets_no_plain_passwords(
         assert b"PLAIN" not in wire.call(Opcode.SASL_LIST_MECHS).value
 
 
-def test_a_node_listens_on_loopback_unless_told_otherwise(node: Node) -> None:
+def test_a_node_listens_on_loopback_by_default(node: Node) -> None:
     assert node._server is not None
     assert {acceptor._listener.getsockname()[0] for acceptor in node._server._acceptors} == {"127.0.0.1"}
     assert node.host == "127.0.0.1"
 
 
-def test_more_rounds_for_passwords_are_told_to_clients() -> None:
+def test_more_rounds_for_passwords_are_sent_to_clients() -> None:
     with Node(vbuckets=1, password_iterations=10_000) as node, SocketPeer(node.port) as wire:
         wire.hello()
         login = ClientLogin("SCRAM-SHA256", "Administrator", "password", NONCE)
@@ -121,7 +121,7 @@ def test_more_rounds_for_passwords_are_told_to_clients() -> None:
         Node(password_iterations=1)
 
 
-def test_nothing_is_told_before_the_login(node: Node) -> None:
+def test_nothing_is_answered_before_the_login(node: Node) -> None:
     with SocketPeer(node.port) as wire:
         wire.hello()
         for opcode in (Opcode.GET, Opcode.STAT, Opcode.VERSION, 0x87, Opcode.GET_CLUSTER_CONFIG, Opcode.DCP_OPEN):

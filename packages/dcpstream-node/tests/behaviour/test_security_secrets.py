@@ -99,7 +99,7 @@ def do_everything(node: Node) -> list[bytes]:
     return [ask(node, "GET", path, password=ADMIN).body for path in paths]
 
 
-def test_a_whole_session_tells_no_secret(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_whole_session_shows_no_secret(log: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with Node(vbuckets=4, path=tmp_path, password=ADMIN, users=USERS, tls=True) as node:
         pages = do_everything(node)
         secrets = secrets_of(node)

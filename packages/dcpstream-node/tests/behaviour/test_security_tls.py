@@ -236,7 +236,7 @@ def test_another_name_makes_another_certificate_of_the_same_authority(tmp_path: 
 
 
 @pytest.mark.parametrize("content", ["", "no certificate"])
-def test_bad_files_are_told(tmp_path: Path, content: str) -> None:
+def test_bad_files_are_reported(tmp_path: Path, content: str) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text(content)
     with pytest.raises(ConfigError, match="the node's certificate"):
@@ -245,7 +245,7 @@ def test_bad_files_are_told(tmp_path: Path, content: str) -> None:
         Node(vbuckets=1, tls=TlsSettings(client_auth="optional", client_ca=bad)).start()
 
 
-def test_a_certificate_whose_key_is_another_one_is_told(tmp_path: Path) -> None:
+def test_a_certificate_whose_key_is_another_one_is_reported(tmp_path: Path) -> None:
     authority = Authority()
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificate.write_text(authority.server(("localhost",)).certificate)

@@ -179,7 +179,7 @@ def test_what_was_committed_meanwhile_is_still_rolled_back_by_whole_snapshots(st
     assert vbucket.rollback(3) == 0
 
 
-def test_snapshots_that_are_too_old_to_be_remembered_begin_anew(
+def test_snapshots_that_are_too_old_to_be_remembered_start_over(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots_module, "MAX_SNAPSHOTS", 8)

@@ -190,7 +190,7 @@ def test_versions_that_a_history_needs_stay(tmp_path: Path) -> None:
         assert len(log.rows.seqnos) < log.high_seqno
 
 
-def test_a_rollback_lands_where_it_was_asked_to_or_begins_anew(tmp_path: Path) -> None:
+def test_a_rollback_lands_where_it_was_asked_to_or_starts_over(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store)
         churn(store, rounds=20)
@@ -582,7 +582,7 @@ def test_a_rollback_at_any_step_of_a_compaction_wins(
 
 
 @pytest.mark.parametrize("kind", ["disk", pytest.param("memory", marks=pytest.mark.slow)])
-def test_writes_reads_commits_and_rollbacks_go_on_beside_compactions(tmp_path: Path, kind: str) -> None:
+def test_writes_reads_commits_and_rollbacks_go_on_during_compactions(tmp_path: Path, kind: str) -> None:
     store: BucketStore
     store = opened(tmp_path, segment_bytes=30_000) if kind == "disk" else MemoryBucketStore(2)
     fill(store)

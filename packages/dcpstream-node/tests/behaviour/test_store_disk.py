@@ -89,7 +89,7 @@ def test_what_was_set_survives_a_crash_at_once(tmp_path: Path) -> None:
         assert (store.vbuckets[1].state, store.vbuckets[1].failover_log) == (VbucketState.REPLICA, log)
 
 
-def test_a_vbucket_made_anew_does_not_see_its_old_blocks(tmp_path: Path) -> None:
+def test_a_recreated_vbucket_does_not_read_its_old_blocks(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store)
     put(store.vbuckets[0], key_of("old"), b"")
@@ -107,7 +107,7 @@ def test_a_vbucket_made_anew_does_not_see_its_old_blocks(tmp_path: Path) -> None
         assert store.vbuckets[0].get(key_of("old")) is None
 
 
-def test_a_vbucket_made_anew_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vbucket_is_never_missing_while_it_is_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(tmp_path)
     fill(store)
     old = put(store.vbuckets[0], key_of("old"), b"")

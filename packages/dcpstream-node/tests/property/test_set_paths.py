@@ -328,7 +328,7 @@ def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode
 @needs_kernel
 @given(st.lists(st.one_of(st.floats(-1, 0.01), st.floats(0, 200)), min_size=1, max_size=8))
 @example([0.0, 120.125042, 120.125043, 1e9])
-def test_the_native_path_tells_the_duration_of_each_request(durations):
+def test_the_native_path_sends_the_duration_of_each_request(durations):
     client = client_with(CONNECTIONS["traced"], took=(took := []))
     looks = iter([told for seconds in durations for told in (1.0, 1.0 + seconds)])
     client.engine.stopwatch = looks.__next__
@@ -342,7 +342,7 @@ def test_the_native_path_tells_the_duration_of_each_request(durations):
 
 
 @needs_kernel
-def test_a_stopwatch_that_fails_is_told():
+def test_a_stopwatch_that_fails_is_reported():
     client = client_with(CONNECTIONS["traced"], took=[])
     client.engine.stopwatch = iter([1.0]).__next__
     with pytest.raises(StopIteration):

@@ -64,7 +64,7 @@ def test_errors_cross_with_their_attributes(ends: Ends, error: DcpstreamError):
         assert (raised.value.status, raised.value.vbid) == (error.status, error.vbid)
 
 
-def test_what_cannot_cross_is_told_in_words(ends: Ends):
+def test_what_cannot_cross_is_reported_in_words(ends: Ends):
     ends.methods["result"] = lambda: lambda: None
     with pytest.raises(DcpstreamError, match="result"):
         ends.call("result")

@@ -21,6 +21,6 @@ from dcpstream_node import Node
         ("port", "8091"),
     ],
 )
-def test_a_value_of_another_kind_is_told_with_its_option(option: str, value: Any) -> None:
+def test_a_value_of_another_kind_is_reported_with_its_option(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=option):
         Node(**{option: value})

@@ -109,7 +109,7 @@ def test_a_reset_is_found_by_name(node: dcpstream_node.Node, reset: str, is_rest
 @pytest.mark.parametrize("limit", [pytest.param("1000", marks=pytest.mark.slow), "3"])
 @pytest.mark.parametrize("is_empty", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reset", RESETS)
-def test_a_rebuild_takes_back_everything_and_reads_anew(
+def test_a_rebuild_takes_back_everything_and_reads_again(
     node: dcpstream_node.Node, reset: str, is_empty: bool, limit: str
 ) -> None:
     stream, table = begun(node, onBucketReset="rebuild")

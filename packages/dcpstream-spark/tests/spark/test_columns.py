@@ -115,7 +115,7 @@ def test_inferred_fields(spark: SparkSession, documents: Bucket) -> None:
 
 
 @pytest.mark.slow
-def test_binary_and_text_documents_can_be_told_apart(spark: SparkSession, bucket: Bucket) -> None:
+def test_binary_and_text_documents_differ(spark: SparkSession, bucket: Bucket) -> None:
     with kv_of(bucket.node) as kv:
         kv.set("binary", b"\xff\x00\x01")
         kv.set("text", rb"\xff\x00\x01")

@@ -51,7 +51,7 @@ def pipeline_of(spark: SparkSession, bucket: Bucket, tables: Path, engine: str) 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("engine", ["delta-rs", "delta"])
 @pytest.mark.parametrize("part", ["checkpoint", "changes", "current"])
-def test_a_damaged_file_is_told_or_changes_nothing(
+def test_a_damaged_file_is_reported_or_changes_nothing(
     spark: SparkSession, bucket: Bucket, tmp_path: Path, engine: str, part: str
 ) -> None:
     whole = tmp_path / "whole"

@@ -68,7 +68,7 @@ DELETED = {f"k{number}" for number in range(5)}
 
 
 @pytest.mark.parametrize("options", [{"purgeGap": "reconcile"}, {}])
-def test_a_stream_reconciles_a_gap_by_reading_anew(node: dcpstream_node.Node, options: dict[str, str]) -> None:
+def test_a_stream_reconciles_a_gap_by_reading_again(node: dcpstream_node.Node, options: dict[str, str]) -> None:
     stream = Stream(node, onRollback="rewindAndMark", **options)
     rows = with_a_gap(node, stream)
     rows += stream.step()
@@ -134,7 +134,7 @@ def batch_from(node: dcpstream_node.Node, at: dict[str, Any], **options: str) ->
     return [row for part in reader.partitions() for row in rows_of(reader.read(part))]
 
 
-def test_a_batch_reconciles_a_gap_by_reading_anew(node: dcpstream_node.Node) -> None:
+def test_a_batch_reconciles_a_gap_by_reading_again(node: dcpstream_node.Node) -> None:
     stream = Stream(node)
     rows = with_a_gap(node, stream)
     with pytest.raises(HistoryPurged):

@@ -174,7 +174,7 @@ def test_a_run_over_what_is_there_has_several_batches(spark: SparkSession, bucke
 
 
 @pytest.mark.slow
-def test_the_progress_tells_the_lag(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+def test_the_progress_shows_the_lag(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     from dcpstream_spark.data_source import HAS_ADMISSION_CONTROL
 
     if not HAS_ADMISSION_CONTROL:

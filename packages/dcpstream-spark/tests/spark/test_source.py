@@ -49,13 +49,15 @@ def test_latest_starts_at_what_comes(spark: SparkSession, bucket: Bucket, tmp_pa
         ({"connectionString": "couchbase://127.0.0.1:1", "idleTimeout": "0.1", "connectTimeout": "0.3"}, "127.0.0.1:1"),
     ],
 )
-def test_a_mistake_is_told_by_name(spark: SparkSession, bucket: Bucket, options: dict[str, str], message: str) -> None:
+def test_a_mistake_is_reported_by_name(
+    spark: SparkSession, bucket: Bucket, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match=f"(?s){message}"):
         spark.read.format("dcp").options(**{**bucket.options, **options}).load().count()
 
 
 @pytest.mark.slow
-def test_a_corrupt_checkpoint_is_told(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_is_reported(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     def run() -> None:
         stream = spark.readStream.format("dcp").options(**bucket.options, startingOffsets="earliest").load()
         query = (

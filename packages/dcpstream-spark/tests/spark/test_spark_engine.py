@@ -229,7 +229,7 @@ def test_what_an_engine_cannot_write_is_refused(
 
 
 @pytest.mark.slow
-def test_counts_that_spark_does_not_tell_are_read(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_that_spark_does_not_report_are_read(bench: SparkBench, monkeypatch: pytest.MonkeyPatch) -> None:
     from dcpstream_spark.tables import spark_sql
 
     class Silent:

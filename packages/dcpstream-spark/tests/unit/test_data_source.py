@@ -102,7 +102,7 @@ def test_a_dropped_collection_leaves_the_table_and_the_others_go_on(node: dcpstr
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_one_that_is_made_anew_is_followed(node: dcpstream_node.Node, is_restarted: bool) -> None:
+def test_one_that_is_recreated_is_followed(node: dcpstream_node.Node, is_restarted: bool) -> None:
     fill(node, "shop.returns", "old")
     query = Query(node, collections="shop.orders,shop.returns")
     query.run()
@@ -149,7 +149,7 @@ def test_names_that_never_were_are_a_mistake(node: dcpstream_node.Node) -> None:
         Query(node, collections="shop.order").run()
 
 
-def test_a_batch_read_tells_control_rows(node: dcpstream_node.Node) -> None:
+def test_a_batch_read_reports_control_rows(node: dcpstream_node.Node) -> None:
     orders = fill(node, "shop.orders")
     source = DcpDataSource(access(node, collections="shop"))
     reader = source.reader(source.schema())

@@ -54,7 +54,7 @@ def test_an_old_java_home_is_refused_with_its_version(tmp_path: Path, version: s
         ensure_java(environ, wheel_home=lambda: newer)
 
 
-def test_a_java_home_that_tells_no_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_java_home_without_a_version_is_left_alone(tmp_path: Path) -> None:
     home = make_java(tmp_path / "jre", "of its own")
     assert ensure_java({"JAVA_HOME": str(home), "PATH": ""}, wheel_home=no_wheel) is JavaSource.JAVA_HOME
 

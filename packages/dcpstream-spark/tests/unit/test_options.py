@@ -27,7 +27,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("option", [{"trustCertificate": "/authority.pem"}, {"tlsVerify": "none"}])
-def test_tls_without_tls_is_told_in_a_sentence(option: dict[str, str]) -> None:
+def test_tls_without_tls_is_reported_in_a_sentence(option: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"Begin it with couchbases://") as raised:
         SourceOptions.parse(NEEDED | option)
     assert "TlsOptions" not in str(raised.value)

@@ -255,7 +255,7 @@ def test_a_run_that_begins_now_and_sees_nothing_is_gone_on_from(
     assert sorted(change.key.decode() for change in changes) == sorted(written)
 
 
-def test_a_damaged_store_is_told_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:
+def test_a_damaged_store_is_reported_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "offsets").write_text("nonsense")
     with pytest.raises(OffsetError, match="move it away"):
         shell.batches(start=FileOffsetStore(tmp_path / "offsets"))
@@ -316,7 +316,7 @@ def test_a_small_window_is_enough(kind: str, node: dcpstream_node.Node, kv: KvCl
         ({"bucket": "nope"}, AccessDenied, "bucket 'nope' was refused by 127.0.0.1"),
     ],
 )
-def test_who_is_not_let_in_is_told_why(
+def test_a_refused_login_has_a_reason(
     kind: str, node: dcpstream_node.Node, options: dict[str, str], error: type[Exception], text: str
 ) -> None:
     began = time.monotonic()

@@ -123,7 +123,7 @@ def fill(node: dcpstream_node.Node, path: str, prefix: str = "doc", count: int =
 ALL = list(range(VBUCKETS))
 
 
-def test_beginnings_and_ends_are_told_once_for_each_vbucket(node: dcpstream_node.Node, reader: Reader) -> None:
+def test_beginnings_and_ends_are_reported_once_for_each_vbucket(node: dcpstream_node.Node, reader: Reader) -> None:
     orders, others = fill(node, "shop.orders"), fill(node, "_default._default", "other")
     fill(node, "shop.returns")
     node.set_collections("default", {"shop": ["orders"]})
@@ -188,7 +188,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Offset
     return lambda: request.param(tmp_path / "positions")
 
 
-def test_who_was_away_is_told_by_name(
+def test_a_client_that_was_away_gets_the_names(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
     fill(node, "shop.returns")
@@ -240,7 +240,7 @@ def test_a_consumer_ahead_of_its_acknowledgement_loses_what_it_has_too(
     assert follower.keys == {"shop.orders": orders}
 
 
-def test_one_that_is_made_anew_is_followed(
+def test_one_that_is_recreated_is_followed(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
     names = ["shop.orders", "shop.returns"]
@@ -256,7 +256,7 @@ def test_one_that_is_made_anew_is_followed(
     assert follower.told(Op.COLLECTION_DROPPED, "shop.returns") == ALL
 
 
-def test_one_that_is_made_anew_is_followed_by_a_reader_that_has_gone_on(
+def test_one_that_is_recreated_is_followed_by_a_reader_that_has_gone_on(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
     names = ["shop.orders", "shop.returns"]
@@ -274,7 +274,7 @@ def test_one_that_is_made_anew_is_followed_by_a_reader_that_has_gone_on(
     assert follower.keys == {"shop.orders": orders | more, "shop.returns": new}
 
 
-def test_a_live_stream_follows_one_that_is_made_anew(node: dcpstream_node.Node, reader: Reader) -> None:
+def test_a_live_stream_follows_one_that_is_recreated(node: dcpstream_node.Node, reader: Reader) -> None:
     fill(node, "shop.returns", "old")
     follower = Follower()
     new: set[str] = set()
@@ -320,7 +320,7 @@ def test_a_name_that_is_new_to_the_filter_brings_all_that_it_has(
     assert follower.keys == {"shop.orders": orders, "shop.returns": returns, "_default._default": others}
 
 
-def test_when_all_is_gone_a_read_up_to_now_tells_it_and_ends(
+def test_when_all_is_gone_a_read_up_to_now_reports_that_and_ends(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
     fill(node, "shop.returns")
@@ -376,7 +376,7 @@ def test_arrow_batches_have_control_rows_and_events(node: dcpstream_node.Node) -
     assert all(batch.rollback is None and batch.offsets for batch in told)
 
 
-def test_planned_ranges_tell_events_up_to_their_end(node: dcpstream_node.Node) -> None:
+def test_planned_ranges_have_events_up_to_their_end(node: dcpstream_node.Node) -> None:
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(node, "shop.returns")
     node.set_collections("default", {"shop": ["orders"]})
@@ -396,7 +396,7 @@ def test_planned_ranges_tell_events_up_to_their_end(node: dcpstream_node.Node) -
 
 @pytest.mark.parametrize("names", [None, ["shop.orders", "shop.returns"], ["shop"]])
 @pytest.mark.parametrize("purge_gap", ["ignore", "reconcile"])
-def test_an_end_that_was_purged_is_told_all_the_same(
+def test_an_end_that_was_purged_is_reported_all_the_same(
     node: dcpstream_node.Node, store: Callable[[], OffsetStore], names: list[str] | None, purge_gap: str
 ) -> None:
     reader = Reader("blocking", node.connection_string)

@@ -88,7 +88,7 @@ def test_a_first_read_has_every_document_once(node: dcpstream_node.Node, tmp_pat
         assert (list(again), len(documents), controls) == ([], DOCUMENTS, [])
 
 
-def test_what_a_cut_repeats_is_told(node: dcpstream_node.Node) -> None:
+def test_what_a_cut_repeats_is_reported(node: dcpstream_node.Node) -> None:
     with (
         Proxy(node.port) as proxy,
         Client(proxy.connection_string, **LOGIN, options=ClientOptions(buffer_bytes=65536)) as client,

@@ -244,7 +244,7 @@ def test_users_who_keep_positions_themselves(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_users_who_keep_one_version_of_each_document_begin_anew(
+def test_users_who_keep_one_version_of_each_document_start_over(
     kind: str, world: World, store: FileOffsetStore
 ) -> None:
     with world.before() as connection:
@@ -256,7 +256,7 @@ def test_users_who_keep_one_version_of_each_document_begin_anew(
     assert [told.to_seqno for told in table.told] == [0]
 
 
-def test_a_fresh_start_tells_nothing(world: World, store: FileOffsetStore) -> None:
+def test_a_fresh_start_reports_nothing(world: World, store: FileOffsetStore) -> None:
     with world.before():
         pass
     with world.after() as connection:

@@ -533,7 +533,7 @@ def test_a_bucket_that_was_never_reached_is_refused_at_once() -> None:
         assert server.connections == 1
 
 
-def test_a_key_value_client_is_told_that_its_connection_is_lost() -> None:
+def test_a_key_value_client_gets_an_error_if_its_connection_is_lost() -> None:
     script = LateBucket()
     with HostileServer(script) as server, KvClient(server.connection_string, "Administrator", "password") as kv:
         assert kv.map.vbucket_count == VBUCKETS
@@ -558,7 +558,7 @@ def command(server: HostileServer) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=patient(60), check=False)
 
 
-def test_the_command_ends_with_status_5_and_has_told_of_its_retries() -> None:
+def test_the_command_ends_with_status_5_and_has_reported_its_retries() -> None:
     make, _ = KINDS["ends with OK inside a snapshot"]
     with HostileServer(make()) as server:
         done = command(server)

@@ -23,7 +23,7 @@ def test_a_config_error_names_option_value_and_what_is_allowed() -> None:
     assert str(error) == "vbuckets cannot be 0. Allowed: 1 to 1024"
 
 
-def test_a_missing_option_and_an_object_are_told_in_words() -> None:
+def test_a_missing_option_and_an_object_are_named_in_words() -> None:
     assert str(errors.ConfigError("schema", None, "a schema")) == "schema is missing. Needed: a schema"
     assert str(errors.ConfigError("tls", object(), "True")) == "tls cannot be this object. Allowed: True"
     told = errors.ConfigError("port", 80, "a free port", message="port 80 is already in use")

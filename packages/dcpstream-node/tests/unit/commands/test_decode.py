@@ -100,7 +100,7 @@ def test_frames_before_the_broken_one_are_yielded() -> None:
         (END.encode() + b"\x80", "the data ends after 1 of the 24 bytes of the header at byte 28 (header 80)"),
     ],
 )
-def test_what_is_no_frame_is_told_with_its_place_and_what_to_do(
+def test_what_is_no_frame_is_reported_with_its_place_and_what_to_do(
     commands: Commands, tmp_path: Path, data: bytes, told: str
 ) -> None:
     path = tmp_path / "input"
@@ -163,7 +163,7 @@ def test_captured_packets_show_both_directions(commands: Commands, tmp_path: Pat
     assert "are no port numbers" in commands.refused("decode", path, "--ports", "x", expect=2)
 
 
-def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
+def test_a_gap_in_a_capture_is_reported(commands: Commands, tmp_path: Path) -> None:
     whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
     cut = whole.index(CAPTURED[2]) - 40 - 16
     (tmp_path / "capture").write_bytes(whole[:cut] + whole[cut + 16 + 40 + len(CAPTURED[2]) :])
@@ -171,7 +171,7 @@ def test_a_gap_in_a_capture_is_told(commands: Commands, tmp_path: Path) -> None:
     assert "the capture lacks 44 bytes" in commands.error
 
 
-def test_a_connection_without_a_message_is_told(commands: Commands, tmp_path: Path) -> None:
+def test_a_connection_without_a_message_is_reported(commands: Commands, tmp_path: Path) -> None:
     whole = captured(tmp_path / "capture", *CAPTURED).read_bytes()
     assert commands("decode", str(tmp_path / "capture"))
     assert not commands.error
@@ -182,7 +182,7 @@ def test_a_connection_without_a_message_is_told(commands: Commands, tmp_path: Pa
     assert commands.error == "the connections to port 11210 carry no message: they were only opened or closed\n"
 
 
-def test_the_incomplete_end_of_a_recording_is_told(commands: Commands, tmp_path: Path) -> None:
+def test_the_incomplete_end_of_a_recording_is_reported(commands: Commands, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     with RecordingWriter.create(recording, Header("default", "", 8, Manifest.DEFAULT)) as writer:
         for time_ns, data in enumerate(CAPTURED):

@@ -80,7 +80,7 @@ def test_the_password_of_a_file_is_its_first_line(tmp_path: Path, content: str) 
 
 
 @pytest.mark.parametrize("content", [b"", b"\nhunter22", b"\xff\xfehunter22"])
-def test_a_file_without_a_password_is_told_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_password_is_reported_and_not_quoted(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "password"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as raised:

@@ -62,7 +62,7 @@ def test_it_serves_the_recording_until_it_is_stopped(
 
 
 @pytest.mark.parametrize("command", ["replay", "decode"])
-def test_a_recording_without_its_first_block_is_told(commands: Commands, tmp_path: Path, command: str) -> None:
+def test_a_recording_without_its_first_block_is_reported(commands: Commands, tmp_path: Path, command: str) -> None:
     path = tmp_path / "recording"
     line = Header("travel", "ab12", 4, Manifest.DEFAULT, None).to_line()
     for content in (b"", line[:9], line):

@@ -75,7 +75,7 @@ def test_a_directory_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["store", "check", str(tmp_path / "missing")]) == 2
 
 
-def test_the_directory_of_a_cluster_is_told_with_those_of_its_nodes(
+def test_the_directory_of_a_cluster_is_reported_with_those_of_its_nodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".cluster.json").touch()

@@ -81,7 +81,7 @@ def test_a_store_is_found_and_one_that_is_gone_is_not(tmp_path: Path, caplog: py
     assert "is not there any more" in caplog.text
 
 
-def test_a_lost_file_of_identities_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_file_of_identities_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     DataDirectory(tmp_path, random.Random(1)).close()
     assert not caplog.text
     DiskBucketStore(tmp_path / "shop", 2).close()
@@ -100,7 +100,7 @@ def test_a_file_that_cannot_be_written_costs_no_bucket(tmp_path: Path, caplog: p
     assert "default" in json.loads((tmp_path / FILE_NAME).read_text())["buckets"]
 
 
-def test_a_store_that_cannot_be_looked_at_is_told_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_looked_at_is_reported_when_it_is_opened(tmp_path: Path) -> None:
     DiskBucketStore(tmp_path / "other", 16).close()
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "meta.sqlite").write_bytes(b"no database" * 100)
@@ -111,7 +111,7 @@ def test_a_store_that_cannot_be_looked_at_is_told_when_it_is_opened(tmp_path: Pa
     directory.open("other", 16).close()
 
 
-def test_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_is_none_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         opened(tmp_path / "file")
@@ -131,7 +131,7 @@ def test_the_directory_of_a_bucket_is_not_that_of_a_node(tmp_path: Path) -> None
         opened(tmp_path / "shop")
 
 
-def test_a_file_beside_the_stores_that_is_no_json_is_told(tmp_path: Path) -> None:
+def test_a_file_next_to_the_stores_that_is_no_json_is_reported(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text('{"a":')
     with pytest.raises(StoreError, match=r"cannot be understood: Expecting value: line 1 column 6 .* or remove it"):
         opened(tmp_path)
@@ -152,7 +152,7 @@ def test_a_bucket_whose_removal_was_cut_short_is_gone(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_looked_at_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -166,7 +166,7 @@ class OfAnotherUser(SystemFileSystem):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def test_a_directory_of_another_user_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_reported_with_what_to_do(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path, random.Random(1), file_system=OfAnotherUser())
     expected = f"bucket b cannot be made: the user {os.geteuid()} may not write in {tmp_path}. Give that user"
     with pytest.raises(StoreError, match=re.escape(expected)):

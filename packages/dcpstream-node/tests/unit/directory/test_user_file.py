@@ -71,7 +71,7 @@ def test_nothing_is_written_for_the_users_of_the_options_and_without_a_directory
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 7}', "[" * 10, "x" * (MAX_FILE_BYTES + 1)])
-def test_a_file_that_is_none_is_told_and_not_overwritten(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_none_is_reported_and_not_overwritten(tmp_path: Path, content: str) -> None:
     file = tmp_path / ".security" / "users.json"
     file.parent.mkdir()
     file.write_text(content)
@@ -80,7 +80,7 @@ def test_a_file_that_is_none_is_told_and_not_overwritten(tmp_path: Path, content
     assert file.read_text() == content
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     users = users_of(tmp_path)
     (tmp_path / ".security").write_text("in the way")
     with pytest.raises(ConfigError):

@@ -65,7 +65,7 @@ def test_hosts_before_a_colon(host: str, text: str):
     assert in_url(host) == text
 
 
-def test_ports_of_tls_and_other_networks_are_told():
+def test_ports_of_tls_and_other_networks_are_reported():
     alternates = read_alternates(
         {"external": {"hostname": "db.example", "kv": 31210}, "inner": {"hostname": "10.1.1.1"}}
     )
@@ -217,7 +217,7 @@ def test_replicas_that_are_wanted_decide_what_a_durable_write_needs():
     assert client.set("k", b"v").status == 0
 
 
-def test_a_flushed_bucket_is_empty_and_begins_anew():
+def test_a_flushed_bucket_is_empty_and_starts_over():
     engine = engine_of()
     bucket = engine.buckets["default"]
     client = Talker(engine)
@@ -266,7 +266,7 @@ def give(client: Talker, epoch: int, rev: int, value: bytes, key: bytes = b"defa
 CHAINS = [[0, 1], [1, 0], [-1, 1], [1, -1]]
 
 
-def test_a_manager_s_map_is_told_to_clients():
+def test_a_manager_s_map_is_sent_to_clients():
     client = Talker(engine_of())
     assert give(client, 7, 5, given(7, 5, CHAINS, this=1)) == 0
     content = config_of(client)

@@ -53,7 +53,7 @@ def test_only_what_is_damaged_is_refused(node, caplog: pytest.LogCaptureFixture)
     assert (state["status"], len(state["damage"])) == ("files are damaged", 1)
 
 
-def test_a_damaged_document_can_be_written_anew(node) -> None:
+def test_a_damaged_document_can_be_written_again(node) -> None:
     _, client, _, _ = node
     assert client.get("key2").status == Status.EINTERNAL
     assert client.set("key2", b"new").status == 0

@@ -24,7 +24,7 @@ def test_a_kind_has_its_lines_in_a_period(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_counts_are_told_when_their_period_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_counts_are_reported_when_their_period_is_over(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitLog()
     for kind in ("one", "two", "two", "two"):
         log.say(kind, kind, 1.0, level=logging.ERROR)
@@ -36,7 +36,7 @@ def test_counts_are_told_when_their_period_is_over(caplog: pytest.LogCaptureFixt
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
-def test_counts_are_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_counts_are_reported_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitLog()
     for _ in range(3):
         log.say("one", "one", 1.0)

@@ -59,7 +59,7 @@ def high_seqnos(engine: Engine) -> list[int]:
     return [vbucket.log.high_seqno for vbucket in bucket_of(engine).vbuckets if vbucket is not None]
 
 
-def test_a_turn_tells_so_many_vbuckets_and_no_more(engine: Engine) -> None:
+def test_a_turn_updates_so_many_vbuckets_and_no_more(engine: Engine) -> None:
     make(engine, "c")
     seen = []
     while not engine.is_quiet:
@@ -114,7 +114,7 @@ def test_who_looks_at_all_vbuckets_sees_all_of_it(engine: Engine) -> None:
     assert high_seqnos(engine) == [2] * VBUCKETS, "selecting the bucket looks at it"
 
 
-def test_changes_that_follow_each_other_are_each_told(engine: Engine) -> None:
+def test_successive_changes_are_each_reported(engine: Engine) -> None:
     make(engine, "c")
     make(engine, "d")
     drop(engine, "c")
@@ -123,7 +123,7 @@ def test_changes_that_follow_each_other_are_each_told(engine: Engine) -> None:
     assert high_seqnos(engine) == [3] * VBUCKETS
 
 
-def test_a_vbucket_that_is_not_active_any_more_is_told_by_its_stream(engine: Engine) -> None:
+def test_a_vbucket_that_is_no_longer_active_gets_events_from_its_stream(engine: Engine) -> None:
     client = Talker(engine)
     make(engine, "c")
     bucket = bucket_of(engine)

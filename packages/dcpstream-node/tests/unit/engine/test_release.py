@@ -47,7 +47,7 @@ def test_only_releases_that_a_node_can_be_are_taken():
         Node(release=7.2)  # type: ignore[arg-type]
 
 
-def test_a_node_is_a_72_unless_it_is_told_otherwise():
+def test_a_node_is_a_72_by_default():
     assert engine_of().release is RELEASES["7.2"]
 
 
@@ -123,7 +123,7 @@ def test_a_bucket_with_magma_keeps_history(name: str):
 
 
 @rule("KV-LOGIN-05")
-def test_a_known_version_of_the_map_is_told_to_a_76_only():
+def test_a_known_version_of_the_map_is_taken_by_a_76_only():
     known = bytes(16)
     assert Talker(engine_of()).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL
     assert Talker(engine_of(release="7.6")).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == 0

@@ -47,7 +47,7 @@ def test_a_capture_from_the_middle_begins_with_the_first_frame() -> None:
     assert [one.frame.opcode for one in found] == [Opcode.DCP_MUTATION]
 
 
-def test_bytes_that_are_no_frame_and_tls_are_told() -> None:
+def test_bytes_that_are_no_frame_and_tls_are_reported() -> None:
     first = row(8, 1, b"a")
     with pytest.raises(FrameError) as caught:
         list(frames_of(conversation((True, first + b"x" * 24))))

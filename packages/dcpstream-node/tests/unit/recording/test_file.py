@@ -106,7 +106,7 @@ def test_zeros_behind_the_last_block_are_an_incomplete_one(written: Path) -> Non
 
 
 @pytest.mark.parametrize("at", [0, 10, 20, 25], ids=["length", "time", "checksum", "payload"])
-def test_damage_is_told_with_its_place(written: Path, at: int) -> None:
+def test_damage_is_reported_with_its_place(written: Path, at: int) -> None:
     with RecordingReader(written) as reader:
         block = next(iter(reader.blocks())).end  # where the second one begins
     data = bytearray(written.read_bytes())
@@ -117,7 +117,7 @@ def test_damage_is_told_with_its_place(written: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("packed", [zlib.compress(bytes(10_001)), zlib.compress(bytes(1000))[:-4], b"not deflated"])
-def test_a_block_that_inflates_to_too_much_or_to_nothing_is_told(
+def test_a_block_that_inflates_to_too_much_or_to_nothing_is_reported(
     written: Path, packed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "MAX_BLOCK_BYTES", 10_000)
@@ -137,7 +137,7 @@ def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
         RecordingReader(path)
 
 
-def test_a_later_version_and_a_damaged_first_line_are_told(written: Path) -> None:
+def test_a_later_version_and_a_damaged_first_line_are_reported(written: Path) -> None:
     whole = written.read_bytes()
     written.write_bytes(whole.replace(b'"version": 1', b'"version": 9'))
     with pytest.raises(ConfigError, match="has version 9"):

@@ -42,7 +42,7 @@ def take(changes: Iterator[Change], count: int) -> list[tuple[str, bytes | None]
     return [(change.op, change.value) for _, change in zip(range(count), changes, strict=False)]
 
 
-def test_what_was_played_is_told(recording: Path, node: dcpstream_node.Node) -> None:
+def test_what_was_played_is_reported(recording: Path, node: dcpstream_node.Node) -> None:
     played = play(recording, node, "default")
     assert played == Played(35, 0, False, played.seconds)
     assert played.seconds > 0
@@ -82,7 +82,7 @@ def test_a_reader_of_the_source_goes_on_at_the_replay(tmp_path: Path, node: dcps
         assert [change.key for change in reader.changes(StreamOptions(start=positions, end="latest"))] == [b"key::new"]
 
 
-def test_a_reader_from_before_the_recording_is_told(tmp_path: Path, node: dcpstream_node.Node) -> None:
+def test_a_reader_from_before_the_recording_is_reported(tmp_path: Path, node: dcpstream_node.Node) -> None:
     """Changes between its position and the beginning of the recording are not there."""
     path = tmp_path / "recording"
     with dcpstream_node.Node(vbuckets=1) as source, documents(source) as kv:
@@ -126,7 +126,7 @@ def test_it_can_be_stopped(tmp_path: Path, node: dcpstream_node.Node) -> None:
         assert reader.cluster.high_seqnos() == {0: 1}
 
 
-def test_an_incomplete_end_is_told(recording: Path, tmp_path: Path, node: dcpstream_node.Node) -> None:
+def test_an_incomplete_end_is_reported(recording: Path, tmp_path: Path, node: dcpstream_node.Node) -> None:
     path = tmp_path / "file"
     path.write_bytes(recording.read_bytes()[:-1])
     played = play(path, node, "default")

@@ -102,7 +102,7 @@ def test_from_now_on(node: dcpstream_node.Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 30, -3])
-def test_a_recorder_killed_before_its_first_block_begins_anew(
+def test_a_recorder_killed_before_its_first_block_starts_over(
     node: dcpstream_node.Node, tmp_path: Path, kept: int
 ) -> None:
     """From "latest" too: positions that were not written are not taken for the beginning."""
@@ -145,7 +145,7 @@ def test_some_collections(node: dcpstream_node.Node, tmp_path: Path) -> None:
     assert found == wanted
 
 
-def test_following_ends_when_it_is_told(node: dcpstream_node.Node, tmp_path: Path) -> None:
+def test_following_ends_when_it_is_stopped(node: dcpstream_node.Node, tmp_path: Path) -> None:
     path = tmp_path / "recording"
     total = drain(node, tmp_path / "all").seqnos
     histories = Histories()

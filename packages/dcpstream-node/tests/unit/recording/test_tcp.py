@@ -72,7 +72,7 @@ def test_a_missing_packet_ends_its_direction_alone() -> None:
     assert problem.startswith("10.0.0.1:40000 to 10.0.0.2:11210: the capture lacks 7 bytes")
 
 
-def test_connections_are_told_apart() -> None:
+def test_connections_are_distinguished() -> None:
     other = Endpoint("10.0.0.3", 40000)
     found = conversations(
         [
@@ -98,7 +98,7 @@ def test_a_packet_that_was_cut_is_an_error() -> None:
         only([whole._replace(data=whole.data[:-4])])
 
 
-def test_a_port_that_nobody_uses_is_told_with_the_others() -> None:
+def test_a_port_that_nobody_uses_is_reported_with_the_others() -> None:
     with pytest.raises(ConfigError, match="no connection to port 8091; it has 11210, 40000"):
         conversations([packet(b"x")], {8091})
 

@@ -49,7 +49,7 @@ def listener():
         yield made
 
 
-async def test_protocols_of_all_accepted_sockets_are_told_before_stop_returns(listener: Listener) -> None:
+async def test_protocols_of_all_accepted_sockets_lose_their_connection_before_stop_returns(listener: Listener) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     made: list[Told] = []
 

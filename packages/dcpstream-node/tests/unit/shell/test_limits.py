@@ -38,7 +38,7 @@ def test_connections_are_looked_at_often_enough_for_the_shortest_time() -> None:
     assert Limits(login_s=0, frame_s=0, idle_s=0, stalled_s=0, stalled_dcp_s=0, http_header_s=0).sweep_s == 1.0
 
 
-def test_a_limit_is_told_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_is_reported_once_and_then_counted(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitLog()
     with caplog.at_level(logging.WARNING):
         for now in (100.0, 101.0, 102.0, 100.0 + LOG_PAUSE_S):

@@ -83,7 +83,7 @@ def test_kept_certificates_are_used_until_they_are_about_to_end(tmp_path: Path) 
     assert renewed.certificate != old.certificate
 
 
-def test_an_authority_that_ends_is_made_anew_with_its_certificates(tmp_path: Path) -> None:
+def test_an_authority_that_ends_is_recreated_with_its_certificates(tmp_path: Path) -> None:
     (tmp_path / ".security").mkdir()
     old = Authority(now=datetime.now(UTC) - timedelta(days=3640))
     (tmp_path / ".security" / "ca.pem").write_text(old.certificate)
@@ -93,7 +93,7 @@ def test_an_authority_that_ends_is_made_anew_with_its_certificates(tmp_path: Pat
     assert authority.certificate in pair.certificate
 
 
-def test_a_kept_authority_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_kept_authority_that_is_damaged_is_reported(tmp_path: Path) -> None:
     (tmp_path / ".security").mkdir()
     for file in ("ca.pem", "ca.key"):
         (tmp_path / ".security" / file).write_text("damaged")
@@ -117,7 +117,7 @@ def test_without_the_extra_a_certificate_of_ones_own_is_needed(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("days", "told"), [(-4000, "has expired (2"), (0, ""), (4000, "is not valid before 2")], ids=["old", "good", "new"]
 )
-def test_a_certificate_that_clients_will_refuse_is_told(
+def test_a_certificate_that_clients_will_refuse_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, told: str
 ) -> None:
     pair = Authority(now=datetime.now(UTC) + timedelta(days=days)).server(("localhost",))
@@ -154,7 +154,7 @@ def test_a_certificate_is_loaded_without_room_for_temporary_files_or_without_fil
     assert tls.ca_certificate
 
 
-def test_a_key_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+def test_a_key_of_an_unknown_kind_is_reported(tmp_path: Path) -> None:
     """As a flipped bit makes one: 1.2.840.10045.2.1 names elliptic curves, and 1.3.840.10045.2.1 nothing."""
     kept_or_made(("localhost",), tmp_path)
     file = tmp_path / ".security" / "ca.key"

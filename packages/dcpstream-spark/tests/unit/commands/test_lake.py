@@ -97,7 +97,7 @@ def test_a_run(
         assert shown.err == "orders: failed, starts again in 2 s, away\n"
 
 
-def test_a_port_that_is_taken_is_told_before_spark_starts(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_reported_before_spark_starts(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Monitor() as other:
         assert run(["lake", "--config", str(file), "--monitor-port", str(other.port)]) == 2
     assert str(other.port) in capsys.readouterr().err

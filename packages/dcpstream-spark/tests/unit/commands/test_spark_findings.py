@@ -35,7 +35,7 @@ def test_java_that_is_missing(tmp_path: Path) -> None:
     assert (found.verdict, found.fix) == ("problem", "pip install 'dcpstream-spark[java]'")
 
 
-def test_a_spark_without_a_connector_is_told_with_the_ones_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_without_a_connector_is_reported_with_the_ones_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "4.9.0")
     finding = findings._tables()
     assert finding.verdict == "note"

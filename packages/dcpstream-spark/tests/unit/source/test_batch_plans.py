@@ -73,7 +73,7 @@ def test_the_next_plan_asks_over_the_same_connections_and_sees_what_is_new(
     assert keys(options, parts) == {"k0", "k1", "k2"}
 
 
-def test_a_bucket_that_was_made_anew_is_planned_by_what_it_is_now(
+def test_a_bucket_that_was_recreated_is_planned_by_what_it_is_now(
     node: dcpstream_node.Node, made: list[BucketReader]
 ) -> None:
     with kv_of(node) as kv:

@@ -42,7 +42,7 @@ def test_the_message_says_what_to_do() -> None:
     assert reset_message("bucket 'b' was flushed").startswith("Bucket 'b' was flushed. Every row")
 
 
-def test_a_batch_that_begins_anew_takes_back_every_vbucket() -> None:
+def test_a_batch_that_starts_over_takes_back_every_vbucket() -> None:
     start = offset(AT, ZERO, AT)
     end = offset(StreamOffset(8, 4, 0, None), StreamOffset(9, 2, 0, None), uuid="two", is_reset=True)
     ranges = planner.planned_ranges(start, end, keeps_start=True)

@@ -228,7 +228,7 @@ def test_a_query_gives_up_after_the_idle_timeout() -> None:
         coordinator.next_offset(end, None)
 
 
-def test_a_wrong_password_is_told_at_once() -> None:
+def test_a_wrong_password_is_reported_at_once() -> None:
     coordinator, cluster, end = away(1)
     cluster.error = AuthenticationFailed("wrong password")
     with pytest.raises(AuthenticationFailed):

@@ -38,7 +38,7 @@ def test_a_limit_is_kept_and_used(backlog: dict[int, int], limit: int | None, ta
 
 
 @given(BACKLOGS, st.integers(1, 5_000), st.integers(1, 4))
-def test_a_limit_delays_but_never_starves(backlog: dict[int, int], limit: int, tasks: int) -> None:
+def test_a_limit_delays_a_vbucket_and_never_leaves_it_out(backlog: dict[int, int], limit: int, tasks: int) -> None:
     left = dict(backlog)
     rounds = 0
     while left:
@@ -55,7 +55,7 @@ def test_few_vbuckets_end_inside_a_snapshot() -> None:
     assert sorted(takes) == list(range(100)), "neighbours, so that a table by vbucket is touched in few files"
 
 
-def test_a_vbucket_that_begins_anew_after_a_purge_is_read_as_a_whole() -> None:
+def test_a_vbucket_that_starts_over_after_a_purge_is_read_as_a_whole() -> None:
     # All three stand at 4 on their branches, and nodes refuse positions below a purge at 13.
     at = StreamOffset(7, 4, 0, 30)
     start = offset(**{f"v{vbid}": VbucketOffset(at) for vbid in range(4)})
@@ -145,7 +145,7 @@ def test_a_rollback_begins_the_batch_at_the_accepted_position() -> None:
     assert planned.rolled_back_from is None
 
 
-def test_a_rollback_is_told_even_if_the_limit_leaves_no_rows() -> None:
+def test_a_rollback_is_reported_even_if_the_limit_leaves_no_rows() -> None:
     start = offset(v0=VbucketOffset(StreamOffset(7, 10, 6, 12)))
     end = planner.plan_end_offset(start, {0: state(9, 20, (7, 8))}, {0: StreamOffset.ZERO}, limit=0)
     (planned,) = planner.planned_ranges(start, end, keeps_start=False)

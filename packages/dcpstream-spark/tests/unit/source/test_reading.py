@@ -415,7 +415,7 @@ def test_before_4_2_the_first_batch_of_a_query_and_of_a_restart_keep_the_limit(n
     reader.stop()
 
 
-def test_before_4_2_the_checkpoint_tells_the_start_of_a_run_over_what_is_there(
+def test_before_4_2_the_checkpoint_has_the_start_of_a_run_over_what_is_there(
     node: dcpstream_node.Node, tmp_path: Path
 ) -> None:
     """Such a run asks for the end before anything else, in a new query and after a restart."""

@@ -171,7 +171,7 @@ class TestFields:
         (found,) = layout.batch(control_rows([row], time=0, columns=layout.columns)).to_pylist()
         assert (found["op"], found["value"], found["name"]) == ("rollback", b'{"name":"x"}', None)
 
-    def test_a_string_value_beside_fields(self) -> None:
+    def test_a_string_value_together_with_fields(self) -> None:
         layout = Layout(struct(value=STRING, name=STRING), options_of(valueFormat="string"))
         rows = layout.batch(changes(("mutation", b'{"name": "a"}'), ("mutation", b"\xff\\"))).to_pylist()
         assert rows == [{"value": '{"name": "a"}', "name": "a"}, {"value": "\\xff\\\\", "name": None}]
@@ -213,7 +213,7 @@ class TestVariant:
         assert self.python_of(layout.batch(batch).to_pylist()[0]["value"]) == {"to": "7"}
 
 
-def test_binary_and_text_documents_can_be_told_apart() -> None:
+def test_binary_and_text_documents_differ() -> None:
     """The escaped text cannot; the bytes, and the text that is null for bytes that are none, can."""
     both = (("mutation", b"\xff\x00\x01"), ("mutation", rb"\xff\x00\x01"))
     text = Layout(struct(value=STRING), options_of(valueFormat="string"))

@@ -477,7 +477,7 @@ def test_a_new_start_waits_for_the_fold_and_forgets_its_error(world: World) -> N
     assert_exact(world.bench, world.pipeline, world.expected)
 
 
-def test_maintenance_runs_beside_batches_and_never_beside_a_fold(world: World) -> None:
+def test_maintenance_runs_during_batches_and_never_during_a_fold(world: World) -> None:
     world.engine.maintaining.close()
     asked = world.beside(world.pipeline.maintain)
     world.engine.maintaining.await_()

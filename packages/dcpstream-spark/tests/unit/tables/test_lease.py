@@ -253,7 +253,7 @@ def test_a_file_system_that_fails_costs_no_lease(world: World, monkeypatch: pyte
     assert one.is_held
 
 
-def test_the_thread_renews_and_tells_of_a_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_renews_and_reports_a_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEW_S", 0.001)
     one, other = world.lease("one"), world.lease("other")
     one.acquire(always)

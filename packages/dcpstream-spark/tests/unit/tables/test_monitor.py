@@ -112,7 +112,7 @@ def test_failed_and_stopped_pipelines(monitor: Monitor, pipeline: PretendedPipel
     assert get(monitor, "/health")[0] == 503
 
 
-def test_a_pipeline_that_is_made_anew_keeps_the_time_of_its_last_batch(
+def test_a_pipeline_that_is_recreated_keeps_the_time_of_its_last_batch(
     monitor: Monitor, pipeline: PretendedPipeline, clock: VirtualClock
 ) -> None:
     clock.now += 1000
@@ -185,7 +185,7 @@ def test_several_pipelines_have_a_page_each(monitor: Monitor, pipeline: Pretende
         assert ("batch 4: 10 rows" in html) == (one is pipeline)
 
 
-def test_a_pipeline_that_is_made_anew_takes_the_place_of_the_old_one(
+def test_a_pipeline_that_is_recreated_takes_the_place_of_the_old_one(
     monitor: Monitor, pipeline: PretendedPipeline
 ) -> None:
     monitor.add(PretendedPipeline("another"))
@@ -207,7 +207,7 @@ def test_all_vbuckets_are_shown_to_those_who_ask(monitor: Monitor, pipeline: Pre
         assert table.count("data-key=") == shown, path
 
 
-def test_a_pipeline_that_is_not_there_is_told(monitor: Monitor) -> None:
+def test_a_pipeline_that_is_not_there_is_reported(monitor: Monitor) -> None:
     status, text = get(monitor, "/pipelines/%3Cb%3E")
     assert status == 404
     assert "No pipeline of this name is watched: <code>&lt;b&gt;</code>" in text

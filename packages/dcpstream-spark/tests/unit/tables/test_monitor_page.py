@@ -137,7 +137,7 @@ def test_rejects_say_where_they_are() -> None:
     assert "&lt;r&gt; has those of now" in many
 
 
-def test_a_stall_and_an_error_are_told() -> None:
+def test_a_stall_and_an_error_are_reported() -> None:
     assert '<p class="problem">It has work but writes nothing.' in content(state="stalled")
     assert '<p class="problem">a &lt; b</p>' in content(state="failed", error="a < b")
     assert "problem" not in content()

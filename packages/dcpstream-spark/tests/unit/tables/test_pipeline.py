@@ -91,7 +91,7 @@ def test_the_rest_is_folded_once(bench: DeltaRsBench) -> None:
     assert pipeline_of(bench).fold() is None
 
 
-def test_a_fold_tells_what_a_rollback_restored(bench: DeltaRsBench) -> None:
+def test_a_fold_reports_what_a_rollback_restored(bench: DeltaRsBench) -> None:
     folds: list[FoldReport] = []
     pipeline = pipeline_of(bench, on_fold=folds.append)
     pipeline.apply_batch(APP, 0, frame([change("a", 1, "1"), change("b", 2, "1")]))
@@ -214,7 +214,7 @@ def test_before_it_is_started(bench: DeltaRsBench) -> None:
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/tables", "dbfs:/tables", "hdfsx://host/tables"])
-def test_a_checkpoint_without_notes_is_told_once(bench: DeltaRsBench, path: str, caplog: Any) -> None:
+def test_a_checkpoint_without_notes_is_reported_once(bench: DeltaRsBench, path: str, caplog: Any) -> None:
     """Tasks write there through Arrow, which does not open every file system that Spark opens."""
     pipeline = Pipeline(None, path, NEEDED, engine=bench.engine())  # type: ignore[arg-type]
     assert pipeline._checkpoint_hint() == pipeline._checkpoint_hint() == {}

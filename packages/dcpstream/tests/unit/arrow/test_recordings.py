@@ -57,7 +57,7 @@ def test_changes_add_up_to_the_documents(name: str) -> None:
     assert {key: state[key] for key in expected} == expected
 
 
-def test_keys_alone_tell_what_is_gone() -> None:
+def test_keys_alone_show_what_is_gone() -> None:
     batch = changes_of("keyonly")
     gone = dict(zip(batch["key"].to_pylist(), batch["_change_type"].to_pylist(), strict=True))
     assert {key for key, value in expected_crcs().items() if value is None} == {

@@ -233,7 +233,7 @@ class TestFlexibleFraming:
             b"\x2f\x00" + bytes(15)[:0],
         ],
     )
-    def test_other_elements_beside_it(self, framing: bytes) -> None:
+    def test_other_elements_next_to_it(self, framing: bytes) -> None:
         odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k", value=b"v")
         buffer = b"".join(many([raw_frames.mutation(stream_id=3)])) + odd
         try:

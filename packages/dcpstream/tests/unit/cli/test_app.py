@@ -127,7 +127,7 @@ def test_python_m_runs_it(tmp_path: Path) -> None:
     assert "Traceback" not in outcome.stderr
 
 
-def test_missing_package_is_told_with_the_extra_that_brings_it() -> None:
+def test_missing_package_is_reported_with_the_extra_that_brings_it() -> None:
     exits.require(["json"], "dcpstream[arrow]")
     with pytest.raises(exits.NotInstalled, match=r"pip install 'dcpstream\[arrow\]'") as caught:
         exits.require(["json", "no_such_package"], "dcpstream[arrow]")

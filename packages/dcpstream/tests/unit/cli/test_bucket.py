@@ -26,7 +26,7 @@ def test_a_bucket_is_made_emptied_and_dropped(one_node: dcpstream_node.Node, com
     assert "travel" not in commands("bucket", "list", *at)
 
 
-def test_what_the_node_refuses_is_told_in_its_words(one_node: dcpstream_node.Node, commands: Commands) -> None:
+def test_a_refusal_has_the_words_of_the_node(one_node: dcpstream_node.Node, commands: Commands) -> None:
     at = ("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}")
     assert "Flush is disabled for the bucket" in commands.refused("bucket", "flush", "default", "--yes", *at)
     assert "Bucket with given name already exists" in commands.refused("bucket", "create", "default", *at)

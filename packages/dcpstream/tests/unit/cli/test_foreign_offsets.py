@@ -55,7 +55,7 @@ def test_kafka_connect_is_written() -> None:
     assert list(written["partition"]) == ["bucket", "partition"], "Kafka Connect compares keys as bytes"
 
 
-def test_positions_that_kafka_connect_cannot_tell_are_refused() -> None:
+def test_positions_that_kafka_connect_cannot_express_are_refused() -> None:
     """As Kafka Connect 4.1.0 answers for a connector with its name in the keys."""
     lost = {"partition": {"bucket": "travel", "partition": "7", "connector": "source"}, "offset": None}
     with pytest.raises(OffsetError, match=r"couchbase\.connector\.name\.in\.offsets: each is null"):

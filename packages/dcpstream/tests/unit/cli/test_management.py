@@ -17,7 +17,7 @@ def asked(url: str, ca_file: str | None = None) -> object:
     return Management(url, "Administrator", "password", ca_file).get("/pools/default/buckets")
 
 
-def test_each_wrong_port_is_told_in_a_sentence(tmp_path: object) -> None:
+def test_each_wrong_port_is_reported_in_a_sentence(tmp_path: object) -> None:
     with dcpstream_node.Node(vbuckets=1, tls=True) as node:
         place = f"127.0.0.1:{node.mgmt_port}"
         secured = f"https://127.0.0.1:{node.mgmt_tls_port}"

@@ -40,7 +40,7 @@ def test_64_bit_numbers_are_texts() -> None:
     assert row["value"] == {"a": 1}
 
 
-def test_values_and_keys_that_are_no_json_are_told_apart() -> None:
+def test_values_and_keys_that_are_no_json_are_distinguished() -> None:
     assert stream.as_object(change(value=b"plain"))["text"] == "plain"
     assert stream.as_object(change(value=b"\xff"))["base64"] == "/w=="
     assert "value" not in stream.as_object(change(value=None))
@@ -132,7 +132,7 @@ def test_nobody_listening_is_said_soon(capsys: pytest.CaptureFixture[str]) -> No
     assert "127.0.0.1:1" in error
 
 
-def test_each_try_at_a_node_that_never_answered_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_try_at_a_node_that_never_answered_is_reported_at_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="dcpstream"):
         app.run(["stream", "couchbase://127.0.0.1:1", "--connect-timeout", "0.1"])
     assert "attempt 1 failed, trying again in" in caplog.messages[0]

@@ -52,7 +52,7 @@ def test_it_goes_on_from_a_saved_position(filled: dcpstream_node.Node, commands:
     assert commands(*at) == ""
 
 
-def test_what_is_wrong_is_told(filled: dcpstream_node.Node, commands: Commands) -> None:
+def test_what_is_wrong_is_reported(filled: dcpstream_node.Node, commands: Commands) -> None:
     at = ("tail", filled.connection_string)
     assert "needs --follow" in commands.refused(*at, "--from", "latest", "--no-follow", expect=2)
     assert "is no time" in commands.refused(*at, "--since", "yesterday", expect=2)

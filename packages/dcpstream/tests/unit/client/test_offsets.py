@@ -72,7 +72,7 @@ def test_numbers_are_text() -> None:
     assert record["earlier"][0]["snapshot_end"] is None
 
 
-def test_a_save_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+def test_a_save_leaves_no_other_file(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     store.save({5: RECORD})
     store.save({6: RECORD})
@@ -119,7 +119,7 @@ def with_body(body: bytes) -> bytes:
         lambda content: with_body(b'{"vbuckets": "1@2<3="}'),
     ],
 )
-def test_a_damaged_file_is_told_and_kept(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_reported_and_kept(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "offsets"
     FileOffsetStore(path).save({5: RECORD})
     path.write_bytes(damage(path.read_bytes()))
@@ -132,7 +132,7 @@ def test_a_damaged_file_is_told_and_kept(tmp_path: Path, damage: Callable[[bytes
     assert path.read_bytes() == before
 
 
-def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "offsets"
     path.write_bytes(b"this is no database, " * 100)
     with pytest.raises(OffsetError, match="move it away"):
@@ -144,7 +144,7 @@ def test_a_damaged_database_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "what"), [("{}", "entry"), ('{"entry": "1e999"}', "not a position"), ("[" * 100_000, "recursion")]
 )
-def test_a_damaged_record_in_a_database_is_told(tmp_path: Path, record: str, what: str) -> None:
+def test_a_damaged_record_in_a_database_is_reported(tmp_path: Path, record: str, what: str) -> None:
     path = tmp_path / "offsets"
     SqliteOffsetStore(path).save({5: RECORD})
     connection = sqlite3.connect(path)
@@ -155,7 +155,7 @@ def test_a_damaged_record_in_a_database_is_told(tmp_path: Path, record: str, wha
         SqliteOffsetStore(path).load()
 
 
-def test_a_flipped_bit_of_a_record_in_a_database_is_told(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_record_in_a_database_is_reported(tmp_path: Path) -> None:
     """SQLite has no checksums: a digit of a seqno would change silently."""
     path, records = tmp_path / "offsets", {5: RECORD, 6: RECORD}
     SqliteOffsetStore(path).save(records)

@@ -186,7 +186,7 @@ def test_what_is_known_of_other_vbuckets_is_recorded_with_it() -> None:
     assert positions.due({2: at(1)}, None) == {2: SavedOffset(at(0))}
 
 
-def test_a_rollback_below_the_record_is_recorded_before_it_is_told() -> None:
+def test_a_rollback_below_the_record_is_recorded_before_it_is_reported() -> None:
     saved = {0: SavedOffset(at(9), (at(6), at(2)))}
     store = Store(saved)
     positions = Positions([VbucketRange(0, at(9), MAX_SEQNO, (at(6), at(2)))], store, saved)
@@ -207,7 +207,7 @@ def test_a_record_at_or_below_the_rollback_says_enough(saved: StreamOffset) -> N
     assert positions.due({0: at(4, vbuuid=0xB)}, told(4, 12)) == {}
 
 
-def test_a_record_of_a_rollback_is_told_whatever_branch_is_read() -> None:
+def test_a_record_of_a_rollback_is_reported_whatever_branch_is_read() -> None:
     (part,) = StreamOptions(on_rollback="rewind").ranges(1, {0: SavedOffset(at(4), (), is_rolling_back=True)}, {})
     assert part.given_vbuuid == UNKNOWN_BRANCH
     world = World([part], lambda frame, _: history(frame, 6), policy=RollbackPolicy.REWIND)
@@ -215,7 +215,7 @@ def test_a_record_of_a_rollback_is_told_whatever_branch_is_read() -> None:
     assert world.out == [RollbackEvent(0, 4, 4, 0xA, 0xA, at(4)), 5, 6]
 
 
-def test_a_position_that_is_accepted_on_another_branch_is_told_first() -> None:
+def test_a_position_that_is_accepted_on_another_branch_is_reported_first() -> None:
     world = World([VbucketRange(0, at(3), 6)], lambda frame, _: history(frame, 6, NEW), high_seqnos={0: 6})
     world.run()
     assert world.out == [RollbackEvent(0, 3, 3, 0xA, 0xB, at(3, vbuuid=0xB)), 4, 5, 6]
@@ -229,7 +229,7 @@ def test_with_the_policy_to_fail_it_is_an_error_that_says_what_to_do() -> None:
     assert (raised.value.vbid, raised.value.seqno) == (0, 3)
 
 
-def test_who_begins_at_zero_is_told_only_if_rows_were_given_before() -> None:
+def test_a_start_at_zero_is_a_rollback_only_if_rows_were_given_before() -> None:
     fresh = World([VbucketRange(0, StreamOffset.ZERO, 2)], lambda frame, _: history(frame, 2, NEW))
     fresh.run()
     assert fresh.out == [1, 2]
@@ -265,7 +265,7 @@ def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) ->
     assert world.out == [4, *([event] if is_told else []), 5, 6, 7]
 
 
-def test_to_zero_a_vbucket_begins_anew_although_its_position_is_accepted() -> None:
+def test_to_zero_a_vbucket_starts_over_although_its_position_is_accepted() -> None:
     world = World(
         [VbucketRange(0, at(3), 6)],
         lambda frame, _: history(frame, 6, NEW),

@@ -60,7 +60,7 @@ def test_vbucket_of_key(key: bytes, count: int, vbid: int) -> None:
     assert vbucket_of_key(key, count) == vbid
 
 
-def test_ports_of_tls_are_told_where_there_are_some() -> None:
+def test_ports_of_tls_are_reported_where_there_are_some() -> None:
     services = {"kv": 11210, "mgmt": 8091, "kvSSL": 11207, "mgmtSSL": 18091}
     found = VbucketMap.from_json({"nodesExt": [{"services": services}, {"services": {"kv": 1}}]}, "host")
     assert found.nodes == (NodeAddress("host", 11210, 8091, 11207, 18091), NodeAddress("host", 1))

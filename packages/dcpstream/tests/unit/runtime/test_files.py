@@ -273,7 +273,7 @@ def test_what_was_just_written_is_at_hand(tmp_path):
     file.close()
 
 
-def test_a_system_that_does_not_tell_is_believed_to_have_it(tmp_path, monkeypatch):
+def test_a_system_without_an_answer_is_taken_to_have_it(tmp_path, monkeypatch):
     monkeypatch.setattr("dcpstream.runtime.files._NOWAIT", None)
     file = SystemFileSystem().open(tmp_path / "file")
     assert file.is_at_hand(0)

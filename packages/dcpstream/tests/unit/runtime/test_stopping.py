@@ -56,7 +56,7 @@ def test_a_signal_at_any_step_into_the_wait_ends_it(step: int) -> None:
     assert steps >= step
 
 
-def test_all_that_wait_are_told() -> None:
+def test_all_that_wait_are_released() -> None:
     stopping = StopRequest()
     assert not stopping.wait(0.001)
     stopping.set()

@@ -71,7 +71,7 @@ def test_every_layout_names_its_source() -> None:
     assert all(layout.source for layout in LAYOUTS)
 
 
-def test_class_names_tell_messages_apart() -> None:
+def test_class_names_differ() -> None:
     names = [layout.name for layout in LAYOUTS]
     assert len(names) == len(set(names))
 
@@ -138,7 +138,7 @@ class Sample(Record):
     count: int = u16(default=1)
 
 
-def test_the_length_of_the_extras_tells_which_optional_fields_are_there() -> None:
+def test_the_length_of_the_extras_shows_which_optional_fields_are_there() -> None:
     assert subdoc.SubdocDictAdd.layout.extras_lengths == (3, 4, 7, 8, 11, 12)
     by_length = {
         3: {},

@@ -82,7 +82,7 @@ def test_a_damaged_flatbuffer_is_refused_or_read_as_something_else(event: Collec
         assert isinstance(read_flatbuffer(event.event, bytes(value)), CollectionEvent)
 
 
-def test_a_limit_of_nothing_is_told_apart_from_no_word_of_a_limit() -> None:
+def test_a_limit_of_nothing_differs_from_no_limit() -> None:
     for max_ttl, value_bytes in ((0, 16), (NO_TTL, 20), (60, 20)):
         event = CollectionEvent(SystemEventId.CREATE_COLLECTION, 7, 0, 8, "fruit", max_ttl)
         frame = decode_frame(encode_stored_event(event, vbid=1, by_seqno=2))
@@ -106,7 +106,7 @@ def test_a_stream_gets_the_events_of_what_it_asked_for() -> None:
     assert seqnos(StreamForm(collections=False, collection_ids=frozenset((0,)))) == []
 
 
-def test_a_modified_collection_is_told_in_flatbuffers_only() -> None:
+def test_a_modified_collection_is_reported_in_flatbuffers_only() -> None:
     modified = CollectionEvent(SystemEventId.MODIFY_COLLECTION, 4, 9, 10, "veg", 7)
     block = block_of(encode_stored_event(modified, vbid=1, by_seqno=6))
     assert render(block, 0, StreamForm()).messages == 0

@@ -76,7 +76,7 @@ def test_a_refused_handshake_is_a_loss(number: int):
     assert link.data_to_send() == b""
 
 
-def test_who_waits_is_told_of_a_loss():
+def test_a_waiting_caller_gets_the_loss():
     link = opened()
     waiting, stats = link.request(Opcode.NOOP), link.stats(b"")
     link.lost(ConnectionLost("cut"))

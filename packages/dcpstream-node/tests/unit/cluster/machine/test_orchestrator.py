@@ -53,7 +53,7 @@ def test_a_failover_ends_also_if_the_next_node_is_silent():
     assert bucket.unsettled == {0: Unsettled(("b", None), ("b", None), is_begun=True)}
 
 
-def test_a_map_is_told_to_the_end_though_a_node_leaves_meanwhile():
+def test_a_map_is_sent_to_all_although_a_node_leaves_meanwhile():
     orchestrator = with_silent_nodes("new", "leaving")
     bucket = orchestrator.buckets["b"] = BucketState("b", "uuid", 0, [("new",)], informed={"leaving"})
     told = orchestrator.publish(bucket)

@@ -72,7 +72,7 @@ def test_a_reader_of_a_collection_reads_there_and_nowhere_else(engine: Engine) -
 
 
 @rule("KV-ACCESS-10")
-def test_no_access_is_told_where_the_user_may_do_something_else(engine: Engine) -> None:
+def test_no_access_is_reported_where_the_user_may_do_something_else(engine: Engine) -> None:
     ann = connect(engine, "data_writer[default:inventory]", "data_monitoring[default:places]")
     assert put(ann, HOTEL).status == Status.SUCCESS
     assert get(ann, HOTEL).status == Status.EACCESS
@@ -182,7 +182,7 @@ def test_the_manifest_shows_what_one_may_know(engine: Engine) -> None:
 
 
 @rule("KV-ACCESS-09", "KV-COL-02")
-def test_ids_are_told_of_what_one_may_know(engine: Engine) -> None:
+def test_ids_are_given_of_visible_collections_only(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
     assert ann.call(Opcode.GET_COLLECTION_ID, value=b"inventory.airline").status == Status.SUCCESS
     assert ann.call(Opcode.GET_COLLECTION_ID, value=b"inventory.hotel").status == Status.UNKNOWN_COLLECTION
@@ -192,7 +192,7 @@ def test_ids_are_told_of_what_one_may_know(engine: Engine) -> None:
 
 
 @rule("KV-ACCESS-10")
-def test_seqnos_are_told_to_who_may_read_somewhere(engine: Engine) -> None:
+def test_seqnos_are_given_to_who_may_read_somewhere(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
     assert ann.call(Opcode.GET_ALL_VB_SEQNOS).status == Status.SUCCESS
     bob = connect(engine, "data_writer[default]", name="bob")

@@ -71,7 +71,7 @@ def test_a_list_of_roles_has_each_once() -> None:
     assert parse_roles("") == ()
 
 
-def test_a_role_as_the_rest_api_tells_it() -> None:
+def test_a_role_as_the_rest_api_shows_it() -> None:
     assert Role.parse("admin").to_json() == {"role": "admin"}
     assert Role.parse("bucket_admin[b]").to_json() == {"role": "bucket_admin", "bucket_name": "b"}
     assert Role.parse("data_reader[b:s]").to_json() == {

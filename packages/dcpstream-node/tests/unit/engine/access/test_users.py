@@ -53,7 +53,7 @@ def test_users_of_a_file(users):
         {"a" * 200: {"password": "hunter22"}},
     ],
 )
-def test_a_wrong_file_is_told_without_its_passwords(users, content):
+def test_a_wrong_file_is_reported_without_its_passwords(users, content):
     with pytest.raises(ConfigError) as raised:
         users.add_from_json(content)
     assert "hunter22" not in str(raised.value)

@@ -124,7 +124,7 @@ def test_locking_twice_and_unlocking_wrongly(client):
     assert client.call(Opcode.GET_LOCKED, key=client.key("k"), vbid=9).status == Status.NOT_MY_VBUCKET
 
 
-def test_what_an_old_client_is_told():
+def test_what_an_old_client_gets():
     client = Talker(engine_of(), features=NO_XERROR)
     client.set("k", b"7")
     assert unlock(client, 5).status == Status.TMPFAIL

@@ -144,7 +144,7 @@ def test_the_order_of_events() -> None:
     assert events_between(new, new) == []
 
 
-def test_every_active_vbucket_is_told_and_others_when_they_become_active() -> None:
+def test_every_active_vbucket_gets_the_events_and_others_when_they_become_active() -> None:
     node = SimulatedNode()
     node.set_vbucket(3, 2)
     set_manifest(node, GARDEN)
@@ -177,7 +177,7 @@ def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_
     assert node.admin.call(Opcode.GET, vbid=1, key=FRUIT_KEY + b"ap").status == 0
 
 
-def test_history_and_limits_are_told_once(tmp_path: Path) -> None:
+def test_history_and_limits_are_sent_once(tmp_path: Path) -> None:
     """Facts that no event in the store can report are no reason to write an event after each restart."""
     node = SimulatedNode(path=tmp_path)
     fruit, veg = collection("fruit", 8, history=True), collection("veg", 0xA, maxTTL=0)

@@ -30,7 +30,7 @@ def test_what_is_old_is_not_kept():
     assert store.vbuckets[0].kept_from_seqno == 11
 
 
-def test_after_a_rollback_the_age_counts_anew_also_if_more_was_written_before_the_next_look():
+def test_after_a_rollback_the_age_restarts_also_if_more_was_written_before_the_next_look():
     store, retention = retained()
     log = store.vbuckets[0]
     log.rollback(2)
@@ -41,7 +41,7 @@ def test_after_a_rollback_the_age_counts_anew_also_if_more_was_written_before_th
         assert log.kept_from_seqno <= 3, "what came after the rollback is young"
 
 
-def test_a_vbucket_that_is_made_anew_has_its_own_age():
+def test_a_vbucket_that_is_recreated_has_its_own_age():
     store, retention = retained()
     log = store.create_vbucket(0, VbucketState.ACTIVE, FailoverLog.of((1, 0)))
     for _ in range(20):

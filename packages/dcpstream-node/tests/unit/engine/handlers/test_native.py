@@ -77,7 +77,7 @@ class TestWhatItTakes:
         sets = b"".join(plain_set(b"%d" % number) for number in range(9))
         assert taken(client, sets) == 3 * len(plain_set(b"0")), "each answer has 40 bytes"
 
-    def test_a_traced_session_is_told_the_duration_of_each_request(self) -> None:
+    def test_a_traced_session_gets_the_duration_of_each_request(self) -> None:
         client = Talker(engine_of(), features=(Feature.TRACING, Feature.COLLECTIONS))
         client.engine.stopwatch = iter((1.0, 1.0 + 50e-6, 2.0, 2.0 + 100e-6)).__next__
         data = plain_set(b"a", b"traced") + plain_get(b"a")

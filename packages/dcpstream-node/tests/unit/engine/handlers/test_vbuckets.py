@@ -92,7 +92,7 @@ def test_the_failover_log_keeps_25_entries(client):
     assert len(failover_log(client)) == 25
 
 
-def test_a_vbucket_is_deleted_and_made_anew(client):
+def test_a_vbucket_is_deleted_and_recreated(client):
     client.set("k", b"v")
     old = failover_log(client).newest
     assert client.call(Opcode.DEL_VBUCKET, extras=b"x").status == Status.EINVAL
@@ -166,7 +166,7 @@ def test_seqno_persistence_does_not_wait_for_ever(on_disk):
     assert on_disk.call(Opcode.NOOP).status == 0
 
 
-def test_who_waits_for_a_vbucket_that_goes_is_told(on_disk):
+def test_requests_that_wait_for_a_deleted_vbucket_are_answered(on_disk):
     on_disk.set("k", b"v")
     on_disk.receive(encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)))
     Talker(on_disk.engine).call(Opcode.DEL_VBUCKET)
@@ -270,7 +270,7 @@ def test_stat_refuses_unknown_groups_and_vbuckets(client):
     assert client.call(Opcode.STAT, key=b"vbucket-seqno 9").status == Status.NOT_MY_VBUCKET
 
 
-def test_stat_dcp_tells_of_connections(client):
+def test_stat_dcp_lists_connections(client):
     other = Talker(client.engine)
     assert other.call(Opcode.DCP_OPEN, key=b"mine", extras=struct.pack(">II", 0, 1)).status == 0
     values = client.stats("dcp")

@@ -252,7 +252,7 @@ def returning(client, kind: int, value: bytes = b"v", *, flags: int = 7, expirat
     return client.call(Opcode.RETURN_META, key=b"\0k", value=value, extras=extras, **fields)
 
 
-def test_writes_that_tell_their_metadata(client):
+def test_writes_that_answer_their_metadata(client):
     made = returning(client, 2, b"{}", expiration=9)
     assert (made.status, RETURN.unpack(made.extras)) == (0, (7, START_UNIX_S + 9, 1))
     assert (made.datatype, item(client).datatype) == (0, 0), "a client that knows JSON did not say so"

@@ -36,7 +36,7 @@ def test_every_split_of_the_bytes_gives_the_same_answers():
         assert not rest
 
 
-def test_needed_tells_the_size_of_the_frame_that_is_coming():
+def test_needed_reports_the_size_of_the_frame_that_is_coming():
     client = Talker(engine_of())
     data = encode_request(Opcode.SET, extras=bytes(8), key=b"\0k", value=b"v" * 5000)
     step = client.session.receive(data[:100])
@@ -90,7 +90,7 @@ def test_login_with_every_mechanism(mechanism):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), [("admin", "tiptoe7"), ("nobody", "secret")])
-def test_a_wrong_login_is_refused_without_telling_why(mechanism, user, password, caplog):
+def test_a_wrong_login_is_refused_without_a_reason(mechanism, user, password, caplog):
     client = Talker(engine_of(), user=None)
     login = ClientLogin(mechanism, user, password, b"0123456789abcdef")
     answer = client.call(Opcode.SASL_AUTH, key=mechanism.encode(), value=login.start())
@@ -149,7 +149,7 @@ def test_buckets_are_selected_and_left():
     assert client.get("k").status == Status.KEY_ENOENT
 
 
-def test_an_internal_user_is_told_that_a_bucket_does_not_exist():
+def test_an_internal_user_gets_an_error_for_a_bucket_that_does_not_exist():
     engine = engine_of()
     client = Talker(engine, user="@admin")
     assert client.call(Opcode.SELECT_BUCKET, key=b"nosuch").status == Status.KEY_ENOENT
@@ -206,7 +206,7 @@ def test_nobody_acts_for_others(framing):
     assert old.session.is_closing
 
 
-def test_answers_tell_how_long_they_took_where_tracing_was_granted():
+def test_answers_report_how_long_they_took_where_tracing_was_granted():
     engine = engine_of()
     client = Talker(engine, features=(*USUAL_FEATURES, Feature.TRACING))
     ticks = iter(range(1000))

@@ -72,7 +72,7 @@ def test_the_first_failure_ends_a_mutation_but_not_a_lookup():
     assert found.failure == (0, Status.SUBDOC_PATH_ENOENT)
 
 
-def test_a_body_that_was_replaced_is_looked_at_anew():
+def test_a_body_that_was_replaced_is_examined_again():
     document = Document({}, b"raw", is_json=False)
     outcome = run(mutation((SET, b"", b"[1]", 0), (Opcode.SUBDOC_ARRAY_PUSH_LAST, b"", b"2", 0)), document)
     assert (outcome.document.body, outcome.document.is_json) == (b"[1,2]", True)

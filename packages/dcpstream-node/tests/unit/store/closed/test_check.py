@@ -106,7 +106,7 @@ def test_a_torn_end_is_no_damage_but_a_cut_one_is(store: Path) -> None:
     assert (report.is_sound, report.was_closed, report.segments[0].torn_bytes) == (True, False, 50)
 
 
-def test_a_store_that_was_killed_tells_where_its_last_commit_ends(store: Path) -> None:
+def test_a_store_that_was_killed_reports_where_its_last_commit_ends(store: Path) -> None:
     """A file that was cut between two commits cannot be told from one to which nothing more was written."""
     DiskBucketStore(store, 3).close(clean=False)
     whole = (store / FIRST).read_bytes()

@@ -74,7 +74,7 @@ def test_segment_headers_are_checked() -> None:
         decode_segment_header(b"", "f", 7)
 
 
-def test_segments_of_other_formats_are_told_from_damage() -> None:
+def test_segments_of_other_formats_are_not_taken_for_damage() -> None:
     newer = struct.pack(">8sIIIQ", b"dcpstore", 3, 7, 1, 0)
     with pytest.raises(StoreError, match="format 3"):
         decode_segment_header(newer + xxh3(newer, 0), "f", 7)

@@ -48,7 +48,7 @@ def test_ignore_reads_on_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     assert [bool(flags & IGNORE) for flags in world.flags] == [False, True]
 
 
-def test_reconcile_begins_anew_with_an_event() -> None:
+def test_reconcile_starts_over_with_an_event() -> None:
     world = World([RANGE], purged, policy=RollbackPolicy.REWIND, purge_gap=PurgeGap.RECONCILE)
     world.run()
     assert isinstance(world.out[0], RollbackEvent)

@@ -50,7 +50,7 @@ def test_failures_that_no_other_attempt_can_help(reason: str, hint: str) -> None
     assert isinstance(error, TlsError)
 
 
-def test_who_has_an_expired_certificate_is_not_told_to_trust_another() -> None:
+def test_the_error_of_an_expired_certificate_names_no_other_authority() -> None:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.verify_message = "certificate has expired"
     told = tls_failure(ADDRESS, error)
@@ -65,13 +65,13 @@ def test_a_handshake_that_was_cut_may_succeed_the_next_time() -> None:
     assert "11207" in str(error)
 
 
-def test_a_port_without_tls_that_closes_is_told_without_the_words_of_the_library() -> None:
+def test_a_port_without_tls_that_closes_is_reported_without_the_words_of_the_library() -> None:
     told = str(tls_failure(ADDRESS, ssl_error("UNEXPECTED_EOF_WHILE_READING")))
     assert "node.example:11207 broke off the TLS handshake. The port with TLS (11207) is another one" in told
     assert "SSL" not in told
 
 
-def test_files_of_tls_that_cannot_be_read_are_told_in_words() -> None:
+def test_files_of_tls_that_cannot_be_read_are_reported_in_words() -> None:
     with pytest.raises(ConfigError, match=r"certificate /no/ca\.pem cannot be read: No such file"):
         make_context(TlsOptions(trust="/no/ca.pem"))
     with pytest.raises(ConfigError, match=r"/no/me\.pem with the key /no/key\.pem cannot be used: No such file"):

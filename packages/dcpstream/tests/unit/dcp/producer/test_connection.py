@@ -401,7 +401,7 @@ def test_a_snapshot_from_memory_outlives_a_change_of_state_and_no_rollback(happe
 
 
 @pytest.mark.parametrize("has_control", [False, True])
-def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_told(has_control):
+def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_sent(has_control):
     client = Client(filled())
     client.control(b"connection_buffer_size", b"1")
     if has_control:
@@ -521,7 +521,7 @@ def filtered(vbucket, value, **fields):
     return client
 
 
-def test_a_filter_is_told_how_far_the_stream_has_come():
+def test_a_filter_gets_the_position_of_the_stream():
     vbucket = fruit_and_veg()
     vbucket.memory_start_seqno = 7
     client = filtered(vbucket, b'{"collections":["8"]}')
@@ -626,7 +626,7 @@ def test_a_filter_whose_collections_are_gone_ends_the_stream():
     assert read(client.all()) == [(7, 7, 5), ("event", 7, 1), ("end", StreamEndReason.FILTER_EMPTY)]
 
 
-def test_long_stretches_without_a_message_are_told(monkeypatch):
+def test_long_stretches_without_a_message_get_a_seqno_advanced(monkeypatch):
     monkeypatch.setattr("dcpstream.dcp.producer.next_step.SKIPPED_MESSAGES_MAX", 10)
     vbucket = ListVBucket()
     for index in range(40):

@@ -145,7 +145,7 @@ def test_refused_bucket(status: int, kind: type[StatusError]) -> None:
         shake(FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
 
 
-def test_the_node_s_reason_to_refuse_a_bucket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_s_reason_to_refuse_a_bucket_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode(statuses={Opcode.SELECT_BUCKET: Status.TMPFAIL})
     usual = node.receive
     body = b'{"error":{"context":"its files are damaged"}}'
@@ -223,7 +223,7 @@ def test_a_mechanism_that_was_asked_for_is_the_only_one() -> None:
     assert len(without.asked(Opcode.SASL_AUTH)) == 1
 
 
-def test_a_port_with_tls_is_told_by_its_alert() -> None:
+def test_a_port_with_tls_is_recognized_by_its_alert() -> None:
     with pytest.raises(TlsError, match="use couchbases://"):
         new_connection().receive_data(bytes.fromhex("15030300020246"), 0.0)
 

@@ -225,7 +225,7 @@ def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnec
     assert seqnos(list(rows)) == [1, 2, 3, 2, 3, 4]
 
 
-def test_a_new_collection_is_told_between_the_rows_around_it(connection: NodeConnection) -> None:
+def test_a_new_collection_is_reported_between_the_rows_around_it(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     opaque = stream.opaque
     stream.names = Catalog(None)
@@ -270,7 +270,7 @@ def test_markers_of_the_newer_layout(connection: NodeConnection) -> None:
     assert stream.tracker.offset == StreamOffset(0xA, 2, 0, 6)
 
 
-def test_rows_before_a_broken_message_are_told_because_the_position_is_past_them(connection: NodeConnection) -> None:
+def test_rows_before_a_broken_message_are_given_because_the_position_is_past_them(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     opaque = stream.opaque
     good = accepted(opaque) + marker(opaque, 0, 9) + mutation(opaque, 1) + mutation(opaque, 2)
@@ -418,7 +418,7 @@ CONVERSATION = (
 
 @pytest.mark.parametrize("arrow", [False, True])
 @given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
-def test_every_split_of_the_bytes_tells_the_same(arrow: bool, cuts: list[int]) -> None:
+def test_every_split_of_the_bytes_gives_the_same_events(arrow: bool, cuts: list[int]) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     connection, _ = ready_connection(arrow=arrow)
@@ -572,7 +572,7 @@ def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection,
 
 @pytest.mark.parametrize("arrow", [False, True])
 @given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
-def test_rows_are_told_only_while_they_rise(arrow: bool, seqnos: list[int]) -> None:
+def test_rows_are_given_only_while_seqnos_rise(arrow: bool, seqnos: list[int]) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     is_sound = seqnos == sorted(set(seqnos))
@@ -670,13 +670,13 @@ def test_events_in_both_forms_say_the_same(
     assert (found.seqno, found.manifest_uid, found.offset.seqno) == (4, 7, 4)
 
 
-def test_a_modified_collection_is_told_by_its_name(connection: NodeConnection) -> None:
+def test_a_modified_collection_is_reported_by_its_name(connection: NodeConnection) -> None:
     found = told(connection, CollectionEvent(5, 7, 9, 10, "fleet", 60), flatbuffers=True)
     assert (found.op, found.collection, found.max_ttl) == (Op.COLLECTION_MODIFIED, "fleet", 60)
     assert not found.op.empties_collection
 
 
-def test_a_flushed_collection_is_told_apart_from_a_new_one(connection: NodeConnection) -> None:
+def test_a_flushed_collection_is_distinguished_from_a_new_one(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     stream.names = Catalog(None)
     event = CollectionEvent(0, 7, 9, 10, "fleet", 0, 8)

@@ -240,7 +240,7 @@ def test_a_bucket_that_was_made_again_is_another_one(nodes: Nodes) -> None:
         nodes.update_map(identified(6, "two"), SEEDS[0])
 
 
-def test_a_node_that_began_anew_has_a_map_of_its_own(nodes: Nodes) -> None:
+def test_a_node_that_started_over_has_a_map_of_its_own(nodes: Nodes) -> None:
     nodes.update_map(identified(5, "one"), SEEDS[0])
     nodes.update_map(identified(2, "two", "another cluster"), SEEDS[0])
     assert nodes.map is not None

@@ -12,7 +12,7 @@ from dcpstream.wire.system_events import CollectionEvent
 MANIFEST = Manifest(3, (Scope(0, "_default", (Collection(0, "_default"), Collection(8, "flights"))),))
 
 
-def test_what_was_lent_does_not_change() -> None:
+def test_what_was_given_does_not_change() -> None:
     catalog, branches = Catalog(None), SharedMapping[int]()
     catalog.take_manifest(MANIFEST)
     branches.update({1: 0xA})
@@ -23,7 +23,7 @@ def test_what_was_lent_does_not_change() -> None:
     assert (dict(branches.share()), catalog.names.share()[9]) == ({1: 0xB}, ("_default", "fleet"))
 
 
-def test_without_a_change_the_same_is_lent_again() -> None:
+def test_without_a_change_the_same_is_given_again() -> None:
     branches = SharedMapping[int]()
     branches.update({1: 0xA})
     first = branches.share()
@@ -91,12 +91,12 @@ def coverage(offset: StreamOffset, names: list[str] | None) -> Coverage:
     return catalog.coverage(offset)
 
 
-def test_a_reader_of_everything_is_told_by_the_history() -> None:
+def test_a_reader_of_everything_gets_the_events_of_the_history() -> None:
     assert coverage(StreamOffset(0xA, 9, 9, 9), None) == Coverage((DEFAULT, FLIGHTS))
     assert coverage(position(DEFAULT, FLIGHTS, GONE), None) == Coverage((DEFAULT, FLIGHTS, GONE))
 
 
-def test_where_the_history_was_purged_the_manifest_tells() -> None:
+def test_where_the_history_was_purged_the_manifest_decides() -> None:
     catalog = Catalog(None)
     catalog.take_manifest(MANIFEST)
     told = catalog.coverage(position(DEFAULT, FLIGHTS, GONE), is_purged=True)
@@ -108,7 +108,7 @@ def test_who_begins_has_all_that_is_wanted_before_it() -> None:
     assert coverage(StreamOffset(0xA, 9, 9, 9), ["flights"]) == Coverage((FLIGHTS,))
 
 
-def test_what_is_gone_is_told() -> None:
+def test_what_is_gone_is_reported() -> None:
     assert coverage(position(FLIGHTS, GONE), ["flights", "gone"]) == Coverage((FLIGHTS,), dropped=(GONE,))
 
 
@@ -117,9 +117,9 @@ def test_what_is_new_is_read_from_its_beginning() -> None:
     assert coverage(position(FLIGHTS), None) == Coverage((FLIGHTS,), fresh=(DEFAULT,))
 
 
-def test_what_was_made_anew_is_told_with_its_beginning() -> None:
+def test_what_was_recreated_is_reported_with_its_beginning() -> None:
     assert coverage(position(OLD), ["flights"]) == Coverage((OLD,), fresh=(FLIGHTS,))
 
 
-def test_what_is_not_wanted_any_more_is_not_told() -> None:
+def test_what_is_not_wanted_any_more_is_not_reported() -> None:
     assert coverage(position(DEFAULT, FLIGHTS), ["flights"]) == Coverage((FLIGHTS,))

@@ -376,7 +376,7 @@ def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: 
     assert world.reader.is_done
 
 
-def test_a_range_that_keeps_its_start_begins_anew_on_its_own_branch() -> None:
+def test_a_range_that_keeps_its_start_starts_over_on_its_own_branch() -> None:
     """The node has purged deletions: the rows of the planned branch are read from the beginning."""
     world = World(
         [VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)],
@@ -459,7 +459,7 @@ def test_a_filter_is_sent_as_ids() -> None:
     assert world.values == [b'{"collections": ["8"], "uid": "5"}']
 
 
-def test_an_unknown_collection_is_told() -> None:
+def test_an_unknown_collection_is_reported() -> None:
     world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", collections=["nope"])
     with pytest.raises(ConfigError, match="flights"):
         world.run()
@@ -583,7 +583,7 @@ def test_a_vbucket_that_cannot_be_read_is_given_up(name: str) -> None:
     assert len(world.requests) < 200, "with pauses between the attempts"
 
 
-def test_a_node_that_does_not_tell_its_collections_is_given_up() -> None:
+def test_a_node_that_does_not_list_its_collections_is_given_up() -> None:
     world = World(
         ENDLESS,
         lambda frame, _: history(frame, 1),

@@ -68,7 +68,7 @@ def events(found: World) -> list[tuple[Op, str, int]]:
     return [(item.op, item.collection, item.seqno) for item in found.out if isinstance(item, ManifestEvent)]
 
 
-def test_a_refused_collection_is_left_out_and_told() -> None:
+def test_a_refused_collection_is_left_out_and_reported() -> None:
     bucket = Bucket(manifest(1, flights=8, fleet=9), lambda frame, ids, start: history(frame, 3))
     found = world(bucket, at(0).ZERO)
     found.run(lambda: found.seqnos() == [1, 2, 3])
@@ -193,7 +193,7 @@ def test_the_position_after_catching_up_has_the_snapshot_of_what_was_read() -> N
     assert (after.seqno, after.snapshot_start, after.snapshot_end) == (6, 0, 9)
 
 
-def test_a_refused_catching_up_begins_the_vbucket_anew() -> None:
+def test_a_refused_catch_up_restarts_the_vbucket() -> None:
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         end = struct.unpack_from(">Q", frame.extras, 16)[0]
         log = FailoverLog.of((0xA, 0))
@@ -215,7 +215,7 @@ def test_a_refused_catching_up_begins_the_vbucket_anew() -> None:
     assert found.seqnos() == [2, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_range_without_rows_tells_what_is_gone() -> None:
+def test_a_range_without_rows_reports_what_is_gone() -> None:
     bucket = Bucket(manifest(2, flights=8), lambda frame, ids, start: b"")
     found = world(bucket, at(6).with_collections([FLIGHTS, FLEET]), 6)
     found.run()

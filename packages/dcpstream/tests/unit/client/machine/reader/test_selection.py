@@ -82,7 +82,7 @@ def test_a_plan_names_ids_and_sees_no_others() -> None:
     assert Selection.of(plan) is plan
 
 
-def test_a_single_collection_can_be_told() -> None:
+def test_a_single_collection_can_be_selected() -> None:
     one: list[Any] = [Selection(("a.b",)), Selection(("b",)), FixedSelection((ORDERS,))]
     more = [Selection(None), Selection(("a.*",)), Selection(("a", "b")), FixedSelection((ORDERS, RETURNS))]
     assert [item.may_be_one_collection for item in (*one, *more)] == [True] * 3 + [False] * 4

@@ -150,7 +150,7 @@ def test_a_branch_that_ends_after_the_stream_was_done_is_read_again() -> None:
     assert len(world.requests) == 2
 
 
-def test_a_rollback_of_what_was_given_out_is_told() -> None:
+def test_a_rollback_of_what_was_given_out_is_reported() -> None:
     copies = Copies(active=5, replica=5)
 
     def answer(frame: Frame, attempt: int) -> bytes:
