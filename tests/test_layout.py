@@ -45,6 +45,7 @@ EXCEPTIONS = {
         "engine/test_compression.py",
         "engine/test_damage.py",
         "engine/test_manifest_steps.py",
+        "engine/test_release.py",
         "engine/test_walks.py",
         "dcp/consumer/test_durability.py",
         "source/test_batch_plans.py",
