@@ -13,6 +13,7 @@ from dcpstream.errors import FieldError
 from dcpstream.wire import LAYOUTS, Frame, Kind, Magic, Opcode, Status, decode_frame, decode_message
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.layout import Layout, Part
+from dcpstream.wire.release import release_of
 from dcpstream.wire.values import (
     decode_failover_log,
     decode_vbucket_seqnos,
@@ -32,7 +33,12 @@ from tests.kit.streams import WITHOUT_XERROR
 ENDING = (Opcode.QUIT, Opcode.QUITQ)
 NEWEST = "7.6"
 """The release that knows every command."""
-SHAPES = [(opcode, COMMANDS.get(opcode)) for opcode in COMMANDS.opcodes() if opcode not in ENDING]
+KNOWN = COMMANDS.known_to(release_of(NEWEST))
+SHAPES = [
+    (opcode, command)
+    for opcode in KNOWN.opcodes()
+    if opcode not in ENDING and (command := KNOWN.get(opcode)) and command.shape.refused is None
+]
 
 
 def well_formed(command: Command) -> dict[str, Any]:

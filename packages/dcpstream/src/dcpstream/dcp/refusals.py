@@ -17,7 +17,7 @@ from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamF
 from dcpstream.wire.keys import decode_frame_infos
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
-from dcpstream.wire.release import DEFAULT_RELEASE, Release
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.shape import read_frame_infos, shape_of
 
 __all__ = [
@@ -86,11 +86,13 @@ def check_stream_flags(flags: int, release: Release = DEFAULT_RELEASE) -> Refusa
         return None
     if flags & StreamFlag.NO_VALUE:
         return Refusal(Status.EINVAL, "DCP_ADD_STREAM_FLAG_NO_VALUE{8} flag is no longer used")
-    return Refusal(Status.EINVAL, bad_flags(flags & ~release.stream_flags))
+    return Refusal(Status.EINVAL, bad_flags(flags & ~release.stream_flags, release))
 
 
-def bad_flags(flags: int) -> str:
+def bad_flags(flags: int, release: Release) -> str:
     """The text that refuses flags; all of these are wrong."""
+    if not release.has(Rule.NAMES_BAD_FLAGS):
+        return "Request contains invalid flags"
     names = [f"unknown:{1 << number:#x}" for number in range(32) if flags & 1 << number]
     return f"Request contains invalid flags: {json.dumps(names if len(names) > 1 else names[0])}"
 

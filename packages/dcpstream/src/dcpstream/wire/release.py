@@ -243,6 +243,10 @@ class Rule(Enum):
         "An extended attribute whose name is one character long can be deleted; before, ENOMEM.",
         Row(RECORDED_80, since="7.6"),
     )
+    NAMES_BAD_FLAGS = (
+        "The refusal of flags of DCP_OPEN and of streams names the wrong ones.",
+        Row(RECORDED_80, since="8.0"),
+    )
     NODELAY_MAY_BE_ASKED_TWICE = (
         "HELLO may ask for TCP_NODELAY and TCP_DELAY together; before, EINVAL.",
         Row(RECORDED_80, since="8.0"),
