@@ -112,7 +112,7 @@ class Host(Protocol):
         """Whether the query runs, and the error that has ended it, or an empty text."""
 
     def has_died(self) -> bool:
-        """Whether the query has died as it was ordered to; the error of that death ended it."""
+        """Whether the round's own order ended the query; its error is that order's."""
 
     def stop(self) -> None:
         """Stop the query."""
@@ -203,7 +203,7 @@ class SparkHost:
         return "" if failure is None else f"{type(failure).__name__}: {failure}"
 
     def has_died(self) -> bool:
-        """Whether the query has died as it was ordered to."""
+        """Whether the round's own order ended the query."""
         return bool(self._deaths)
 
     def stop(self) -> None:
@@ -354,7 +354,7 @@ class RemoteHost:
         return bool(answer["active"]), str(answer["error"])
 
     def has_died(self) -> bool:
-        """Whether the query has died as it was ordered to."""
+        """Whether the round's own order ended the query."""
         return bool(self._ask("died")["died"])
 
     def stop(self) -> None:

@@ -71,7 +71,7 @@ class PlainHost:
         return is_active, "" if is_active else self._error
 
     def has_died(self) -> bool:
-        """Whether the query has died as it was ordered to."""
+        """Whether the round's own order ended the query."""
         return bool(self._deaths)
 
     def stop(self) -> None:

@@ -309,7 +309,7 @@ def _default_for_data_loss(values: dict[str, Any]) -> None:
 def _several(option: Option, given: Mapping[str, tuple[str, str]]) -> ConfigError:
     names = [one.name for one in OPTIONS if one.attribute == option.attribute and one.name.lower() in given]
     message = f"{' and '.join(names)} are given. Leave only one of them"
-    return ConfigError(names[1], _shown("pass", ""), f"not together with {names[0]}", message=message)
+    return ConfigError(names[1], "***", f"not together with {names[0]}", message=message)
 
 
 def _shown(lower: str, text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from dcpstream.cli.connection_options import BucketAccess
 from dcpstream.cli.findings import Finding, Verdict
@@ -72,21 +71,23 @@ def _copies(found: VbucketMap) -> Iterator[Finding]:
 
 def encryption(access: BucketAccess) -> Iterator[Finding]:
     """A connection that others on the way can read."""
-    parts = urlsplit(access.connection_string if "://" in access.connection_string else f"//{access.connection_string}")
-    hosts = {one.rpartition("@")[2].split(":")[0] for one in parts.netloc.split(",")}
-    if parts.scheme == "couchbases":
+    from dcpstream.client.settings.connection_string import parse
+
+    parsed = parse(access.connection_string)
+    if parsed.is_secure:
         verdict: Verdict = "ok" if access.tls_verify == "peer" else "problem"
         text = "TLS" if verdict == "ok" else "TLS without a check of the certificate: anybody on the way can read"
         yield Finding("Encryption", verdict, text, "" if verdict == "ok" else "give --trust, without --tls-verify none")
-    elif hosts - OWN_MACHINE:
+    elif others := [str(seed) for seed in parsed.seeds if seed.host not in OWN_MACHINE]:
         text = "none: whoever is on the way can read documents"
-        yield Finding("Encryption", "note", text, f"use couchbases://{parts.netloc}")
+        yield Finding("Encryption", "note", text, f"use couchbases:// and the node's port for TLS, for {others[0]}")
 
 
 def _nodes(documents: KvClient) -> Iterator[Finding]:
     """The release of each node, and its documents."""
     try:
         stats = documents.stats_by_node()
+        purged = _purged(documents)
     except AccessDenied:
         yield Finding("Nodes", "note", "the user may not see the nodes' statistics")
         return
@@ -94,7 +95,6 @@ def _nodes(documents: KvClient) -> Iterator[Finding]:
         text = f"a node that has vbuckets cannot be used: {error}"
         yield Finding("Nodes", "problem", text, "open its data port, or name the right addresses with --network")
         return
-    purged = _purged(documents)
     releases = sorted({one.get("version", "unknown") for one in stats.values()})
     total = sum(int(one.get("curr_items", 0)) for one in stats.values())
     text = f"{plural(len(stats), 'node')} of release {' and '.join(releases)}, {total:,} documents"
@@ -139,17 +139,17 @@ def _first_load(client: Client, seqnos: int) -> Iterator[Finding]:
             rows += 1
             size += len(change.key) + len(change.value or b"")
             covered[change.vbid] = change.seqno
-        if rows >= SAMPLE_ROWS_MAX or clock.monotonic() - began >= SAMPLE_S:
-            break
+            if rows >= SAMPLE_ROWS_MAX or clock.monotonic() - began >= SAMPLE_S:
+                break
     else:
         text = f"{rows:,} changes, {size / 2**20:,.1f} MiB: all were read in {clock.monotonic() - began:.1f} s"
         yield Finding("First load", "ok", text)
         return
     read = sum(covered.values())
-    per_seqno = rows / max(read, 1)
+    per_seqno = rows / read
     expected, speed = seqnos * per_seqno, rows / (clock.monotonic() - began)
     text = (
-        f"about {expected:,.0f} changes, {expected * size / max(rows, 1) / 2**20:,.0f} MiB; at the speed of a sample "
+        f"about {expected:,.0f} changes, {expected * size / rows / 2**20:,.0f} MiB; at the speed of a sample "
         f"({speed:,.0f} changes/s as single changes) {duration(expected / speed)}; Arrow batches are faster"
     )
     yield Finding("First load", "ok", text)

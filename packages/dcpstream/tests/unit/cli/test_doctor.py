@@ -125,6 +125,7 @@ def test_purged_deletions_and_a_first_load(monkeypatch: pytest.MonkeyPatch, comm
     ("string", "verify", "verdicts"),
     [
         ("couchbase://127.0.0.1:11210,localhost", "peer", []),
+        ("couchbase://[::1]:11210", "peer", []),
         ("db.example", "peer", ["note"]),
         ("couchbase://127.0.0.1,db.example:11210", "peer", ["note"]),
         ("couchbases://db.example", "peer", ["ok"]),
