@@ -149,7 +149,8 @@ class SendEnd(NamedTuple):
 Step: TypeAlias = Snapshot | Wait | Advance | Finish | PassOver | AskState | End | SendEnd
 """A step without rows; with a snapshot, that snapshot begins."""
 
-_NOTHING, _READ = Wait(), Finish(advances=False)
+_NOTHING = Wait()
+_FINISH, _FINISH_AND_ADVANCE = Finish(advances=False), Finish(advances=True)
 
 
 # ----------------------------------------------------------------------------------------------- within a snapshot
@@ -198,7 +199,7 @@ def after_rows(terms: StreamTerms, at: Progress, snapshot: Snapshot) -> End | Fi
     if snapshot.marker is None:
         return None  # a message of its own ends it
     if is_read and at.sent_seqno >= snapshot.end:
-        return _READ
+        return _FINISH
     if at.skipped >= SKIPPED_MESSAGES_MAX and not is_read and has_collections:
         return Advance(at.read_seqno)
     return None
@@ -210,7 +211,7 @@ def _finish(terms: StreamTerms, at: Progress, snapshot: Snapshot) -> Finish:
     has_gap = at.sent_seqno < snapshot.end and terms.form.collections and not settings.is_everything_visible
     if snapshot.marker is None:
         has_gap = has_gap and settings.out_of_order == OUT_OF_ORDER_WITH_END
-    return Finish(has_gap)
+    return _FINISH_AND_ADVANCE if has_gap else _FINISH
 
 
 def _lacks_deletions(terms: StreamTerms, at: Progress, base_seqno: int) -> bool:
@@ -269,7 +270,7 @@ def between(terms: StreamTerms, at: Progress) -> Step:
         if visible <= position:
             return PassOver(limit, _from_memory(terms, at))
         end = min(limit, visible)  # this client gets no SEQNO_ADVANCED: the end must be the seqno of a message
-    if not is_disk:
+    if not is_disk and (at.filter is not None or view.durability is not None):
         if _is_plainly_filtered(terms, at, limit):
             return _filtered(terms, at, limit)
         if _is_passed_over(terms, at, limit):
