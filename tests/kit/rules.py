@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -100,25 +99,21 @@ def _notes(name: str) -> dict[str, Note]:
     return notes
 
 
-def files_of_tests() -> list[Path]:
-    """The files in which tests may name rules."""
-    return sorted(path for folder in folders_of_tests() for path in folder.glob("*/**/test_*.py"))
-
-
-def tests_by_rule() -> dict[str, list[str]]:
+@cache
+def tests_by_rule() -> Mapping[str, list[str]]:
     """Rule id → the tests that name it, as `tests/conformance/test_header.py::test_name`, sorted."""
     found: dict[str, list[str]] = {}
-    for path in files_of_tests():
+    for path in sorted(path for folder in folders_of_tests() for path in folder.glob("*/**/test_*.py")):
         text = path.read_text(encoding="utf-8")
         if "rule(" not in text:
             continue
-        for name, ids in marked_tests(ast.parse(text)):
+        for name, ids in _marked_tests(ast.parse(text)):
             for rule_id in ids:
                 found.setdefault(rule_id, []).append(f"{path.relative_to(ROOT).as_posix()}::{name}")
     return {rule_id: sorted(names) for rule_id, names in found.items()}
 
 
-def marked_tests(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _marked_tests(module: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Tests with a rule marker, and the ids they name."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

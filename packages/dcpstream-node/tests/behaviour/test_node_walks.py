@@ -13,7 +13,7 @@ from dcpstream.wire import Datatype, Feature, Opcode, Status, encode_request
 from dcpstream_node import Node
 from tests.kit.peer import SocketPeer
 
-KEYS = 60_000
+KEYS = 25_000
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def node() -> Iterator[Node]:
     with Node(vbuckets=1, release="7.6") as running:
         running.set_collections("default", {"_default": ["other"]})
         with SocketPeer(running.port).open() as wire:
-            for start in range(0, KEYS, 10_000):
-                keys = [b"\0k%06d" % number for number in range(start, start + 10_000)]
+            for start in range(0, KEYS, 5_000):
+                keys = [b"\0k%06d" % number for number in range(start, start + 5_000)]
                 wire.socket.sendall(
                     b"".join(encode_request(Opcode.SETQ, key=key, value=b"v", extras=bytes(8)) for key in keys)
                 )

@@ -103,7 +103,7 @@ Shell = Callable[..., set[str]]
 """Reads a bucket; returns the keys that it finds."""
 
 
-@pytest.fixture(params=[keys_of_changes, keys_of_asynchronous_changes, keys_of_documents])
+@pytest.fixture(scope="module", params=[keys_of_changes, keys_of_asynchronous_changes, keys_of_documents])
 def shell(request: pytest.FixtureRequest) -> Shell:
     return request.param
 
@@ -238,8 +238,9 @@ def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path, what: s
     assert "wrong" not in str(caught.value).replace("wrong password", "")
 
 
+# One node for each shell: a node delays refusals after ten failed logins from one address.
 @pytest.fixture(scope="module")
-def encrypted(authority: Authority) -> Iterator[dcpstream_node.Node]:
+def encrypted(shell: Shell, authority: Authority) -> Iterator[dcpstream_node.Node]:
     """A node that speaks TLS itself and takes certificates of our authority for its users'."""
     settings = TlsSettings(client_auth="optional", client_ca=authority.path)
     users = {

@@ -23,12 +23,12 @@ def run(path: Path, jumps: list[int]) -> tuple[list[int], list[BatchReport], lis
         bench, fold_rows_min=5, maintenance_batches=4, on_fold=folds.append, on_batch=batches.append, clock=clock
     )
     pipeline._lease.acquire(lambda: True)
-    for batch_id in range(20):
+    for batch_id in range(10):
         clock.jump(jumps[batch_id % len(jumps)])
         clock.now += 1
         rows = [change(f"k{n}", 10 * batch_id + n, f"{batch_id}") for n in range(1, 4)]
-        if batch_id == 11:
-            rows.insert(0, rollback(0, 85))
+        if batch_id == 6:
+            rows.insert(0, rollback(0, 45))
         expected.apply(batch_id, rows)
         pipeline._lease.verify()
         report = pipeline.apply_batch(APP, batch_id, bench.frame(table_of(rows)))
