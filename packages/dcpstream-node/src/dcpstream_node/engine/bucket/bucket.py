@@ -151,6 +151,7 @@ class Bucket:
         self._event_seqnos: dict[int, int] = {}
         self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
         self.release = release
+        self._checkpoints_age = release.has(Rule.CHECKPOINTS_AGE)
         self.allows_out_of_order: bool = True
         self.has_forgotten_manifest = False
         self.takes_traffic = True
@@ -496,7 +497,7 @@ class Bucket:
         """Notify every DCP connection of the vbuckets that changed since the last turn."""
         dirty, self.dirty = self.dirty, set()
         self.turns_kept += bool(dirty) and not self.store.is_durable
-        for vbid in dirty if self.release.has(Rule.CHECKPOINTS_AGE) else ():
+        for vbid in dirty if self._checkpoints_age else ():
             changed = self.vbuckets[vbid]
             if changed is not None:
                 changed.age_checkpoint(now)

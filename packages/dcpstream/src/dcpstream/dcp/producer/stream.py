@@ -60,6 +60,7 @@ __all__ = ["ProducerStream"]
 
 # Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every block needs some.
 _BACKFILLING, _LAST_SNAPSHOT, _FINISHED = Phase.BACKFILLING, Phase.LAST_SNAPSHOT, Phase.FINISHED
+_ROWS = STREAM.rows
 _OSO_START, _OSO_END = 1, 2
 _ACK, _DISK = int(MarkerFlag.ACK), int(MarkerFlag.DISK)
 _SYSTEM_EVENT, _PREPARE = int(BlockKind.SYSTEM_EVENT), int(BlockKind.PREPARE)
@@ -156,7 +157,8 @@ class ProducerStream:
             self._kept = self._next_piece(0, None) or b""
 
     def _go(self, event: StreamEvent) -> None:
-        self.at.phase = STREAM.after(self.at.phase, event, self.vbid)
+        after = _ROWS[self.at.phase].get(event)
+        self.at.phase = STREAM.after(self.at.phase, event, self.vbid) if after is None else after
 
     # ------------------------------------------------------------------------------------------------- what to send
 
