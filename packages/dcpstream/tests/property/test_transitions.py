@@ -16,6 +16,7 @@ import pytest
 from dcpstream.dcp.consumer import controls as consumer_controls
 from dcpstream.dcp.consumer import stream as consumer_stream
 from dcpstream.dcp.opening import Opening
+from dcpstream.dcp.producer import stream as producer_stream
 from dcpstream.dcp.producer.connection import ProducerConnection, ProducerHost, ProducerLimits
 from dcpstream.dcp.producer.states import STREAM
 from dcpstream.dcp.transitions import Transitions
@@ -43,6 +44,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         return result
 
     monkeypatch.setattr(Transitions, "after", recording)
+    monkeypatch.setattr(producer_stream, "_ROWS", defaultdict(dict))  # its short way to the table
     return found
 
 
