@@ -46,6 +46,13 @@ def node() -> Iterator[Node]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared_node() -> Iterator[Node]:
+    users = {"eve": {"password": "password", "roles": ["admin"]}}
+    with Node(vbuckets=4, limits=Limits(http_header_s=0.5, http_body_s=0.1), users=users) as running:
+        yield running
+
+
 def send(node: Node, data: bytes) -> bytes:
     """The bytes that come back until the node closes, or until the head of an answer is there."""
     with socket.create_connection(("127.0.0.1", node.mgmt_port), TIMEOUT_S) as connection:
@@ -175,8 +182,8 @@ def test_who_does_not_log_in_cannot_fill_the_log(node: Node, caplog: pytest.LogC
     ],
 )
 @pytest.mark.parametrize("path", ["/pools/default", "/pools/default/b/default", "/pools/default/nodeServices"])
-def test_a_host_that_cannot_be_is_the_clients_fault(node: Node, head: str, status: int, path: str) -> None:
-    assert statuses(send(node, request("GET", path, head))) == [status]
+def test_a_host_that_cannot_be_is_the_clients_fault(shared_node: Node, head: str, status: int, path: str) -> None:
+    assert statuses(send(shared_node, request("GET", path, head))) == [status]
 
 
 BODIES = {
@@ -398,10 +405,3 @@ def test_no_request_is_a_fault_of_the_node(
         assert not failed, (turn, data[:2000], failed)
     assert "Traceback" not in capfd.readouterr().err
     assert statuses(send(shared_node, request("GET", "/pools"))) == [200], "it goes on"
-
-
-@pytest.fixture(scope="module")
-def shared_node() -> Iterator[Node]:
-    users = {"eve": {"password": "password", "roles": ["admin"]}}
-    with Node(vbuckets=4, limits=Limits(http_header_s=0.5, http_body_s=0.1), users=users) as running:
-        yield running

@@ -436,7 +436,14 @@ def without_deletions(state: dict[int, tuple[int, list[bytes], int]]) -> dict[in
     }
 
 
-def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# Every step takes half a minute together: the fast tests try each third one.
+STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@STRIDES
+def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
     state = prepared(tmp_path / "made")
     file_system = FaultyFileSystem(CrashError)
     put_metadata = Metadata.put
@@ -475,15 +482,16 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new(tmp_path: Path, mon
             store.compact(PURGE_ALL)
             assert store.fragmentation < 0.3
         shutil.rmtree(path)
-        step += 1
+        step += stride
     assert step > 20
-    assert old > 5
-    assert new > 5
+    assert old * stride > 5
+    assert new * stride > 5
 
 
+@STRIDES
 @pytest.mark.parametrize("is_lasting", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_at_any_step_changes_nothing_and_the_next_compaction_goes_on(
-    tmp_path: Path, is_lasting: bool
+    tmp_path: Path, is_lasting: bool, stride: int
 ) -> None:
     state = without_deletions(prepared(tmp_path / "made"))
     file_system = FaultyFileSystem(lambda: OSError(errno.ENOSPC, "No space left on device"))
@@ -507,7 +515,7 @@ def test_a_full_disk_at_any_step_changes_nothing_and_the_next_compaction_goes_on
         with opened(path) as store:
             assert without_deletions(contents(store)) == state, f"step {step}"
         shutil.rmtree(path)
-        step += 1
+        step += stride
     assert step > 10
 
 
@@ -541,10 +549,11 @@ class Interference:
         self.expected = read_all(log, 0, log.high_seqno)
 
 
+@STRIDES
 @pytest.mark.parametrize("back", [2, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("place", ["_catch_up", "_slice"])
 def test_a_rollback_at_any_step_of_a_compaction_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, back: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, back: int, stride: int
 ) -> None:
     """Before new columns catch up with the present ones, and before each slice of them is copied."""
     prepared(tmp_path / "made")
@@ -574,7 +583,7 @@ def test_a_rollback_at_any_step_of_a_compaction_wins(
             with opened(path) as store:
                 assert read_all(store.vbuckets[1], 0, 10_000) == interfere.expected, f"step {step}"
         shutil.rmtree(path)
-        step += 1
+        step += stride
     assert step > 10
 
 
