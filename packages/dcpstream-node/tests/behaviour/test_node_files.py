@@ -164,7 +164,7 @@ def wait_for(file: Path, child: subprocess.Popen[bytes]) -> Ready:
     return Ready(file)
 
 
-@pytest.mark.parametrize("umask", ["000", "022", "177"])
+@pytest.mark.parametrize("umask", ["000", *(pytest.param(umask, marks=pytest.mark.slow) for umask in ("022", "177"))])
 def test_nobody_else_reads_what_a_node_writes(tmp_path: Path, umask: str) -> None:
     path, ready = tmp_path / "data", tmp_path / "ready"
     child = subprocess.Popen([sys.executable, "-c", SERVE, umask, str(path), str(ready)])
