@@ -74,7 +74,13 @@ def play(names: list[str], arguments: argparse.Namespace) -> int:
         path = None if arguments.memory else directory
         release = arguments.release
         with dcpstream_node.Node(
-            vbuckets=1024, path=path, username="@admin", password="password", users=USERS, release=release
+            vbuckets=1024,
+            path=path,
+            username="@admin",
+            password="password",
+            users=USERS,
+            release=release,
+            system_scope=False,  # an engine without a manager was recorded
         ) as node:
             if not recorded.had_map(names[0], release):
                 node.inject("no_map")

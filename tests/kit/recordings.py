@@ -35,11 +35,12 @@ def state(node: dcpstream_node.Node, collections: list[str] | None = None) -> di
         changes: dict[int, list[Change]] = {}
         for change in reader.changes(StreamOptions(end="latest", collections=collections)):
             changes.setdefault(change.vbid, []).append(change)
+        manifest = reader.cluster.manifest()
         return {
             "changes": changes,
             "logs": reader.cluster.failover_logs(),
             "high": reader.cluster.high_seqnos(),
-            "manifest": reader.cluster.manifest(),
+            "manifest": (manifest.uid, sorted(manifest.scopes, key=lambda scope: scope.scope_id)),
             "uuid": reader.cluster.map.uuid,
         }
 

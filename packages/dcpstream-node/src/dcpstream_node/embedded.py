@@ -21,7 +21,7 @@ from dcpstream.errors import ConfigError, DcpstreamError, StoreError, StoreInUse
 from dcpstream.model import BucketSettings, Manifest, NodeAddress
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.runtime import SystemRandom
-from dcpstream.wire.release import DEFAULT_RELEASE, release_of
+from dcpstream.wire.release import DEFAULT_RELEASE, Rule, release_of
 from dcpstream_node.bucket_host import RunningBuckets
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.playback import Playback
@@ -127,6 +127,8 @@ class Node:
         segment_bytes: size at which a bucket's next file begins; for tests that need many files.
         release: the server release that clients see: 7.2, 7.6, 8.0 or 8.5. The node has what that release has, and
             refuses the additions of later ones.
+        system_scope: whether new buckets have the scope `_system` if the release has it, as the buckets of a cluster
+            do. A key-value engine makes none by itself.
         is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream_node.Cluster` does;
             new buckets begin without vbuckets.
         process: whether the node runs in a process of its own, a child of this one. A client of this process that
@@ -169,6 +171,7 @@ class Node:
         password_iterations: int = DEFAULT_ITERATIONS,
         segment_bytes: int = SEGMENT_BYTES,
         release: str = DEFAULT_RELEASE.name,
+        system_scope: bool = True,
         is_member: bool = False,
         process: bool = False,
         development: bool = False,
@@ -216,6 +219,7 @@ class Node:
         self._is_member = is_member
         self._is_development = development
         self._release = release_of(release)
+        self._has_system_scope = system_scope and self._release.has(Rule.SYSTEM_SCOPE)
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
         if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
@@ -524,10 +528,13 @@ class Node:
         Raises:
             ConfigError: no such bucket, or one that has documents. DcpstreamError: the node does not run.
         """
-        bucket = self._bucket(name)
-        if any(vbucket is not None and vbucket.high_seqno for vbucket in bucket.vbuckets):
+        bucket, engine = self._bucket(name), self._serving.engine
+        if not bucket.is_empty:
             raise ConfigError("bucket", name, "an empty one: a recording is played into nothing else")
-        Playback(bucket, self._serving.engine).begin(manifest, uuid)
+        if bucket.manifest.uid:  # the scopes that it has come with the recording
+            bucket.adopt_manifest(Manifest.DEFAULT)
+            bucket.flush(engine.now)
+        Playback(bucket, engine).begin(manifest, uuid)
 
     @_on_its_loop
     def play(self, name: str, frames: bytes) -> None:
@@ -764,6 +771,7 @@ class Node:
         engine = new_engine(self._users, config, random, handle_dcp, dcp_stats)
         engine.set_time(clock.monotonic(), clock.time_ns())
         engine.started = engine.now
+        engine.makes_system_scope = self._has_system_scope
         with ExitStack() as opened:
             wanted = dict.fromkeys(self._bucket_names, self._vbuckets)
             found = {

@@ -25,7 +25,7 @@ from dcpstream.model import (
 )
 from dcpstream.model.cluster import MAX_VBUCKETS
 from dcpstream.runtime import SystemClock, SystemRandom, held_collector
-from dcpstream.wire.release import DEFAULT_RELEASE, Release, release_of
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule, release_of
 from dcpstream_node.cluster.capture import Capture
 from dcpstream_node.cluster.cluster_file import ClusterFile
 from dcpstream_node.cluster.machine.failover import FailoverReport, GracefulFailover, fail_over
@@ -630,7 +630,7 @@ class Cluster:
             before = self._made.get(name)
             self._made[name] = chosen, count
             try:
-                self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas))
+                self._carry_out(lambda o: o.add_bucket(name, count, chosen.replicas, self._first_manifest()))
             except BaseException:
                 if before is None:
                     del self._made[name]
@@ -638,6 +638,11 @@ class Cluster:
                     self._made[name] = before
                 raise
         self._save()
+
+    def _first_manifest(self) -> Manifest:
+        """The scopes and collections of a new bucket; the oldest node decides."""
+        oldest = min((each.release for each in self.nodes), key=lambda release: release.number)
+        return Manifest.WITH_SYSTEM_SCOPE if oldest.has(Rule.SYSTEM_SCOPE) else Manifest.DEFAULT
 
     def drop_bucket(self, name: str) -> None:
         """Delete a bucket on all nodes; its connections are closed.

@@ -19,8 +19,9 @@ from dcpstream.dcp.producer.privilege import Access
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
-from dcpstream.wire.release import RELEASES, Release
+from dcpstream.wire.release import RELEASES, Release, Rule
 from dcpstream_node.dcp.replica import Replicas, Takeovers
+from dcpstream_node.engine.access.permission import LOOKUP, has, in_system_collection
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.bucket.bucket import Bucket
@@ -48,6 +49,8 @@ _PRIVILEGES: Mapping[Release, Mapping[int, str | None]] = MappingProxyType(
     }
 )
 """Release → the opcode of each request that it knows → the privilege that the user needs at either end."""
+
+_STREAM = "DcpStream"
 
 _MACHINES = (ProducerConnection, ConsumerConnection)
 """The machines of an open DCP connection: a session's `dcp` is one of them after DCP_OPEN, and None before."""
@@ -166,22 +169,31 @@ class _UserAccess:
 
     def basis(self) -> object:
         """The user's rights, and the names of the collections."""
-        user = self._session.identity.user
-        return user, user and user.version, self._bucket.manifest
+        identity = self._session.identity
+        return identity.user, identity.user and identity.user.version, identity.dropped, self._bucket.manifest
+
+    def sees_system(self) -> bool:
+        """Whether the user may look up system collections in the whole bucket; before 7.6 there are none."""
+        session = self._session
+        has_system = session.engine.release.has(Rule.SYSTEM_COLLECTIONS)
+        return not has_system or LOOKUP in session.identity.rights_at(self._bucket.name)
 
     def at(self, scope_id: int | None, collection_id: int | None) -> Access:
         """The access to the whole bucket, to a scope, or to a collection."""
-        user, bucket = self._session.identity.user, self._bucket
+        identity, bucket = self._session.identity, self._bucket
+        user = identity.user
         assert user is not None, "DCP_OPEN comes after the login"
         if scope_id is None and collection_id is None:
-            return Access.GRANTED if user.may("DcpStream", bucket.name) else Access.DENIED
-        scope, name = "", ""
+            return Access.GRANTED if _STREAM in identity.rights_at(bucket.name) else Access.DENIED
+        scope, name, is_system = "", "", False
         for found in bucket.manifest.scopes:
-            if collection_id is None:
-                scope = found.name if found.scope_id == scope_id else scope
+            if collection_id is None and found.scope_id == scope_id:
+                scope, is_system = found.name, found.is_system
             for item in found.collections if collection_id is not None else ():
                 if item.collection_id == collection_id:
-                    scope, name = found.name, item.name
-        if user.may("DcpStream", bucket.name, scope, name):
+                    scope, name, is_system = found.name, item.name, item.is_system
+        is_system = is_system and self._session.engine.release.has(Rule.SYSTEM_COLLECTIONS)
+        needed = in_system_collection(_STREAM) if is_system else _STREAM
+        if has(identity.rights_at(bucket.name, scope, name), needed):
             return Access.GRANTED
         return Access.DENIED if user.knows(bucket.name, scope, name) else Access.INVISIBLE

@@ -158,12 +158,12 @@ class Replicas:
     def _known_ids(self, view: VBucketView) -> KnownIds:
         vbucket = _own(view)
         if vbucket.known_ids is None:
-            vbucket.known_ids = KnownIds(manifest_in(vbucket.log, self.manifest))
+            vbucket.known_ids = KnownIds(manifest_in(vbucket.log))
         return vbucket.known_ids
 
     def collections_uid(self, view: VBucketView) -> int:
         """The version of the manifest that the history of the copy has reached."""
-        return manifest_in(_own(view).log, self.manifest).uid
+        return manifest_in(_own(view).log).uid
 
     def high_prepared_seqno(self, view: VBucketView) -> int:
         """The seqno of the last prepare of all documents."""

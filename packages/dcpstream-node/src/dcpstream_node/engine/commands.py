@@ -24,20 +24,8 @@ from dcpstream.wire.messages import quiet_forms_of
 from dcpstream.wire.release import NEWEST, Release
 from dcpstream.wire.shape import Fault, Shape, read_frame_infos, shape_of
 from dcpstream.wire.values import snappy_uncompress
-from dcpstream_node.engine.access.roles import ALL_PRIVILEGES
+from dcpstream_node.engine.access.roles import KNOWN_PRIVILEGES
 from dcpstream_node.engine.subdocument import has_valid_xattrs
-
-_KNOWN_PRIVILEGES = ALL_PRIVILEGES | {
-    "Audit",
-    "AuditManagement",
-    "BucketManagement",
-    "Impersonate",
-    "NodeManagement",
-    "SecurityManagement",
-    "SessionManagement",
-    "SystemSettings",
-}
-"""Privileges that the framing extras of a request for another user may name."""
 
 
 class Requester(Protocol):
@@ -157,7 +145,7 @@ def fault(session: S, command: Command[S], frame: Frame) -> Fault | None:
         if frame.datatype & Datatype.XATTR and not has_valid_xattrs(session.payload):
             return Fault(Status.XATTR_EINVAL, "The provided xattr segment is not valid")
     if frame.framing:
-        session.frame_infos, wrong = read_frame_infos(shape, frame.framing, _KNOWN_PRIVILEGES)
+        session.frame_infos, wrong = read_frame_infos(shape, frame.framing, KNOWN_PRIVILEGES)
         if wrong is not None:
             return wrong
     elif session.frame_infos:

@@ -141,6 +141,7 @@ class Engine(Generic[S]):
         control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
         is_stepwise: whether `end_turn` is called again until `is_quiet`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
+        makes_system_scope: whether a new bucket that gets its vbuckets here gets the scope `_system`, too.
         trusts_own_host: whether one is taken from this machine in any case: a member's manager logs in like that.
     """
 
@@ -167,6 +168,7 @@ class Engine(Generic[S]):
         self.faults: RequestFaults = NoFaults()
         self.plain_needs_tls = False
         self.trusts_own_host = False
+        self.makes_system_scope = False
         self.is_stepwise = False
         self.control_token = CONTROL_TOKEN
         self.logins = LoginThrottle()
@@ -221,7 +223,11 @@ class Engine(Generic[S]):
             raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
         uuid = uuid or f"{self.random.getrandbits(128):032x}"
         bucket = Bucket(name, uuid, store, storage=storage, random=self.random, release=self.release)
+        is_new = is_filled and not store.vbuckets
         bucket.open(is_filled=is_filled)
+        if is_new and self.makes_system_scope:
+            bucket.set_manifest(Manifest.WITH_SYSTEM_SCOPE)
+            bucket.catch_up_all()
         bucket.config_rev = 0 if self.config.is_given else self.config.next_rev()
         self.buckets[name] = bucket
         self._notify_listeners()

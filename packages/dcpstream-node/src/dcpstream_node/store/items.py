@@ -41,7 +41,7 @@ UNTOLD_REVISION = 0xFFFFFFFF
 
 SYSTEM_COLLECTION = 1
 """A reserved collection id. Index keys of system events begin with it, so no document has the same key."""
-COLLECTION_EVENT, SCOPE_EVENT = b"_collection", b"_scope"
+COLLECTION_EVENT, MODIFY_EVENT, SCOPE_EVENT = b"_collection", b"_modified", b"_scope"
 PREPARE_NAMESPACE = 2
 """Another reserved collection id: index keys of prepares and aborts are this byte and the document's key. So a prepare
 does not hide the document, and an abort takes its prepare's place."""
@@ -200,7 +200,8 @@ def index_key(data: Buffer) -> bytes:
     """The index key of a stored frame.
 
     Documents have their own key. Of the system events of one collection (or scope) the newest supersedes the older
-    ones, as in the server, so begin, modify and end of a collection share one key: the kind and the id.
+    ones, as in the server, so begin and end of a collection share one key: the kind and the id. Modifications have
+    another one: clients that do not get them need the beginning. An end ends them, too.
     """
     opcode, key_length, extras_length = data[1], data[2] << 8 | data[3], data[4]
     key_start = HEADER_BYTES + extras_length
@@ -209,8 +210,14 @@ def index_key(data: Buffer) -> bytes:
         return prepare_key(key) if opcode in _PREPARES else key
     _, event, _ = _unpack_event(data, HEADER_BYTES)
     value = bytes(data[key_start + key_length :])
-    kind, identity = (SCOPE_EVENT, value[8:12]) if event in _SCOPE_EVENTS else (COLLECTION_EVENT, value[12:16])
-    return _event_key(kind, identity)
+    if event in _SCOPE_EVENTS:
+        return _event_key(SCOPE_EVENT, value[8:12])
+    return _event_key(MODIFY_EVENT if event == SystemEventId.MODIFY_COLLECTION else COLLECTION_EVENT, value[12:16])
+
+
+def modify_key(collection_id: int) -> bytes:
+    """The index key of a collection's modifications."""
+    return _event_key(MODIFY_EVENT, collection_id.to_bytes(4, "big"))
 
 
 @lru_cache(SHARED_KEYS)

@@ -27,7 +27,7 @@ import numpy as np
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.stored.block import EMPTY_BLOCK, FrameBlock, ScatteredBlock
+from dcpstream.wire.stored.block import EMPTY_BLOCK, FrameBlock, ScatteredBlock, event_at
 from dcpstream_node.store.index.key_scan import KeySeqnos, finish, walk_collections, walk_range
 from dcpstream_node.store.index.queries import (
     HistoryStart,
@@ -118,6 +118,9 @@ class VBucketHost(Protocol):
         ...
 
 
+_NO_NUMBERS: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+
+
 class NotAtHand(Exception):
     """A read that must not wait needs `pieces` from the disk. Have them fetched (`BucketStore.fetch`) and try again."""
 
@@ -166,6 +169,7 @@ class VBucketLog:
         "_failover_log",
         "_history_start",
         "_host",
+        "_not_system",
         "_persisted_seqno",
         "_persisted_snapshot",
         "_views",
@@ -215,6 +219,7 @@ class VBucketLog:
         self.rows = RowTable()
         self.log = FrameLog(host.files)
         self.snapshots = ReceivedSnapshots(self.rows)
+        self._not_system = _NO_NUMBERS
 
     # ----------------------------------------------------------------------------------------------------- metadata
 
@@ -283,6 +288,19 @@ class VBucketLog:
         """The highest seqno (mutation, deletion or system event) in any of these collections, 0 if none."""
         high = self.rows.collection_high
         return max((high.get(collection_id, 0) for collection_id in collection_ids), default=0)
+
+    def numbers_without_system(self) -> frozenset[int]:
+        """The numbers of collections and of scopes' events in the history, without those of the system's names.
+
+        A name stays for life, so the answer holds until there is another number.
+        """
+        high = self.rows.collection_high
+        known, found = self._not_system
+        if known != high.keys():
+            hidden = {event.number for event in map(event_at, self.collection_events()) if event.is_hidden}
+            found = frozenset(number for number in high if number > prepares_of(0) and number not in hidden)
+            self._not_system = frozenset(high), found
+        return found
 
     # --------------------------------------------------------------------------------------- snapshots, persistence
 

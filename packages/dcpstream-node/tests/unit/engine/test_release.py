@@ -245,12 +245,19 @@ def test_80_begins_collections_scope_by_scope_and_in_one_checkpoint():
     assert found["8.0"] == (["s", "z", "a", "b"], [1, 5])
 
 
-@pytest.mark.parametrize("member", [{"metered": 1}, {"flush_uid": 1}, {"flush_uid": "zz"}, {"flush_uid": "2"}])
-def test_80_checks_members_of_a_manifest_that_it_does_not_use(member: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("old", "new", "member"),
+    [
+        ("7.2", "7.6", {"metered": 1}),
+        ("7.6", "8.0", {"flush_uid": 1}),
+        ("7.6", "8.0", {"flush_uid": "zz"}),
+        ("7.6", "8.0", {"flush_uid": "2"}),
+    ],
+)
+def test_a_release_checks_the_members_of_a_manifest_that_it_knows(old: str, new: str, member: dict[str, Any]):
     manifest = json.loads(manifest_of(1, "a"))
     manifest["scopes"][0]["collections"][1] |= member
     statuses = [
-        client.call(Opcode.SET_COLLECTIONS, value=json.dumps(manifest).encode()).status
-        for client in clients("7.6", "8.0")
+        client.call(Opcode.SET_COLLECTIONS, value=json.dumps(manifest).encode()).status for client in clients(old, new)
     ]
     assert statuses == [Status.SUCCESS, Status.EINVAL]

@@ -10,7 +10,7 @@ from dcpstream.model import FailoverLog, Op, StreamOffset
 from dcpstream.wire import Frame, Magic, Opcode, decode_frame
 from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.block import Version, encode_stored_mutation
-from dcpstream.wire.system_events import read_event
+from dcpstream.wire.system_events import CollectionEvent, read_event
 from dcpstream_node.recording import history
 from dcpstream_node.recording.history import Histories
 
@@ -93,10 +93,10 @@ def event(op: Op, **fields: object) -> tuple[Frame, object]:
 def test_events_are_recorded_in_stored_form() -> None:
     frame, found = event(Op.COLLECTION_CREATED, max_ttl=60)
     assert (frame.opcode, frame.opaque) == (Opcode.DCP_SYSTEM_EVENT, 2)
-    assert found == (0, 3, 8, 9, "orders", 60, 0)
-    assert event(Op.COLLECTION_DROPPED)[1] == (1, 3, 8, 9, "", 0, 0)
-    assert event(Op.SCOPE_CREATED, collection="", collection_id=None)[1] == (3, 3, 8, 0, "shop", 0, 0)
-    assert event(Op.SCOPE_DROPPED, collection="", collection_id=None)[1] == (4, 3, 8, 0, "", 0, 0)
+    assert found == CollectionEvent(0, 3, 8, 9, "orders", 60)
+    assert event(Op.COLLECTION_DROPPED)[1] == CollectionEvent(1, 3, 8, 9)
+    assert event(Op.SCOPE_CREATED, collection="", collection_id=None)[1] == CollectionEvent(3, 3, 8, 0, "shop")
+    assert event(Op.SCOPE_DROPPED, collection="", collection_id=None)[1] == CollectionEvent(4, 3, 8)
     histories = Histories()
     histories.take(frame.encode())
     assert (histories.vbuckets[2].seqno, histories.vbuckets[2].manifest_uid) == (4, 3)

@@ -120,6 +120,9 @@ class VBucketView(VbucketFacts, Protocol):
     def high_seqno_of(self, collection_ids: Iterable[int]) -> int:
         """The last seqno among some collections, deletions and the collections' own events included; 0 if none."""
 
+    def numbers_without_system(self) -> frozenset[int]:
+        """The numbers that a history has of collections and of the events of scopes, without those of the system's."""
+
     def hold(self, seqno: int) -> object:
         """Keep the state as of a seqno, for reads with that `snapshot_end`, while the result lives."""
 

@@ -11,6 +11,8 @@ from dcpstream.errors import ConfigError
 DEFAULT_COLLECTION_ID = 0
 DEFAULT_SCOPE_ID = 0
 DEFAULT_NAME = "_default"
+SYSTEM_PREFIX = "_"
+"""First character of the names of system scopes and collections; `_default` alone is none of them."""
 MAX_ID = 0xFFFFFFFF
 MAX_UID = 0xFFFFFFFFFFFFFFFF
 NO_TTL = -1
@@ -42,13 +44,21 @@ class Collection:
     """A collection: its id (u32), its name, and the longest life of its documents in seconds.
 
     `max_ttl` is 0 if the bucket's limit applies, and `NO_TTL` for no limit. `history` has an effect in buckets that
-    keep a change history.
+    keep a change history. `metered` (7.6) has no effect here. `flush_uid` (u64, 8.0) is the manifest that emptied the
+    collection last, 0 if none did.
     """
 
     collection_id: int
     name: str
     max_ttl: int = 0
     history: bool = False
+    metered: bool = False
+    flush_uid: int = 0
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the name is one of the system's, which hides the collection from most users since 7.6."""
+        return self.collection_id != DEFAULT_COLLECTION_ID and self.name.startswith(SYSTEM_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,11 @@ class Scope:
     scope_id: int
     name: str
     collections: tuple[Collection, ...] = ()
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the name is one of the system's, which hides the scope from most users since 7.6."""
+        return self.scope_id != DEFAULT_SCOPE_ID and self.name.startswith(SYSTEM_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,7 @@ class Manifest:
     scopes: tuple[Scope, ...]
 
     DEFAULT: ClassVar[Manifest]
+    WITH_SYSTEM_SCOPE: ClassVar[Manifest]
 
     def collections(self) -> Iterator[tuple[Scope, Collection]]:
         """Every collection with its scope."""
@@ -131,6 +147,8 @@ class Manifest:
                         {"name": item.name, "uid": f"{item.collection_id:x}"}
                         | ({"maxTTL": no_ttl if item.max_ttl == NO_TTL else item.max_ttl} if item.max_ttl else {})
                         | ({"history": True} if item.history else {})
+                        | ({"metered": True} if item.metered else {})
+                        | ({"flush_uid": f"{item.flush_uid:x}"} if item.flush_uid else {})
                         for item in scope.collections
                     ],
                 }
@@ -158,6 +176,8 @@ class Manifest:
                                 _name(item["name"]),
                                 (int(item["maxTTL"]) or NO_TTL) if "maxTTL" in item else 0,
                                 bool(item.get("history", False)),
+                                bool(item.get("metered", False)),
+                                _number(item.get("flush_uid", "0"), MAX_UID),
                             )
                             for item in scope.get("collections", ())
                         ),
@@ -186,3 +206,11 @@ def _name(value: Any) -> str:
 Manifest.DEFAULT = Manifest(
     0, (Scope(DEFAULT_SCOPE_ID, DEFAULT_NAME, (Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME),)),)
 )
+Manifest.WITH_SYSTEM_SCOPE = Manifest(
+    1,
+    (
+        *Manifest.DEFAULT.scopes,
+        Scope(8, "_system", (Collection(9, "_query", NO_TTL), Collection(8, "_mobile", NO_TTL))),
+    ),
+)
+"""The manifest of a new bucket since 7.6. Source: ns_server apps/ns_server/src/collections.erl (default_manifest)."""

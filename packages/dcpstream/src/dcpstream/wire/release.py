@@ -295,8 +295,20 @@ class Rule(Enum):
         "Collections that come with one manifest begin in the reverse of its order; later, scope by scope.",
         Row(RECORDED_72 + "; 8.0.1 recorded", until="8.0"),
     )
-    MANIFEST_CHECKS_METERED = (
-        "In a manifest, metered is true or false, and flush_uid a number as text up to the manifest's uid.",
+    SYSTEM_COLLECTIONS = (
+        "Names that begin with _ are the system's: hidden without SystemCollectionLookup, read-only without …Mutation.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    SYSTEM_SCOPE = (
+        "A new bucket has the scope _system (8) with the collections _mobile (8) and _query (9), in manifest 1.",
+        Row("ns_server apps/ns_server/src/collections.erl", since="7.6"),
+    )
+    METERED_COLLECTIONS = (
+        "A manifest says of each collection whether it is metered, and events in flatbuffers do.",
+        Row(RECORDED_80, since="7.6"),
+    )
+    FLUSHED_COLLECTIONS = (
+        "flush_uid in a manifest empties a collection: a hexadecimal text, at most the manifest's uid.",
         Row(RECORDED_80, since="8.0"),
     )
     UNFINISHED_SNAPSHOT_CLOSES = (

@@ -1,8 +1,9 @@
 """Events of scopes and collections as messages: their stored form, and the flatbuffers form that newer clients want.
 
-A stored event is a DCP_SYSTEM_EVENT in version 0, or 1 for a collection with a maximum time to live. Clients that
-requested flatbuffers get the same facts as version 2. A flatbuffer is built from its end to its start; this module
-builds the four tables in use, byte by byte as the reference implementation does.
+A stored event is a DCP_SYSTEM_EVENT in version 0, or 1 for a collection with a maximum time to live. An event that says
+more than these versions can is stored with a longer value, and never sent like that (`old_form_of`). Clients that
+requested flatbuffers get all facts as version 2. A flatbuffer is built from its end to its start; this module builds
+the four tables in use, byte by byte as the reference implementation does.
 
 Source: kv_engine docs/dcp/documentation/commands/system_event.md, engines/ep/src/collections/system_event_types.h;
 flatbuffers' internals page; the bytes as in recordings of a server.
@@ -14,9 +15,9 @@ import struct
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
-from dcpstream.model.collections import NO_TTL
+from dcpstream.model.collections import NO_TTL, SYSTEM_PREFIX
 from dcpstream.wire.codes import SystemEventId
-from dcpstream.wire.fields import Record, record, u32, u64
+from dcpstream.wire.fields import Record, record, u8, u32, u64
 from dcpstream.wire.messages.dcp import SystemEvent
 
 __all__ = [
@@ -24,12 +25,16 @@ __all__ = [
     "encode_stored_event",
     "events_of_scope",
     "flatbuffer_of",
+    "old_form_of",
     "read_event",
     "read_flatbuffer",
 ]
 
 _OF_SCOPE = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 VERSION_FLATBUFFERS = 2
+VERSION_STORED = 0x80
+"""The version of events with a `StoredScopeValue` or a `StoredCollectionValue`: in the store alone."""
+_HAS_TTL, _HISTORY, _METERED, _SYSTEM = 1, 2, 4, 8
 
 
 @record
@@ -56,6 +61,21 @@ class CollectionValueWithTtl(CollectionValue):
     max_ttl: int = u32()
 
 
+@record
+class StoredScopeValue(ScopeValue):
+    """The value of a scope's event in the store, if version 0 cannot say everything."""
+
+    flags: int = u8()
+
+
+@record
+class StoredCollectionValue(CollectionValueWithTtl):
+    """The value of a collection's event in the store, if version 1 cannot say everything."""
+
+    flags: int = u8()
+    flush_uid: int = u64()
+
+
 class CollectionEvent(NamedTuple):
     """One change of a scope or a collection.
 
@@ -65,7 +85,9 @@ class CollectionEvent(NamedTuple):
         scope_id, collection_id: u32; the latter 0 for events of scopes.
         name: of a created or modified scope or collection; empty otherwise.
         max_ttl: seconds; 0 if the collection has no setting, `NO_TTL` (0 on the wire) if its setting is "no limit".
-        flush_uid: u64, the manifest that flushed the collection; 0 if none did. Only in flatbuffers.
+        flush_uid: u64, the manifest that flushed the collection; 0 if none did. Only in flatbuffers, as what follows.
+        history, metered: see `Collection`.
+        is_system: a dropped scope or collection had a name of the system's. Other events have the name itself.
     """
 
     event: int
@@ -75,11 +97,30 @@ class CollectionEvent(NamedTuple):
     name: str = ""
     max_ttl: int = 0
     flush_uid: int = 0
+    history: bool = False
+    metered: bool = False
+    is_system: bool = False
 
     @property
     def is_of_scope(self) -> bool:
         """Whether it is about a scope."""
         return self.event in _OF_SCOPE
+
+    @property
+    def number(self) -> int:
+        """The number of its collection in a history, or of the events of its scope; see `events_of_scope`."""
+        return events_of_scope(self.scope_id) if self.is_of_scope else self.collection_id
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether version 0 or 1 says everything about it."""
+        return not (self.flush_uid or self.history or self.metered or self.is_system)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether only users who may see system collections get it."""
+        is_default = not (self.scope_id if self.is_of_scope else self.collection_id)
+        return not is_default and (self.is_system or self.name.startswith(SYSTEM_PREFIX))
 
 
 def events_of_scope(scope_id: int) -> int:
@@ -89,30 +130,48 @@ def events_of_scope(scope_id: int) -> int:
 
 def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> bytes:
     """The event in stored form."""
-    version = 0
-    if event.is_of_scope:
-        value = ScopeValue(event.manifest_uid, event.scope_id).pack()
-    elif event.max_ttl:
-        version = 1
-        ttl = max(0, event.max_ttl)
-        value = CollectionValueWithTtl(event.manifest_uid, event.scope_id, event.collection_id, ttl).pack()
-    else:
-        value = CollectionValue(event.manifest_uid, event.scope_id, event.collection_id).pack()
+    version, value = old_form_of(event)
+    if not event.is_plain:
+        version = VERSION_STORED
+        flags = _HAS_TTL * bool(event.max_ttl) | _HISTORY * event.history
+        flags |= _METERED * event.metered | _SYSTEM * event.is_system
+        uid, scope_id, number, ttl = event.manifest_uid, event.scope_id, event.collection_id, max(0, event.max_ttl)
+        if event.is_of_scope:
+            value = StoredScopeValue(uid, scope_id, flags).pack()
+        else:
+            value = StoredCollectionValue(uid, scope_id, number, ttl, flags, event.flush_uid).pack()
     return SystemEvent.pack(by_seqno, event.event, version, vbid=vbid, key=event.name.encode(), value=value)
 
 
+def old_form_of(event: CollectionEvent) -> tuple[int, bytes]:
+    """Version and value for clients without flatbuffers, as far as version 0 or 1 can say it."""
+    if event.is_of_scope:
+        return 0, ScopeValue(event.manifest_uid, event.scope_id).pack()
+    if not event.max_ttl:
+        return 0, CollectionValue(event.manifest_uid, event.scope_id, event.collection_id).pack()
+    ttl = max(0, event.max_ttl)
+    return 1, CollectionValueWithTtl(event.manifest_uid, event.scope_id, event.collection_id, ttl).pack()
+
+
 def read_event(extras: bytes, key: bytes, value: bytes) -> CollectionEvent:
-    """The event of a message in version 0 or 1."""
-    _, event, _ = SystemEvent.layout.extras.unpack(extras)
+    """The event of a message in version 0 or 1, or in stored form."""
+    _, event, version = SystemEvent.layout.extras.unpack(extras)
     name = key.decode("utf-8", "replace")
     if event in _OF_SCOPE:
         of_scope = ScopeValue.unpack_from(value)
-        return CollectionEvent(event, of_scope.manifest_uid, of_scope.scope_id, 0, name)
-    found = CollectionValue.unpack_from(value)
+        found = CollectionEvent(event, of_scope.manifest_uid, of_scope.scope_id, 0, name)
+        return found._replace(is_system=True) if version == VERSION_STORED else found
+    if version == VERSION_STORED:
+        uid, scope_id, number, ttl, flags, flush_uid = StoredCollectionValue.struct.unpack_from(value)
+        max_ttl = (ttl or NO_TTL) if flags & _HAS_TTL else 0
+        history, metered, is_system = (bool(flags & bit) for bit in (_HISTORY, _METERED, _SYSTEM))
+        return CollectionEvent(event, uid, scope_id, number, name, max_ttl, flush_uid, history, metered, is_system)
+    of_collection = CollectionValue.unpack_from(value)
     max_ttl = 0
     if len(value) >= CollectionValueWithTtl.size:
         max_ttl = CollectionValueWithTtl.unpack_from(value).max_ttl or NO_TTL
-    return CollectionEvent(event, found.manifest_uid, found.scope_id, found.collection_id, name, max_ttl)
+    uid, scope_id, number = of_collection.manifest_uid, of_collection.scope_id, of_collection.collection_id
+    return CollectionEvent(event, uid, scope_id, number, name, max_ttl)
 
 
 def flatbuffer_of(event: CollectionEvent) -> bytes:
@@ -121,12 +180,13 @@ def flatbuffer_of(event: CollectionEvent) -> bytes:
     if event.event == SystemEventId.CREATE_SCOPE:
         fields = [(8, event.manifest_uid), (4, event.scope_id), (0, event.name)]
     elif event.event == SystemEventId.DROP_SCOPE:
-        fields = [(8, event.manifest_uid), (4, event.scope_id), (1, 0)]
+        fields = [(8, event.manifest_uid), (4, event.scope_id), (1, int(event.is_system))]
     elif event.event == SystemEventId.DROP_COLLECTION:
-        fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, 0)]
+        fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, int(event.is_system))]
     else:
         fields = [(8, event.manifest_uid), (4, event.scope_id), (4, event.collection_id), (1, int(event.max_ttl != 0))]
-        fields += [(4, max(0, event.max_ttl)), (0, event.name)]
+        fields += [(4, max(0, event.max_ttl)), (0, event.name), (1, int(event.history)), (8, 0)]
+        fields += [(1, int(event.metered)), (8, event.flush_uid)]
     return _build(fields)
 
 
@@ -142,13 +202,20 @@ def read_flatbuffer(event: int, value: bytes) -> CollectionEvent:
     """
     table = _Table(value)
     if event in _OF_SCOPE:
-        name = table.text(2) if event == SystemEventId.CREATE_SCOPE else ""
-        return CollectionEvent(event, table.number(0, 8), table.number(1, 4), 0, name)
+        found = CollectionEvent(event, table.number(0, 8), table.number(1, 4))
+        if event == SystemEventId.CREATE_SCOPE:
+            return found._replace(name=table.text(2))
+        return found._replace(is_system=bool(table.number(2, 1)))
     found = CollectionEvent(event, table.number(0, 8), table.number(1, 4), table.number(2, 4))
     if event == SystemEventId.DROP_COLLECTION:
-        return found
-    max_ttl = (table.number(4, 4) or NO_TTL) if table.number(3, 1) else 0
-    return found._replace(name=table.text(5), max_ttl=max_ttl, flush_uid=table.number(9, 8))
+        return found._replace(is_system=bool(table.number(3, 1)))
+    return found._replace(
+        name=table.text(5),
+        max_ttl=(table.number(4, 4) or NO_TTL) if table.number(3, 1) else 0,
+        flush_uid=table.number(9, 8),
+        history=bool(table.number(6, 1)),
+        metered=bool(table.number(8, 1)),
+    )
 
 
 class _Table:

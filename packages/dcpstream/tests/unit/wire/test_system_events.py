@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dcpstream.errors import FieldError
 from dcpstream.model.collections import NO_TTL
 from dcpstream.wire import Frame, Opcode, SystemEventId, decode_frame
-from dcpstream.wire.stored.block import BlockKind, events_of
+from dcpstream.wire.messages.dcp import SystemEvent
+from dcpstream.wire.stored.block import BlockKind, event_at, events_of
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from dcpstream.wire.system_events import (
@@ -33,6 +34,16 @@ EVERY = (
     CollectionEvent(SystemEventId.DROP_COLLECTION, 2, 0, 8),
     CollectionEvent(SystemEventId.DROP_SCOPE, 3, 9),
 )
+SYSTEM = (
+    CollectionEvent(SystemEventId.CREATE_SCOPE, 4, 8, 0, "_system"),
+    CollectionEvent(SystemEventId.CREATE_COLLECTION, 4, 8, 9, "_query"),
+    CollectionEvent(SystemEventId.CREATE_COLLECTION, 4, 0, 12, "_mine"),
+    CollectionEvent(SystemEventId.MODIFY_COLLECTION, 5, 0, 0, "_default", 7),
+    CollectionEvent(SystemEventId.DROP_COLLECTION, 6, 8, 9, is_system=True),
+    CollectionEvent(SystemEventId.DROP_SCOPE, 7, 8, is_system=True),
+    CollectionEvent(SystemEventId.DROP_COLLECTION, 8, 0, 10),
+)
+"""Events about names that begin with an underscore; the default collection's and the last are no hidden ones."""
 
 
 def recorded_events() -> dict[tuple[int, int], Frame]:
@@ -72,6 +83,39 @@ def test_every_recorded_flatbuffer_is_read() -> None:
     assert read
 
 
+@pytest.mark.parametrize("scenario", ["s65", "s69", "s79"])
+def test_every_flatbuffer_of_80_is_read_and_made_the_same_from_the_store(scenario: str) -> None:
+    """Also the ones about history, metering, emptied collections, and system collections that were dropped."""
+    read, richer = 0, 0
+    for line in recorded.server_transcript(scenario, "8.0"):
+        if line.direction != "s2c" or line.frame[1] != Opcode.DCP_SYSTEM_EVENT:
+            continue
+        frame = decode_frame(line.frame)
+        seqno, event_id, version = SystemEvent.unpack(frame)
+        if version == 2:
+            event = read_flatbuffer(event_id, frame.value)
+            stored = encode_stored_event(event, vbid=frame.vbid, by_seqno=seqno)
+            assert event_at(stored) == event
+            assert flatbuffer_of(event) == frame.value
+            read, richer = read + 1, richer + (not event.is_plain)
+    assert read
+    assert bool(richer) == (scenario != "s69")
+
+
+def test_what_old_versions_cannot_say_is_left_out_of_them() -> None:
+    created = CollectionEvent(SystemEventId.CREATE_COLLECTION, 3, 0, 8, "fruit", 60, 3, True, True)
+    dropped = CollectionEvent(SystemEventId.DROP_COLLECTION, 4, 8, 9, is_system=True)
+    scope = CollectionEvent(SystemEventId.DROP_SCOPE, 5, 8, is_system=True)
+    events = (created, dropped, scope)
+    block = block_of(b"".join(encode_stored_event(item, vbid=1, by_seqno=n) for n, item in enumerate(events, 1)))
+    assert tuple(events_of(block, 0, block.count)) == events
+    sent = block_of(render(block, 7, StreamForm()).data)
+    plain = created._replace(flush_uid=0, history=False, metered=False)
+    assert tuple(events_of(sent, 0, 3)) == (plain, dropped._replace(is_system=False), scope._replace(is_system=False))
+    versions = [frame.extras[12] for frame in (decode_frame(sent.data, int(start)) for start in sent.starts)]
+    assert versions == [1, 0, 0]
+
+
 @given(st.sampled_from(EVERY), st.data())
 def test_a_damaged_flatbuffer_is_refused_or_read_as_something_else(event: CollectionEvent, data: st.DataObject) -> None:
     value = bytearray(flatbuffer_of(event))
@@ -104,6 +148,13 @@ def test_a_stream_gets_the_events_of_what_it_asked_for() -> None:
     assert seqnos(StreamForm(collection_ids=frozenset((8,)))) == [3, 4]
     assert seqnos(StreamForm(collection_ids=frozenset((10,)), scope_id=9)) == [1, 2, 5]
     assert seqnos(StreamForm(collections=False, collection_ids=frozenset((0,)))) == []
+
+
+def test_a_stream_of_what_everybody_may_see_gets_no_event_of_the_system() -> None:
+    block = block_of(b"".join(encode_stored_event(item, vbid=1, by_seqno=n) for n, item in enumerate(SYSTEM, 1)))
+    form = StreamForm(collection_ids=frozenset((0,)), hides_system=True, flatbuffer_events=True)
+    sent = block_of(render(block, 0, form).data)
+    assert sent.seqnos.tolist() == [4, 7]
 
 
 def test_a_modified_collection_is_reported_in_flatbuffers_only() -> None:

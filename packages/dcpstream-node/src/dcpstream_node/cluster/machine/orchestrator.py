@@ -541,14 +541,17 @@ class Orchestrator:
 
     # --------------------------------------------------------------------------------------------------------- buckets
 
-    def add_bucket(self, name: str, vbuckets: int, replicas: int) -> Procedure[BucketState]:
+    def add_bucket(
+        self, name: str, vbuckets: int, replicas: int, manifest: Manifest = Manifest.DEFAULT
+    ) -> Procedure[BucketState]:
         """Give a bucket that all nodes have, without vbuckets, its copies; through when all replicas are fed."""
         if name in self.buckets:
             raise ConfigError("bucket", name, "a name that no bucket of the cluster has")
         nodes = [member.name for member in self.known_members()]
         chains = plan_chains([()] * vbuckets, nodes, replicas)
-        bucket = BucketState(name, f"{self._random.getrandbits(128):032x}", replicas, chains)
+        bucket = BucketState(name, f"{self._random.getrandbits(128):032x}", replicas, chains, manifest)
         self.buckets[name] = bucket
+        yield [self.tasks.start(self.push_manifest(bucket, node)) for node in nodes]
         orders = []
         for vbid, chain in enumerate(chains):
             assert chain[0] is not None, "a new bucket has active copies"

@@ -5,11 +5,20 @@ Source: kv_engine daemon/mcbp_privileges.cc, docs/rbac.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.model import Manifest
 from dcpstream.wire import Status
+
+LOOKUP, _MUTATION = "SystemCollectionLookup", "SystemCollectionMutation"
+_OF_SYSTEM = {
+    **dict.fromkeys(("Read", "RangeScan", "DcpStream", "SimpleStats"), LOOKUP),
+    **dict.fromkeys(("Upsert", "Insert", "Delete", "MetaWrite"), _MUTATION),
+}
+"""Privilege → the one that is needed with it in a system collection."""
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.access.users import User, Users
@@ -30,6 +39,16 @@ def lacking(rights: frozenset[str], privileges: str) -> list[str]:
         if rights.isdisjoint(choices):
             found.append(choices[-1])
     return found
+
+
+@cache
+def in_system_collection(privileges: str) -> str:
+    """The privileges that a request needs in a system collection if it needs these elsewhere."""
+    found = []
+    for names in privileges.split():
+        extra = _OF_SYSTEM.get(names.partition("|")[0])
+        found += [extra, names] if extra else [names]
+    return " ".join(found)
 
 
 class Refusal(NamedTuple):
@@ -74,3 +93,20 @@ def visible_manifest(manifest: Manifest, user: User, bucket: str) -> Manifest:
         if user.knows(bucket, scope.name)
     )
     return replace(manifest, scopes=tuple(scopes))
+
+
+def without_system(manifest: Manifest, may_see: Callable[[str, str], bool]) -> Manifest:
+    """The manifest without the system's scopes and collections that a user may not see; they are given by name."""
+    return replace(
+        manifest,
+        scopes=tuple(
+            replace(
+                scope,
+                collections=tuple(
+                    item for item in scope.collections if not item.is_system or may_see(scope.name, item.name)
+                ),
+            )
+            for scope in manifest.scopes
+            if not scope.is_system or may_see(scope.name, "")
+        ),
+    )

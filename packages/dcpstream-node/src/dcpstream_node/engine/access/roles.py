@@ -42,14 +42,33 @@ for _group, _words in _FILE["groups"].items():
     _GROUPS[_group] = _names(_words)
 
 COLLECTION_PRIVILEGES: Final = _GROUPS["collection"]
-"""Privileges that can be given for a scope or a collection alone. A user with one of them for a collection, or for a
-place around it, may learn that the collection exists."""
+"""Privileges that can be given for a scope or a collection alone."""
+
+DATA_PRIVILEGES: Final = _GROUPS["data"]
+"""Those of them without which a user must not learn that a collection exists, there or at a place around it."""
+
+SYSTEM_PRIVILEGES: Final = _GROUPS["system"]
+"""Those that reading and writing system collections need, beside the others."""
 
 BUCKET_PRIVILEGES: Final = _GROUPS["bucket"]
 """Privileges that can be given for a bucket. A user with one of them in a bucket may select it."""
 
 ALL_PRIVILEGES: Final = _GROUPS["all"]
 """Every privilege that a command here asks for; the word `all` in a users file stands for them."""
+
+KNOWN_PRIVILEGES: Final = ALL_PRIVILEGES | {
+    "Audit",
+    "AuditManagement",
+    "BucketManagement",
+    "Impersonate",
+    "NodeManagement",
+    "SecurityManagement",
+    "SessionManagement",
+    "SystemSettings",
+    "Unmetered",
+    "Unthrottled",
+}
+"""Privileges that a request may name."""
 
 PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(_FILE["permissions"])
 """The rights that pages of the management port need, by name, each with a description."""

@@ -20,7 +20,14 @@ from dcpstream.dcp.sasl import DEFAULT_ITERATIONS, Credentials, prepared_name
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import Random
 from dcpstream_node.engine.access.groups import FORBIDDEN, MAX_TEXT_LENGTH, Group, checked_id
-from dcpstream_node.engine.access.roles import ALL_PRIVILEGES, BUCKET_PRIVILEGES, COLLECTION_PRIVILEGES, Rights, Role
+from dcpstream_node.engine.access.roles import (
+    ALL_PRIVILEGES,
+    BUCKET_PRIVILEGES,
+    COLLECTION_PRIVILEGES,
+    DATA_PRIVILEGES,
+    Rights,
+    Role,
+)
 
 SALT_BITS: Final = 128
 SECRET_BITS: Final = 256
@@ -122,8 +129,8 @@ class User:
     def knows(self, bucket: str, scope: str, collection: str = "") -> bool:
         """Whether the user has a right in a scope or collection, and so may see that it exists."""
         if scope and not collection:
-            return not COLLECTION_PRIVILEGES.isdisjoint(self._rights.within(bucket, scope))
-        return not COLLECTION_PRIVILEGES.isdisjoint(self._rights.at(bucket, scope, collection))
+            return not DATA_PRIVILEGES.isdisjoint(self._rights.within(bucket, scope))
+        return not DATA_PRIVILEGES.isdisjoint(self._rights.at(bucket, scope, collection))
 
     @property
     def is_admin(self) -> bool:

@@ -95,6 +95,7 @@ class Bucket:
             without a task that compacts.
         waiters: sessions that wait for a seqno to be persisted, or for a pending vbucket.
         collections: those of the manifest, by id.
+        system_collections: ids of those that only users with privileges of their own see; none before 7.6.
         behind: active vbuckets whose history does not have the newest manifest yet; see `catch_up`.
         has_forgotten_manifest: clients see the default collection alone, as by a server that has restarted and
             waits for its manager. Its vbuckets know their collections, so documents and streams are there as before.
@@ -147,6 +148,7 @@ class Bucket:
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters = WaitingClients()
         self.collections: dict[int, Collection] = {}
+        self.system_collections: frozenset[int] = frozenset()
         self.behind: dict[int, None] = {}
         self._event_seqnos: dict[int, int] = {}
         self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
@@ -281,11 +283,18 @@ class Bucket:
                 vbucket.manifest = manifest
 
     def _manifest_changed(self) -> None:
-        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        self._note_collections()
         self.update_sessions()
         self._steps = {}
         self._event_seqnos = {}
         self.behind = {each.vbid: None for each in self.vbuckets if each is not None and each.is_active}
+
+    def _note_collections(self) -> None:
+        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        has_system = self.release.has(Rule.SYSTEM_COLLECTIONS)
+        self.system_collections = frozenset(
+            number for number, item in self.collections.items() if has_system and item.is_system
+        )
 
     def catch_up_some(self) -> None:
         """Catch up a limited number of vbuckets, so that other sessions do not wait long."""
@@ -319,7 +328,7 @@ class Bucket:
     def _take_in(self, vbucket: VBucket) -> None:
         manifest, known = self.manifest, vbucket.manifest
         if known is None:
-            events = self._events_between(manifests.manifest_in(vbucket.log, manifest))
+            events = self._events_between(manifests.manifest_in(vbucket.log))
         else:
             # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
             step = self._steps.get(id(known))
@@ -333,7 +342,12 @@ class Bucket:
             self.dirty.add(vbucket.vbid)
 
     def _events_between(self, known: Manifest) -> list[CollectionEvent]:
-        return manifests.events_between(known, self.manifest, in_reverse=self.release.has(Rule.EVENTS_IN_REVERSE))
+        return manifests.events_between(
+            known,
+            self.manifest,
+            in_reverse=self.release.has(Rule.EVENTS_IN_REVERSE),
+            has_system=self.release.has(Rule.SYSTEM_COLLECTIONS),
+        )
 
     def open(self, *, is_filled: bool = True) -> None:
         """Take over what the store holds; in an empty store every vbucket is created, active.
@@ -356,7 +370,7 @@ class Bucket:
                     self.durability_of(vbucket)
                 if vbucket.is_active and not self.store.was_clean:
                     vbucket.begin_branch(self._random)
-        self.collections = {item.collection_id: item for _, item in self.manifest.collections()}
+        self._note_collections()
         if self.manifest.uid:
             self._manifest_changed()
             self.catch_up_all()
@@ -585,6 +599,13 @@ class Bucket:
             else [0 if vbucket is not None and vbucket.is_active else -1, *missing]
             for vbucket in self.vbuckets
         ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written, but for the scopes and collections that a new bucket has."""
+        is_new = self.manifest in (Manifest.DEFAULT, Manifest.WITH_SYSTEM_SCOPE)
+        events = len(manifests.events_between(Manifest.DEFAULT, self.manifest)) if is_new else 0
+        return is_new and all(vbucket is None or vbucket.high_seqno <= events for vbucket in self.vbuckets)
 
     def item_count(self) -> int:
         """Documents in active vbuckets."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, DEFAULT_SCOPE_ID, NO_TTL
-from dcpstream.wire import SystemEventId, decode_frame
+from dcpstream.wire import SystemEventId
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
-from dcpstream.wire.system_events import CollectionEvent, read_event
+from dcpstream.wire.stored.block import event_at
+from dcpstream.wire.system_events import CollectionEvent
 
 if TYPE_CHECKING:
     from dcpstream_node.store import VBucketLog
@@ -31,7 +32,8 @@ FIRST_RESERVED, LAST_RESERVED = 1, 7
 MAX_ID = 2**32 - 1
 MAX_UID = 2**64 - 1
 
-_NAME = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_%-]*")
+NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
+"""The form of names of scopes and collections."""
 _ID = re.compile(r"[0-9a-fA-F]{1,16}")
 
 
@@ -55,29 +57,20 @@ def read_manifest(text: bytes, release: Release = DEFAULT_RELEASE) -> Manifest:
         raise ManifestError(f"not JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise ManifestError("not a JSON object")
-    scopes = _list(document, "scopes")
+    uid = _number(document, MAX_UID)
     made = tuple(
-        Scope(_number(scope, MAX_ID), _name(scope), tuple(map(_collection, _list(scope, "collections"))))
-        for scope in scopes
+        Scope(
+            _number(scope, MAX_ID),
+            _name(scope),
+            tuple(_collection(item, uid, release) for item in _list(scope, "collections")),
+        )
+        for scope in _list(document, "scopes")
     )
-    manifest = Manifest(_number(document, MAX_UID), made)
+    manifest = Manifest(uid, made)
     check_manifest(manifest)
-    if release.has(Rule.MANIFEST_CHECKS_METERED):
-        for scope in scopes:
-            for item in _list(scope, "collections"):
-                _check_newer_members(item, manifest.uid)
     if not manifest.uid and manifest != Manifest.DEFAULT:
         raise ManifestError("uid 0 is that of the first manifest, with the default scope and collection alone")
     return manifest
-
-
-def _check_newer_members(collection: Mapping[str, Any], uid: int) -> None:
-    """Refuse wrong values of members that a node does not use."""
-    if not isinstance(collection.get("metered", False), bool):
-        raise ManifestError("metered must be true or false")
-    flush_uid = collection.get("flush_uid", "0")
-    if not isinstance(flush_uid, str) or not _ID.fullmatch(flush_uid) or int(flush_uid, 16) > uid:
-        raise ManifestError(f"flush_uid must be hexadecimal text up to the manifest's uid {uid:x}, not {flush_uid!r}")
 
 
 def _list(document: Any, name: str) -> list[Any]:
@@ -104,21 +97,39 @@ def _name(document: Mapping[str, Any]) -> str:
 def _check_name(name: str) -> None:
     if len(name) > MAX_NAME_BYTES:
         raise ManifestError(f"a name has 1 to {MAX_NAME_BYTES} characters, not {len(name)}")
-    if not _NAME.fullmatch(name) and not (name.startswith("_") and _NAME.fullmatch(name[1:])):
-        raise ManifestError(f"{name!r} is no name: A-Z a-z 0-9 _ - % are allowed, % not at the start")
+    if not NAME.fullmatch(name):
+        raise ManifestError(f"{name!r} is no name: A-Z a-z 0-9 _ - % $ are allowed, $ not at the start")
 
 
-def _collection(document: Any) -> Collection:
+def _collection(document: Any, uid: int, release: Release) -> Collection:
     number = _number(document, MAX_ID)
     max_ttl = document.get("maxTTL", 0)
     if not isinstance(max_ttl, int) or isinstance(max_ttl, bool) or not 0 <= max_ttl < 2**31:
         raise ManifestError(f"maxTTL must be a number of seconds below {2**31}, not {max_ttl!r}")
     if "maxTTL" in document and not max_ttl:
         max_ttl = NO_TTL
-    history = document.get("history", False)
-    if not isinstance(history, bool):
-        raise ManifestError("history must be true or false")
-    return Collection(number, _name(document), max_ttl, history)
+    return Collection(
+        number,
+        _name(document),
+        max_ttl,
+        _truth(document, "history"),
+        release.has(Rule.METERED_COLLECTIONS) and _truth(document, "metered"),
+        _flush_uid(document, uid) if release.has(Rule.FLUSHED_COLLECTIONS) else 0,
+    )
+
+
+def _truth(document: Mapping[str, Any], name: str) -> bool:
+    found = document.get(name, False)
+    if not isinstance(found, bool):
+        raise ManifestError(f"{name} must be true or false")
+    return found
+
+
+def _flush_uid(document: Mapping[str, Any], uid: int) -> int:
+    text = document.get("flush_uid", "0")
+    if not isinstance(text, str) or not _ID.fullmatch(text) or int(text, 16) > uid:
+        raise ManifestError(f"flush_uid must be hexadecimal text up to the manifest's uid {uid:x}, not {text!r}")
+    return int(text, 16)
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -180,7 +191,9 @@ def check_step(old: Manifest, new: Manifest) -> None:
             raise CannotApplyError(f"scope {scope.scope_id:x} is {names[scope.scope_id]}; a new one needs a new id")
 
 
-def events_between(old: Manifest, new: Manifest, *, in_reverse: bool = True) -> list[CollectionEvent]:
+def events_between(
+    old: Manifest, new: Manifest, *, in_reverse: bool = True, has_system: bool = False
+) -> list[CollectionEvent]:
     """The events for a vbucket's history, in order: new scopes, ends, beginnings, changes, dropped scopes.
 
     All but the last carry the old manifest's uid: only with the last the new manifest is complete. Collections begin
@@ -188,6 +201,7 @@ def events_between(old: Manifest, new: Manifest, *, in_reverse: bool = True) -> 
 
     Args:
         in_reverse: whether collections of one scope begin in reverse, too.
+        has_system: whether the events of dropped system collections and scopes say so.
     """
     before = {item.collection_id: (scope, item) for scope, item in old.collections()}
     after = {item.collection_id: (scope, item) for scope, item in new.collections()}
@@ -199,21 +213,26 @@ def events_between(old: Manifest, new: Manifest, *, in_reverse: bool = True) -> 
         if scope.scope_id not in old_scopes
     ]
     events += [
-        CollectionEvent(SystemEventId.DROP_COLLECTION, old.uid, scope.scope_id, number)
-        for number, (scope, _) in before.items()
+        CollectionEvent(
+            SystemEventId.DROP_COLLECTION, old.uid, scope.scope_id, number, is_system=has_system and item.is_system
+        )
+        for number, (scope, item) in before.items()
         if number not in after
     ]
     order = reversed(after)
     if not in_reverse:
         order = iter([item.collection_id for scope in reversed(new.scopes) for item in scope.collections])
     begun = [number for number in order if number not in before]
-    changed = [number for number in after if number in before and after[number][1] != before[number][1]]
+    kept = [number for number in after if number in before]
+    begun += [number for number in kept if after[number][1].flush_uid > before[number][1].flush_uid]
+    changed = [number for number in kept if number not in begun and after[number][1] != before[number][1]]
     for kind, numbers in ((SystemEventId.CREATE_COLLECTION, begun), (SystemEventId.MODIFY_COLLECTION, changed)):
         for number in numbers:
             scope, item = after[number]
-            events.append(CollectionEvent(kind, old.uid, scope.scope_id, number, item.name, item.max_ttl))
+            settings = item.name, item.max_ttl, item.flush_uid, item.history, item.metered
+            events.append(CollectionEvent(kind, old.uid, scope.scope_id, number, *settings))
     events += [
-        CollectionEvent(SystemEventId.DROP_SCOPE, old.uid, scope.scope_id)
+        CollectionEvent(SystemEventId.DROP_SCOPE, old.uid, scope.scope_id, is_system=has_system and scope.is_system)
         for scope in old.scopes
         if scope.scope_id not in new_scopes
     ]
@@ -222,19 +241,13 @@ def events_between(old: Manifest, new: Manifest, *, in_reverse: bool = True) -> 
     return events
 
 
-def manifest_in(log: VBucketLog, present: Manifest) -> Manifest:
-    """The manifest according to a vbucket's history.
-
-    Args:
-        present: the bucket's; stored events do not say whether a collection keeps history.
-    """
+def manifest_in(log: VBucketLog) -> Manifest:
+    """The manifest according to a vbucket's history."""
     uid = 0
-    keeps_history = {item.collection_id: item.history for _, item in present.collections()}
     scopes = {DEFAULT_SCOPE_ID: DEFAULT_NAME}
     found = {DEFAULT_COLLECTION_ID: (DEFAULT_SCOPE_ID, Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME))}
     for data in log.collection_events():
-        frame = decode_frame(data)
-        event = read_event(frame.extras, frame.key, frame.value)
+        event = event_at(data)
         uid = max(uid, event.manifest_uid)
         if event.event == SystemEventId.CREATE_SCOPE:
             scopes[event.scope_id] = event.name
@@ -243,9 +256,7 @@ def manifest_in(log: VBucketLog, present: Manifest) -> Manifest:
         elif event.event == SystemEventId.DROP_COLLECTION:
             found.pop(event.collection_id, None)
         else:
-            history = keeps_history.get(event.collection_id, False)
-            item = Collection(event.collection_id, event.name, event.max_ttl, history)
-            found[event.collection_id] = event.scope_id, item
+            found[event.collection_id] = event.scope_id, _collection_of(event)
     return Manifest(
         uid,
         tuple(
@@ -270,13 +281,18 @@ def with_event(manifest: Manifest, event: CollectionEvent) -> Manifest:
     elif event.scope_id in scopes:
         scope = scopes[event.scope_id]
         kept = {item.collection_id: item for item in scope.collections}
-        history = kept[event.collection_id].history if event.collection_id in kept else False
         if event.event == SystemEventId.DROP_COLLECTION:
             kept.pop(event.collection_id, None)
         else:
-            kept[event.collection_id] = Collection(event.collection_id, event.name, event.max_ttl, history)
+            kept[event.collection_id] = _collection_of(event)
         scopes[event.scope_id] = Scope(scope.scope_id, scope.name, tuple(kept.values()))
     return Manifest(event.manifest_uid, tuple(scopes.values()))
+
+
+def _collection_of(event: CollectionEvent) -> Collection:
+    """The collection that an event creates or changes."""
+    settings = event.max_ttl, event.history, event.metered, event.flush_uid
+    return Collection(event.collection_id, event.name, *settings)
 
 
 class KnownIds:

@@ -21,6 +21,8 @@ FIRST_ID: Final = 8
 """The lowest id that may be given; those below are the default's and reserved."""
 MAX_TTL: Final = (1 << 31) - 1
 SYSTEM_PREFIXES: Final = ("_", "%")
+SYSTEM_SCOPE_NAME: Final = "_system"
+_UNCHANGEABLE: Final = 'Cannot modify collection properties for Scope "{}" Collection "{}"'
 
 
 class NameTakenError(ManifestError):
@@ -92,8 +94,8 @@ class ManifestEditor:
     def drop_scope(self, name: str) -> Manifest:
         """Drop a scope with its collections."""
         scope = self._scope(name)
-        if name == DEFAULT_NAME:
-            raise ManifestError("Deleting _default scope is not allowed")
+        if name in (DEFAULT_NAME, SYSTEM_SCOPE_NAME):
+            raise ManifestError(f"Deleting {name} scope is not allowed")
         return self._done(item for item in self._present.scopes if item is not scope)
 
     def add_collection(self, scope_name: str, name: str, wanted: Wanted) -> Manifest:
@@ -102,17 +104,23 @@ class ManifestEditor:
         if any(item.name == name for item in scope.collections):
             raise NameTakenError(f'Collection with name "{name}" in scope "{scope_name}" already exists')
         check_new_name(name)
+        if scope_name == SYSTEM_SCOPE_NAME:
+            raise ManifestError(f"cannot create collection in '{scope_name}' scope")
         made = self._made(name, wanted)
         return self._with(replace(scope, collections=(*scope.collections, made)))
 
     def change_collection(self, scope_name: str, name: str, wanted: Wanted) -> Manifest:
         """Change what can be changed of a collection."""
         scope, item = self._find(scope_name, name)
+        if scope_name == SYSTEM_SCOPE_NAME and wanted.max_ttl not in (None, item.max_ttl):
+            raise ManifestError(_UNCHANGEABLE.format(scope_name, name))
         changed = tuple(_changed(item, wanted) if other is item else other for other in scope.collections)
         return self._with(replace(scope, collections=changed))
 
     def drop_collection(self, scope_name: str, name: str) -> Manifest:
         """Drop a collection."""
+        if scope_name == SYSTEM_SCOPE_NAME:
+            raise ManifestError(f'Cannot drop system collection "{name}" for scope "{scope_name}"')
         scope, item = self._find(scope_name, name)
         return self._with(replace(scope, collections=tuple(other for other in scope.collections if other is not item)))
 
@@ -128,7 +136,8 @@ class ManifestEditor:
     ) -> Manifest:
         """Have these scopes and collections, and no others; what stays keeps its id.
 
-        The default scope always stays; what the system has (names that begin with _) cannot be made, only kept.
+        The default scope always stays, and the scope `_system` as it is; other names of the system's (names that begin
+        with _) cannot be made, only kept.
 
         Args:
             scopes: scope → collection → how it is to be.
@@ -141,7 +150,9 @@ class ManifestEditor:
             item.name == DEFAULT_NAME for scope in self._present.scopes for item in scope.collections
         ):
             wanted[DEFAULT_NAME] = {DEFAULT_NAME: Wanted()} | wanted[DEFAULT_NAME]
-        return self._done([self._replaced(name, items, before.get(name)) for name, items in wanted.items()])
+        kept = [scope for scope in self._present.scopes if scope.name == SYSTEM_SCOPE_NAME]
+        wanted.pop(SYSTEM_SCOPE_NAME, None)
+        return self._done([*(self._replaced(name, items, before.get(name)) for name, items in wanted.items()), *kept])
 
     def _replaced(self, name: str, wanted: Mapping[str, Wanted], old: Scope | None) -> Scope:
         if old is None:
@@ -171,9 +182,7 @@ def _changed(item: Collection, wanted: Wanted) -> Collection:
     max_ttl = item.max_ttl if wanted.max_ttl is None else _ttl(wanted.max_ttl)
     history = item.history if wanted.history is None else wanted.history
     if item.collection_id == DEFAULT_COLLECTION_ID and max_ttl != item.max_ttl:
-        raise ManifestError(
-            f'Cannot modify collection properties for Scope "{DEFAULT_NAME}" Collection "{DEFAULT_NAME}"'
-        )
+        raise ManifestError(_UNCHANGEABLE.format(DEFAULT_NAME, DEFAULT_NAME))
     return replace(item, max_ttl=max_ttl, history=history)
 
 

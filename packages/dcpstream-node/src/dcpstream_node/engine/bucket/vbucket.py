@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.runtime import Random, new_vbuuid
-from dcpstream.wire import HEADER
+from dcpstream.wire import HEADER, SystemEventId
 from dcpstream.wire.stored.block import BlockKind, FrameBlock
 from dcpstream.wire.system_events import encode_stored_event
 from dcpstream_node.engine.bucket.durability import Durability
@@ -130,7 +130,7 @@ class VBucket:
         self.fetcher: Fetcher | None = None
         self.manifest: Manifest | None = None
         self.known_ids: KnownIds | None = None
-        self._checkpoint_events: tuple[int, ...] = ()
+        self._checkpoint_events: tuple[tuple[int, bool], ...] = ()
         self._checkpoints: deque[int] = deque(maxlen=CHECKPOINTS_REMEMBERED)
         self._notified_seqno = log.high_seqno
         self._aging_start, self._aging_since = 0, 0.0
@@ -160,6 +160,10 @@ class VBucket:
     def high_seqno_with_prepares(self, collection_id: int) -> int:
         """The last seqno in a collection, prepares and aborts included."""
         return self.log.high_seqno_of((collection_id, prepares_of(collection_id)))
+
+    def numbers_without_system(self) -> frozenset[int]:
+        """The numbers in the history of collections, and of events of scopes, that are not the system's."""
+        return self.log.numbers_without_system()
 
     def hold(self, seqno: int) -> object:
         """Keep the state at a seqno from being compacted until the result is released."""
@@ -285,18 +289,19 @@ class VBucket:
 
         Args:
             begins_checkpoints: whether every event about a collection begins a checkpoint. Else one does of which the
-                checkpoint has an event already, so that none is the later version of another one in its snapshot.
+                checkpoint has an event already, so that none is the later version of another one in its snapshot;
+                modifications of a collection have a key of their own.
             seqnos: of the same events in other vbuckets. Equal ones are the same object, which saves 32 bytes each.
         """
         self.log.defer_ends()
         try:
             for event in events:
-                number = -1 - event.scope_id if event.is_of_scope else event.collection_id
-                is_second = number in self._checkpoint_events
+                topic = event.number, event.event == SystemEventId.MODIFY_COLLECTION
+                is_second = topic in self._checkpoint_events
                 if is_second or (begins_checkpoints and not event.is_of_scope):
                     self.close_checkpoint()
                 if not begins_checkpoints:
-                    self._checkpoint_events += (number,)
+                    self._checkpoint_events += (topic,)
                 seqno = self.log.high_seqno + 1
                 seqno = seqnos.setdefault(seqno, seqno)
                 frame = encode_stored_event(event, vbid=self.vbid, by_seqno=seqno)

@@ -18,6 +18,7 @@ from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.messages import admin
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
+from dcpstream_node.engine.access.roles import KNOWN_PRIVILEGES
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
 from dcpstream_node.engine.bucket.vbucket import MAX_TRUSTED_CAS
@@ -245,6 +246,17 @@ def set_cluster_config(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
+def drop_privilege(session: Session, frame: Frame) -> None:
+    """DROP_PRIVILEGE: the connection gives up a privilege, until its next login."""
+    name = frame.key.decode(errors="replace")
+    if name not in KNOWN_PRIVILEGES:
+        session.refuse(frame, Status.KEY_ENOENT)
+        return
+    session.identity.dropped |= {name}
+    session.update_rights()
+    session.respond(frame)
+
+
 def _check_interface(_session: Session, frame: Frame) -> Fault | None:
     if frame.key not in (b"define", b"delete", b"list", b"tls"):
         what = 'Key must be "define", "delete", "list", "tls"' if frame.value else "Request must include value"
@@ -283,6 +295,7 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.SET_CTRL_TOKEN, set_token, check=_check_token)
     table.add(Opcode.EVICT_KEY, at_place(active_place, evict))
     table.add(Opcode.LAST_CLOSED_CHECKPOINT, refuse)
-    table.add((Opcode.GET_CMD_TIMER, Opcode.DROP_PRIVILEGE), refuse)
+    table.add(Opcode.DROP_PRIVILEGE, drop_privilege)
+    table.add(Opcode.GET_CMD_TIMER, refuse)
     table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
     table.add(admin.OBSOLETE, refuse)

@@ -6,16 +6,19 @@ Source: kv_engine docs/Collections.md.
 from __future__ import annotations
 
 import json
-import re
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dcpstream.model.collections import DEFAULT_NAME
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
+from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
-from dcpstream_node.engine.access.permission import visible_manifest
+from dcpstream_node.engine.access.permission import visible_manifest, without_system
 from dcpstream_node.engine.bucket.manifest import (
     MAX_NAME_BYTES,
+    NAME,
     CannotApplyError,
     ManifestError,
     check_step,
@@ -24,16 +27,30 @@ from dcpstream_node.engine.bucket.manifest import (
 from dcpstream_node.engine.commands import CommandTable
 
 if TYPE_CHECKING:
-    from dcpstream.model import Manifest
+    from dcpstream.model import Collection, Manifest, Scope
     from dcpstream_node.engine.session.session import Session
-
-_NAME = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9_%$-]*")
 
 
 def _manifest(session: Session) -> Manifest:
-    """The scopes and collections that the user may see."""
+    """The scopes and collections that the user may see, and those of the system's that the user has no right in."""
     assert session.identity.user is not None, "the command needs a login"
     return visible_manifest(session.selected.shown_manifest, session.identity.user, session.selected.name)
+
+
+def _is_hidden(
+    session: Session, frame: Frame, place: Scope | Collection | None, scope: str, collection: str = ""
+) -> bool:
+    """Refuse the id of a system scope or collection that the user may not see."""
+    has_system = session.engine.release.has(Rule.SYSTEM_COLLECTIONS)
+    is_hidden = (
+        has_system
+        and place is not None
+        and place.is_system
+        and not session.identity.may_see_system(session.selected.name, scope, collection)
+    )
+    if is_hidden:
+        session.refuse(frame, Status.EACCESS)
+    return is_hidden
 
 
 def _check(_session: Session, frame: Frame) -> Fault | None:
@@ -47,8 +64,12 @@ def _check_path(_session: Session, frame: Frame) -> Fault | None:
 
 
 def get_manifest(session: Session, frame: Frame) -> None:
-    """GET_COLLECTIONS_MANIFEST: the scopes and collections, JSON."""
-    value = json.dumps(_manifest(session).to_json(), separators=(",", ":")).encode()
+    """GET_COLLECTIONS_MANIFEST: the scopes and collections, JSON; the scopes in the reverse order, as servers do it."""
+    manifest, bucket = _manifest(session), session.selected
+    if session.engine.release.has(Rule.SYSTEM_COLLECTIONS):
+        manifest = without_system(manifest, partial(session.identity.may_see_system, bucket.name))
+    manifest = replace(manifest, scopes=manifest.scopes[::-1])
+    value = json.dumps(manifest.to_json(), separators=(",", ":")).encode()
     session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=value)
 
 
@@ -84,7 +105,7 @@ def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
 
 def _is_name(session: Session, name: str) -> bool:
     """Whether a scope or collection may have this name. Like the server, close the connection if not."""
-    is_sound = bool(_NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
+    is_sound = bool(NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
     if not is_sound:
         session.close(f"{name!r} is no name of a scope or collection")
     return is_sound
@@ -106,6 +127,8 @@ def get_collection_id(session: Session, frame: Frame) -> None:
     if not _is_name(session, collection_name):
         return
     found = manifest.find(scope_name, collection_name)
+    if _is_hidden(session, frame, found, scope_name, collection_name):
+        return
     if found is None:
         session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     else:
@@ -123,7 +146,8 @@ def get_scope_id(session: Session, frame: Frame) -> None:
     manifest = _manifest(session)
     for scope in manifest.scopes:
         if scope.name == name:
-            session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
+            if not _is_hidden(session, frame, scope, name):
+                session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
             return
     session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
 

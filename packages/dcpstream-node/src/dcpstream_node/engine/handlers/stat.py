@@ -13,12 +13,12 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from dcpstream.model import VbucketState
+from dcpstream.model import Manifest, VbucketState
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
-from dcpstream_node.engine.access.permission import Refusal
+from dcpstream_node.engine.access.permission import LOOKUP, Refusal, without_system
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.stats import bucket as bucket_stats
@@ -68,16 +68,16 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     if group == "diskinfo" and argument == "detail":
         group, argument = "diskinfo-detail", ""
     if group in PER_VBUCKET:
-        return _of_vbuckets(bucket, group, argument)
+        return _of_vbuckets(session, bucket, group, argument)
     if group in _DCP_GROUPS:
         found = session.engine.dcp_stats(bucket, group, argument)
         if group == "dcp" and frame.value and not isinstance(found, int):
             return apply_options(bucket, found, read_options(frame.value))
         return found
     if group in ("collections", "collections-byid"):
-        return bucket_stats.collections(bucket, argument, is_by_id=group == "collections-byid")
+        return bucket_stats.collections(bucket, _shown(session), argument, is_by_id=group == "collections-byid")
     if group in ("scopes", "scopes-byid"):
-        return bucket_stats.scopes(bucket, argument, is_by_id=group == "scopes-byid")
+        return bucket_stats.scopes(bucket, _shown(session), argument, is_by_id=group == "scopes-byid")
     if group in ("key", "key-byid"):
         return _document(session, bucket, argument, is_by_id=group == "key-byid")
     whole: dict[str, Callable[[Bucket], Items]] = {
@@ -94,7 +94,15 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
     return Status.EINVAL if argument else whole[group](bucket)
 
 
-def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
+def _shown(session: Session) -> Manifest:
+    """The manifest without the system collections of which the user gets no statistics."""
+    bucket, identity = session.selected, session.identity
+    if not bucket.system_collections:
+        return bucket.manifest
+    return without_system(bucket.manifest, lambda *place: LOOKUP in identity.rights_at(bucket.name, *place))
+
+
+def _of_vbuckets(session: Session, bucket: Bucket, group: str, argument: str) -> Items | int:
     if not argument:
         chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None]
     else:
@@ -107,10 +115,15 @@ def _of_vbuckets(bucket: Bucket, group: str, argument: str) -> Items | int:
     if not bucket.store.is_durable:
         for vbucket in chosen:
             vbucket.fresh_deletions.clear()  # the answer reports everything as persisted
+    hidden: tuple[str, ...] = ()
+    if group in ("collections-details", "scopes-details") and bucket.system_collections:
+        shown = bucket_stats.numbers(_shown(session), group)
+        hidden = tuple(f"{number:#x}:" for number in bucket_stats.numbers(bucket.manifest, group) - shown)
     return (
         None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
         for vbucket in chosen
         for item in chain(PER_VBUCKET[group](vbucket), _cursors(bucket, vbucket) if group == "checkpoint" else ())
+        if item is None or not item[0].startswith(hidden)
     )
 
 
@@ -199,7 +212,7 @@ def stat(session: Session, frame: Frame) -> None:
     if not isinstance(items, int):
         session.stream(frame, _answers(session, frame, items))
     elif items == Status.EACCESS:
-        session.refuse_access(frame, Refusal(items, "Read"))
+        session.refuse_access(frame, Refusal(items, "Read" if frame.key.startswith(b"key") else LOOKUP))
     elif items in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         session.refuse_unknown(frame, items)
     else:

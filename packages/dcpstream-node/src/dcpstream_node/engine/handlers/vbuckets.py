@@ -59,8 +59,9 @@ def get_all_vb_seqnos(session: Session, frame: Frame) -> None:
         if not may_in(session, frame, "Read", 0):
             return
     else:
-        assert session.identity.user is not None, "the command needs a login"
-        if not session.identity.user.may_within("Read", bucket.name):
+        identity = session.identity
+        assert identity.user is not None, "the command needs a login"
+        if not identity.user.may_within("Read", bucket.name) or "Read" in identity.dropped:
             session.refuse(frame, Status.EACCESS)
             return
     chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None and vbucket.state in wanted]

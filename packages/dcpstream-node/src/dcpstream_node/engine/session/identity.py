@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from dcpstream.wire import Frame, Status
 from dcpstream.wire.keys import leb128_decode
-from dcpstream_node.engine.access.permission import Refusal, has, lacking, refused
-from dcpstream_node.engine.access.roles import BUCKET_PRIVILEGES
+from dcpstream_node.engine.access.permission import Refusal, has, in_system_collection, lacking, refused
+from dcpstream_node.engine.access.roles import BUCKET_PRIVILEGES, SYSTEM_PRIVILEGES
 
 if TYPE_CHECKING:
     from dcpstream.model import Manifest
@@ -32,6 +32,8 @@ class Identity:
         user: the user that is logged in, or None.
         rights: the user's privileges in the whole selected bucket, or in the node if no bucket is selected.
         rights_version: the user's `version` that they are of.
+        dropped: privileges that the client gave up, until the next login.
+        sees_system: the user may read and write system collections of the whole bucket.
         is_certified: the user comes from a client certificate; no other login is possible.
     """
 
@@ -40,6 +42,8 @@ class Identity:
         self.rights = NOTHING
         self.is_certified = False
         self.rights_version = 0
+        self.dropped = NOTHING
+        self.sees_system = False
         self._places: dict[int, tuple[str, str]] = {}
         self._manifest: Manifest | None = None
 
@@ -49,7 +53,22 @@ class Identity:
         self.rights = NOTHING
         if user is not None:
             self.rights_version = user.version
-            self.rights = user.rights("" if bucket is None else bucket.name)
+            self.rights = self.rights_at("" if bucket is None else bucket.name)
+        self.sees_system = self.rights >= SYSTEM_PRIVILEGES
+
+    def log_in(self, user: User | None) -> None:
+        """Act for a user, or for nobody; what was given up before holds no longer."""
+        self.user = user
+        self.dropped = NOTHING
+
+    def rights_at(self, bucket: str, scope: str = "", collection: str = "") -> frozenset[str]:
+        """The user's rights at a place, without what was given up."""
+        assert self.user is not None, "the session is logged in"
+        return self.user.rights(bucket, scope, collection) - self.dropped
+
+    def may_see_system(self, bucket: str, scope: str, collection: str = "") -> bool:
+        """Whether the names of a system scope or collection are shown: either privilege is enough."""
+        return not SYSTEM_PRIVILEGES.isdisjoint(self.rights_at(bucket, scope, collection))
 
     def may(self, privilege: str) -> bool:
         """Whether the user has a privilege in the whole selected bucket, or of the node if no bucket is selected."""
@@ -67,11 +86,13 @@ class Identity:
             # Without a bucket, privileges that are given for buckets count as present: the answer is NO_BUCKET.
             missing = lacking(self.rights | BUCKET_PRIVILEGES, command.privilege)
             return refused(missing) if missing else None
-        if has(self.rights, command.privilege):
+        sees_all = self.sees_system or not bucket.system_collections or not command.is_document
+        if sees_all and has(self.rights, command.privilege):
             return None
         missing = lacking(self.rights, command.privilege)
         if command.is_anywhere:
-            return None if all(user.may_within(name, bucket.name) for name in missing) else Refusal(Status.EACCESS)
+            may = all(user.may_within(name, bucket.name) and name not in self.dropped for name in missing)
+            return None if may else Refusal(Status.EACCESS)
         if not command.is_document:
             return refused(missing)
         collection_id = leb128_decode(frame.key)[0] if has_collections else 0
@@ -85,6 +106,8 @@ class Identity:
         The status is UNKNOWN_COLLECTION if the collection does not exist, or if the user has no privilege in it and
         must not learn of it. Users with a privilege in the whole bucket always learn which privilege is missing.
         """
+        if collection_id in bucket.system_collections:
+            privileges = in_system_collection(privileges)
         if has(self.rights, privileges):
             return None
         missing = lacking(self.rights, privileges)
@@ -95,7 +118,7 @@ class Identity:
             self._places = bucket.manifest.collection_names()
         place = self._places.get(collection_id)
         if place is not None:
-            rights = user.rights(bucket.name, *place)
+            rights = self.rights_at(bucket.name, *place)
             if has(rights, privileges):
                 return None
             if user.knows(bucket.name, *place):

@@ -377,7 +377,7 @@ class Session:
 
     def logged_in(self, user: User) -> None:
         """Act for a user whose login succeeded."""
-        self.identity.user = user
+        self.identity.log_in(user)
         self._max_frame_bytes = MAX_FRAME_BYTES
         keeps = self.engine.release.has(Rule.LOGIN_KEEPS_BUCKET)
         if self.bucket is not None and not (keeps and user.may_use(self.bucket.name)):
@@ -386,7 +386,7 @@ class Session:
 
     def logged_out(self) -> None:
         """Forget the user, because a new login begins."""
-        self.identity.user = None
+        self.identity.log_in(None)
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
         self.update_rights()
 
@@ -733,7 +733,7 @@ class Session:
             self._carry_out(command, frame)
             return
         self.identity = Identity()
-        self.identity.user = other
+        self.identity.log_in(other)
         self.identity.update(self.bucket)
         try:
             self._carry_out(command, frame)

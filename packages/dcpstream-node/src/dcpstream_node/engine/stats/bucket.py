@@ -24,7 +24,7 @@ from dcpstream_node.engine.stats.configuration import configuration
 from dcpstream_node.engine.stats.vbucket import state_name
 
 if TYPE_CHECKING:
-    from dcpstream.model import Collection, Scope
+    from dcpstream.model import Collection, Manifest, Scope
     from dcpstream_node.engine.bucket.bucket import Bucket
     from dcpstream_node.engine.bucket.vbucket import VBucket
     from dcpstream_node.engine.engine import Engine
@@ -124,27 +124,42 @@ def warmup(bucket: Bucket) -> Items:
 # ------------------------------------------------------------------------------------------------------- collections
 
 
-def collections(bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
-    """`collections`, `collections-byid`: all, or the one that is named."""
-    chosen = [
-        (scope, item)
-        for scope, item in bucket.manifest.collections()
-        if not argument or argument == (f"{item.collection_id:#x}" if is_by_id else f"{scope.name}.{item.name}")
-    ]
+def numbers(manifest: Manifest, group: str) -> set[int]:
+    """The ids of the scopes or of the collections of a manifest, whatever the group is about."""
+    if group.startswith("scopes"):
+        return {scope.scope_id for scope in manifest.scopes}
+    return {item.collection_id for _, item in manifest.collections()}
+
+
+def collections(bucket: Bucket, shown: Manifest, argument: str, *, is_by_id: bool) -> Items | int:
+    """`collections`, `collections-byid`: all that are shown to the user, or the one that is named."""
+
+    def chosen_of(manifest: Manifest) -> list[tuple[Scope, Collection]]:
+        return [
+            (scope, item)
+            for scope, item in manifest.collections()
+            if not argument or argument == (f"{item.collection_id:#x}" if is_by_id else f"{scope.name}.{item.name}")
+        ]
+
+    chosen = chosen_of(shown)
     if argument and not chosen:
-        return Status.UNKNOWN_COLLECTION
+        return Status.EACCESS if chosen_of(bucket.manifest) else Status.UNKNOWN_COLLECTION
     return _collections(bucket, chosen, has_uid=not argument)
 
 
-def scopes(bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
-    """`scopes`, `scopes-byid`: all, or the one that is named; then with its collections."""
-    chosen = [
-        scope
-        for scope in bucket.manifest.scopes
-        if not argument or argument == (f"{scope.scope_id:#x}" if is_by_id else scope.name)
-    ]
+def scopes(bucket: Bucket, shown: Manifest, argument: str, *, is_by_id: bool) -> Items | int:
+    """`scopes`, `scopes-byid`: all that are shown to the user, or the one that is named; then with its collections."""
+
+    def chosen_of(manifest: Manifest) -> list[Scope]:
+        return [
+            scope
+            for scope in manifest.scopes
+            if not argument or argument == (f"{scope.scope_id:#x}" if is_by_id else scope.name)
+        ]
+
+    chosen = chosen_of(shown)
     if not chosen:  # without a name there is the default scope at least
-        return Status.UNKNOWN_SCOPE
+        return Status.EACCESS if chosen_of(bucket.manifest) else Status.UNKNOWN_SCOPE
     return _scopes(bucket, chosen, has_uid=not argument)
 
 

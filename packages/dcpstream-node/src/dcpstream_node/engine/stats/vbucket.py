@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dcpstream.model import Manifest, VbucketState
-from dcpstream.wire import SystemEventId, decode_frame
-from dcpstream.wire.system_events import read_event
+from dcpstream.model import VbucketState
+from dcpstream.wire import SystemEventId
+from dcpstream.wire.stored.block import event_at
 from dcpstream_node.engine.bucket.manifest import manifest_in
+from dcpstream_node.store.items import seqno_of
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.bucket.vbucket import VBucket
@@ -203,7 +204,7 @@ def _durability(vbucket: VBucket) -> Items:
 
 
 def _collections(vbucket: VBucket) -> Items:
-    manifest, starts = manifest_in(vbucket.log, Manifest.DEFAULT), dict(_starts(vbucket))
+    manifest, starts = manifest_in(vbucket.log), dict(_starts(vbucket))
     counts = yield from vbucket.log.walk_collections()
     found = list(manifest.collections())
     yield "collections", len(found)
@@ -222,16 +223,15 @@ def _collections(vbucket: VBucket) -> Items:
 
 
 def _starts(vbucket: VBucket) -> Iterator[tuple[int, int]]:
-    """(collection id, seqno) of the newest event of each collection that is there."""
+    """(collection id, seqno) of the beginning of each collection that is there."""
     for data in vbucket.log.collection_events():
-        frame = decode_frame(data)
-        event = read_event(frame.extras, frame.key, frame.value)
-        if event.event in (SystemEventId.CREATE_COLLECTION, SystemEventId.MODIFY_COLLECTION):
-            yield event.collection_id, int.from_bytes(frame.extras[:8], "big")
+        event = event_at(data)
+        if event.event == SystemEventId.CREATE_COLLECTION:
+            yield event.collection_id, seqno_of(data)
 
 
 def _scopes(vbucket: VBucket) -> Items:
-    manifest = manifest_in(vbucket.log, Manifest.DEFAULT)
+    manifest = manifest_in(vbucket.log)
     yield "scopes", len(manifest.scopes)
     yield "manifest:uid", manifest.uid
     for scope in manifest.scopes:

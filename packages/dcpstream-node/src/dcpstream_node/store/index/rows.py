@@ -34,6 +34,7 @@ from dcpstream_node.store.items import (
     SYSTEM_COLLECTION,
     UNTOLD_REVISION,
     U32s,
+    modify_key,
     prepare_key,
     prepares_of,
 )
@@ -368,7 +369,7 @@ class RowTable:
             self.ending[collection_id] = self.seqnos[end_row]
             return
         prefix, end_seqno = leb128_encode(collection_id), self.seqnos[end_row]
-        prefixes = (prefix, prepare_key(prefix))
+        prefixes = (prefix, prepare_key(prefix), modify_key(collection_id))
         self._end(
             [
                 (key, seqno, end_seqno)
@@ -385,7 +386,7 @@ class RowTable:
         by_length: dict[int, dict[bytes, int]] = {}
         for collection_id, end_seqno in ending.items():
             prefix = leb128_encode(collection_id)
-            for start in (prefix, prepare_key(prefix)):
+            for start in (prefix, prepare_key(prefix), modify_key(collection_id)):
                 by_length.setdefault(len(start), {})[start] = end_seqno
         # No prefix begins with another one, so the order of lengths does not matter.
         gone = [

@@ -129,3 +129,20 @@ def test_collections_that_are_dropped_together_go_as_if_one_by_one() -> None:
         return documents, rows.item_count, client.call(Opcode.GET, key=key).status
 
     assert left(True) == left(False)
+
+
+def test_the_systems_scope_stays_as_it_is() -> None:
+    present = Manifest.WITH_SYSTEM_SCOPE
+    for change, arguments in (
+        ("drop_scope", ("_system",)),
+        ("drop_collection", ("_system", "_query")),
+        ("add_collection", ("_system", "mine", Wanted())),
+        ("change_collection", ("_system", "_query", Wanted(5))),
+    ):
+        with pytest.raises(ManifestError):
+            getattr(ManifestEditor(present), change)(*arguments)
+    kept = ManifestEditor(present).replace_all({"a": {"b": Wanted()}, "_system": {"other": Wanted()}})
+    assert kept.find_scope("_system") == present.find_scope("_system")
+    assert {item.collection_id for _, item in kept.collections()} == {8, 9, 10}
+    changed = ManifestEditor(present).change_collection("_system", "_query", Wanted(history=True))
+    assert changed.find("_system", "_query") != present.find("_system", "_query")

@@ -224,6 +224,8 @@ def _lacks_deletions(terms: StreamTerms, at: Progress, base_seqno: int) -> bool:
 
 def _wanted_numbers(terms: StreamTerms, at: Progress) -> frozenset[int] | None:
     """The numbers of the wanted collections in the history; None for everything. See `LiveFilter.numbers`."""
+    if terms.wanted.hides_system:
+        return terms.view.numbers_without_system()
     return None if at.filter is None else at.filter.numbers(terms.source.manifest)
 
 
@@ -358,7 +360,8 @@ def _may_come_out_of_order(terms: StreamTerms, at: Progress) -> bool:
     """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
     ids = None if at.filter is None else at.filter.collection_ids
     is_first = not at.has_announced and terms.accepted.start_seqno == 0
-    return bool(terms.settings.out_of_order) and is_first and ids is not None and len(ids) == 1
+    is_one = ids is not None and len(ids) == 1 and not terms.wanted.hides_system
+    return bool(terms.settings.out_of_order) and is_first and is_one
 
 
 def _is_passed_over(terms: StreamTerms, at: Progress, limit: int) -> bool:

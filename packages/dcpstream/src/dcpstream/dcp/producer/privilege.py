@@ -1,5 +1,7 @@
 """The privilege DcpStream: whether a user may stream a bucket, a scope or single collections.
 
+Of system collections a user needs SystemCollectionLookup, too; without it, a stream of everything leaves them out.
+
 The producer asks when a stream is requested. It asks again before a marker if the answer may have changed, so that a
 privilege taken away ends the stream. The producer knows collections by their ids and knows nothing of users; the node
 answers.
@@ -38,6 +40,10 @@ class StreamAccess(Protocol):
         """The access to a place; a collection alone has scope None, the bucket has both None."""
         ...
 
+    def sees_system(self) -> bool:
+        """Whether a stream of everything has the system's collections, too; before 7.6 there are none."""
+        ...
+
 
 class _Everything:
     """The access of a user with every privilege."""
@@ -48,6 +54,10 @@ class _Everything:
     def at(self, scope_id: int | None, collection_id: int | None) -> Access:
         """The privilege is granted everywhere."""
         return Access.GRANTED
+
+    def sees_system(self) -> bool:
+        """Nothing is hidden."""
+        return True
 
 
 everything: StreamAccess = _Everything()
@@ -65,8 +75,9 @@ def refusal_of(wanted: StreamFilter, access: StreamAccess, manifest_uid: int) ->
     if wanted.scope_id is not None:
         found = [access.at(wanted.scope_id, None)]
         unknown = Status.UNKNOWN_SCOPE
-    elif ids is None:
-        return None if access.at(None, None) is Access.GRANTED else Refusal(Status.EACCESS)
+    elif ids is None or wanted.hides_system:
+        is_granted = access.at(None, None) is Access.GRANTED and (wanted.hides_system or access.sees_system())
+        return None if is_granted else Refusal(Status.EACCESS)
     else:
         found = [access.at(None, number) for number in sorted(ids)]
         unknown = Status.UNKNOWN_COLLECTION

@@ -17,7 +17,7 @@ from dcpstream.dcp.producer.next_step import StreamTerms
 from dcpstream.dcp.producer.privilege import StandingAccess, StreamAccess, everything, refusal_of
 from dcpstream.dcp.producer.rollback import Refuse, Rollback, StreamFacts, StreamFields, decide
 from dcpstream.dcp.producer.stream import ProducerStream
-from dcpstream.dcp.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection
+from dcpstream.dcp.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection, without_system
 from dcpstream.dcp.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
@@ -133,6 +133,8 @@ class StreamMaker:
         )
         if isinstance(wanted, Refusal):
             return wanted, StreamFilter()
+        if self._has_collections and not self._access.sees_system():
+            wanted = without_system(wanted, manifest)
         refusal = refusal_of(wanted, self._access, manifest.uid) or refusal_on_connection(
             wanted,
             has_collections=self._has_collections,
@@ -160,6 +162,7 @@ class StreamMaker:
             stream_id=wanted.stream_id,
             collection_ids=wanted.collection_ids,
             scope_id=wanted.scope_id,
+            hides_system=wanted.hides_system,
             flatbuffer_events=settings.flatbuffers_system_events,
             user_xattrs_on_delete=settings.deleted_user_xattrs,
             hifi_counter=settings.hifi_mfu,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dcpstream.dcp.refusals import Refusal, unknown_place
@@ -52,6 +52,7 @@ class StreamFilter:
             anything from memory.
         scope_id: the scope of these collections, if the request named one.
         stream_id: u16, or None.
+        hides_system: the user may not see system collections: `collection_ids` are all others, not the client's choice.
         purge_seqno: the purge seqno that the client knows, if the request named one.
         has_value: the request had a value; for statistics only.
     """
@@ -59,6 +60,7 @@ class StreamFilter:
     collection_ids: frozenset[int] | None = None
     scope_id: int | None = None
     stream_id: int | None = None
+    hides_system: bool = False
     purge_seqno: int | None = None
     has_value: bool = field(default=False, compare=False)
 
@@ -94,6 +96,14 @@ def read_filter(
     if not isinstance(document, dict):
         return Refusal(Status.EINVAL)
     return _read(document, manifest, has_purge_seqno=release.has(Rule.PURGE_SEQNO_IN_REQUEST))
+
+
+def without_system(wanted: StreamFilter, manifest: Manifest) -> StreamFilter:
+    """The filter of a user who may not see system collections: a stream of everything leaves them out."""
+    if wanted.collection_ids is not None:
+        return wanted
+    visible = frozenset(item.collection_id for _, item in manifest.collections() if not item.is_system)
+    return replace(wanted, collection_ids=visible, hides_system=True)
 
 
 def refusal_on_connection(
@@ -132,7 +142,7 @@ def _read(document: dict[str, Any], manifest: Manifest, *, has_purge_seqno: bool
         return purge_seqno
     if not _KEYS & document.keys() and purge_seqno is None:
         return Refusal(Status.EINVAL)
-    return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno, has_value=True)
+    return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno=purge_seqno, has_value=True)
 
 
 def _purge_seqno(text: object) -> int | Refusal:
@@ -205,27 +215,34 @@ class LiveFilter:
         is_over: every wanted collection, or the wanted scope, was dropped.
     """
 
-    __slots__ = ("_living", "_manifest", "_scope_id", "collection_ids", "is_over")
+    __slots__ = ("_hides_system", "_living", "_manifest", "_scope_id", "collection_ids", "is_over")
 
     def __init__(self, wanted: StreamFilter, manifest: Manifest) -> None:
         self.collection_ids = wanted.collection_ids
         self.is_over = False
         self._scope_id = wanted.scope_id
+        self._hides_system = wanted.hides_system
         self._living = set(wanted.collection_ids or ())
         self._manifest = manifest
 
     @property
     def is_empty(self) -> bool:
         """Whether the filter selects no collection and no scope."""
-        return self._scope_id is None and self.collection_ids is not None and not self.collection_ids
+        if self._hides_system or self._scope_id is not None:
+            return False
+        return self.collection_ids is not None and not self.collection_ids
 
     def coming(self, events: Iterable[CollectionEvent]) -> None:
         """Take events that are about to be sent: collections created in the wanted scope are wanted."""
-        if self._scope_id is None or self.collection_ids is None:
+        if self.collection_ids is None:
             return
-        begun = {item.collection_id for item in events if item.event == _BEGIN and item.scope_id == self._scope_id}
+        begun = {item.collection_id for item in events if item.event == _BEGIN and self._comes_in(item)}
         if not begun <= self.collection_ids:
             self.collection_ids |= begun
+
+    def _comes_in(self, event: CollectionEvent) -> bool:
+        """Whether the collection that an event creates is wanted from now on."""
+        return not event.is_hidden if self._hides_system else event.scope_id == self._scope_id
 
     def passed(self, events: Iterable[CollectionEvent]) -> None:
         """Take events that were sent or left out: dropping the last wanted collection ends the stream."""
@@ -234,7 +251,12 @@ class LiveFilter:
         for item in events:
             if item.event == _DROP_SCOPE and item.scope_id == self._scope_id:
                 self.is_over = True
-            elif item.event == _END and self._scope_id is None and item.collection_id in self._living:
+            elif (
+                item.event == _END
+                and not self._hides_system
+                and self._scope_id is None
+                and item.collection_id in self._living
+            ):
                 self._living.discard(item.collection_id)
                 self.is_over = not self._living
 

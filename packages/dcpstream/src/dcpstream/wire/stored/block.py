@@ -22,7 +22,7 @@ from dcpstream.wire.codes import Datatype, Opcode, plain_masks
 from dcpstream.wire.frames import HEADER, HEADER_BYTES
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import DeletionV2, Expiration, Mutation
-from dcpstream.wire.system_events import CollectionEvent, events_of_scope, read_event
+from dcpstream.wire.system_events import CollectionEvent, read_event
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Seqnos: TypeAlias = npt.NDArray[np.uint64]
@@ -230,10 +230,11 @@ def frame_kinds(opcode: int, datatype: int, key: bytes) -> BlockKind:
 def events_of(block: FrameBlock, first: int, stop: int) -> Iterator[CollectionEvent]:
     """The events of scopes and collections among the block's messages [first, stop)."""
     for index in _event_rows(block, first, stop):
-        yield _event_at(memoryview(block.data), int(block.starts[index]))
+        yield event_at(memoryview(block.data), int(block.starts[index]))
 
 
-def _event_at(data: memoryview, start: int) -> CollectionEvent:
+def event_at(data: Buffer, start: int = 0) -> CollectionEvent:
+    """The event of a scope or collection in a stored frame."""
     _, _, key_length, extras_length, _, _, body, _, _ = HEADER.unpack_from(data, start)
     key_at = start + HEADER_BYTES + extras_length
     value_at, stop_at = key_at + key_length, start + HEADER_BYTES + body
@@ -254,8 +255,7 @@ def seqnos_of(block: FrameBlock, numbers: Collection[int]) -> Iterator[int]:
     for start, seqno in zip(block.starts.tolist(), block.seqnos.tolist(), strict=True):
         _, opcode, _, extras_length, *_ = HEADER.unpack_from(data, start)
         if opcode == Opcode.DCP_SYSTEM_EVENT:
-            event = _event_at(data, start)
-            number = events_of_scope(event.scope_id) if event.is_of_scope else event.collection_id
+            number = event_at(data, start).number
         else:
             number = leb128_decode(data[start + HEADER_BYTES + extras_length :])[0]
         if number in numbers:

@@ -17,7 +17,7 @@ from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutation, Prepare
 from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.stored.durable import DurableForm, commit_extras, is_sent, turned
-from dcpstream.wire.system_events import VERSION_FLATBUFFERS, flatbuffer_of, read_event
+from dcpstream.wire.system_events import VERSION_FLATBUFFERS, flatbuffer_of, old_form_of, read_event
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress, split_xattrs
 
 _COMPRESSING = frozenset(("force", "active"))
@@ -55,6 +55,7 @@ class StreamForm:
         stream_id: goes into the framing extras, or None.
         collection_ids: only these collections, or None for all.
         scope_id: the events of this scope and its collections go with them; None: the events of `collection_ids`.
+        hides_system: `collection_ids` are those that are not the system's, and the events of all others go with them.
         flatbuffer_events: system events are sent in version 2; modifications of collections are only sent with it.
         user_xattrs_on_delete: deletions keep user xattrs too.
         packs_deletions: xattrs of deletions that are sent whole are compressed, even if that makes them longer. A
@@ -76,6 +77,7 @@ class StreamForm:
     stream_id: int | None = None
     collection_ids: frozenset[int] | None = None
     scope_id: int | None = None
+    hides_system: bool = False
     flatbuffer_events: bool = False
     user_xattrs_on_delete: bool = True
     packs_deletions: bool = False
@@ -176,11 +178,13 @@ def _form_event(extras: bytes, key: bytes, value: bytes, form: StreamForm) -> tu
     if form.scope_id is not None:
         if event.scope_id != form.scope_id:
             return None
+    elif form.hides_system:
+        if event.is_hidden:
+            return None
     elif form.collection_ids is not None and (event.is_of_scope or event.collection_id not in form.collection_ids):
         return None
-    if form.flatbuffer_events:
-        return extras[:-1] + bytes((VERSION_FLATBUFFERS,)), flatbuffer_of(event)
-    return extras, value
+    version, value = (VERSION_FLATBUFFERS, flatbuffer_of(event)) if form.flatbuffer_events else old_form_of(event)
+    return extras[:-1] + bytes((version,)), value
 
 
 def _extras_of_a_key(extras: bytes, form: StreamForm) -> bytes:

@@ -207,6 +207,6 @@ def _kinds_to_rewrite(block: FrameBlock, form: StreamForm) -> int:
     takes_events = form.collection_ids is None and not form.flatbuffer_events and not form.hifi_counter
     if kinds & BlockKind.SYSTEM_EVENT and takes_events:
         events = events_of(block, 0, len(block.starts))
-        if all(event.event != SystemEventId.MODIFY_COLLECTION for event in events):
+        if all(event.is_plain and event.event != SystemEventId.MODIFY_COLLECTION for event in events):
             return kinds & ~BlockKind.SYSTEM_EVENT
     return kinds

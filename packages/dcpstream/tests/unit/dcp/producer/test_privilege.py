@@ -22,7 +22,7 @@ def places(**found: Access):
             return found.get(f"s{scope_id}", INVISIBLE)
         return found.get("bucket" if collection_id is None else f"c{collection_id}", INVISIBLE)
 
-    return SimpleNamespace(at=access, basis=lambda: None)
+    return SimpleNamespace(at=access, basis=lambda: None, sees_system=lambda: True)
 
 
 @rule("SEC-05")
