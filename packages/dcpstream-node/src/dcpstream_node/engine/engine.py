@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest, NodeAddress, VbucketMap
@@ -98,6 +98,18 @@ class NoFaults:
         """None: the request is carried out."""
 
 
+class RawConfig(NamedTuple):
+    """A cluster map as a manager gave it, which the node does not read.
+
+    Attributes:
+        version: (epoch, revision).
+        text: JSON.
+    """
+
+    version: tuple[int, int]
+    text: bytes
+
+
 class BucketHost(Protocol):
     """Makes and deletes buckets of a running node; both names are checked before."""
 
@@ -122,6 +134,7 @@ class Engine(Generic[S]):
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
 
     Attributes:
+        raw_configs: maps of buckets that had nothing else when they were given; see `config_only`.
         damaged: buckets that exist and cannot be served, with the error.
         now: seconds of the monotonic clock at `set_time`.
         unix_ns: nanoseconds since 1970 at `set_time`.
@@ -160,6 +173,7 @@ class Engine(Generic[S]):
         self.config = config
         self.random = random
         self.buckets: dict[str, Bucket] = {}
+        self.raw_configs: dict[str, RawConfig] = {}
         self.damaged: dict[str, DcpstreamError] = {}
         self.sessions: set[S] = set()
         self.ready: set[S] = set()
@@ -230,8 +244,31 @@ class Engine(Generic[S]):
             bucket.catch_up_all()
         bucket.config_rev = 0 if self.config.is_given else self.config.next_rev()
         self.buckets[name] = bucket
+        for session in self.sessions_of(name):
+            session.select(bucket)
         self._notify_listeners()
         return bucket
+
+    @property
+    def config_only(self) -> list[str]:
+        """Names of the buckets that have a map and nothing else: others serve them."""
+        return [name for name in self.raw_configs if name not in self.buckets]
+
+    def sessions_of(self, name: str) -> list[S]:
+        """The sessions that selected a bucket that has nothing but a map."""
+        return [session for session in self.sessions if session.config_only == name]
+
+    def take_raw_config(self, name: str, config: RawConfig) -> None:
+        """A manager gave the map of a bucket that is not here."""
+        self.raw_configs[name] = config
+        for session in self.sessions_of(name):
+            session.push_config()
+
+    def drop_config_only(self, name: str) -> None:
+        """Forget a bucket that has nothing but a map, and close the connections that use it."""
+        del self.raw_configs[name]
+        for session in self.sessions_of(name):
+            session.close(f"the bucket {name} was deleted")
 
     def set_manifest(self, bucket: Bucket, manifest: Manifest) -> None:
         """Give a bucket another list of scopes and collections.
@@ -265,6 +302,7 @@ class Engine(Generic[S]):
     def remove_bucket(self, name: str) -> Bucket:
         """Remove a bucket and close every connection that uses it. The caller closes its store."""
         bucket = self.buckets.pop(name)
+        self.raw_configs.pop(name, None)
         self._config_cache.pop(name, None)
         # Also sessions that selected another bucket since, and wait for a commit of this one.
         for session in bucket.sessions | bucket.holding:
@@ -371,6 +409,7 @@ class Engine(Generic[S]):
             used: set[Client] = set().union(*(each.sessions for each in self.buckets.values()))
             notified: set[Client] = {session for session in self.sessions if session not in used}
         else:
+            self.raw_configs.pop(bucket.name, None)
             bucket.uuid, bucket.config_rev = given.uuid or bucket.uuid, given.rev
             bucket.given_chains = [list(chain) for chain in given.chains]
             bucket.given_nodes, bucket.given_this_node = list(given.nodes), this_node

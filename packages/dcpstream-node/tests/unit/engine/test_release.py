@@ -124,7 +124,7 @@ def test_a_bucket_with_magma_keeps_history(name: str):
 
 @rule("KV-LOGIN-05")
 def test_a_known_version_of_the_map_is_taken_by_a_76_only():
-    known = bytes(16)
+    known = struct.pack(">qq", 1, 1)
     assert Talker(engine_of()).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL
     assert Talker(engine_of(release="7.6")).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == 0
 

@@ -219,6 +219,10 @@ class Rule(Enum):
         "DEL_VBUCKET of a number that the bucket cannot have is answered; before, it closes the connection.",
         Row(RECORDED_80, since="7.6"),
     )
+    CONFIG_ONLY_BUCKETS = (
+        "SET_CLUSTER_CONFIG of a missing bucket makes one that has nothing but this map; before, KEY_ENOENT.",
+        Row(RECORDED_80, since="7.6"),
+    )
     MAP_DATATYPE_IS_NEGOTIATED = (
         "NOT_MY_VBUCKET has the JSON datatype only for clients that negotiated it; before, always.",
         Row(RECORDED_80, since="7.6"),

@@ -101,6 +101,7 @@ class Bucket:
             waits for its manager. Its vbuckets know their collections, so documents and streams are there as before.
         takes_traffic: False between DISABLE_TRAFFIC and ENABLE_TRAFFIC. Present documents can then be read and deleted;
             other requests for documents are TMPFAIL, as while a server warms up.
+        is_paused: between PAUSE_BUCKET and RESUME_BUCKET. The bucket cannot be selected, and is not listed.
         range_scans: the open scans.
         parameters: values of SET_PARAM that are not kept with the store.
         release: that of the node.
@@ -157,6 +158,7 @@ class Bucket:
         self.allows_out_of_order: bool = True
         self.has_forgotten_manifest = False
         self.takes_traffic = True
+        self.is_paused = False
         self.range_scans = RangeScans()
         self.parameters = Parameters()
         self.config_rev = 0

@@ -106,6 +106,15 @@ class Client(Protocol):
         """Mark the session as one that may have something to send."""
         ...
 
+    @property
+    def config_only(self) -> str:
+        """Name of the selected bucket, if it has nothing but its map; else empty."""
+        ...
+
+    def select(self, bucket: Any) -> None:
+        """Use a bucket from now on."""
+        ...
+
     def update_plain(self) -> None:
         """Choose the plain requests that the session's user and bucket allow."""
         ...

@@ -23,6 +23,8 @@ from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
 from dcpstream_node.engine.bucket.vbucket import MAX_TRUSTED_CAS
 from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.engine import MAX_BUCKETS, RawConfig
+from dcpstream_node.engine.handlers.login import version_fault
 from dcpstream_node.engine.handlers.resolve import active_place, at_place, holds_token
 
 if TYPE_CHECKING:
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
 ENGINE_MODULE: Final = b"ep.so"
 _TRAFFIC_TWICE: Final = b"Data traffic to persistence engine was already enabled"
 _BUCKET_TYPE: Final = "Couchbase"
+_CONFIG_ONLY_TYPE: Final = "ClusterConfigOnly"
+_BUCKET_TYPES: Final = ("", _BUCKET_TYPE, _CONFIG_ONLY_TYPE, "Memcached", "No Bucket")
 NO_ENGINE_MODULE: Final = b"nobucket.so"
 MAX_VBUCKETS: Final = 1024
 MAX_CAS_DIGITS: Final = 20
-_FIRST_REVISION, _NO_EPOCH = 1, -1
 
 
 def refuse(session: Session, frame: Frame) -> None:
@@ -82,10 +85,13 @@ def delete_bucket(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.EINVAL)
     elif engine.bucket_host is None:
         session.respond(frame, Status.NOT_SUPPORTED)
-    elif name not in engine.buckets:
+    elif name not in engine.buckets and name not in engine.raw_configs:
         session.respond(frame, Status.KEY_ENOENT)
-    elif wanted_type not in ("", _BUCKET_TYPE):
+    elif wanted_type not in ("", _BUCKET_TYPE if name in engine.buckets else _CONFIG_ONLY_TYPE):
         session.respond(frame, Status.KEY_EEXISTS)
+    elif name not in engine.buckets:
+        engine.drop_config_only(name)
+        session.respond(frame)
     else:
         engine.bucket_host.delete(name)
         session.respond(frame)
@@ -102,7 +108,36 @@ def _wanted_type(value: bytes) -> str | None:
     if not isinstance(content, dict) or not isinstance(content.get("force", False), bool):
         return None
     kind = content.get("type", "")
-    return kind if isinstance(kind, str) else None
+    return kind if kind in _BUCKET_TYPES else None
+
+
+def pause_bucket(session: Session, frame: Frame) -> None:
+    """PAUSE_BUCKET: close the connections of a bucket, and accept no others."""
+    engine, name = session.engine, frame.key.decode("utf-8", "replace")
+    bucket = engine.buckets.get(name)
+    if not name:
+        session.respond(frame, Status.EINVAL)
+    elif bucket is None:
+        session.respond(frame, Status.NOT_SUPPORTED if name in engine.raw_configs else Status.KEY_ENOENT)
+    elif bucket.is_paused:
+        session.respond(frame, Status.BUCKET_PAUSED)
+    else:
+        bucket.is_paused = True
+        session.respond(frame)
+        for each in bucket.sessions | bucket.holding:
+            each.close(f"the bucket {name} was paused")
+
+
+def resume_bucket(session: Session, frame: Frame) -> None:
+    """RESUME_BUCKET: accept connections to a bucket again."""
+    engine, name = session.engine, frame.key.decode("utf-8", "replace")
+    bucket = engine.buckets.get(name)
+    if bucket is not None and bucket.is_paused:
+        bucket.is_paused = False
+        session.respond(frame)
+    else:
+        is_there = not name or bucket is not None or name in engine.raw_configs
+        session.respond(frame, Status.KEY_EEXISTS if is_there else Status.KEY_ENOENT)
 
 
 def _check_flush(_session: Session, frame: Frame) -> Fault | None:
@@ -208,23 +243,25 @@ def _check_token(_session: Session, frame: Frame) -> Fault | None:
 
 
 def _check_map(_session: Session, frame: Frame) -> Fault | None:
-    epoch, revision = admin.SetClusterConfig.unpack(frame)
-    if revision < _FIRST_REVISION:
-        return Fault(Status.EINVAL, "Revision number must not be less than 1")
-    if epoch < _FIRST_REVISION and epoch != _NO_EPOCH:
-        return Fault(Status.EINVAL, "Epoch must not be less than 1 (or -1)")
-    return None
+    return version_fault(*admin.SetClusterConfig.unpack(frame))
 
 
 def set_cluster_config(session: Session, frame: Frame) -> None:
     """SET_CLUSTER_CONFIG: the map of the bucket that the key names, or of the cluster without a bucket.
 
-    From then on the node gives clients this map, and no longer one of its own.
+    From then on the node gives clients this map, and no longer one of its own. The map of a bucket that is not here is
+    given as it came, whatever it says, and whichever version there was before.
     """
     engine, name = session.engine, frame.key.decode("utf-8", "replace")
     bucket = engine.buckets.get(name)
     if name and bucket is None:
-        session.respond(frame, Status.KEY_ENOENT)
+        if not engine.release.has(Rule.CONFIG_ONLY_BUCKETS):
+            session.respond(frame, Status.KEY_ENOENT)
+        elif name not in engine.raw_configs and len(engine.raw_configs) >= MAX_BUCKETS:
+            session.refuse(frame, Status.ENOMEM, f"at most {MAX_BUCKETS} buckets that have nothing but a map")
+        else:
+            engine.take_raw_config(name, RawConfig(admin.SetClusterConfig.unpack(frame), frame.value))
+            session.respond(frame)
         return
     try:
         content = json.loads(frame.value)
@@ -276,6 +313,8 @@ def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add(Opcode.CREATE_BUCKET, create_bucket)
     table.add(Opcode.DELETE_BUCKET, delete_bucket)
+    table.add(Opcode.PAUSE_BUCKET, pause_bucket)
+    table.add(Opcode.RESUME_BUCKET, resume_bucket)
     table.add(Opcode.FLUSH, flush, check=_check_flush)
     table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic)
     table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence)

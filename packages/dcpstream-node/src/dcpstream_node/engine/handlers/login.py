@@ -25,6 +25,8 @@ NO_BUCKET_NAME = b"@no bucket@"
 MAX_AGENT_CHARACTERS = 200
 """Characters of a client's name that are kept for logs and stats."""
 
+_FIRST_REVISION, _NO_EPOCH = 1, -1
+
 _NEEDS = (
     (Feature.CLUSTERMAP_NOTIFICATION, {Feature.DUPLEX}, "Clustermap change notification needs Duplex"),
     (Feature.CLUSTERMAP_NOTIFICATION_BRIEF, {Feature.DUPLEX}, "ClustermapChangeNotificationBrief needs Duplex"),
@@ -160,7 +162,11 @@ def select_bucket(session: Session, frame: Frame) -> None:
             frame, Status.TMPFAIL, "The bucket's files are damaged or cannot be used; the node's log says more"
         )
         return
-    if bucket is None:
+    if name in session.engine.config_only and user.may_use(name):
+        session.select_config(name)
+        session.respond(frame)
+        return
+    if bucket is None or bucket.is_paused:
         # The server checks rights first. Internal users have rights on every bucket, even on missing ones, so
         # they get KEY_ENOENT; other users get EACCESS. Client libraries give up at once on EACCESS, but retry until
         # their timeout on KEY_ENOENT, because the bucket may be about to be created.
@@ -179,22 +185,37 @@ def select_bucket(session: Session, frame: Frame) -> None:
 def list_buckets(session: Session, frame: Frame) -> None:
     """LIST_BUCKETS: the names of the buckets that the user may select, separated by blanks."""
     user = session.identity.user
-    names = [name for name in session.engine.buckets if user is not None and user.may_use(name)]
+    engine = session.engine
+    there = [name for name, bucket in engine.buckets.items() if not bucket.is_paused] + engine.config_only
+    names = [name for name in there if user is not None and user.may_use(name)]
     session.respond(frame, value=" ".join(names).encode())
 
 
 def get_cluster_config(session: Session, frame: Frame) -> None:
     """GET_CLUSTER_CONFIG: the map of the selected bucket or of the node; empty if the client's is as new."""
-    if not session.engine.has_maps:
+    if not session.has_config:
         session.respond(frame, Status.KEY_ENOENT)
         return
-    version = session.engine.config_version(session.bucket)
-    session.config_sent = version
-    if frame.extras and kv.GetClusterConfigNewer.unpack(frame) >= version:
+    known = kv.GetClusterConfigNewer.unpack(frame) if frame.extras else None
+    if known is not None and known >= session.config_version:
+        session.config_sent = session.config_version
+        session.config_known = max(session.config_known, known)
         session.respond(frame)
-        return
-    config = session.engine.config_json(session.bucket, session.local_host)
-    session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=config)
+    else:
+        session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=session.config_json())
+
+
+def _check_config(_session: Session, frame: Frame) -> Fault | None:
+    return version_fault(*kv.GetClusterConfigNewer.unpack(frame)) if frame.extras else None
+
+
+def version_fault(epoch: int, revision: int) -> Fault | None:
+    """The fault of a cluster configuration's version in a request, or None."""
+    if revision < _FIRST_REVISION:
+        return Fault(Status.EINVAL, "Revision number must not be less than 1")
+    if epoch < _FIRST_REVISION and epoch != _NO_EPOCH:
+        return Fault(Status.EINVAL, "Epoch must not be less than 1 (or -1)")
+    return None
 
 
 def _check_error_map(_session: Session, frame: Frame) -> Fault | None:
@@ -240,7 +261,7 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.GET_ERROR_MAP, get_error_map, check=_check_error_map)
     table.add(Opcode.SELECT_BUCKET, select_bucket)
     table.add(Opcode.LIST_BUCKETS, list_buckets)
-    table.add(Opcode.GET_CLUSTER_CONFIG, get_cluster_config)
+    table.add(Opcode.GET_CLUSTER_CONFIG, get_cluster_config, check=_check_config)
     table.add(Opcode.VERSION, version)
     table.add(Opcode.NOOP, accept)
     table.add(Opcode.VERBOSITY, accept)

@@ -34,6 +34,7 @@ CLOSES_WITHOUT_XERROR = frozenset(
 """Statuses that a client without XERROR does not know, and that have no older equivalent: the connection is closed."""
 WITHOUT_XERROR: Mapping[int, int] = MappingProxyType(
     {
+        Status.CONFIG_ONLY: Status.NOT_SUPPORTED,
         Status.LOCKED: Status.KEY_EEXISTS,
         Status.NOT_LOCKED: Status.TMPFAIL,
         Status.CANNOT_APPLY_MANIFEST: Status.EINTERNAL,

@@ -43,7 +43,7 @@ from dcpstream.wire.messages.kv import CLUSTERMAP_CHANGE, ClustermapVersion
 from dcpstream.wire.release import Rule
 from dcpstream_node.engine.access.permission import Refusal, impersonated
 from dcpstream_node.engine.commands import Command, CommandTable, fault
-from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
+from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES, RawConfig
 from dcpstream_node.engine.limit_log import LOG_LINES_WITH_REASONS
 from dcpstream_node.engine.session.identity import Identity
 from dcpstream_node.engine.session.output import Output
@@ -84,6 +84,12 @@ take fifty times as long."""
 
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
+
+NO_CONFIG = (-(1 << 63), 0)
+"""A version below every one of a cluster configuration, whose epoch may be -1."""
+
+_MAP_ONLY = opcodes_of(Group.MAP_ONLY)
+"""Requests that are answered about a bucket that has nothing but its map."""
 
 
 REFERENCE_BITS = 128
@@ -151,7 +157,9 @@ class Session:
         frame_infos, payload, parsed: of the request that is being answered: its framing extras, its value without
             compression, and the result of its command's check.
         began: when the request that is being answered came, seconds of the engine's stopwatch.
+        config_only: name of the selected bucket if the node has nothing of it but its map; else empty.
         config_sent: version of the cluster configuration that the client was sent last, of its present bucket.
+        config_known: the highest version of it that the client was sent, was notified of, or named itself.
         plain_opcodes: opcodes of requests that need no check of privileges and settings if they are plain.
     """
 
@@ -191,7 +199,8 @@ class Session:
         self.payload = b""
         self.parsed: object = None
         self.began = 0.0
-        self.config_sent = (0, 0)
+        self.config_only = ""
+        self.config_sent = self.config_known = NO_CONFIG
         self.plain_opcodes: frozenset[int] = frozenset()
         self.dispatch = dispatch
         self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
@@ -403,8 +412,9 @@ class Session:
                 self.output.hold(self.bucket)
                 self.bucket.hold(self)
             self.bucket.sessions.discard(self)
-        if bucket is not self.bucket:
-            self.config_sent = (0, 0)
+        if bucket is not self.bucket or self.config_only:
+            self.config_sent = self.config_known = NO_CONFIG
+        self.config_only = ""
         if bucket is not None:
             bucket.catch_up_all()  # the same read may hold requests for it, and is not searched again
         self.bucket = bucket
@@ -412,6 +422,11 @@ class Session:
         if bucket is not None:
             bucket.sessions.add(self)
         self.update_rights()
+
+    def select_config(self, name: str) -> None:
+        """Use a bucket of which the node has nothing but the map."""
+        self.select(None)
+        self.config_only = name
 
     def negotiated(self, features: frozenset[int]) -> None:
         """HELLO: these features are on, all others off."""
@@ -443,13 +458,35 @@ class Session:
 
     def config_to_send(self) -> bytes:
         """The cluster configuration for a NOT_MY_VBUCKET answer; empty if there is none, or the client has it."""
-        if not self.engine.has_maps:
+        if not self.has_config:
             return b""
-        version = self.engine.config_version(self.bucket)
+        version = self.config_version
         if Feature.DEDUPE_NOT_MY_VBUCKET in self.features and self.config_sent == version:
             return b""
-        self.config_sent = version
-        return self.engine.config_json(self.bucket, self.local_host)
+        return self.config_json()
+
+    @property
+    def _raw_config(self) -> RawConfig | None:
+        name = self.config_only if self.bucket is None else self.bucket.name
+        return self.engine.raw_configs.get(name)
+
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a cluster configuration; a node without a manager may have been given none yet."""
+        return self.engine.has_maps or self._raw_config is not None
+
+    @property
+    def config_version(self) -> tuple[int, int]:
+        """(epoch, revision) of the cluster configuration of the selected bucket, or of the node."""
+        raw = self._raw_config
+        return self.engine.config_version(self.bucket) if raw is None else raw.version
+
+    def config_json(self) -> bytes:
+        """The cluster configuration for an answer or a notification."""
+        self.config_sent = version = self.config_version
+        self.config_known = max(self.config_known, version)
+        raw = self._raw_config
+        return self.engine.config_json(self.bucket, self.local_host) if raw is None else raw.text
 
     def push_config(self) -> None:
         """Send the cluster configuration, or its version alone, to a client that asked in HELLO for notifications.
@@ -460,25 +497,24 @@ class Session:
         is_full = Feature.CLUSTERMAP_NOTIFICATION in self.features
         if (
             self.is_closing
-            or not self.engine.has_maps
+            or not self.has_config
             or self.identity.user is None
             or not (is_full or Feature.CLUSTERMAP_NOTIFICATION_BRIEF in self.features)
         ):
             return
         if self.output.nbytes > self.engine.output_limit:
             return  # the client does not read; it sees an old version later, and asks or gets the next push
-        version = self.engine.config_version(bucket)
-        if self.config_sent == version:
+        version = self.config_version
+        if version <= self.config_known:
             return
-        if is_full:
-            self.config_sent = version
+        self.config_known = version
         request = Frame(
             Magic.SERVER_REQUEST,
             CLUSTERMAP_CHANGE,
             datatype=Datatype.JSON if is_full and self.is_json else 0,
             extras=ClustermapVersion(*version).pack(),
-            key=b"" if bucket is None else bucket.name.encode(),
-            value=self.engine.config_json(bucket, self.local_host) if is_full else b"",
+            key=(self.config_only if bucket is None else bucket.name).encode(),
+            value=self.config_json() if is_full else b"",
         )
         self.output.add(request.encode())
         self.wake()
@@ -683,6 +719,10 @@ class Session:
             return
         self.ops[frame.opcode] += 1
         is_dcp = frame.opcode in DCP_OPCODES
+        if self.config_only and frame.opcode not in _MAP_ONLY:
+            is_known = is_dcp or self.dispatch.commands.get(frame.opcode) is not None
+            self.refuse(frame, Status.CONFIG_ONLY if is_known else Status.UNKNOWN_COMMAND)
+            return
         if frame.magic in _RESPONSES:
             self._handle_response(frame, is_dcp)
             return

@@ -35,6 +35,24 @@ class DeleteBucket(CreateBucket):
     """Delete the bucket that the key names; the value may hold settings."""
 
 
+@message(
+    Opcode.PAUSE_BUCKET,
+    privilege="NodeSupervisor",
+    key=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    since="7.6",
+    phase=Phase.LOGGED_IN,
+    source=_OPCODES,
+)
+class PauseBucket(Request):
+    """Close the connections of the bucket that the key names, and accept no further ones until it is resumed."""
+
+
+@message(Opcode.RESUME_BUCKET)
+class ResumeBucket(PauseBucket):
+    """Accept connections to the bucket that the key names again."""
+
+
 @message(Opcode.FLUSH, privilege="NodeSupervisor", until="8.0", source=_BINARY)
 class Flush(Request):
     """Delete every document of the bucket.
