@@ -47,7 +47,7 @@ def test_an_opcode_has_one_handler_and_a_declared_request():
     with pytest.raises(AssertionError, match="two handlers"):
         table.add(Opcode.GET, answer)
     with pytest.raises(AssertionError, match="no message is declared"):
-        table.add(0x2A, answer)
+        table.add(0xEE, answer)
 
 
 def test_the_node_answers_every_request_of_clients_that_is_declared():

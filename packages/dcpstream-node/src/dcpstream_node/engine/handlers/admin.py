@@ -283,6 +283,11 @@ def set_cluster_config(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
+def no_such_snapshot(session: Session, frame: Frame) -> None:
+    """RELEASE_SNAPSHOT, GET_FILE_FRAGMENT: KEY_ENOENT, as no snapshot of files was ever prepared."""
+    session.respond(frame, Status.KEY_ENOENT)
+
+
 def drop_privilege(session: Session, frame: Frame) -> None:
     """DROP_PRIVILEGE: the connection gives up a privilege, until its next login."""
     name = frame.key.decode(errors="replace")
@@ -338,3 +343,6 @@ def register(table: CommandTable[Session]) -> None:
     table.add(Opcode.GET_CMD_TIMER, refuse)
     table.add((Opcode.ADJUST_TIMEOFDAY, Opcode.EWOULDBLOCK_CTL), refuse, check=_only_in_tests)
     table.add(admin.OBSOLETE, refuse)
+    table.add(set(admin.FOREIGN) - {Opcode.RELEASE_SNAPSHOT, Opcode.GET_FILE_FRAGMENT}, refuse)
+    table.add((Opcode.RELEASE_SNAPSHOT, Opcode.GET_FILE_FRAGMENT), no_such_snapshot)
+    table.add(Opcode.SET_BUCKET_DATA_LIMIT_EXCEEDED, refuse)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
-from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
+from dcpstream.wire import Datatype, Feature, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.layout import Group, Part
 from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
-from dcpstream.wire.values import split_xattrs
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, split_xattrs
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.locks import Lock
 from dcpstream_node.engine.commands import CommandTable
@@ -36,6 +36,13 @@ _XATTR, _SNAPPY = int(Datatype.XATTR), int(Datatype.SNAPPY)
 _ACTIVE_OR_PENDING = frozenset((VbucketState.ACTIVE, VbucketState.PENDING))
 _WITH_DATATYPE = 2
 """The version of GET_META whose answer has the datatype."""
+_GET_EX_NEEDS = (
+    (Feature.XATTR, "Xattr"),
+    (Feature.JSON, "JSON"),
+    (Feature.SNAPPY_EVERYWHERE, "SnappyEverywhere"),
+)
+"""Features that a client needs for GET_EX, in the order in which they are asked for, and their names in the answer."""
+
 _NEVER_DEGRADED = opcodes_of(Group.PLAIN_MISS)
 
 
@@ -104,8 +111,39 @@ def get(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
         _found(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
 
 
+def _check_get_ex(session: Session, _frame: Frame) -> Fault | None:
+    for feature, name in _GET_EX_NEEDS:
+        if feature not in session.features:
+            return Fault(Status.NOT_SUPPORTED, f"{name} support must be enabled")
+    return None
+
+
+def get_ex(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+    """GET_EX: the document as it is stored, with its extended attributes."""
+    before = vbucket.high_seqno
+    item = documents.live_item(vbucket, key, session.engine.unix_ns)
+    if vbucket.high_seqno != before:
+        session.changed(vbucket)
+    if item is None:
+        _missing(session, frame)
+    else:
+        _found_whole(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
+
+
+def _found_whole(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
+    """Answer with a document as it is stored, but for system attributes that the user may not read."""
+    value, datatype = item.value, item.datatype
+    if datatype & _XATTR and session.refusal_in("SystemXattrRead", documents.collection_of(item.key)):
+        section, body = parts_of(item)
+        attributes, _ = decode_xattrs(section)
+        kept = {name: text for name, text in attributes.items() if not name.startswith("_")}
+        value, datatype = (encode_xattrs(kept) if kept else b"") + body, datatype & ~_SNAPPY
+        datatype &= ~_XATTR if not kept else ~0
+    session.reply(frame, RESPONSES[frame.opcode], item.flags, cas=cas, datatype=datatype, value=value)
+
+
 def get_replica(session: Session, frame: Frame) -> None:
-    """GET_REPLICA: the document from a replica vbucket."""
+    """GET_REPLICA, GET_EX_REPLICA: the document from a replica vbucket."""
     vbucket = session.selected.vbucket(frame.vbid)
     if vbucket is None or vbucket.state != VbucketState.REPLICA:
         session.refuse_vbucket(frame)
@@ -116,6 +154,8 @@ def get_replica(session: Session, frame: Frame) -> None:
     item = vbucket.log.get(key)
     if item is None or item.is_deleted or 0 < item.expiration <= session.engine.unix_s:
         _missing(session, frame)
+    elif frame.opcode == Opcode.GET_EX_REPLICA:
+        _found_whole(session, frame, item, item.cas)
     else:
         _found(session, frame, item, item.cas)
 
@@ -229,6 +269,8 @@ def register(table: CommandTable[Session]) -> None:
     """Add the commands of this module."""
     table.add((Opcode.GET, Opcode.GETK), at_place(readable_place, get))
     table.add(Opcode.GET_REPLICA, get_replica)
+    table.add(Opcode.GET_EX, at_place(readable_place, get_ex), check=_check_get_ex)
+    table.add(Opcode.GET_EX_REPLICA, get_replica, check=_check_get_ex)
     touching = at_place(_touched_place, touch)
     table.add((Opcode.TOUCH, Opcode.GAT), touching)
     table.add(Opcode.GET_LOCKED, at_place(_decided_place, get_locked))

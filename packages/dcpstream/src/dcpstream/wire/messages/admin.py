@@ -5,6 +5,8 @@ Source of all: kv_engine docs/BinaryProtocol.md, daemon/mcbp_validators.cc, incl
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import i64, u8, u16, u32, u64
 from dcpstream.wire.layout import Group, Part, Phase, Request, Response, message
@@ -434,3 +436,98 @@ def _declare_obsolete(opcode: Opcode) -> None:
 
 for _opcode in OBSOLETE:
     _declare_obsolete(_opcode)
+
+
+# ---------------------------------------------------------------------------------- services of newer servers
+
+
+class _Foreign(NamedTuple):
+    """A command about something that a node here does not have.
+
+    Attributes:
+        opcode, since, until: which, and the releases that have it.
+        privilege: that the user needs.
+        key, value: whether the request has them; a value is JSON.
+        refused: the status whatever the request's parts.
+    """
+
+    opcode: Opcode
+    since: str
+    until: str = ""
+    privilege: str = "NodeSupervisor"
+    key: Part = Part.NONE
+    value: Part = Part.NONE
+    refused: Status | None = None
+
+
+_REQUIRED, _OPTIONAL, _REFUSED = Part.REQUIRED, Part.OPTIONAL, Status.NOT_SUPPORTED
+_THROTTLE = "BucketThrottleManagement"
+_FOREIGN = (
+    _Foreign(Opcode.SET_BUCKET_THROTTLE_PROPERTIES, "7.6", "", _THROTTLE, _OPTIONAL, _OPTIONAL, _REFUSED),
+    _Foreign(Opcode.SET_NODE_THROTTLE_PROPERTIES, "7.6", "8.5", _THROTTLE, _OPTIONAL, _OPTIONAL, _REFUSED),
+    _Foreign(Opcode.SET_ACTIVE_ENCRYPTION_KEYS, "8.0", key=_REQUIRED, value=_REQUIRED),
+    _Foreign(Opcode.PRUNE_ENCRYPTION_KEYS, "8.0", key=_REQUIRED, value=_REQUIRED),
+    _Foreign(Opcode.GET_FUSION_STORAGE_SNAPSHOT, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.RELEASE_FUSION_STORAGE_SNAPSHOT, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.MOUNT_FUSION_VBUCKET, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.UNMOUNT_FUSION_VBUCKET, "8.0"),
+    _Foreign(Opcode.SYNC_FUSION_LOGSTORE, "8.0"),
+    _Foreign(Opcode.START_FUSION_UPLOADER, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.STOP_FUSION_UPLOADER, "8.0"),
+    _Foreign(Opcode.DELETE_FUSION_NAMESPACE, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.GET_FUSION_NAMESPACES, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.SET_CHRONICLE_AUTH_TOKEN, "8.0", value=_REQUIRED),
+    _Foreign(Opcode.PREPARE_SNAPSHOT, "8.0", privilege="Administrator"),
+    _Foreign(Opcode.RELEASE_SNAPSHOT, "8.0", privilege="Administrator", key=_OPTIONAL),
+    _Foreign(Opcode.DOWNLOAD_SNAPSHOT, "8.0", privilege="Administrator", value=_REQUIRED),
+    _Foreign(Opcode.GET_FILE_FRAGMENT, "8.0", privilege="Administrator", key=_REQUIRED, value=_REQUIRED),
+    _Foreign(Opcode.REGISTER_AUTH_TOKEN, "8.5", "", "", _OPTIONAL, _OPTIONAL, _REFUSED),
+    _Foreign(Opcode.MUTATE_WITH_META, "8.5", "", "MetaWrite", _OPTIONAL, _OPTIONAL, _REFUSED),
+    _Foreign(Opcode.CREATE_FUSION_NAMESPACE, "8.5", "", "NodeSupervisor", _OPTIONAL, _OPTIONAL, _REFUSED),
+    _Foreign(Opcode.VALIDATE_BUCKET_CONFIG, "8.5", "", "NodeSupervisor", _OPTIONAL, _OPTIONAL, _REFUSED),
+)
+FOREIGN: tuple[Opcode, ...] = tuple(item.opcode for item in _FOREIGN)
+"""Opcodes of commands about encryption at rest, Fusion, file-based rebalance, throttling and metadata of versions in
+one request, which a node here does not have. It checks their parts, and answers NOT_SUPPORTED."""
+
+
+def _declare_foreign(item: _Foreign) -> None:
+    """Enter the request of such an opcode into the table. The shapes are as a recorded 8.0.1 checks them."""
+    name = item.opcode.name.title().replace("_", "")
+    declare = message(
+        item.opcode,
+        privilege=item.privilege,
+        any_extras=item.refused is not None,
+        key=item.key,
+        rest=item.value,
+        cas=Part.OPTIONAL,
+        datatypes=Datatype.JSON,
+        refused=item.refused,
+        since=item.since,
+        until=item.until,
+        source=_OPCODES,
+    )
+    doc = f"{item.opcode.name} of newer servers, which a node here does not carry out."
+    declare(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
+
+
+for _item in _FOREIGN:
+    _declare_foreign(_item)
+
+
+@message(
+    Opcode.SET_BUCKET_DATA_LIMIT_EXCEEDED,
+    privilege=_THROTTLE,
+    key=Part.REQUIRED,
+    since="7.6",
+    phase=Phase.LOGGED_IN,
+    source=_OPCODES,
+)
+class SetBucketDataLimitExceeded(Request):
+    """Have writes to the bucket that the key names answered with a status, 0 for none.
+
+    Attributes:
+        limit_status: u16.
+    """
+
+    limit_status: int = u16()

@@ -285,6 +285,26 @@ class GetReplicaResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
+@message(Opcode.GET_EX, since="8.0")
+class GetEx(Get):
+    """Read a document with its extended attributes, as it is stored."""
+
+
+@message(Opcode.GET_EX, since="8.0")
+class GetExResponse(GetResponse):
+    """A document; attributes stand in front of its body if the datatype says so."""
+
+
+@message(Opcode.GET_EX_REPLICA, groups=Group.PLAIN_MISS)
+class GetExReplica(GetEx):
+    """Read a document with its extended attributes from a replica vbucket."""
+
+
+@message(Opcode.GET_EX_REPLICA)
+class GetExReplicaResponse(GetExResponse):
+    """A document; see `GetExResponse`."""
+
+
 @message(Opcode.TOUCH, privilege="Upsert", groups=Group.NONE, durable=True)
 class Touch(Get):
     """Give a document a new expiration.
