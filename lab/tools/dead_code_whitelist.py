@@ -177,6 +177,7 @@ _.byte_limit
 _.path_length
 _.value_length
 _.status_of_change
+_.limit_status
 
 # Read by name: the manager of a cluster edits collections by the name of the change.
 _.add_scope

@@ -17,7 +17,7 @@ from dcpstream.dcp.opening import Opening, OpenRequest, read_open
 from dcpstream.dcp.producer.connection import ProducerConnection, ProducerHost
 from dcpstream.dcp.producer.privilege import Access
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
-from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
 from dcpstream.wire.release import RELEASES, Release, Rule
 from dcpstream_node.dcp.replica import Replicas, Takeovers
@@ -36,6 +36,7 @@ _NOT_OPEN = Refusal(Status.EINVAL, "The command can only be sent on a DCP connec
 _BAD_DATATYPE = Refusal(Status.EINVAL, "Request datatype invalid")
 _WARMING_UP = Refusal(Status.TMPFAIL, "The bucket is still being loaded")
 _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered execution is not supported")
+_NEEDS_COLLECTIONS = Refusal(Status.EINVAL, "SkipDeletesInInitialBackfill requires collections")
 _UNKNOWN = Refusal(Status.UNKNOWN_COMMAND)
 _UNDECLARED = Refusal(Status.EACCESS, "Authorization failure: no privilege is declared for this request")
 _PRIVILEGES: Mapping[Release, Mapping[int, str | None]] = MappingProxyType(
@@ -105,6 +106,9 @@ def _open(session: Session, frame: Frame, now: float) -> None:
         return
     if Feature.UNORDERED_EXECUTION in session.features:
         session.output.add(refuse(frame, _UNORDERED))
+        return
+    if request.flags & OpenFlag.SKIP_DELETES_IN_BACKFILL and not session.has_collections:
+        session.output.add(refuse(frame, _NEEDS_COLLECTIONS))
         return
     privilege = "DcpProducer" if request.is_producer else "DcpConsumer"
     if not session.identity.may(privilege):

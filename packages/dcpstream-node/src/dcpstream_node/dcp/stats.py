@@ -15,7 +15,9 @@ from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.producer.states import OVER, Phase
 from dcpstream.dcp.producer.stats import producer_stats
 from dcpstream.dcp.producer.stream import ProducerStream
+from dcpstream.dcp.window import BUFFER_FULL
 from dcpstream.wire import Status
+from dcpstream.wire.release import Rule
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.bucket.bucket import Bucket
@@ -36,10 +38,10 @@ def dcp_stats(bucket: Bucket, group: str = "dcp", argument: str = "") -> Stats |
         argument: the text after the group's name.
     """
     if group == "dcpagg":
-        return _aggregated(_machines(bucket), argument or DEFAULT_SEPARATOR)
+        return _aggregated(bucket, argument or DEFAULT_SEPARATOR)
     if group == "dcp-vbtakeover":
         return _takeover(bucket, argument)
-    return _connections(_machines(bucket))
+    return _connections(bucket)
 
 
 def _machines(bucket: Bucket) -> list[ProducerConnection | ConsumerConnection]:
@@ -47,8 +49,11 @@ def _machines(bucket: Bucket) -> list[ProducerConnection | ConsumerConnection]:
     return [machine for machine in machines if isinstance(machine, ProducerConnection | ConsumerConnection)]
 
 
-def _connections(machines: list[ProducerConnection | ConsumerConnection]) -> Stats:
+def _connections(bucket: Bucket) -> Stats:
+    machines, has_counts = _machines(bucket), bucket.release.has(Rule.STATS_OF_80)
     for machine in machines:
+        if has_counts:
+            yield f"eq_dcpq:{machine.name}:user", bucket.dcp_sessions[machine.name].user_name or ""
         yield from producer_stats(machine) if isinstance(machine, ProducerConnection) else consumer_stats(machine)
     producers = [machine for machine in machines if isinstance(machine, ProducerConnection)]
     totals = {
@@ -57,7 +62,7 @@ def _connections(machines: list[ProducerConnection | ConsumerConnection]) -> Sta
         "consumer_count": len(machines) - len(producers),
         "total_bytes": sum(machine.bytes_sent for machine in producers),
         "total_uncompressed_data_size": sum(machine.bytes_sent for machine in producers),
-        "total_queue": 0,
+        **({} if has_counts else {"total_queue": 0}),
         "queue_fill": 0,
         "backfill_disk": 0,
         "backfill_memory": 0,
@@ -71,8 +76,9 @@ def _connections(machines: list[ProducerConnection | ConsumerConnection]) -> Sta
         yield f"ep_dcp_{key}", str(value)
 
 
-def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separator: str) -> Stats:
+def _aggregated(bucket: Bucket, separator: str) -> Stats:
     """Sums over all connections, and over those whose names begin alike up to the separator."""
+    machines, has_counts = _machines(bucket), bucket.release.has(Rule.STATS_OF_80)
     groups: dict[str, list[ProducerConnection | ConsumerConnection]] = {}
     for machine in machines:
         prefix, found, _ = machine.name.partition(separator)
@@ -93,6 +99,15 @@ def _aggregated(machines: list[ProducerConnection | ConsumerConnection], separat
             "total_uncompressed_data_size": sum(machine.bytes_sent for machine in producers),
             "ready_queue_bytes": 0,
         }
+        if has_counts:
+            consumers = [machine for machine in members if isinstance(machine, ConsumerConnection)]
+            pauses = sum(machine.pause.counts[BUFFER_FULL] for machine in producers)
+            sums |= {
+                "activestream_count": sum(machine.stream_count for machine in producers),
+                "passivestream_count": sum(len(machine.streams) for machine in consumers),
+                "paused_count": pauses,
+                "unpaused_count": pauses,
+            }
         for key, value in sums.items():
             yield f"{name}:{key}", str(value)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import md5
 from typing import Any, NamedTuple, Self
 
 from dcpstream.errors import ConfigError
@@ -216,6 +217,9 @@ class ClusterConfig:
                 entry["alternateAddresses"] = {name: item.to_json() for name, item in self.alternates.items()}
         if self.compatible.has(Rule.MAP_NAMES_SERVER_GROUPS):
             entry["serverGroup"] = SERVER_GROUP
+        if self.compatible.has(Rule.MAP_NAMES_NODES):
+            place = f"{self.cluster_uuid}:{node.host}:{node.kv_port}:{node.mgmt_port}"
+            entry["nodeUUID"] = md5(place.encode(), usedforsecurity=False).hexdigest()
         if node.host:
             entry["hostname"] = node.host
         elif (is_this and self.alternates) or not is_alone:

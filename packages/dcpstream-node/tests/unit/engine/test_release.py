@@ -13,6 +13,7 @@ from dcpstream.model import BucketSettings
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.release import RELEASES, release_of
 from dcpstream_node.embedded import Node
+from dcpstream_node.engine.bucket.manifest import manifest_in
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of
@@ -261,3 +262,65 @@ def test_a_release_checks_the_members_of_a_manifest_that_it_knows(old: str, new:
         client.call(Opcode.SET_COLLECTIONS, value=json.dumps(manifest).encode()).status for client in clients(old, new)
     ]
     assert statuses == [Status.SUCCESS, Status.EINVAL]
+
+
+def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
+    """Source: kv_engine docs/dcp/documentation/commands/open-connection.md; no server of 8.5 was recorded."""
+
+    def stream(release: str, flags: int, *, start: int = 0) -> list[tuple[int, int]]:
+        engine = engine_of(release=release)
+        client = Talker(engine)
+        for number in range(4):
+            client.set(f"k{number}", b"v")
+        client.delete("k1")
+        client.delete("k3")
+        vbucket = engine.buckets["default"].vbuckets[0]
+        assert vbucket is not None
+        vbucket.close_checkpoint()
+        opened = client.call(Opcode.DCP_OPEN, key=b"r", extras=struct.pack(">II", 0, flags))
+        if opened.status:
+            return [(Opcode.DCP_OPEN, opened.status)]
+        client.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
+        uuid = vbucket.vbuuid
+        extras = struct.pack(">IIQQQQQ", 0, 0, start, 2**64 - 1, uuid, start, start)
+        frames = client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=extras, opaque=9))
+        Talker(engine).delete("k2")
+        frames += client.collect()
+        rows = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_SEQNO_ADVANCED)
+        return [(frame.opcode, int.from_bytes(frame.extras[:8], "big")) for frame in frames if frame.opcode in rows]
+
+    mutation, deletion, advanced = Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_SEQNO_ADVANCED
+    everything = [(mutation, 1), (mutation, 3), (deletion, 5), (deletion, 6), (deletion, 7)]
+    assert stream("8.5", 0x201) == [(mutation, 1), (mutation, 3), (advanced, 6), (deletion, 7)]
+    assert stream("8.5", 0x001) == everything
+    assert stream("8.5", 0x201, start=1) == everything[1:]
+    assert stream("8.0", 0x201) == [(Opcode.DCP_OPEN, Status.EINVAL)]
+    assert stream("8.5", 0x200) == [(Opcode.DCP_OPEN, Status.EINVAL)]
+
+
+def test_80_names_the_nodes_of_a_map():
+    old, new = (cluster_map(client)["nodesExt"][0] for client in clients("7.6", "8.0"))
+    assert "nodeUUID" not in old
+    assert len(new["nodeUUID"]) == 32
+    assert new == cluster_map(clients("8.0", "8.0")[1])["nodesExt"][0], "the same as long as the place is"
+
+
+def test_80_empties_a_collection_by_its_flush_uid():
+    found = {}
+    for name in ("7.6", "8.0"):
+        engine = engine_of(release=name)
+        client, vbucket = Talker(engine), engine.buckets["default"].vbuckets[0]
+        assert vbucket is not None
+        assert client.call(Opcode.SET_COLLECTIONS, value=manifest_of(1, "ab")).status == 0
+        for number in (0x10, 0x11):
+            key = bytes((number,)) + b"k"
+            assert client.call(Opcode.SET, key=key, value=b"v", extras=bytes(8)).status == 0
+        manifest = json.loads(manifest_of(2, "ab"))
+        manifest["scopes"][0]["collections"][1]["flush_uid"] = "2"
+        assert client.call(Opcode.SET_COLLECTIONS, value=json.dumps(manifest).encode()).status == 0
+        statuses = [client.call(Opcode.GET, key=bytes((number,)) + b"k").status for number in (0x10, 0x11)]
+        shown = b"flush_uid" in client.call(Opcode.GET_COLLECTIONS_MANIFEST).value
+        item = {item.collection_id: item for _, item in manifest_in(vbucket.log).collections()}[0x10]
+        found[name] = statuses, vbucket.high_seqno, shown, item.flush_uid
+    assert found["7.6"] == ([0, 0], 6, False, 0)
+    assert found["8.0"] == ([Status.KEY_ENOENT, 0], 7, True, 2)

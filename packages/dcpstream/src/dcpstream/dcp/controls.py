@@ -128,6 +128,11 @@ class ProducerSettings:
         has_no_value = self.open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS) == OpenFlag.NO_VALUE
         return has_no_value and self.release.has(Rule.ONLY_KEYS_FROM_DISK)
 
+    @property
+    def skips_deletions(self) -> bool:
+        """Whether the first snapshot of a stream from 0 has no deletions, if it comes from disk."""
+        return bool(self.open_flags & OpenFlag.SKIP_DELETES_IN_BACKFILL)
+
 
 class ControlAnswer(NamedTuple):
     """Status and, for some refusals, a text for the client."""

@@ -81,6 +81,8 @@ def _bad_flags(flags: int, release: Release) -> str:
         return "Request contains invalid flags combination (NO_VALUE && NO_VALUE_WITH_UNDERLYING_DATATYPE)"
     if flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS and not flags & OpenFlag.INCLUDE_XATTRS:
         return "Request contains invalid flags combination - IncludeDeletedUserXattrs but not IncludeXattrs"
+    if flags & OpenFlag.SKIP_DELETES_IN_BACKFILL and not flags & OpenFlag.PRODUCER:
+        return "SkipDeletesInInitialBackfill requires Producer to be set"
     return ""
 
 

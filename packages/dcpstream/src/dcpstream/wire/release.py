@@ -48,6 +48,7 @@ RECORDED_80 = "8.0.1 recorded"
 FEATURE_H = "kv_engine include/mcbp/protocol/feature.h"
 STATUS_H = "kv_engine include/mcbp/protocol/status.h"
 STREAM_FLAGS_H = "kv_engine include/mcbp/protocol/dcp_add_stream_flags.h"
+OPEN_MD = "kv_engine docs/dcp/documentation/commands/open-connection.md"
 MAP_H = "ns_server apps/ns_server/src/ns_bucket.erl, bucket_info_cache.erl"
 
 
@@ -111,6 +112,7 @@ FEATURES: Mapping[Feature, Row] = MappingProxyType(
         Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="8.0"),
         Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="8.0"),
         Feature.RANDOM_KEY_XATTR: Row(FEATURE_H, since="8.0"),
+        Feature.DCP_SKIP_DELETES_IN_BACKFILL: Row(FEATURE_H, since="8.5"),
     }
 )
 """Feature → when HELLO grants it. A node grants only what it really does. Unordered execution allows answers in order;
@@ -174,6 +176,7 @@ OPEN_FLAGS: Mapping[OpenFlag, Row] = MappingProxyType(
         OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: Row(RECORDED_72),
         OpenFlag.INVALID_PITR: Row(RECORDED_72, until="8.0"),
         OpenFlag.INCLUDE_DELETED_USER_XATTRS: Row(RECORDED_72),
+        OpenFlag.SKIP_DELETES_IN_BACKFILL: Row(OPEN_MD, since="8.5"),
     }
 )
 """Flag of DCP_OPEN → when it is accepted."""
@@ -206,6 +209,7 @@ class Rule(Enum):
 
     MAP_NAMES_CLUSTER = "Cluster maps have clusterName and clusterUUID.", Row(MAP_H, since="7.6")
     MAP_NAMES_SERVER_GROUPS = "The nodes of a cluster map have serverGroup.", Row(MAP_H, since="7.6")
+    MAP_NAMES_NODES = "The nodes of a cluster map have nodeUUID.", Row(MAP_H, since="8.0")
     KEY_STATS_NAME_DATATYPE = "STAT key has key_datatype.", Row(RECORDED_80, since="7.6")
     NOT_LOCKED = (
         "UNLOCK of a document that is not locked is answered NOT_LOCKED; before, TMPFAIL.",
@@ -281,6 +285,10 @@ class Rule(Enum):
     )
     TRAFFIC_TWICE_HAS_TEXT = (
         "ENABLE_TRAFFIC of a bucket that takes traffic is answered with a text.",
+        Row(RECORDED_80, since="8.0"),
+    )
+    STATS_OF_80 = (
+        "STAT dcp, dcpagg, checkpoint, vbucket-details and diskinfo count pauses, dead streams, tombstones and more.",
         Row(RECORDED_80, since="8.0"),
     )
     DELETE_BUCKET_TAKES_JSON = (

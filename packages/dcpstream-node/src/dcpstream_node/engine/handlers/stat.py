@@ -23,7 +23,7 @@ from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.stats import bucket as bucket_stats
 from dcpstream_node.engine.stats.dcp_options import apply_options, read_options
-from dcpstream_node.engine.stats.vbucket import PER_VBUCKET, cursor, state_name
+from dcpstream_node.engine.stats.vbucket import PER_VBUCKET, PER_VBUCKET_80, cursor, state_name
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.bucket.bucket import Bucket
@@ -119,10 +119,11 @@ def _of_vbuckets(session: Session, bucket: Bucket, group: str, argument: str) ->
     if group in ("collections-details", "scopes-details") and bucket.system_collections:
         shown = bucket_stats.numbers(_shown(session), group)
         hidden = tuple(f"{number:#x}:" for number in bucket_stats.numbers(bucket.manifest, group) - shown)
+    groups = PER_VBUCKET_80 if bucket.release.has(Rule.STATS_OF_80) else PER_VBUCKET
     return (
         None if item is None else (f"vb_{vbucket.vbid}:{item[0]}" if item[0] else f"vb_{vbucket.vbid}", item[1])
         for vbucket in chosen
-        for item in chain(PER_VBUCKET[group](vbucket), _cursors(bucket, vbucket) if group == "checkpoint" else ())
+        for item in chain(groups[group](vbucket), _cursors(bucket, vbucket) if group == "checkpoint" else ())
         if item is None or not item[0].startswith(hidden)
     )
 

@@ -20,6 +20,7 @@ from dcpstream.model import VbucketState
 from dcpstream.wire import Status
 from dcpstream.wire.layout import Group
 from dcpstream.wire.messages import opcodes_of
+from dcpstream.wire.release import Rule
 from dcpstream_node.engine.stats.configuration import configuration
 from dcpstream_node.engine.stats.vbucket import state_name
 
@@ -101,6 +102,8 @@ def disk(bucket: Bucket) -> Items:
     yield "ep_db_history_file_size", 0
     yield "ep_db_prepare_size", sum(vbucket.log.prepare_bytes for vbucket in _held(bucket))
     yield "ep_db_history_start_timestamp", NO_HISTORY
+    if bucket.release.has(Rule.STATS_OF_80):
+        yield "ep_db_tombstones", sum(vbucket.log.key_count - vbucket.log.item_count for vbucket in _held(bucket))
 
 
 def config(bucket: Bucket) -> Items:

@@ -244,6 +244,33 @@ def _disk(vbucket: VBucket) -> Items:
     yield "prepare_size", vbucket.log.prepare_bytes
 
 
+def _details_80(vbucket: VBucket) -> Items:
+    """As `_details`, with the name that came with 8.0."""
+    for item in _details(vbucket):
+        yield item
+        if item is not None and item[0] == "sync_write_committed_count":
+            yield "sync_write_committed_not_durable_count", 0
+
+
+_GONE_IN_80 = ("last_closed_checkpoint_id", "num_items_for_persistence", "key_index_key_allocator_bytes")
+
+
+def _checkpoint_80(vbucket: VBucket) -> Items:
+    """As `_checkpoint`, with the names of 8.0."""
+    for item in _checkpoint(vbucket):
+        if item is not None and item[0].rpartition(":")[2] in _GONE_IN_80:
+            continue
+        yield item
+        if item is not None and item[0] == "mem_usage":
+            for name in ("mem_usage_key_index_overhead", "mem_usage_queue_overhead", "mem_usage_queued_items"):
+                yield name, 0
+        elif item is not None and item[0] == "persistence:num_visits":
+            yield "persistence:num_items_for_cursor", max(0, vbucket.high_seqno - vbucket.persisted_seqno)
+    prefix = f"id_{vbucket.checkpoint_number}:"
+    yield prefix + "num_items", vbucket.high_seqno - vbucket.memory_start_seqno + 1
+    yield prefix + "num_cursors_in_checkpoint", 1
+
+
 PER_VBUCKET: Mapping[str, Callable[[VBucket], Items]] = MappingProxyType(
     {
         "vbucket": _state,
@@ -259,3 +286,8 @@ PER_VBUCKET: Mapping[str, Callable[[VBucket], Items]] = MappingProxyType(
     }
 )
 """Groups of statistics of one vbucket, or of all if none is named."""
+
+PER_VBUCKET_80: Mapping[str, Callable[[VBucket], Items]] = MappingProxyType(
+    {**PER_VBUCKET, "vbucket-details": _details_80, "checkpoint": _checkpoint_80}
+)
+"""The same in 8.0."""

@@ -281,3 +281,23 @@ def test_the_sizes_of_files_follow_what_is_written(tmp_path: Path) -> None:
     on_disk.fill(1, 20, value=b"y" * 100)
     on_disk.flush()
     assert int(on_disk.stats("diskinfo")["ep_db_file_size"]) > before + 2000
+
+
+def test_80_has_names_of_its_own() -> None:
+    names = {}
+    for release in ("7.6", "8.0"):
+        client = Talker(engine_of(release=release))
+        assert client.call(Opcode.DCP_OPEN, key=b"a:b", extras=struct.pack(">II", 0, 1)).status == 0
+        groups = ("dcp", "dcpagg", "checkpoint 0", "vbucket-details 0", "diskinfo")
+        names[release] = [set(client.stats(group)) for group in groups]
+    old, new = (
+        [found - other for found, other in zip(names[one], names[two], strict=True)]
+        for one, two in (("7.6", "8.0"), ("8.0", "7.6"))
+    )
+    assert {"eq_dcpq:a:b:user", "eq_dcpq:a:b:paused_count", "eq_dcpq:a:b:max_marker_version"} <= new[0]
+    assert {"a:activestream_count", ":total:unpaused_count"} <= new[1]
+    assert {"vb_0:persistence:num_items_for_cursor", "vb_0:id_1:num_items"} <= new[2]
+    assert new[3:] == [{"vb_0:sync_write_committed_not_durable_count"}, {"ep_db_tombstones"}]
+    assert "ep_dcp_total_queue" in old[0]
+    assert {"vb_0:last_closed_checkpoint_id", "vb_0:num_items_for_persistence"} < old[2]
+    assert not (old[1] | old[3] | old[4])

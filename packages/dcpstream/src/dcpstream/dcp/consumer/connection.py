@@ -121,6 +121,7 @@ class ConsumerConnection:
         close_reason: why the connection must be closed now, or None.
         streams: by vbucket; a dead one stays until STREAM_END comes or another one replaces it.
         window: the bytes to acknowledge.
+        release: as given.
         negotiation: the controls.
         opened_at: seconds of the monotonic clock.
         pause: the times in which nothing was sent.
@@ -138,7 +139,7 @@ class ConsumerConnection:
     ) -> None:
         self.name, features = opening.name, opening.features
         self._cluster_map = cluster_map
-        self._release = release
+        self.release = release
         self.replicas = replicas
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
@@ -188,7 +189,7 @@ class ConsumerConnection:
 
     def _handle_request(self, frame: Frame, now: float) -> None:
         self.window.handled(counted_bytes(frame.opcode, frame.size))
-        refusal = check_shape(frame, release=self._release, has_collections=self._has_collections)
+        refusal = check_shape(frame, release=self.release, has_collections=self._has_collections)
         if refusal is not None and not self._is_advance(frame):
             self._refuse(frame, refusal)
             return
@@ -233,7 +234,7 @@ class ConsumerConnection:
 
     @_HANDLERS.of(AddStream)
     def _handle_add_stream(self, frame: Frame) -> None:
-        refusal = check_add_stream(frame, self._release)
+        refusal = check_add_stream(frame, self.release)
         if refusal is not None:
             self._refuse(frame, refusal)
             return
@@ -302,7 +303,7 @@ class ConsumerConnection:
             status = stream.marker(
                 read_marker(frame),
                 is_sync_replication=self.is_sync_replication,
-                may_be_inside=not self._release.has(Rule.UNFINISHED_SNAPSHOT_CLOSES),
+                may_be_inside=not self.release.has(Rule.UNFINISHED_SNAPSHOT_CLOSES),
             )
             self._answer_status(frame, stream, status)
 

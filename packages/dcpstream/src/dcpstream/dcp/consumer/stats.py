@@ -13,6 +13,7 @@ from dcpstream.dcp.controls import CHANGE_STREAMS, FLATBUFFERS
 from dcpstream.dcp.stats import milliseconds, stat_text
 from dcpstream.dcp.window import NOTHING_TO_SAY
 from dcpstream.model import MAX_SEQNO
+from dcpstream.wire.release import Rule
 
 __all__ = ["consumer_stats"]
 
@@ -35,8 +36,16 @@ def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "flatbuffers_system_events": FLATBUFFERS in accepted,
         "change_streams_enabled": CHANGE_STREAMS in accepted,
     }
+    has_counts = machine.release.has(Rule.STATS_OF_80)
+    if has_counts:
+        values |= {"paused_count": 0, "unpaused_count": 0}
     for stream in machine.streams.values():
-        values |= {f"stream_{stream.vbid}_{name}": value for name, value in _stream_values(stream)}
+        of_stream = dict(_stream_values(stream))
+        if has_counts:
+            for gone in ("end_seqno", "buffer_items", "buffer_bytes"):
+                del of_stream[gone]
+            of_stream["unacked_bytes"] = 0
+        values |= {f"stream_{stream.vbid}_{name}": value for name, value in of_stream.items()}
     values |= {
         "total_backoffs": 0,
         "processor_task_state": "ALL_PROCESSED",

@@ -282,7 +282,7 @@ def between(terms: StreamTerms, at: Progress) -> Step:
         flags = 0 if history is None else history.flags(is_disk=is_disk)
         marker = _marker(terms, at, end, is_disk=is_disk, history_flags=flags)
     event = StreamEvent.DISK if is_disk else _from_memory(terms, at, limit)
-    form = _form(terms, form, is_disk=is_disk)
+    form = _form(terms, at, form, is_disk=is_disk)
     more = () if history is None else history[1:]
     return Snapshot(marker, position, end, limit, view.hold(end), form, event, *more)
 
@@ -342,7 +342,7 @@ def begins_in_memory(terms: StreamTerms, at: Progress) -> bool:
     return at.phase is _PENDING and not terms.is_disk_only and not _is_out_of_memory(terms, at)
 
 
-def _form(terms: StreamTerms, form: StreamForm, *, is_disk: bool) -> StreamForm:
+def _form(terms: StreamTerms, at: Progress, form: StreamForm, *, is_disk: bool) -> StreamForm:
     """The form of a snapshot's messages."""
     settings, durable = terms.settings, terms.view.durability
     if durable is not None and settings.sync_writes:
@@ -351,9 +351,10 @@ def _form(terms: StreamTerms, form: StreamForm, *, is_disk: bool) -> StreamForm:
         form = replace(form, durable=shown)
     packs_deletions = is_disk and form.snappy != "none" and form.user_xattrs_on_delete
     only_keys = is_disk and settings.sends_only_keys_from_disk
-    if (packs_deletions, only_keys) == (form.packs_deletions, form.only_keys):
+    skips = is_disk and not at.has_announced and not terms.accepted.start_seqno and settings.skips_deletions
+    if (packs_deletions, only_keys, skips) == (form.packs_deletions, form.only_keys, form.skips_deletions):
         return form
-    return replace(form, packs_deletions=packs_deletions, only_keys=only_keys)
+    return replace(form, packs_deletions=packs_deletions, only_keys=only_keys, skips_deletions=skips)
 
 
 def _may_come_out_of_order(terms: StreamTerms, at: Progress) -> bool:
@@ -416,7 +417,7 @@ def _filtered(terms: StreamTerms, at: Progress, limit: int) -> Step:
     if last > limit:  # it is in another checkpoint; a range that was not read to its end is announced whole
         last = seqnos[-1] if is_whole else limit
     marker = _marker(terms, at, last, is_disk=False, first=seqnos[0])
-    form = _form(terms, at.form, is_disk=False)
+    form = _form(terms, at, at.form, is_disk=False)
     return Snapshot(marker, position, last, limit, view.hold(last), form, _from_memory(terms, at, limit))
 
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.connection import ProducerConnection
-from dcpstream.dcp.producer.states import Phase
+from dcpstream.dcp.producer.states import OVER, Phase
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.stats import milliseconds, stat_text
+from dcpstream.dcp.window import BUFFER_FULL, NOTHING_TO_SAY
 from dcpstream.wire import StreamEndReason
+from dcpstream.wire.release import Rule
 
 __all__ = ["producer_stats"]
 
 NANOSECONDS = 1_000_000_000
+PASSTHROUGH = "passthrough"
+"""The kind of a filter of everything, of which nothing else is shown."""
 
 _FILTER_EMPTY = StreamEndReason.FILTER_EMPTY
 
@@ -44,8 +49,11 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
     if is_paused:
         yield "paused_current_reason", pause.reason
         yield "paused_current_duration", milliseconds(pause.current_s)
+    has_counts = settings.release.has(Rule.STATS_OF_80)
+    if has_counts:
+        yield from _values_of_80(connection)
     for reason, count in pause.counts.items():
-        if count:
+        if count and not (has_counts and reason == NOTHING_TO_SAY):
             yield f"paused_previous_{reason}_count", count
             yield f"paused_previous_{reason}_duration", milliseconds(pause.durations_s[reason])
     yield "priority", settings.priority.capitalize()
@@ -70,7 +78,8 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
     yield "backfill_buffer_bytes_read", 0
     yield "backfill_buffer_max_bytes", connection.limits.turn_bytes
     yield "backfill_buffer_full", False
-    yield "backfill_buffer_next_read_size", 0
+    if not has_counts:
+        yield "backfill_buffer_next_read_size", 0
     yield "backfill_num_initializing", 0
     yield "backfill_num_active", sum(stream.at.phase is Phase.BACKFILLING for stream in connection.streams())
     yield "backfill_num_snoozing", 0
@@ -90,6 +99,15 @@ def _connection_values(connection: ProducerConnection) -> Iterator[tuple[str, ob
     yield "dcp_ready_queue_size", connection.ready_count
     yield "should_disconnect_when_stuck", connection.drops_when_stuck
     yield "disconnect_when_stuck_timeout", int(connection.limits.stuck_timeout_s)
+
+
+def _values_of_80(connection: ProducerConnection) -> Iterator[tuple[str, object]]:
+    settings, pauses = connection.settings, connection.pause.counts[BUFFER_FULL]
+    yield "paused_count", pauses
+    yield "unpaused_count", pauses
+    yield "noop_tx_interval", f"{settings.noop_interval_s:g} s"
+    yield "max_marker_version", _marker_version(settings)
+    yield "num_dead_streams", sum(stream.at.phase in OVER for stream in connection.streams())
 
 
 def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
@@ -128,11 +146,12 @@ def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     ids = wanted.collection_ids
     # A request with a value and no collections: the server lists the default collection in the filter of that stream.
     shown = sorted(ids) if ids is not None else [0] if wanted.has_value else []
-    filters: dict[str, object] = {
-        "passthrough": ids is None,
-        "default_allowed": 0 in shown,
-        "system_allowed": terms.form.collections,
-    }
+    middle = f"filter_{vbid}_"
+    filters: dict[str, object] = {"passthrough": ids is None, "default_allowed": 0 in shown}
+    filters["system_allowed"] = terms.form.collections
+    if terms.settings.release.has(Rule.STATS_OF_80):
+        middle = f"stream_{vbid}_filter_"
+        filters = {"type": _filter_type(stream), "default_allowed": 0 in shown}
     if wanted.scope_id is not None:
         filters |= {"scope_id": f"{wanted.scope_id:#x}", "scope_dropped": at.end_reason == _FILTER_EMPTY}
     filters |= {
@@ -141,4 +160,24 @@ def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
         "cids": ",".join(f"{number:#x}" for number in shown),
     }
     for key, value in filters.items():
-        yield f"{name}:filter_{vbid}_{key}", stat_text(value)
+        if filters.get("type") != PASSTHROUGH or key == "type":
+            yield f"{name}:{middle}{key}", stat_text(value)
+
+
+def _filter_type(stream: ProducerStream) -> str:
+    """The kind of a stream's filter, in the words of 8.0."""
+    wanted = stream.terms.wanted
+    if not stream.terms.form.collections:
+        return "legacy"
+    if wanted.hides_system:
+        return "uservisible"
+    if wanted.scope_id is not None:
+        return "scope"
+    return PASSTHROUGH if wanted.collection_ids is None else "collection"
+
+
+def _marker_version(settings: ProducerSettings) -> str:
+    """The newest version of snapshot markers that the client gets, in the words of 8.0."""
+    if settings.has_marker_v22:
+        return "V2_2"
+    return "V2_0" if settings.is_sync_replication else "V1_0"

@@ -478,9 +478,7 @@ _FOREIGN = (
     _Foreign(Opcode.GET_FUSION_NAMESPACES, "8.0", value=_REQUIRED),
     _Foreign(Opcode.SET_CHRONICLE_AUTH_TOKEN, "8.0", value=_REQUIRED),
     _Foreign(Opcode.PREPARE_SNAPSHOT, "8.0", privilege="Administrator"),
-    _Foreign(Opcode.RELEASE_SNAPSHOT, "8.0", privilege="Administrator", key=_OPTIONAL),
     _Foreign(Opcode.DOWNLOAD_SNAPSHOT, "8.0", privilege="Administrator", value=_REQUIRED),
-    _Foreign(Opcode.GET_FILE_FRAGMENT, "8.0", privilege="Administrator", key=_REQUIRED, value=_REQUIRED),
     _Foreign(Opcode.REGISTER_AUTH_TOKEN, "8.5", "", "", _OPTIONAL, _OPTIONAL, _REFUSED),
     _Foreign(Opcode.MUTATE_WITH_META, "8.5", "", "MetaWrite", _OPTIONAL, _OPTIONAL, _REFUSED),
     _Foreign(Opcode.CREATE_FUSION_NAMESPACE, "8.5", "", "NodeSupervisor", _OPTIONAL, _OPTIONAL, _REFUSED),
@@ -513,6 +511,32 @@ def _declare_foreign(item: _Foreign) -> None:
 
 for _item in _FOREIGN:
     _declare_foreign(_item)
+
+
+@message(
+    Opcode.RELEASE_SNAPSHOT,
+    privilege="Administrator",
+    key=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    since="8.0",
+    source=_OPCODES,
+)
+class ReleaseSnapshot(Request):
+    """Drop a snapshot of a vbucket's files, named by the vbucket or by the UUID in the key."""
+
+
+@message(
+    Opcode.GET_FILE_FRAGMENT,
+    privilege="Administrator",
+    key=Part.REQUIRED,
+    rest=Part.REQUIRED,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON,
+    since="8.0",
+    source=_OPCODES,
+)
+class GetFileFragment(Request):
+    """Read a part of a file of the snapshot that the key names; the value says which, JSON."""
 
 
 @message(

@@ -62,6 +62,7 @@ class StreamForm:
             server reads deletions from its files, which hold every value compressed.
         only_keys: documents keep their key and seqno alone, and deletions come as mutations. Servers since 7.6 send
             documents from disk like this to a stream that asked for neither values nor xattrs.
+        skips_deletions: deletions and expirations are left out.
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: the durable writes that are sent; None: only the documents that they make.
         is_plain_as_stored: `is_as_stored` of blocks of plain mutations, which most blocks are.
@@ -82,6 +83,7 @@ class StreamForm:
     user_xattrs_on_delete: bool = True
     packs_deletions: bool = False
     only_keys: bool = False
+    skips_deletions: bool = False
     hifi_counter: bool = False
     durable: DurableForm | None = None
     is_plain_as_stored: bool = field(init=False, repr=False, compare=False)
@@ -106,6 +108,8 @@ class StreamForm:
         if self.collection_ids is not None and (kinds & NOT_DEFAULT or self.collection_ids != _ONLY_DEFAULT):
             return False
         rewritten = BlockKind.PLAIN
+        if self.skips_deletions:
+            rewritten |= BlockKind.DELETION | BlockKind.EXPIRATION
         if not self.xattrs:
             rewritten |= BlockKind.XATTR
         if not self.delete_times:
@@ -138,6 +142,8 @@ def rewritten(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
     elif opcode in _DURABLE and not is_sent(opcode, extras, form.durable):
         return None
     else:
+        if form.skips_deletions and opcode in _DELETIONS:
+            return None
         collection_id, prefix_length = leb128_decode(key)
         if form.collection_ids is not None and collection_id not in form.collection_ids:
             return None
