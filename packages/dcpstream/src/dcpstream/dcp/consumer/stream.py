@@ -129,6 +129,8 @@ class ConsumerStream:
         self._ack: bool = False
         self._consistent_seqno = 0
         self._prepared: deque[tuple[int, int]] = deque()
+        self._disk_prepared: int | None = None
+        self._last_prepared = 0
         self._sound_seqno = high_seqno
 
     @property
@@ -256,6 +258,7 @@ class ConsumerStream:
         self._begin(marker, from_disk=from_disk, is_continued=is_continued)
         if from_disk and marker.purge_seqno is not None:
             self._replicas.learn_purge_seqno(self.view, marker.purge_seqno)
+        self._disk_prepared = marker.high_prepared_seqno
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 
@@ -360,6 +363,7 @@ class ConsumerStream:
             return Status.SYNC_WRITE_IN_PROGRESS
         if not self._from_disk:
             self._checkpoint.prepare_or_abort(prepare.change.key, prepare.change.seqno)
+        self._last_prepared = prepare.change.seqno
         self._prepared.append((prepare.change.seqno, prepare.level))
         self._store(prepare.change)
         return status
@@ -423,8 +427,17 @@ class ConsumerStream:
             return False
         self._replicas.end_snapshot(self.view)
         self._sound_seqno = self.last_seqno
+        if self._from_disk:
+            self._prepared_on_disk()
         ack, self._ack = self._ack, False
         return ack
+
+    def _prepared_on_disk(self) -> None:
+        """Prepares that are no longer in a snapshot from disk count, once it is on this node's disk, too."""
+        seqno = self.last_seqno if self._disk_prepared is None else self._disk_prepared
+        if seqno > self._last_prepared:
+            self._last_prepared = seqno
+            self._prepared.append((seqno, PERSIST_TO_MAJORITY))
 
     def set_state(self, state: VbucketState) -> None:
         """The source hands the vbucket over."""

@@ -121,3 +121,16 @@ def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
     frames = source.send_answer(source.request(opaque=0x52), value=encode_failover_log(LOG))
     assert frames[0].opcode == Opcode.DCP_ADD_STREAM
     assert acknowledged(frames[1:]) == [1]
+
+
+@rule("DUR-16")
+@pytest.mark.parametrize(
+    ("version", "rest", "acknowledgements"),
+    [(0, b"", [2]), (2, struct.pack(">QQ", 0, 0), []), (2, struct.pack(">QQ", 0, 1), [1])],
+)
+def test_a_disk_snapshot_acknowledges_prepares_that_are_gone_from_it(version, rest, acknowledgements):
+    source = durable_source()
+    value = struct.pack(">QQIQQ", 1, 2, MarkerFlag.DISK | MarkerFlag.CHECKPOINT, 2, 0) + rest
+    assert source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=bytes([version]), value=value) == []
+    assert source.mutation(b"a", 1) == []
+    assert acknowledged(source.mutation(b"b", 2)) == acknowledgements
