@@ -22,7 +22,7 @@ from dcpstream.wire import (
     encode_request,
 )
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.release import DEFAULT_RELEASE
+from dcpstream.wire.release import DEFAULT_RELEASE, release_of
 from dcpstream_node.engine import Engine, Session
 from dcpstream_node.engine.bucket.manifest import read_manifest
 from dcpstream_node.store import BucketStore, MemoryBucketStore
@@ -42,7 +42,7 @@ def engine_of(store: BucketStore | None = None, *, vbuckets: int = 4, release: s
         clock=VirtualClock(),
         random=SeededRandom(2),
         users=known_users(),
-        release=release,
+        release=release_of(release),
     )
 
 

@@ -129,6 +129,8 @@ class Node:
             refuses the additions of later ones.
         system_scope: whether new buckets have the scope `_system` if the release has it, as the buckets of a cluster
             do. A key-value engine makes none by itself.
+        server_bugs: names of known bugs of servers that the node has, such as "MB-73354"; [] for none. None: those of
+            the server version that it stands for. docs/reference/server-bugs.md lists them.
         is_member: whether a cluster manager gives the node its vbuckets and its map, as `dcpstream_node.Cluster` does;
             new buckets begin without vbuckets.
         process: whether the node runs in a process of its own, a child of this one. A client of this process that
@@ -172,6 +174,7 @@ class Node:
         segment_bytes: int = SEGMENT_BYTES,
         release: str = DEFAULT_RELEASE.name,
         system_scope: bool = True,
+        server_bugs: Sequence[str] | None = None,
         is_member: bool = False,
         process: bool = False,
         development: bool = False,
@@ -218,7 +221,7 @@ class Node:
         self._segment_bytes = segment_bytes
         self._is_member = is_member
         self._is_development = development
-        self._release = release_of(release)
+        self._release = release_of(release, server_bugs)
         self._has_system_scope = system_scope and self._release.has(Rule.SYSTEM_SCOPE)
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)

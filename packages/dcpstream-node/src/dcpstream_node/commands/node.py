@@ -163,6 +163,13 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     help="The server release that clients see. For nodes of different releases give it for each of --nodes.",
 )
 @click.option(
+    "--server-bug",
+    "server_bugs",
+    type=click.Choice((*node_defaults.SERVER_BUGS, "none")),
+    multiple=True,
+    help="A known bug of servers that the node has; may be repeated; none for none.  [default: those of --release]",
+)
+@click.option(
     "--development", is_flag=True, help="Let users with the rights to write change documents on the status page."
 )
 @ready_file_option
@@ -186,6 +193,7 @@ def node_command(
     texts: tuple[str, ...],
     alternate_addresses: tuple[str, ...],
     releases: tuple[str, ...],
+    server_bugs: tuple[str, ...],
     ready_file: Path | None,
     development: bool,
     verbose: int,
@@ -219,6 +227,7 @@ def node_command(
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),
         "release": releases[0] if len(releases) == 1 else releases,
+        "server_bugs": [name for name in server_bugs if name != "none"] if server_bugs else None,
         "development": development,
         **guarded,
     }

@@ -19,7 +19,7 @@ from dcpstream.dcp.producer.privilege import Access
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, refuse
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
-from dcpstream.wire.release import RELEASES, Release, Rule
+from dcpstream.wire.release import RELEASES, Rule
 from dcpstream_node.dcp.replica import Replicas, Takeovers
 from dcpstream_node.engine.access.permission import LOOKUP, has, in_system_collection
 
@@ -39,17 +39,17 @@ _UNORDERED = Refusal(Status.NOT_SUPPORTED, "DCP on connections with unordered ex
 _NEEDS_COLLECTIONS = Refusal(Status.EINVAL, "SkipDeletesInInitialBackfill requires collections")
 _UNKNOWN = Refusal(Status.UNKNOWN_COMMAND)
 _UNDECLARED = Refusal(Status.EACCESS, "Authorization failure: no privilege is declared for this request")
-_PRIVILEGES: Mapping[Release, Mapping[int, str | None]] = MappingProxyType(
+_PRIVILEGES: Mapping[str, Mapping[int, str | None]] = MappingProxyType(
     {
-        release: {
+        name: {
             layout.opcode: layout.privilege
             for layout in REQUESTS
             if layout.opcode in DCP_OPCODES and release.knows(layout.since)
         }
-        for release in RELEASES.values()
+        for name, release in RELEASES.items()
     }
 )
-"""Release → the opcode of each request that it knows → the privilege that the user needs at either end."""
+"""Release by name → the opcode of each request that it knows → the privilege that the user needs at either end."""
 
 _STREAM = "DcpStream"
 
@@ -60,7 +60,7 @@ _MACHINES = (ProducerConnection, ConsumerConnection)
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
     dcp, is_request = session.dcp, frame.is_request
-    privileges = _PRIVILEGES[session.engine.release]
+    privileges = _PRIVILEGES[session.engine.release.name]
     if is_request and frame.opcode not in privileges:
         session.output.add(refuse(frame, _UNKNOWN))
         return

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 from dcpstream.dcp.liveness import DEFAULT_INTERVAL_S
 from dcpstream.wire import OpenFlag, Status
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
+from dcpstream.wire.server_bugs import ServerBug
 
 __all__ = [
     "BUFFER_SIZE",
@@ -126,7 +127,7 @@ class ProducerSettings:
         The peer asked for no part of the documents' values; keeping the datatype is a wish for a part.
         """
         has_no_value = self.open_flags & (OpenFlag.NO_VALUE | OpenFlag.INCLUDE_XATTRS) == OpenFlag.NO_VALUE
-        return has_no_value and self.release.has(Rule.ONLY_KEYS_FROM_DISK)
+        return has_no_value and self.release.has_bug(ServerBug.KEYS_ONLY)
 
     @property
     def skips_deletions(self) -> bool:

@@ -6,6 +6,7 @@
 - `FEATURES`: features of HELLO. `CAPABILITIES`: of buckets, in the cluster map. `STATUSES`: statuses of answers.
 - `OPEN_FLAGS`, `STREAM_FLAGS`: flags of DCP_OPEN, and of STREAM_REQ and ADD_STREAM.
 - `Rule`: every other difference, one sentence each. Code that behaves by release asks `Release.has` for a rule.
+- `ServerBug` (`dcpstream.wire.server_bugs`): what the server does wrong. Code asks `Release.has_bug`.
 
 Requests have `since` and `until` in their declarations (`dcpstream.wire.messages`), and controls in
 `dcpstream.dcp.controls`. A node derives the shapes of requests, its commands, HELLO, the error map and the cluster map
@@ -17,7 +18,8 @@ files of kv_engine that are named, 8.5 from its development branch of August 202
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -25,6 +27,7 @@ from typing import NamedTuple
 
 from dcpstream.errors import ConfigError
 from dcpstream.wire.codes import Feature, OpenFlag, StreamFlag
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.status import Status
 
 __all__ = [
@@ -359,15 +362,11 @@ class Rule(Enum):
         "The framing extras may not hold a trace context (id 3): UNKNOWN_FRAME_INFO.",
         Row(RECORDED_80, since="8.0"),
     )
-    ONLY_KEYS_FROM_DISK = (
-        "A stream without values (open flag 0x08) has, from disk, neither CAS nor flags, and deletions are mutations.",
-        Row(RECORDED_80, since="7.6"),
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Release:
-    """A server release as its peers see it. There is one object of each; a name is compared by `is`.
+    """A server release as its peers see it.
 
     Attributes:
         name: major and minor version, as "8.0".
@@ -378,6 +377,7 @@ class Release:
         unknown_statuses: statuses that are not the release's, which its error map does not have.
         open_flags, stream_flags: all flags that it accepts.
         rules: the rules that hold.
+        bugs: the bugs of the server version; those that are rare in a server are not among them.
     """
 
     name: str
@@ -391,6 +391,7 @@ class Release:
     open_flags: int = field(init=False)
     stream_flags: int = field(init=False)
     rules: frozenset[Rule] = field(init=False)
+    bugs: frozenset[ServerBug] = field(init=False)
 
     def __post_init__(self) -> None:
         """Take what the table has for it."""
@@ -406,6 +407,7 @@ class Release:
             "open_flags": sum(flag for flag, row in OPEN_FLAGS.items() if self.knows(row.since, row.until)),
             "stream_flags": sum(flag for flag, row in STREAM_FLAGS.items() if self.knows(row.since, row.until)),
             "rules": frozenset(rule for rule in Rule if self.knows(rule.row.since, rule.row.until)),
+            "bugs": frozenset(bug for bug in ServerBug if self.name in bug.releases and not bug.is_rare),
         }
         for name, content in derived.items():
             object.__setattr__(self, name, content)
@@ -417,6 +419,24 @@ class Release:
     def has(self, rule: Rule) -> bool:
         """Whether a rule holds. Where that is asked for every document, keep the answer."""
         return rule in self.rules
+
+    def has_bug(self, bug: ServerBug) -> bool:
+        """Whether a node of this release has a bug of servers."""
+        return bug in self.bugs
+
+    def with_bugs(self, names: Sequence[str]) -> Release:
+        """The same release with these bugs of servers in the place of its own.
+
+        Raises:
+            ConfigError: one of the names is not that of a bug, or they are one text.
+        """
+        known = {bug.id: bug for bug in ServerBug}
+        unknown = names if isinstance(names, str) else ", ".join(name for name in names if name not in known)
+        if unknown:
+            raise ConfigError("server_bugs", unknown, f"a list of these names, or an empty one: {', '.join(known)}")
+        changed = copy.copy(self)
+        object.__setattr__(changed, "bugs", frozenset(known[name] for name in names))
+        return changed
 
 
 RELEASES: Mapping[str, Release] = MappingProxyType(
@@ -438,8 +458,11 @@ DEFAULT_RELEASE = RELEASES["7.2"]
 """The release of a node where nothing else is said."""
 
 
-def release_of(name: object) -> Release:
+def release_of(name: object, server_bugs: Sequence[str] | None = None) -> Release:
     """The release of that name.
+
+    Args:
+        server_bugs: names of known bugs of servers that it has in the place of its own; None: its own.
 
     Raises:
         ConfigError: a node cannot be that.
@@ -447,4 +470,4 @@ def release_of(name: object) -> Release:
     found = RELEASES.get(name) if isinstance(name, str) else None
     if found is None:
         raise ConfigError("release", name, " or ".join(RELEASES))
-    return found
+    return found if server_bugs is None else found.with_bugs(server_bugs)

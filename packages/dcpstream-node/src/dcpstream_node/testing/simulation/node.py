@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from dcpstream.wire import Feature, Frame, FrameReader, Opcode, OpenFlag, encode
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.messages.dcp import Open, StreamRequest
 from dcpstream.wire.messages.kv import Set, encode_features
-from dcpstream.wire.release import DEFAULT_RELEASE, release_of
+from dcpstream.wire.release import DEFAULT_RELEASE, Release, release_of
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.stats import dcp_stats
@@ -95,11 +95,11 @@ def simulated_engine(
     clock: VirtualClock,
     random: SeededRandom,
     users: Users,
-    release: str = DEFAULT_RELEASE.name,
+    release: Release = DEFAULT_RELEASE,
     uuid: str = "",
 ) -> Engine:
     """An engine with the bucket `default` in this store; one with this identity was made before."""
-    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", release=release_of(release))
+    config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", release=release)
     engine = new_engine(users, config, random, handle_dcp, dcp_stats)
     engine.set_time(clock.monotonic(), clock.time_ns())
     engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory", is_filled=not uuid, uuid=uuid)
@@ -115,6 +115,7 @@ class SimulatedNode:
         users: the users that may log in; `known_users` by default.
         settings: of the bucket.
         release: the server release that the node stands in for.
+        server_bugs: names of the known bugs of servers that it has; None: those of the release.
         disk: holds the files of documents, if there is a path; the system's by default.
         seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
         wakes_all: whether a frame of one peer makes the node look at all of them: for tests that reach into the node.
@@ -135,6 +136,7 @@ class SimulatedNode:
         users: Users | None = None,
         settings: BucketSettings | None = None,
         release: str = DEFAULT_RELEASE.name,
+        server_bugs: Sequence[str] | None = None,
         disk: SimulatedDisk | None = None,
         seed: int = 2,
         wakes_all: bool = True,
@@ -142,7 +144,7 @@ class SimulatedNode:
         self.disk = disk
         self.wakes_all = wakes_all
         self._settings = settings
-        self._release = release
+        self._release = release_of(release, server_bugs)
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()

@@ -36,8 +36,8 @@ from dcpstream.dcp.producer.privilege import StreamAccess, everything
 from dcpstream.dcp.producer.requests import StreamMaker
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.dcp.producer.rollback import Rollback
-from dcpstream.dcp.producer.states import Phase
-from dcpstream.dcp.producer.stream import ProducerStream
+from dcpstream.dcp.producer.states import OVER, Phase
+from dcpstream.dcp.producer.stream import ProducerStream, ServerFailure
 from dcpstream.dcp.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.dcp.refusals import (
     ALREADY_OPEN,
@@ -73,6 +73,7 @@ from dcpstream.wire.messages.dcp import (
     StreamRequest,
 )
 from dcpstream.wire.release import DEFAULT_RELEASE, Release
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.values import encode_failover_log
 
 __all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
@@ -147,8 +148,7 @@ class ProducerConnection:
         source: the bucket.
         now: seconds of a monotonic clock.
         limits: bounds.
-        release: the release that the producer is of. Since 7.6, a client that asks for no part of the values gets
-            documents from disk without metadata, and deletions as mutations.
+        release: the release that the producer is of, with its bugs.
         host: what the node does for the connection.
         cluster_map: the map that NOT_MY_VBUCKET gives to this client, JSON; empty for none.
 
@@ -300,7 +300,10 @@ class ProducerConnection:
             self._refuse(frame, Refusal(Status.DCP_STREAMID_INVALID))
             return
         stream = streams.get(stream_id)
-        if stream is None or stream.is_dead:
+        is_over = stream is not None and stream.is_dead
+        if is_over and stream is not None and not self.settings.release.has_bug(ServerBug.CLOSE_QUEUED):
+            is_over = stream.at.phase in OVER
+        if stream is None or is_over:
             if stream is not None and not self.settings.stream_end_on_client_close:
                 self._discard(stream)  # as the server does, although the STREAM_END was not sent
             is_other_id = stream is None and bool(streams) and stream_id is not None
@@ -429,7 +432,14 @@ class ProducerConnection:
                     fresh.choose_first_snapshot()
                 break
             stream = ready.popleft()
-            pieces, size, counted, is_waiting = stream.produce(credit, turn_bytes, enough_of_turn)
+            try:
+                pieces, size, counted, is_waiting = stream.produce(credit, turn_bytes, enough_of_turn)
+            except ServerFailure as failure:
+                if out:
+                    ready.appendleft(stream)  # what came before is sent first
+                    break
+                self._drop(f"a bug of servers: {failure}")
+                return []
             window.sent(counted)
             made += size
             self.bytes_sent += size

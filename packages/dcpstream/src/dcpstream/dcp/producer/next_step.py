@@ -34,6 +34,7 @@ from dcpstream.dcp.producer.states import Marker, Phase, Progress, Snapshot, Str
 from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.model import VbucketState
 from dcpstream.wire import MarkerFlag, StreamEndReason, StreamFlag
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.block import FrameBlock, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
@@ -101,6 +102,15 @@ class StreamTerms:
         """Whether the stream never reads from memory."""
         return bool(self.flags & _DISK_ONLY)
 
+    @property
+    def can_advance(self) -> bool:
+        """Whether the stream may send SEQNO_ADVANCED."""
+        return self.form.collections and not self.settings.is_everything_visible
+
+    def has_bug(self, bug: ServerBug) -> bool:
+        """Whether the producer has a bug of servers."""
+        return self.settings.release.has_bug(bug)
+
 
 class Wait(NamedTuple):
     """Nothing is to be sent until the vbucket changes or an answer comes."""
@@ -128,6 +138,12 @@ class PassOver(NamedTuple):
     marker: Marker | None = None
 
 
+class FailAsServer(NamedTuple):
+    """The bug of a server has its consequence: the connection ends."""
+
+    why: str
+
+
 class AskState(NamedTuple):
     """Send SET_VBUCKET_STATE."""
 
@@ -146,7 +162,7 @@ class SendEnd(NamedTuple):
     reason: int
 
 
-Step: TypeAlias = Snapshot | Wait | Advance | Finish | PassOver | AskState | End | SendEnd
+Step: TypeAlias = Snapshot | Wait | Advance | Finish | PassOver | FailAsServer | AskState | End | SendEnd
 """A step without rows; with a snapshot, that snapshot begins."""
 
 _NOTHING = Wait()
@@ -207,10 +223,11 @@ def after_rows(terms: StreamTerms, at: Progress, snapshot: Snapshot) -> End | Fi
 
 def _finish(terms: StreamTerms, at: Progress, snapshot: Snapshot) -> Finish:
     """The end of a snapshot that was read whole."""
-    settings = terms.settings
-    has_gap = at.sent_seqno < snapshot.end and terms.form.collections and not settings.is_everything_visible
+    has_gap = at.sent_seqno < snapshot.end and terms.can_advance
     if snapshot.marker is None:
-        has_gap = has_gap and settings.out_of_order == OUT_OF_ORDER_WITH_END
+        has_gap = has_gap and terms.settings.out_of_order == OUT_OF_ORDER_WITH_END
+    elif has_gap and snapshot.limit > snapshot.end:
+        has_gap = not terms.has_bug(ServerBug.LOST_ADVANCE)
     return _FINISH_AND_ADVANCE if has_gap else _FINISH
 
 
@@ -272,17 +289,17 @@ def between(terms: StreamTerms, at: Progress) -> Step:
         if visible <= position:
             return PassOver(limit, _from_memory(terms, at))
         end = min(limit, visible)  # this client gets no SEQNO_ADVANCED: the end must be the seqno of a message
-    if not is_disk and (at.filter is not None or view.durability is not None):
-        if _is_plainly_filtered(terms, at, limit):
-            return _filtered(terms, at, limit)
-        if _is_passed_over(terms, at, limit):
-            return PassOver(limit, _from_memory(terms, at))
+    if at.filter is not None or view.durability is not None or at.advanced_seqno > position:
+        step = _future_advance(terms, at, limit) if is_disk else _step_without_rows(terms, at, limit)
+        if step is not None:
+            return step
     marker = None
-    if not is_disk or not _may_come_out_of_order(terms, at):
+    is_unordered = is_disk and _may_come_out_of_order(terms, at)
+    if not is_unordered:
         flags = 0 if history is None else history.flags(is_disk=is_disk)
         marker = _marker(terms, at, end, is_disk=is_disk, history_flags=flags)
     event = StreamEvent.DISK if is_disk else _from_memory(terms, at, limit)
-    form = _form(terms, at, form, is_disk=is_disk)
+    form = _form(terms, at, form, is_disk=is_disk, is_unordered=is_unordered)
     more = () if history is None else history[1:]
     return Snapshot(marker, position, end, limit, view.hold(end), form, event, *more)
 
@@ -342,7 +359,9 @@ def begins_in_memory(terms: StreamTerms, at: Progress) -> bool:
     return at.phase is _PENDING and not terms.is_disk_only and not _is_out_of_memory(terms, at)
 
 
-def _form(terms: StreamTerms, at: Progress, form: StreamForm, *, is_disk: bool) -> StreamForm:
+def _form(
+    terms: StreamTerms, at: Progress, form: StreamForm, *, is_disk: bool, is_unordered: bool = False
+) -> StreamForm:
     """The form of a snapshot's messages."""
     settings, durable = terms.settings, terms.view.durability
     if durable is not None and settings.sync_writes:
@@ -352,15 +371,23 @@ def _form(terms: StreamTerms, at: Progress, form: StreamForm, *, is_disk: bool) 
     packs_deletions = is_disk and form.snappy != "none" and form.user_xattrs_on_delete
     only_keys = is_disk and settings.sends_only_keys_from_disk
     skips = is_disk and not at.has_announced and not terms.accepted.start_seqno and settings.skips_deletions
-    if (packs_deletions, only_keys, skips) == (form.packs_deletions, form.only_keys, form.skips_deletions):
+    lacks_high_keys = is_unordered and terms.has_bug(ServerBug.OSO_HIGH_KEYS)
+    was = form.packs_deletions, form.only_keys, form.skips_deletions, form.lacks_high_keys
+    if (packs_deletions, only_keys, skips, lacks_high_keys) == was:
         return form
-    return replace(form, packs_deletions=packs_deletions, only_keys=only_keys, skips_deletions=skips)
+    return replace(
+        form,
+        packs_deletions=packs_deletions,
+        only_keys=only_keys,
+        skips_deletions=skips,
+        lacks_high_keys=lacks_high_keys,
+    )
 
 
 def _may_come_out_of_order(terms: StreamTerms, at: Progress) -> bool:
     """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
     ids = None if at.filter is None else at.filter.collection_ids
-    is_first = not at.has_announced and terms.accepted.start_seqno == 0
+    is_first = not at.has_announced and at.read_seqno == 0
     is_one = ids is not None and len(ids) == 1 and not terms.wanted.hides_system
     return bool(terms.settings.out_of_order) and is_first and is_one
 
@@ -382,6 +409,50 @@ def _is_passed_over(terms: StreamTerms, at: Progress, limit: int) -> bool:
     return numbers is not None and view.high_seqno_of(numbers) <= position
 
 
+def _step_without_rows(terms: StreamTerms, at: Progress, limit: int) -> Step | None:
+    """The step if a snapshot from memory up to `limit` is filtered, or has nothing for this stream; else None."""
+    if at.advanced_seqno > at.read_seqno and _sends_up_to(terms, at, at.advanced_seqno):
+        return FailAsServer(f"vb {terms.view.vbid} has a message up to {at.advanced_seqno}, which was passed over")
+    if _is_plainly_filtered(terms, at, limit):
+        return _filtered(terms, at, limit)
+    return PassOver(limit, _from_memory(terms, at)) if _is_passed_over(terms, at, limit) else None
+
+
+def _sends_up_to(terms: StreamTerms, at: Progress, seqno: int) -> bool:
+    """Whether there is a message for the stream above its position and at or below a seqno."""
+    view, position, numbers = terms.view, at.read_seqno, _wanted_numbers(terms, at)
+    end = min(seqno, view.high_seqno)
+    if numbers is None or end <= position:
+        return end > position
+    found = view.read(position, end, snapshot_end=view.high_seqno, max_bytes=LOOKAHEAD_BYTES)
+    return found is not None and any(True for _ in seqnos_of(found, numbers))
+
+
+def _future_advance(terms: StreamTerms, at: Progress, limit: int) -> PassOver | None:
+    """The step of `ServerBug.FUTURE_ADVANCE`; None if the stream does not meet it."""
+    numbers, view, position = _wanted_numbers(terms, at), terms.view, at.read_seqno
+    if numbers is None or at.has_announced or not 0 < position < terms.accepted.snapshot_end:
+        return None
+    if view.high_seqno_of(numbers) > position or not terms.has_bug(ServerBug.FUTURE_ADVANCE):
+        return None
+    return PassOver(limit, _from_memory(terms, at), _marker(terms, at, view.high_seqno + 1, is_disk=False))
+
+
+def _resumed_snapshot(terms: StreamTerms, at: Progress, limit: int) -> Marker | None:
+    """The marker of the snapshot in which the stream was resumed, if nothing up to `limit` is for it.
+
+    The client waits for the end of that snapshot, so a SEQNO_ADVANCED completes it.
+    """
+    accepted = terms.accepted
+    end = accepted.snapshot_end
+    if at.has_announced or at.read_seqno >= end:
+        return None
+    is_early = terms.has_bug(ServerBug.EARLY_ADVANCE) or (
+        accepted.start_seqno == accepted.snapshot_start and terms.has_bug(ServerBug.END_ABOVE_HIGH)
+    )
+    return _marker(terms, at, end if is_early else limit, is_disk=False) if is_early or limit >= end else None
+
+
 def _is_plainly_filtered(terms: StreamTerms, at: Progress, limit: int) -> bool:
     """Whether the filter alone decides which messages of a snapshot from memory up to `limit` are sent."""
     if at.filter is None:
@@ -389,8 +460,7 @@ def _is_plainly_filtered(terms: StreamTerms, at: Progress, limit: int) -> bool:
     if at.filter.is_empty:
         return True
     has_filter = terms.form.collections or terms.source.manifest.uid > 0
-    is_plain = terms.view.durability is None and not terms.settings.change_streams
-    return has_filter and is_plain and limit <= terms.view.high_seqno
+    return has_filter and not terms.settings.change_streams and limit <= terms.view.high_seqno
 
 
 def _filtered(terms: StreamTerms, at: Progress, limit: int) -> Step:
@@ -400,23 +470,24 @@ def _filtered(terms: StreamTerms, at: Progress, limit: int) -> Step:
     assert numbers is not None, "the stream is filtered"
     if at.filter.is_empty:
         return End(StreamEndReason.FILTER_EMPTY)
-    last = view.high_seqno_of(numbers)
-    event = _from_memory(terms, at)
-    if last <= position:
-        # Only a client that resumed inside a snapshot gets a marker, because it waits for that snapshot's end.
-        end = terms.accepted.snapshot_end
-        marker = None if at.has_announced or position >= end else _marker(terms, at, end, is_disk=False)
-        return PassOver(limit, event, marker)
+    last, durable, event = view.high_seqno_of(numbers), view.durability, _from_memory(terms, at)
+    if last <= position and durable is None:
+        return PassOver(limit, event, _resumed_snapshot(terms, at, limit))
     found = view.read(position, limit, snapshot_end=limit, max_bytes=LOOKAHEAD_BYTES)
     if found is None:
         return Wait(event)
     seqnos = list(seqnos_of(found, numbers))
     is_whole = not found.count or found.last_seqno >= limit
-    if not seqnos:
-        return PassOver(limit if is_whole else found.last_seqno, event)
-    if last > limit:  # it is in another checkpoint; a range that was not read to its end is announced whole
-        last = seqnos[-1] if is_whole else limit
-    marker = _marker(terms, at, last, is_disk=False, first=seqnos[0])
+    reached = limit if is_whole else found.last_seqno
+    first = next((seqno for seqno in seqnos if durable is None or durable.visible_seqno(seqno) == seqno), None)
+    if first is None:
+        marker = _resumed_snapshot(terms, at, reached)
+        if marker is None and seqnos:  # a snapshot of its own for the last prepare or abort
+            marker = _marker(terms, at, seqnos[-1], is_disk=False, first=seqnos[-1])
+        return PassOver(reached, event, marker)
+    # The end may be that of a prepare or abort. A range that was not read to its end is announced whole.
+    last = seqnos[-1] if is_whole else min(last, limit)
+    marker = _marker(terms, at, last, is_disk=False, first=first)
     form = _form(terms, at, at.form, is_disk=False)
     return Snapshot(marker, position, last, limit, view.hold(last), form, _from_memory(terms, at, limit))
 
@@ -448,7 +519,7 @@ def _marker(
             start = first
         if terms.flags & _TAKEOVER:
             flags |= _ACK
-    if durable is not None and flags == _FROM_MEMORY and not terms.settings.sync_writes:
+    if durable is not None and flags == _FROM_MEMORY and first is None and not terms.settings.sync_writes:
         start = durable.first_visible_after(at.read_seqno) or start
     if not at.has_announced:
         start = terms.accepted.snapshot_start

@@ -22,6 +22,7 @@ from dcpstream.dcp.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.form import StreamForm
 
 __all__ = ["StreamMaker"]
@@ -92,7 +93,9 @@ class StreamMaker:
             has_stream=existing is not None and not existing.is_dead,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
             purge_seqno_known=wanted.purge_seqno,
-            can_send_seqno_advanced=self._has_collections and not settings.is_everything_visible,
+            drops_end_above_high=self._has_collections
+            and not settings.is_everything_visible
+            and not settings.release.has_bug(ServerBug.END_ABOVE_HIGH),
             is_short_of_memory=source.is_short_of_memory and not is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
             is_point_in_time=bool(settings.open_flags & OpenFlag.INVALID_PITR),

@@ -76,7 +76,8 @@ class StreamFacts:
         has_stream: a living stream for this vbucket and stream id exists on the connection.
         filter_high_seqno: for a filtered stream the highest seqno of its collections; None for all collections.
         purge_seqno_known: the purge seqno that the client names; None if it names none.
-        can_send_seqno_advanced: the stream may send SEQNO_ADVANCED.
+        drops_end_above_high: at the start of a snapshot whose end the vbucket does not have, that end does not count.
+            A producer does so if the stream may send SEQNO_ADVANCED.
         is_short_of_memory: nothing may be read into memory now.
         is_receiving_initial_snapshot: this copy was empty and is still being filled from its source's disk.
         is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream supports.
@@ -87,7 +88,7 @@ class StreamFacts:
     has_stream: bool = False
     filter_high_seqno: int | None = None
     purge_seqno_known: int | None = None
-    can_send_seqno_advanced: bool = False
+    drops_end_above_high: bool = False
     is_short_of_memory: bool = False
     is_receiving_initial_snapshot: bool = False
     is_point_in_time: bool = False
@@ -125,7 +126,7 @@ def decide(
         return Rollback(rollback_seqno)
     if facts.is_point_in_time:
         return Refuse(Status.EINVAL, is_late=True)
-    accepted = _adjusted(wanted, flags, vbucket, can_send_seqno_advanced=facts.can_send_seqno_advanced)
+    accepted = _adjusted(wanted, flags, vbucket, drops_end_above_high=facts.drops_end_above_high)
     if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
         return Refuse(Status.ERANGE, is_late=True)
     if facts.is_short_of_memory or facts.is_receiving_initial_snapshot:
@@ -179,13 +180,13 @@ def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, facts: St
     return min(upper, snapshot_start)
 
 
-def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, can_send_seqno_advanced: bool) -> Accept:
+def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, drops_end_above_high: bool) -> Accept:
     """Steps 14 and 16: the end that the flags ask for, and a snapshot end that the stream can reach."""
     high, end, snapshot_end = vbucket.high_seqno, wanted.end_seqno, wanted.snapshot_end
     if flags & StreamFlag.TO_LATEST:
         end = high  # also for a filtered stream, whose collections may end below
     if flags & StreamFlag.DISK_ONLY:
         end = vbucket.persisted_seqno
-    if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and can_send_seqno_advanced:
+    if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and drops_end_above_high:
         snapshot_end = wanted.snapshot_start
     return Accept(wanted.start_seqno, end, wanted.vbuuid, wanted.snapshot_start, snapshot_end)

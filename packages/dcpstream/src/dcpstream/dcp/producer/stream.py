@@ -24,6 +24,7 @@ from dcpstream.dcp.producer.next_step import (
     Advance,
     AskState,
     End,
+    FailAsServer,
     Finish,
     PassOver,
     SendEnd,
@@ -53,10 +54,11 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarkerV22,
     StreamEnd,
 )
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.block import BlockKind, FrameBlock, events_of
 from dcpstream.wire.stored.rendering import render
 
-__all__ = ["ProducerStream"]
+__all__ = ["ProducerStream", "ServerFailure"]
 
 # Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every block needs some.
 _BACKFILLING, _LAST_SNAPSHOT, _FINISHED = Phase.BACKFILLING, Phase.LAST_SNAPSHOT, Phase.FINISHED
@@ -69,6 +71,10 @@ _SEQNO_SECOND = frozenset(
 )
 """Opcodes of messages that have the prepare's seqno first."""
 _SEQNO_BYTES = 8
+
+
+class ServerFailure(Exception):
+    """A bug of servers that the producer has ends the connection, as it does in a server."""
 
 
 class ProducerStream:
@@ -172,6 +178,9 @@ class ProducerStream:
 
         Returns: (pieces, their bytes, the bytes that count for flow control, whether nothing more is to be sent until
             the vbucket changes or an answer comes).
+
+        Raises:
+            ServerFailure: the connection ends.
         """
         at = self.at
         out: list[Buffer] = []
@@ -181,7 +190,12 @@ class ProducerStream:
                 rest = credit - made - PREPARE_EXTRA_BYTES * (at.prepares_sent - prepares)
                 if rest <= 0:
                     break
-            piece = self._next_piece(max_bytes - made, rest)
+            try:
+                piece = self._next_piece(max_bytes - made, rest)
+            except ServerFailure:
+                if not out:
+                    raise
+                break  # what came before is sent first
             if piece is None:
                 is_waiting = True
                 break
@@ -224,6 +238,8 @@ class ProducerStream:
                 piece = b"" if marker is None else self._mark(marker) + self._advance(marker.end)
                 self.at.read_seqno = seqno
                 return piece
+            case FailAsServer(why):
+                raise ServerFailure(why)
             case AskState(state):
                 self._go(StreamEvent.HANDOVER)
                 self._go(StreamEvent.STATE_SENT)
@@ -304,6 +320,7 @@ class ProducerStream:
         piece = self._advance(snapshot.end) if step.advances else b""
         if snapshot.marker is None:
             piece += self._pack(OsoSnapshot, _OSO_END)
+            at.has_announced = not self.terms.has_bug(ServerBug.OSO_MARKER)
         at.read_seqno, at.snapshot = snapshot.limit, None
         if at.phase is _LAST_SNAPSHOT:
             self._go(StreamEvent.MEMORY)

@@ -37,6 +37,7 @@ NOT_DEFAULT = BlockKind.NAMED_COLLECTION | BlockKind.SYSTEM_EVENT
 """Kinds of frames that are no documents of the default collection."""
 
 _ONLY_DEFAULT = frozenset((0,))
+_HIGHEST_BYTE = 0xFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ class StreamForm:
         user_xattrs_on_delete: deletions keep user xattrs too.
         packs_deletions: xattrs of deletions that are sent whole are compressed, even if that makes them longer. A
             server reads deletions from its files, which hold every value compressed.
-        only_keys: documents keep their key and seqno alone, and deletions come as mutations. Servers since 7.6 send
-            documents from disk like this to a stream that asked for neither values nor xattrs.
+        only_keys: documents keep their key and seqno alone, and deletions come as mutations, as a bug of servers sends
+            them (`ServerBug.KEYS_ONLY`).
         skips_deletions: deletions and expirations are left out.
+        lacks_high_keys: documents whose keys begin with 0xff and are longer are left out (`ServerBug.OSO_HIGH_KEYS`).
         hifi_counter: a fresh document's use counter is the exact one instead of the coarse one.
         durable: the durable writes that are sent; None: only the documents that they make.
         is_plain_as_stored: `is_as_stored` of blocks of plain mutations, which most blocks are.
@@ -84,6 +86,7 @@ class StreamForm:
     packs_deletions: bool = False
     only_keys: bool = False
     skips_deletions: bool = False
+    lacks_high_keys: bool = False
     hifi_counter: bool = False
     durable: DurableForm | None = None
     is_plain_as_stored: bool = field(init=False, repr=False, compare=False)
@@ -99,7 +102,7 @@ class StreamForm:
 
     def is_as_stored_but_for_bodies(self, kinds: int) -> bool:
         """As `is_as_stored`, if the documents' bodies and their compression are left aside."""
-        if self.stream_id is not None or not self.collections or self.only_keys:
+        if self.stream_id is not None or not self.collections or self.only_keys or self.lacks_high_keys:
             return False
         if not kinds and self.collection_ids is None:
             return True  # most blocks; the union of flags below would cost more than all checks before
@@ -146,6 +149,8 @@ def rewritten(frame: memoryview, opaque: int, form: StreamForm) -> bytes | None:
             return None
         collection_id, prefix_length = leb128_decode(key)
         if form.collection_ids is not None and collection_id not in form.collection_ids:
+            return None
+        if form.lacks_high_keys and key[prefix_length] == _HIGHEST_BYTE and len(key) > prefix_length + 1:
             return None
         if not form.collections:
             if collection_id:

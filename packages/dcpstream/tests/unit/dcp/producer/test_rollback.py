@@ -207,7 +207,7 @@ def test_point_in_time_recovery_is_refused_after_all_that_is_checked_before():
 def test_a_snapshot_end_that_cannot_be_reached_is_forgotten_where_the_position_can_be_advanced():
     asked = request(start=90, vbuuid=A, snapshot=(90, 120))
     assert decide(asked, VBUCKETS["V1"]).snapshot_end == 120
-    assert decide(asked, VBUCKETS["V1"], StreamFacts(can_send_seqno_advanced=True)).snapshot_end == 90
+    assert decide(asked, VBUCKETS["V1"], StreamFacts(drops_end_above_high=True)).snapshot_end == 90
 
 
 def test_the_purge_seqno_comes_before_the_branch():
