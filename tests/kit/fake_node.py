@@ -14,7 +14,14 @@ from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_r
 
 ADDRESS = NodeAddress("127.0.0.1", 11210)
 LOGIN = Login("Administrator", "password", "default")
-GRANTED = (Feature.SELECT_BUCKET, Feature.XATTR, Feature.XERROR, Feature.JSON, Feature.COLLECTIONS)
+GRANTED = (
+    Feature.SELECT_BUCKET,
+    Feature.XATTR,
+    Feature.XERROR,
+    Feature.JSON,
+    Feature.COLLECTIONS,
+    Feature.SUBDOC_REPLICA_READ_DELETED,
+)
 
 
 def config(vbuckets: int = 4, *, rev: int = 1, ports: tuple[int, ...] = (11210,), owner: int = 0) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 import dcpstream_node
 from dcpstream.errors import ConfigError
 from dcpstream.wire import Opcode, Status, StreamEndReason
-from dcpstream.wire.release import RELEASES, release_of
+from dcpstream.wire.release import RELEASES, Release, release_of
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import WITH_REPLICA, requirement
@@ -35,8 +35,9 @@ LARGE = b"x" * 100_000
 """Three of them are more than the changes that a stream looks at in memory at once."""
 
 
-def bugs(*names: ServerBug) -> list[str]:
-    return [bug.id for bug in names]
+def having(*bugs: ServerBug, release: str = "7.2") -> Release:
+    """A release with these bugs alone."""
+    return release_of(release, [bug.id for bug in bugs])
 
 
 def test_a_release_has_the_bugs_of_its_server_version() -> None:
@@ -56,7 +57,7 @@ def test_a_wrong_choice_is_refused(given: Any) -> None:
 @pytest.mark.parametrize("release", ["7.2", "8.0"])
 @pytest.mark.parametrize("has_bug", [True, False])
 def test_keys_only(release: str, has_bug: bool, tmp_path: Any) -> None:
-    node = SimulatedNode(path=tmp_path, release=release, server_bugs=bugs(ServerBug.KEYS_ONLY) if has_bug else [])
+    node = SimulatedNode(path=tmp_path, release=having(*[ServerBug.KEYS_ONLY][:has_bug], release=release))
     node.set_doc(1, "kept")
     node.set_doc(1, "gone")
     node.delete_doc(1, "gone")
@@ -69,7 +70,7 @@ def test_keys_only(release: str, has_bug: bool, tmp_path: Any) -> None:
 
 def prepared_garden(*names: ServerBug) -> SimulatedNode:
     """4 in fruit, 5 a pending prepare in fruit, 6 in veg; a stream from 3 reads them from memory."""
-    node = SimulatedNode(server_bugs=bugs(*names))
+    node = SimulatedNode(release=having(*names))
     node.set_vbucket(1, ACTIVE, WITH_REPLICA)
     set_manifest(node, GARDEN)
     node.set_doc(1, "ap", collection=FRUIT_KEY)
@@ -96,7 +97,7 @@ def test_a_prepare_alone_has_a_snapshot_of_its_own() -> None:
 
 def test_the_first_marker_after_a_snapshot_out_of_order() -> None:
     for names, start in (([ServerBug.OSO_MARKER], 0), ([], 11)):
-        node = garden(server_bugs=bugs(*names))
+        node = garden(release=having(*names))
         new_checkpoint(node)
         peer = node.producer(controls=[OSO])
         assert sent(peer.stream(1, value=FRUIT))[-1] == ("oso", 2)
@@ -106,7 +107,7 @@ def test_the_first_marker_after_a_snapshot_out_of_order() -> None:
 
 @pytest.mark.parametrize("has_bug", [True, False])
 def test_closing_a_stream_whose_rest_is_queued(has_bug: bool) -> None:
-    node = SimulatedNode(server_bugs=bugs(ServerBug.CLOSE_QUEUED) if has_bug else [])
+    node = SimulatedNode(release=having(*[ServerBug.CLOSE_QUEUED][:has_bug]))
     node.fill(1, 4, value=LARGE)
     controls = [(b"connection_buffer_size", b"1000"), (b"send_stream_end_on_client_close_stream", b"true")]
     peer = node.producer(controls=controls)
@@ -119,7 +120,7 @@ def test_closing_a_stream_whose_rest_is_queued(has_bug: bool) -> None:
 
 def resumed(*names: ServerBug) -> tuple[SimulatedNode, Peer, list[object]]:
     """A stream of fruit from 4, inside a snapshot up to 8: 5 to 7 in veg are more than one look, 8 is in fruit."""
-    node = SimulatedNode(server_bugs=bugs(*names))
+    node = SimulatedNode(release=having(*names))
     set_manifest(node, GARDEN)
     node.set_doc(1, "ap0", collection=FRUIT_KEY)
     for index in range(3):
@@ -140,7 +141,7 @@ def test_an_early_advance() -> None:
 
 def test_an_advance_to_the_next_write() -> None:
     for names, is_closed in (([ServerBug.FUTURE_ADVANCE], True), ([], False)):
-        node = garden(server_bugs=bugs(*names))
+        node = garden(release=having(*names))
         new_checkpoint(node)
         peer = node.producer()
         messages = sent(peer.stream(1, 8, snapshot=(7, 9), value=FRUIT))
@@ -149,7 +150,7 @@ def test_an_advance_to_the_next_write() -> None:
         assert (drain(peer), peer.closed) == ([], False)
         node.set_doc(1, "ap3", collection=FRUIT_KEY)
         assert drain(peer)[-1:] == [12]
-        node, peer = garden(server_bugs=bugs(*names)), None
+        node, peer = garden(release=having(*names)), None
         new_checkpoint(node)
         peer = node.producer()
         peer.stream(1, 8, snapshot=(7, 9), value=FRUIT)
@@ -160,7 +161,7 @@ def test_an_advance_to_the_next_write() -> None:
 
 def test_an_advance_above_the_high_seqno() -> None:
     for names, is_closed in (([ServerBug.END_ABOVE_HIGH], True), ([], False)):
-        node = garden(server_bugs=bugs(*names))
+        node = garden(release=having(*names))
         peer = node.producer()
         messages = sent(peer.stream(1, 9, snapshot=(9, 12), value=FRUIT))
         assert messages == ([(9, 12, FIRST), ("advanced", 12)] if names else [])
@@ -171,7 +172,7 @@ def test_an_advance_above_the_high_seqno() -> None:
 
 def test_documents_that_a_snapshot_out_of_order_leaves_out() -> None:
     for names, found in (([ServerBug.OSO_HIGH_KEYS], [3, 4, 5]), ([], [3, 4, 5, 6])):
-        node = SimulatedNode(server_bugs=bugs(*names))
+        node = SimulatedNode(release=having(*names))
         set_manifest(node, GARDEN)
         for key in (b"a", b"\xff", b"\xff1"):
             answer = node.admin.call(Opcode.SET, vbid=1, key=FRUIT_KEY + key, value=b"v", extras=bytes(8))

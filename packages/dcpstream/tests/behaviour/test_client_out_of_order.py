@@ -48,14 +48,14 @@ def test_the_control_is_a_wish() -> None:
 
 @pytest.fixture
 def node(tmp_path: Any) -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "data") as running:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "data", release="8.0") as running:
         running.set_collections("default", {"shop": ["orders"]})
         with KvClient(running.connection_string, **LOGIN, collection="shop.orders") as kv:
             kv.set_many((f"doc {number}", b"x" * 200) for number in range(DOCUMENTS))
         with KvClient(running.connection_string, **LOGIN) as kv:
             kv.set_many((f"other {number}", b"x") for number in range(DOCUMENTS))
     # All of it comes from disk now.
-    with dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "data") as running:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "data", release="8.0") as running:
         yield running
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "CONTROLS",
     "FLATBUFFERS",
     "NOOP_INTERVAL",
+    "OUT_OF_ORDER",
     "SYNC_WRITES",
     "V7_STATUS_CODES",
     "ClientWishes",
@@ -47,6 +48,7 @@ __all__ = [
 
 BUFFER_SIZE = "connection_buffer_size"
 NOOP_INTERVAL = "set_noop_interval"
+OUT_OF_ORDER = "enable_out_of_order_snapshots"
 V7_STATUS_CODES = "v7_dcp_status_codes"
 FLATBUFFERS = "flatbuffers_system_events"
 SYNC_WRITES = "enable_sync_writes"
@@ -363,7 +365,7 @@ _IN_ORDER = (
     Control(SYNC_WRITES, "sync_writes", _true_unless("stream_ids"), since="6.5", replica=Wish(only_if="consumer_name")),
     Control("consumer_name", "consumer_name", _text, replica=Wish("{0.consumer_name}", only_if="consumer_name")),
     Control(
-        "enable_out_of_order_snapshots",
+        OUT_OF_ORDER,
         "out_of_order",
         _choice("true", "true_with_seqno_advanced"),
         since="7.0",

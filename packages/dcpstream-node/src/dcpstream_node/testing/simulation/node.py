@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -114,8 +114,7 @@ class SimulatedNode:
         vbuckets: how many; all are active at first.
         users: the users that may log in; `known_users` by default.
         settings: of the bucket.
-        release: the server release that the node stands in for.
-        server_bugs: names of the known bugs of servers that it has; None: those of the release.
+        release: the server release that the node stands in for, by name, or with other bugs than its own.
         disk: holds the files of documents, if there is a path; the system's by default.
         seed: of its random numbers. The nodes of a cluster need different ones, or two of them choose the same vbuuid.
         wakes_all: whether a frame of one peer makes the node look at all of them: for tests that reach into the node.
@@ -135,8 +134,7 @@ class SimulatedNode:
         vbuckets: int = 4,
         users: Users | None = None,
         settings: BucketSettings | None = None,
-        release: str = DEFAULT_RELEASE.name,
-        server_bugs: Sequence[str] | None = None,
+        release: str | Release = DEFAULT_RELEASE,
         disk: SimulatedDisk | None = None,
         seed: int = 2,
         wakes_all: bool = True,
@@ -144,7 +142,7 @@ class SimulatedNode:
         self.disk = disk
         self.wakes_all = wakes_all
         self._settings = settings
-        self._release = release_of(release, server_bugs)
+        self._release = release if isinstance(release, Release) else release_of(release)
         self._path = path
         self._vbuckets = vbuckets
         self._users = users or known_users()

@@ -224,7 +224,9 @@ class NodeConnection:
             if self._handshake.is_done:
                 has_collections = Feature.COLLECTIONS in self._handshake.granted
                 self._decoder = self._make_decoder(has_collections)
-                self.session = DcpSession(self.address, self.settings, has_collections, now)
+                self.session = DcpSession(
+                    self.address, self.settings, has_collections, now, is_8_0=self._handshake.is_8_0
+                )
 
     def _tidy(self) -> None:
         """Make room: move the incomplete frame to the front, of a larger buffer if necessary."""

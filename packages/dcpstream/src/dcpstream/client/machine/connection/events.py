@@ -66,6 +66,7 @@ class Stream:
         log: the failover log of the node's answer, once it is open.
         names: resolves the names in system events; None to ignore these events.
         is_filtered: whether the request named collections.
+        is_of_disk: whether it brings only what is on disk; see `DcpSession.open_stream`.
     """
 
     opaque: int
@@ -76,6 +77,7 @@ class Stream:
     log: FailoverLog | None = None
     names: EventNames | None = None
     is_filtered: bool = False
+    is_of_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)

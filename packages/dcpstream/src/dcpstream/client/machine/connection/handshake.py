@@ -21,6 +21,7 @@ from enum import Enum
 
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.passwords import current
+from dcpstream.dcp.controls import OUT_OF_ORDER
 from dcpstream.dcp.sasl import MECHANISMS, PLAIN, ClientLogin, strongest_mechanism
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import (
@@ -72,8 +73,10 @@ DCP_FEATURES = (
     Feature.DUPLEX,
     Feature.CLUSTERMAP_NOTIFICATION,
     Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
+    Feature.SUBDOC_REPLICA_READ_DELETED,
 )
-"""Features of a connection for DCP, on which the node may push maps."""
+"""Features of a connection for DCP, on which the node may push maps. The last one only tells servers of 8.0 from older
+ones, which do not grant it."""
 
 MAX_FEATURES = 1024
 """Features that a HELLO may grant; some forty are known."""
@@ -340,12 +343,19 @@ class Handshake:
             opcode=frame.opcode,
         )
 
+    @property
+    def is_8_0(self) -> bool:
+        """Whether the node is a server of release 8.0 or later, or a node like one."""
+        return Feature.SUBDOC_REPLICA_READ_DELETED in self.granted
+
     def _open_dcp(self) -> bytes:
         if self._dcp is None:
             return b""
         self._happen(Event.OPEN_SENT)
         parts = [self._request(Open(flags=self._dcp.open_flags, key=self._dcp.name.encode()))]
         for key, value, is_required in self._dcp.controls():
+            if key == OUT_OF_ORDER and not self.is_8_0:
+                continue  # older servers leave out some keys then (MB-67551)
             self._is_required[key] = is_required
             parts.append(self._request(Control(key=key.encode(), value=value.encode())))
         return b"".join(parts)

@@ -55,7 +55,7 @@ from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S, PendingRequests, Silence, s
 from dcpstream.dcp.snapshot import not_above
 from dcpstream.dcp.window import ConsumerWindow, counted_bytes
 from dcpstream.errors import DeadConnection, FieldError, RemoteProtocolError
-from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
 from dcpstream.wire import (
     Frame,
     Magic,
@@ -115,6 +115,7 @@ _MARKER = SnapshotMarker.layout.extras
 # Operators of flags make an object each time.
 _ACK = int(MarkerFlag.ACK)
 _ACTIVE_ONLY = int(StreamFlag.ACTIVE_ONLY)
+_DISK_ONLY = int(StreamFlag.DISK_ONLY)
 _IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
 
 
@@ -152,12 +153,16 @@ class DcpSession:
         address: the node, for messages.
         settings: what the connection was opened with.
         has_collections: whether keys carry collection ids, and stream requests may have a filter.
+        is_8_0: whether the node is a server of release 8.0 or later, or a node like one.
         now: seconds of a monotonic clock, as everywhere below.
     """
 
-    def __init__(self, address: NodeAddress, settings: DcpSettings, has_collections: bool, now: float) -> None:
+    def __init__(
+        self, address: NodeAddress, settings: DcpSettings, has_collections: bool, now: float, *, is_8_0: bool = True
+    ) -> None:
         self.address = address
         self.has_collections = has_collections
+        self._is_8_0 = is_8_0
         self._streams: dict[int, Stream] = {}
         self._requests = PendingRequests()
         self._closed: dict[int, int] = {}
@@ -200,6 +205,10 @@ class DcpSession:
             names: resolves the names in events of scopes and collections; None to ignore these events.
 
         Only from the active copy: a replica that lags would ask for a rollback that is none.
+
+        Servers before 8.0 may claim that the rest of a snapshot is for nobody when it is not (MB-65581, MB-66612). They
+        do so to streams of some collections that begin inside a snapshot, from memory. So such a stream is asked for
+        what is on disk, and ends there; the reader goes on with another one.
         """
         if self._ending.pop(vbid, None) is not None:
             self._send_close(vbid)
@@ -208,12 +217,17 @@ class DcpSession:
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and wanted.is_filtered
+        flags = _ACTIVE_ONLY | _IGNORE_PURGED if ignore_purged else _ACTIVE_ONLY
+        if stream.is_filtered and not self._is_8_0 and snapshot_start < start < snapshot_end:
+            flags |= _DISK_ONLY
+            stream.is_of_disk = True
+            stream.requested_end = MAX_SEQNO  # the node stops where its disk ends
         value = b""
         if self.has_collections and (stream.is_filtered or offset.manifest_uid):
             value = _filter_text(wanted, offset.manifest_uid)
         self._send(
             StreamRequest.pack(
-                _ACTIVE_ONLY | _IGNORE_PURGED if ignore_purged else _ACTIVE_ONLY,
+                flags,
                 0,
                 start,
                 requested_end,
@@ -494,6 +508,9 @@ class DcpSession:
         """STREAM_END. Whether a node that says OK has sent everything is for the reader to decide."""
         (reason,) = StreamEnd.layout.extras.unpack(frame.extras)
         self._forget(stream)
+        if stream.is_of_disk and reason == StreamEndReason.OK and stream.tracker.seqno < stream.end_seqno:
+            # What is in memory follows: at once, or a little later if the disk does not have the whole snapshot yet.
+            reason = StreamEndReason.ROLLBACK if stream.tracker.snapshots.is_complete else StreamEndReason.TOO_SLOW
         if reason == StreamEndReason.FILTER_EMPTY and not stream.is_filtered:
             self._break(stream, "the stream ends for its filter, but it has none", turn)
         else:
@@ -562,6 +579,8 @@ class DcpSession:
                 self._break(stream, "a rollback without the seqno to go back to", turn)
                 return
             turn.first.append(StreamRefused(stream, frame.status, RollbackResponse.unpack(frame)[0]))
+        elif frame.status == Status.ERANGE and stream.is_of_disk:
+            turn.first.append(StreamStopped(stream, StreamEndReason.TOO_SLOW))  # the disk does not reach the position
         else:
             turn.first.append(StreamRefused(stream, frame.status, value=frame.value))
 

@@ -1,0 +1,198 @@
+"""The client beside the known bugs of servers: kinds of reads, of nodes of each release with its bugs on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dcpstream.client import Change, Client, KvClient, StreamOptions
+from dcpstream.errors import HistoryPurged
+from dcpstream.model import Op, StreamOffset
+from dcpstream.wire import Datatype, Feature, Opcode
+from dcpstream.wire.keys import encode_frame_info, leb128_encode
+from dcpstream.wire.release import RELEASES
+from dcpstream.wire.server_bugs import ServerBug
+from dcpstream_node import Node
+from tests.kit.access import LOGIN
+from tests.kit.peer import FEATURES, SocketPeer
+
+Documents = dict[bytes, bytes]
+ORDERS, RETURNS = "shop.orders", "shop.returns"
+COUNT = 60
+LARGE = b"x" * 100_000
+"""Three of them are more than the changes that a stream looks at in memory at once."""
+
+
+class Bucket:
+    """A bucket of a node, the documents that it must have, and a reader that keeps its positions."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.login = LOGIN | {"bucket": name}
+        self.wanted: dict[str, Documents] = {ORDERS: {}, RETURNS: {}}
+        self.found: Documents = {}
+        self.positions: dict[int, StreamOffset] = {}
+        self.ops: list[str] = []
+
+    def write(self, collection: str, documents: Documents) -> None:
+        with KvClient(self.node.connection_string, **self.login, collection=collection) as kv:
+            kv.set_many(documents.items())
+        self.wanted[collection] |= documents
+
+    def delete(self, collection: str, keys: list[bytes]) -> None:
+        with KvClient(self.node.connection_string, **self.login, collection=collection) as kv:
+            kv.delete_many(keys)
+        for key in keys:
+            del self.wanted[collection][key]
+
+    def read(self, count: int | None = None, **options: Any) -> Documents:
+        """Read up to now, or so many changes, and go on from there the next time."""
+        self.ops = []
+        with Client(self.node.connection_string, **self.login) as client:
+            changes = client.changes(StreamOptions(start=dict(self.positions), end="latest", **options))
+            for change in itertools.islice(changes, count):
+                self.take(change)
+            changes.close()
+        return self.found
+
+    def take(self, change: Change) -> None:
+        self.ops.append(change.op)
+        self.positions[change.vbid] = change.offset
+        if change.op == Op.MUTATION:
+            self.found[change.key] = change.value or b""
+        elif change.op in {Op.DELETION, Op.EXPIRATION}:
+            self.found.pop(change.key, None)
+        elif change.op == Op.ROLLBACK:
+            self.found.clear()
+
+
+def documents(prefix: str, count: int = COUNT, value: bytes = b"1") -> Documents:
+    return {f"{prefix} {number}".encode(): value for number in range(count)}
+
+
+def read_everything(bucket: Bucket) -> None:
+    assert bucket.read() == bucket.wanted[ORDERS] | bucket.wanted[RETURNS]
+
+
+def resume_inside_a_snapshot(bucket: Bucket) -> None:
+    """What is left of the snapshot begins with many changes for nobody."""
+    bucket.read(collections=[ORDERS])
+    bucket.write(ORDERS, documents("new", 3))
+    bucket.write(RETURNS, documents("large", 3, LARGE))
+    bucket.write(ORDERS, documents("newest", 2))
+    bucket.read(3, collections=[ORDERS])
+    assert bucket.read(collections=[ORDERS]) == bucket.wanted[ORDERS]
+
+
+def resume_before_nothing(bucket: Bucket) -> None:
+    """What is left of the snapshot is for nobody, and then a change comes."""
+    bucket.read(len(bucket.wanted[ORDERS]) + COUNT // 2 + 1, collections=[ORDERS])
+    bucket.read(collections=[ORDERS])
+    bucket.write(ORDERS, documents("new", 3))
+    assert bucket.read(collections=[ORDERS]) == bucket.wanted[ORDERS]
+
+
+def read_after_a_purge(bucket: Bucket) -> None:
+    bucket.read(COUNT // 2)
+    bucket.delete(ORDERS, list(bucket.wanted[ORDERS]))
+    bucket.write(ORDERS, documents("last", 2))
+    bucket.node.inject("purge", bucket=bucket.name)
+    with pytest.raises(HistoryPurged):
+        bucket.read()
+    assert bucket.read(on_rollback="rewind") == bucket.wanted[ORDERS] | bucket.wanted[RETURNS]
+    assert bucket.ops[0] == Op.ROLLBACK
+
+
+def read_a_dropped_collection(bucket: Bucket) -> None:
+    bucket.read(collections=["shop"])
+    bucket.node.set_collections(bucket.name, {"shop": ["returns"]})
+    bucket.read(collections=["shop"])
+    assert Op.COLLECTION_DROPPED in bucket.ops
+
+
+def read_a_collection(bucket: Bucket) -> None:
+    assert bucket.read(collections=[RETURNS]) == bucket.wanted[RETURNS]
+
+
+def read_keys_alone(bucket: Bucket) -> None:
+    assert bucket.read(keys_only=True).keys() == (bucket.wanted[ORDERS] | bucket.wanted[RETURNS]).keys()
+    assert bucket.ops.count(Op.DELETION) == COUNT // 2
+
+
+def read_before_a_durable_write(bucket: Bucket) -> None:
+    """A write of the collection that is not decided yet is followed by one of another collection."""
+    with contextlib.closing(SocketPeer(bucket.node.port)) as peer:
+        peer.open(bucket=bucket.name, features=(*FEATURES, Feature.JSON))
+        peer.succeed(
+            Opcode.SET_VBUCKET, extras=b"\1", value=b'{"topology":[["active","replica"]]}', datatype=int(Datatype.JSON)
+        )
+        bucket.read(collections=[ORDERS])
+        bucket.write(ORDERS, documents("new", 2))
+        manifest = json.loads(peer.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
+        ids = {item["name"]: int(item["uid"], 16) for scope in manifest["scopes"] for item in scope["collections"]}
+        peer.send(
+            Opcode.SET,
+            key=leb128_encode(ids["orders"]) + b"pending",
+            value=b"1",
+            extras=bytes(8),
+            framing=encode_frame_info(1, b"\1"),
+        )
+        bucket.write(RETURNS, documents("new return", 2))
+        assert bucket.read(collections=[ORDERS]) == bucket.wanted[ORDERS]
+        bucket.write(ORDERS, documents("newer", 2))
+        assert bucket.read(collections=[ORDERS]) == bucket.wanted[ORDERS]
+
+
+def read_out_of_order(bucket: Bucket) -> None:
+    bucket.read(collections=[RETURNS], on_rollback="rewind")
+    assert bucket.found == bucket.wanted[RETURNS]
+    bucket.write(RETURNS, documents("new", 2))
+    assert bucket.read(collections=[RETURNS], on_rollback="rewind") == bucket.wanted[RETURNS]
+
+
+CELLS: tuple[Callable[[Bucket], None], ...] = (
+    read_everything,
+    resume_inside_a_snapshot,
+    resume_before_nothing,
+    read_after_a_purge,
+    read_a_dropped_collection,
+    read_a_collection,
+    read_keys_alone,
+    read_before_a_durable_write,
+    read_out_of_order,
+)
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bucket]]:
+    """A node of a release with its bugs, and with those that are rare; what was written comes from disk."""
+    release = request.param
+    bugs = [bug.id for bug in ServerBug if bug in RELEASES[release].bugs or bug.is_rare]
+    if release == "7.6":
+        bugs += [bug.id for bug in ServerBug if not bug.releases and not bug.is_rare]  # of some of its versions
+    path = tmp_path_factory.mktemp("node") / "data"
+    names = [cell.__name__ for cell in CELLS]
+    running = Node(names, vbuckets=1, path=path, release=release, server_bugs=bugs)
+    buckets = {}
+    with running:
+        for name in names:
+            running.set_collections(name, {"shop": ["orders", "returns"]})
+            bucket = buckets[name] = Bucket(running, name)
+            bucket.write(ORDERS, documents("order"))
+            bucket.write(RETURNS, documents("return") | {b"\xffkey": b"2", b"\xff": b"3"})
+            gone = documents("gone", COUNT // 2)
+            bucket.write(ORDERS, gone)
+            bucket.delete(ORDERS, list(gone))
+    with running:
+        yield buckets
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.__name__)
+def test_the_client_reads_the_right_documents(node: dict[str, Bucket], cell: Callable[[Bucket], None]) -> None:
+    cell(node[cell.__name__])
