@@ -1,4 +1,4 @@
-"""Write docs/reference/releases.md: what each server release has, from the tables of the code.
+"""Write docs/reference/releases.md and server-bugs.md: what each server release has, from the tables of the code.
 
 `--check` only compares, and exits 1 if the page is stale.
 """
@@ -19,9 +19,11 @@ from dcpstream.dcp.controls import CONTROLS  # noqa: E402
 from dcpstream.wire import Opcode, release  # noqa: E402
 from dcpstream.wire.messages import REQUESTS  # noqa: E402
 from dcpstream.wire.release import DEFAULT_RELEASE, RELEASES, Row, Rule  # noqa: E402
+from dcpstream.wire.server_bugs import ServerBug  # noqa: E402
 from lab.tools.pages import publish  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "releases.md"
+BUGS_PAGE = ROOT / "docs" / "reference" / "server-bugs.md"
 OLDEST = next(iter(RELEASES.values()))
 
 INTRODUCTION = f"""# Server releases
@@ -90,9 +92,56 @@ def page() -> str:
     )
 
 
+BUGS_INTRODUCTION = """# Known bugs of servers
+
+<!-- Written by lab/tools/release_reference.py (make reference); do not edit. -->
+
+Clients of a real server meet its bugs. So a node has those of the server version that it stands for: `Node(release="8.0")` sends streams of keys alone without deletions, as 8.0 does. `Node(release="8.0", server_bugs=["MB-73354"])` has that one alone, and `server_bugs=[]` none; so has `dcpstream node --server-bug MB-73354`, and `--server-bug none`. In pytest: `@pytest.mark.couchbase_node(server_bugs=[])`. Bugs are not [faults](../how-to/inject-faults.md), which are injected into a running node.
+
+"""
+
+SURVIVORS = {
+    "MB-23898-keys-only": "yes: it asks for xattrs as well, and drops them",
+    "MB-73354": "yes: it reads on from its position",
+    "oso-first-marker": "yes",
+    "close-queued-stream": "yes",
+    "MB-65581": "yes: servers before 8.0 are asked for what is on disk first",
+    "MB-66612": "yes, in the same way",
+    "MB-62984": "yes: it does not record the end of a snapshot of which it has nothing",
+    "MB-67551": "yes: servers before 8.0 are asked for no out-of-order snapshot",
+}
+"""Bug → whether our client reads right beside it, and why; the test is test_client_server_bugs.py."""
+
+LEFT_OUT = """
+## Left out
+
+| bug | versions | why a node does not have it |
+| --- | --- | --- |
+| MB-62847: a stream from a replica gets SEQNO_ADVANCED to the end of its snapshot before the last change there, and the server fails at that change | 7.0.0 to 7.2.5, 7.6.0 to 7.6.3 | the bounds of a replica's snapshot count from its first change on in a node, so the case does not come up; clients of this project read active copies |
+| MB-63159: a stream of an ephemeral bucket that begins while deletions are purged may miss some | up to 7.6.3, all of 7.2 | the purge of a vbucket is one step in a node, so no stream begins meanwhile |
+"""
+
+
+def bugs_page() -> str:
+    """The page about the bugs of servers."""
+    out = [BUGS_INTRODUCTION]
+    for bug in ServerBug:
+        where = ", ".join(bug.releases) or "none; only if it is named"
+        out.append(f"## {bug.id}\n\n{bug.text}\n\n")
+        if bug.is_rare:
+            out.append("A server does so only at an unlucky moment, a node every time.\n\n")
+        out.append(
+            f"| | |\n| --- | --- |\n| a client that trusts it | {bug.effect} |\n| server versions | {bug.versions} |\n"
+            f"| releases of a node | {where} |\n| dcpstream | {SURVIVORS[bug.id]} |\n"
+        )
+        out.extend(f"| {client} | {FOREIGN[client][bug.id]} |\n" for client in FOREIGN)
+        out.append("\n")
+    return "".join(out).rstrip() + "\n" + LEFT_OUT
+
+
 def main() -> int:
-    """Write the page, or with `--check` compare it."""
-    return publish({PAGE: page()})
+    """Write the pages, or with `--check` compare them."""
+    return publish({PAGE: page(), BUGS_PAGE: bugs_page()})
 
 
 if __name__ == "__main__":
