@@ -208,3 +208,7 @@ _.has_tls
 
 # Used by `bench`, to fill a store.
 _.append_many
+
+# Read by lab/tools/release_reference.py, which writes the page about bugs of servers.
+versions
+_.versions

@@ -150,7 +150,7 @@ def test_an_advance_to_the_next_write() -> None:
         assert (drain(peer), peer.closed) == ([], False)
         node.set_doc(1, "ap3", collection=FRUIT_KEY)
         assert drain(peer)[-1:] == [12]
-        node, peer = garden(release=having(*names)), None
+        node = garden(release=having(*names))
         new_checkpoint(node)
         peer = node.producer()
         peer.stream(1, 8, snapshot=(7, 9), value=FRUIT)

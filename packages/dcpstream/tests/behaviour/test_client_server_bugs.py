@@ -41,7 +41,7 @@ class Bucket:
     def __init__(self, server: str, name: str, login: Mapping[str, str] = LOGIN) -> None:
         self.server = server
         self.name = name
-        self.login = {**login, "bucket": name}
+        self.login: dict[str, Any] = {**login, "bucket": name}
         self.node: Node | None = None
         self.wanted: dict[str, Documents] = {ORDERS: {}, RETURNS: {}}
         self.found: Documents = {}
