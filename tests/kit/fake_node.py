@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from dcpstream.client.settings.options import Login
-from dcpstream.dcp.sasl import Credentials, Outcome, ServerLogin
+from dcpstream.dcp.sasl import MECHANISMS, OAUTHBEARER, Credentials, Outcome, ServerLogin, ServerStep
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Feature, Frame, FrameReader, Opcode, Status, encode_response
 
@@ -50,6 +50,7 @@ class FakeNode:
         password: what SCRAM and PLAIN are checked against.
         mechanisms: what is listed and allowed.
         scram_users: names of users who may log in with SCRAM.
+        token: the one that OAUTHBEARER takes; None to offer no OAUTHBEARER.
         statuses: opcode → status to answer instead of success.
     """
 
@@ -59,12 +60,13 @@ class FakeNode:
         password: str = "password",
         mechanisms: str = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN",
         scram_users: Iterable[str] = (LOGIN.username,),
+        token: str | None = None,
         granted: Iterable[int] = GRANTED,
         cluster_map: bytes | None = None,
         statuses: dict[int, int] | None = None,
         answer: Callable[[Frame], bytes | None] = lambda _: None,
     ) -> None:
-        self.mechanisms = mechanisms
+        self.mechanisms = mechanisms if token is None else f"{mechanisms} {OAUTHBEARER}"
         self.granted = list(granted)
         self.cluster_map = config() if cluster_map is None else cluster_map
         self.statuses = statuses or {}
@@ -75,7 +77,11 @@ class FakeNode:
         known = credentials(password, b"salt" * 4, has_scram=LOGIN.username in scram_users)
         nobody = credentials("?", b"none" * 4)
         self._login = ServerLogin(
-            lambda name: known if name == LOGIN.username else None, lambda: bytes(24), lambda _: nobody
+            lambda name: known if name == LOGIN.username else None,
+            lambda: bytes(24),
+            lambda _: nobody,
+            (*MECHANISMS, OAUTHBEARER),
+            lambda _, given: ServerStep(Outcome.SUCCESS if given == token else Outcome.REFUSED),
         )
 
     def receive(self, data: bytes) -> bytes:

@@ -26,13 +26,14 @@ from pyspark.sql.types import StructField, StructType
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import replace_shared
 from dcpstream_spark.java import user_cache_dir
+from dcpstream_spark.options import SECRETS
 
 METADATA = "dcp.options"
 """Key in the metadata of the first column."""
 
 _PROVIDER = "provider"
 _OPTION_PREFIX = "option."
-_SECRETS = frozenset(("password", "keypassword"))
+_SECRETS = frozenset(name.lower() for name in SECRETS)
 _ACCESS = "connectionstring"
 _IDENTITY = ("connectionstring", "bucket", "username")
 _NO_OPTIONS = (
@@ -96,8 +97,10 @@ def options_of_table(schema: StructType, given: Mapping[str, str], *, cache_dir:
             secrets = json.loads(_secrets_path(options, cache_dir).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             secrets = {}
-        options = {**secrets, **options}
-    if not options.keys() & {"password", "passwordfile", "passwordfunction", "passwordvariable", "certificate"}:
+        # passwordFile, say, takes the place of a password that another table of the same user was defined with.
+        missing = [name for name in _SECRETS if not any(option.startswith(name) for option in options)]
+        options |= {name: secrets[name] for name in missing if name in secrets}
+    if not any(name.startswith(("password", "token", "certificate")) for name in options):
         raise ConfigError(
             "password",
             None,

@@ -27,7 +27,7 @@ from dcpstream.client.settings.client_options import (
 )
 from dcpstream.client.settings.connection_string import parse as parse_connection_string
 from dcpstream.client.settings.options import MAX_BATCH_ROWS, access
-from dcpstream.client.settings.passwords import Password, PasswordFile, PasswordFunction
+from dcpstream.client.settings.secrets import Secret, SecretFile, SecretFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
@@ -80,6 +80,7 @@ class SourceOptions:
     Attributes:
         connection_string: of the cluster, as the SDKs take it.
         username, password: of a user that may read the bucket by DCP.
+        token: a JSON Web Token instead of both; None for none.
         bucket: its name.
         collections: paths "scope.collection" or names in the default scope, sorted; None for all.
         starting_offsets: None = earliest for a batch, latest for a stream (as in Spark's Kafka source).
@@ -115,7 +116,8 @@ class SourceOptions:
 
     connection_string: str
     username: str = ""
-    password: Password = field(default="", repr=False)
+    password: Secret = field(default="", repr=False)
+    token: Secret | None = field(default=None, repr=False)
     bucket: str
     tls: TlsOptions | None = None
     sasl_mechanism: str | None = None
@@ -169,15 +171,15 @@ class SourceOptions:
             option = _BY_LOWER_NAME.get(lower)
             if option is None:
                 raise unknown_option(name, text, [option.name for option in OPTIONS])
-            if option.attribute in values:  # only the password has several options
+            if option.attribute in values:  # only secrets have several options
                 raise _several(option, given)
             values[option.attribute] = option.read(option.name, text)
         tls = {name: values.pop(name) for name in _TLS_ATTRIBUTES if name in values}
         if tls:
             values["tls"] = _tls(tls)
-        by_certificate = bool(tls.get("certificate"))
+        is_without_user = bool(tls.get("certificate")) or "token" in values
         for option in OPTIONS:
-            if by_certificate and option.attribute in {"username", "password"}:
+            if is_without_user and option.attribute in {"username", "password"}:
                 continue
             if option.is_required and option.attribute not in values:
                 raise ConfigError(option.name, None, option.meaning)
@@ -276,6 +278,7 @@ class SourceOptions:
         """
         return ClientOptions(
             tls=self.tls,
+            token=self.token,
             sasl_mechanism=self.sasl_mechanism,
             network=self.network,
             connect_timeout_s=self.connect_timeout_s,
@@ -313,7 +316,7 @@ def _several(option: Option, given: Mapping[str, tuple[str, str]]) -> ConfigErro
 
 
 def _shown(lower: str, text: str) -> str:
-    return "***" if "pass" in lower else text
+    return "***" if "pass" in lower or "token" in lower else text
 
 
 def unknown_option(name: str, text: str, known: Sequence[str]) -> ConfigError:
@@ -335,22 +338,24 @@ def _secret(name: str, text: str) -> str:
     return text
 
 
-def _password_file(name: str, text: str) -> PasswordFile:
-    return PasswordFile(_text(name, text), name)
+def _secret_file(name: str, text: str) -> SecretFile:
+    secret = SecretFile(_text(name, text), name)
+    secret()  # so that a mistake is reported where the query is defined
+    return secret
 
 
-def _password_function(name: str, text: str) -> PasswordFunction:
+def _secret_function(name: str, text: str) -> SecretFunction:
     if not re.fullmatch(r"[\w.]+:\w+", text):
         raise ConfigError(name, text, "a function as module:function")
-    return PasswordFunction(text, name)
+    return SecretFunction(text, name)
 
 
-def _password_variable(name: str, text: str) -> str:
-    password = os.environ.get(text)
-    if password is None:
+def _secret_variable(name: str, text: str) -> str:
+    secret = os.environ.get(text)
+    if secret is None:
         message = f"{name}: the environment has no variable {text}. Set it where the driver starts"
         raise ConfigError(name, text, "the name of an environment variable", message=message)
-    return password
+    return secret
 
 
 def _connection_string(name: str, text: str) -> str:
@@ -495,6 +500,23 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
     return read
 
 
+def _secret_options(
+    name: str, attribute: str, meaning: str, *, needed_for: str = "login", is_required: bool = False
+) -> tuple[Option, ...]:
+    """The four options of a secret: its text, or where it is read."""
+    file = f"file whose first line is it, read for each {needed_for}; it must be there on every executor"
+    function = f"`module:function` that returns it, called for each {needed_for}; every executor must have the module"
+    return (
+        Option(name, attribute, _secret, meaning, is_required=is_required),
+        Option(f"{name}File", attribute, _secret_file, file),
+        Option(f"{name}Function", attribute, _secret_function, function),
+        Option(f"{name}Variable", attribute, _secret_variable, "the driver's environment variable that holds it"),
+    )
+
+
+SECRETS = ("password", "token", "keyPassword")
+"""The options that are secrets. Others with the same beginning say where the secret is."""
+
 OPTIONS = (
     Option(
         "connectionString",
@@ -504,26 +526,8 @@ OPTIONS = (
         is_required=True,
     ),
     Option("username", "username", _text, "a user that may read the bucket by DCP", is_required=True),
-    Option(
-        "password",
-        "password",
-        _secret,
-        "the user's password, unless passwordFile, passwordFunction or passwordVariable gives it",
-        is_required=True,
-    ),
-    Option(
-        "passwordFile",
-        "password",
-        _password_file,
-        "file whose first line is the password, read again for each login; it must be there on every executor",
-    ),
-    Option(
-        "passwordFunction",
-        "password",
-        _password_function,
-        "`module:function` that returns the password, called for each login; every executor must have the module",
-    ),
-    Option("passwordVariable", "password", _password_variable, "the driver's environment variable with the password"),
+    *_secret_options("password", "password", "the user's password", is_required=True),
+    *_secret_options("token", "token", "with TLS: a JSON Web Token of the user, instead of user and password"),
     Option("bucket", "bucket", _text, "name of the bucket", is_required=True),
     Option(
         "trustCertificate",
@@ -536,7 +540,7 @@ OPTIONS = (
         "certificate", "certificate", _text, "with TLS: PEM file of a client certificate, instead of user and password"
     ),
     Option("key", "key", _text, "PEM file of the certificate's key", "in certificate"),
-    Option("keyPassword", "key_password", _secret, "of an encrypted key"),
+    *_secret_options("keyPassword", "key_password", "of an encrypted key", needed_for="client"),
     Option(
         "tlsVerify", "verify", _verify, "peer, or none: the node's certificate is not checked; only for tests", "peer"
     ),
@@ -748,6 +752,7 @@ _SPARK_NAMES = {
     "trust_certificate": "trustCertificate",
     "tls": "trustCertificate",
     "sasl_mechanism": "saslMechanism",
+    "key_password": "keyPassword",
     "tls_verify": "tlsVerify",
     "connection_string": "connectionString",
 }

@@ -62,3 +62,11 @@ def test_another_user_of_the_bucket_is_another_entry(tmp_path: Path) -> None:
 def test_a_table_with_a_list_of_columns_has_no_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no list of columns: leave it out"):
         catalog.options_of_table(SCHEMA, {}, cache_dir=tmp_path)
+
+
+def test_a_place_of_the_password_wins_over_the_one_that_another_table_kept(tmp_path: Path) -> None:
+    catalog.with_options(SCHEMA, OPTIONS, cache_dir=tmp_path)
+    by_file = {name: value for name, value in OPTIONS.items() if name != "password"} | {"passwordFile": "/secret"}
+    marked = catalog.with_options(SCHEMA, by_file, cache_dir=tmp_path)
+    found = catalog.options_of_table(marked, {}, cache_dir=tmp_path)
+    assert (found["passwordfile"], "password" in found) == ("/secret", False)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dcpstream.arrow import CHANGE_SCHEMA
-from dcpstream.client.settings.passwords import PasswordFile, PasswordFunction
+from dcpstream.client.settings.secrets import SecretFile, SecretFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import OPTIONS, SourceOptions
@@ -57,21 +59,43 @@ def test_the_password_is_not_shown() -> None:
     assert "password" in str(raised.value)
 
 
-def test_the_password_comes_from_one_of_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_comes_from_one_of_several_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     others = {name: value for name, value in NEEDED.items() if name != "password"}
+    file = tmp_path / "word"
+    file.write_text("from a file")
     monkeypatch.setenv("WORD", "from the environment")
     assert SourceOptions.parse({**others, "passwordVariable": "WORD"}).password == "from the environment"
-    assert SourceOptions.parse({**others, "passwordFile": "/a"}).password == PasswordFile("/a", "passwordFile")
+    by_file = SourceOptions.parse({**others, "passwordFile": str(file)})
+    assert by_file.password == SecretFile(str(file), "passwordFile")
     by_function = SourceOptions.parse({**others, "passwordFunction": "vault:word"})
-    assert by_function.password == PasswordFunction("vault:word", "passwordFunction")
+    assert by_function.password == SecretFunction("vault:word", "passwordFunction")
     assert pickle.loads(pickle.dumps(by_function)) == by_function
     for given, words in (
-        ({**NEEDED, "passwordFile": "/a"}, "password and passwordFile are given. Leave only one"),
+        ({**NEEDED, "passwordFile": str(file)}, "password and passwordFile are given. Leave only one"),
+        ({**others, "passwordFile": "/nowhere"}, "passwordFile: /nowhere cannot be read: No such file"),
         ({**others, "passwordVariable": "NOWHERE"}, "no variable NOWHERE"),
         ({**others, "passwordFunction": "vault"}, "module:function"),
     ):
         with pytest.raises(ConfigError, match=words) as raised:
             SourceOptions.parse(given)
+        assert "secret" not in str(raised.value)
+
+
+def test_a_token_stands_for_user_and_password(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("eyJ.eyJ.c2ln")
+    given = {"connectionString": "couchbases://db", "bucket": "b", "tokenFile": str(file)}
+    options = SourceOptions.parse(given)
+    assert options.client_options.token == SecretFile(str(file), "tokenFile")
+    assert "eyJ" not in repr(SourceOptions.parse({**SECURED_WITHOUT_USER, "token": "eyJ.eyJ.c2ln"}))
+    for wrong, words in (
+        ({**given, "password": "secret"}, "a token is given together with a user"),
+        ({**given, "certificate": "own.pem"}, "a client certificate is given together with a token"),
+        ({**given, "connectionString": "couchbase://db"}, "a token is sent as it is, so it needs TLS"),
+        ({**SECURED_WITHOUT_USER, "token": "my secret"}, "is not a token"),
+    ):
+        with pytest.raises(ConfigError, match=words) as raised:
+            SourceOptions.parse(wrong)
         assert "secret" not in str(raised.value)
 
 
@@ -136,8 +160,9 @@ def test_the_table_of_options_is_complete() -> None:
     assert of_tls <= attributes
 
 
+SECURED_WITHOUT_USER = {"connectionString": "couchbases://db", "bucket": "b"}
 SECURED = {**NEEDED, "connectionString": "couchbases://db"}
-BY_CERTIFICATE = {"connectionString": "couchbases://db", "bucket": "b", "certificate": "own.pem", "key": "own.key"}
+BY_CERTIFICATE = {**SECURED_WITHOUT_USER, "certificate": "own.pem", "key": "own.key"}
 
 
 def test_certificates() -> None:
@@ -151,6 +176,8 @@ def test_a_client_certificate_stands_for_user_and_password() -> None:
     assert options.tls == TlsOptions(certificate="own.pem", key="own.key", key_password="secret of the key")
     assert (options.username, options.password) == ("", "")
     assert "secret of the key" not in repr(options)
+    by_function = SourceOptions.parse({**BY_CERTIFICATE, "keyPasswordFunction": "vault:word"})
+    assert by_function.tls == replace(options.tls, key_password=SecretFunction("vault:word", "keyPasswordFunction"))
 
 
 def test_login_and_network() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         ClientOptions,
         FileOffsetStore,
         KvClient,
-        PasswordFile,
+        SecretFile,
         SqliteOffsetStore,
         StreamOptions,
     )
@@ -30,7 +30,7 @@ __all__ = [
     "ClientOptions",
     "FileOffsetStore",
     "KvClient",
-    "PasswordFile",
+    "SecretFile",
     "SqliteOffsetStore",
     "StreamOptions",
     "__version__",
@@ -42,7 +42,7 @@ _HOME_OF = {
     "ClientOptions": "dcpstream.client",
     "FileOffsetStore": "dcpstream.client",
     "KvClient": "dcpstream.client",
-    "PasswordFile": "dcpstream.client",
+    "SecretFile": "dcpstream.client",
     "SqliteOffsetStore": "dcpstream.client",
     "StreamOptions": "dcpstream.client",
 }

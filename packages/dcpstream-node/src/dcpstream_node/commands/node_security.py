@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dcpstream.cli.connection_options import with_options
-from dcpstream.client.settings.passwords import PasswordFile
+from dcpstream.client.settings.secrets import SecretFile
 from dcpstream.errors import ConfigError
 from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from dcpstream_node.commands import node_defaults
@@ -119,7 +119,7 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     if given["password_file"] is not None:
         path = given["password_file"]
         warn_of_readers(path, "--password-file")
-        password = PasswordFile(str(path), "--password-file")()
+        password = SecretFile(str(path), "--password-file")()
     return {
         "password": password,
         "password_iterations": given["password_iterations"],

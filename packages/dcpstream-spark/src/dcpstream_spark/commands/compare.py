@@ -15,7 +15,7 @@ from dcpstream.cli.output import json_option
 from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcpstream.client.settings.passwords import Password
+    from dcpstream.client.settings.secrets import Secret
     from dcpstream_spark.tables.comparison import ComparisonReport
 
 _MEANINGS = {
@@ -62,7 +62,7 @@ def compare_command(
     table: str,
     connection_string: str,
     username: str,
-    password: Password,
+    password: Secret,
     bucket: str,
     table_kind: str,
     collections: str | None,
@@ -87,7 +87,7 @@ def compare_command(
     Exit status: 0 equal, 1 different, 2 and above as for every command.
     """
     exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
-    from dcpstream.client.settings.passwords import current
+    from dcpstream.client.settings.secrets import current
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables import Pipeline
     from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare

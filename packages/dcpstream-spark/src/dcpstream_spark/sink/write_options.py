@@ -14,7 +14,7 @@ from dcpstream.client.kv.windows import WINDOW_BYTES, WINDOW_OPS
 from dcpstream.client.kv.writes import WRITE_RETRY_TIMEOUT_S, Durability, WriteOp
 from dcpstream.errors import ConfigError
 from dcpstream_spark import options as shared
-from dcpstream_spark.options import Option, SourceOptions
+from dcpstream_spark.options import SECRETS, Option, SourceOptions
 
 MAX_REJECTS_LISTED = 20
 """Default number of refused rows that a task describes in its commit message and in the log."""
@@ -47,15 +47,11 @@ CONNECTION_OPTIONS = frozenset(
     (
         "connectionString",
         "username",
-        "password",
-        "passwordFile",
-        "passwordFunction",
-        "passwordVariable",
+        *(f"{secret}{place}" for secret in SECRETS for place in ("", "File", "Function", "Variable")),
         "bucket",
         "trustCertificate",
         "certificate",
         "key",
-        "keyPassword",
         "tlsVerify",
         "tlsServerName",
         "saslMechanism",

@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from dcpstream.client import Client, KvClient
-    from dcpstream.client.settings.passwords import Password
+    from dcpstream.client.settings.secrets import Secret
 
 DEFAULT_CONNECTION = "couchbase://127.0.0.1:11210"
 DEFAULT_USERNAME = "Administrator"
@@ -45,16 +45,19 @@ LOGIN_OPTIONS = (
 """The user in whose name a command asks; `password_of` gives the password."""
 
 
-def password_of(values: dict[str, Any]) -> Password:
+def password_of(values: dict[str, Any]) -> Secret:
     """The password that the options give; takes --password-file out of a command's values."""
-    path = values.pop("password_file")
-    if path is None:
-        return str(values["password"])
-    from dcpstream.client import PasswordFile
+    return _secret_in(values.pop("password_file"), "--password-file") or str(values["password"])
 
-    password = PasswordFile(path, "--password-file")
-    password()  # so that a mistake is reported before any work
-    return password
+
+def _secret_in(path: str | None, option: str) -> Secret | None:
+    if path is None:
+        return None
+    from dcpstream.client import SecretFile
+
+    secret = SecretFile(path, option)
+    secret()  # so that a mistake is reported before any work
+    return secret
 
 
 _CLUSTER = click.option(
@@ -82,7 +85,7 @@ def connection_string_of(values: dict[str, Any]) -> str:
 def connection_options(command: _F) -> _F:
     """Add where a bucket is, user, password and bucket.
 
-    The command gets the parameters `connection_string`, `username`, `password` (a `Password`) and `bucket`.
+    The command gets the parameters `connection_string`, `username`, `password` (a `Secret`) and `bucket`.
     """
 
     @wraps(command)
@@ -97,6 +100,19 @@ _SECURITY_OPTIONS = (
     click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust."),
     click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password."),
     click.option("--key", "client_key", metavar="PEM", help="Its key, if it is in another file."),
+    click.option(
+        "--key-password-file",
+        metavar="FILE",
+        envvar="DCPSTREAM_KEY_PASSWORD_FILE",
+        help="File whose first line is the password of that key.",
+    ),
+    click.option(
+        "--token-file",
+        metavar="FILE",
+        envvar="DCPSTREAM_TOKEN_FILE",
+        help="With couchbases://: file whose first line is a JSON Web Token, instead of user and password; read again "
+        "for each login.",
+    ),
     click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True),
     click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512."),
     click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …"),
@@ -112,11 +128,13 @@ class BucketAccess:
 
     connection_string: str
     username: str
-    password: Password
+    password: Secret
     bucket: str
     trust: str | None
     certificate: str | None
     client_key: str | None
+    key_password_file: str | None = None
+    token_file: str | None = None
     tls_verify: str
     sasl_mechanism: str | None
     network: str | None
@@ -144,14 +162,18 @@ class BucketAccess:
             or self.client_key is not None
             or self.tls_verify == "none"
         ):
-            tls = TlsOptions(self.trust, self.certificate, self.client_key, verify=self.tls_verify == "peer")
-        has_certificate = self.certificate is not None
+            key_password = _secret_in(self.key_password_file, "--key-password-file")
+            tls = TlsOptions(
+                self.trust, self.certificate, self.client_key, key_password, verify=self.tls_verify == "peer"
+            )
+        has_user = self.certificate is None and self.token_file is None
         return {
-            "username": "" if has_certificate else self.username,
-            "password": "" if has_certificate else self.password,
+            "username": self.username if has_user else "",
+            "password": self.password if has_user else "",
             "bucket": self.bucket,
             "options": ClientOptions(
                 tls=tls,
+                token=_secret_in(self.token_file, "--token-file"),
                 sasl_mechanism=self.sasl_mechanism,
                 network=self.network,
                 connect_timeout_s=self.connect_timeout,

@@ -182,7 +182,7 @@ def management_options(kind: type[_M]) -> Callable[[_F], _F]:
     def decorate(command: _F) -> _F:
         @wraps(command)
         def call(*, cluster: str, username: str, trust: str | None, **others: Any) -> Any:
-            from dcpstream.client.settings.passwords import current
+            from dcpstream.client.settings.secrets import current
 
             password = current(password_of(others))
             del others["password"]

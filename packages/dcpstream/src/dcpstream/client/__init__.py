@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from dcpstream.client.offsets import FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
     from dcpstream.client.settings.client_options import ClientOptions
-    from dcpstream.client.settings.passwords import PasswordFile
+    from dcpstream.client.settings.secrets import SecretFile
     from dcpstream.client.settings.tls import TlsOptions
     from dcpstream.client.stream_options import StreamOptions
 
@@ -53,11 +53,11 @@ __all__ = [
     "KvClient",
     "ManifestEvent",
     "OffsetStore",
-    "PasswordFile",
     "RollbackEvent",
     "RollbackTo",
     "RowsRead",
     "SavedOffset",
+    "SecretFile",
     "SqliteOffsetStore",
     "StreamOptions",
     "TlsOptions",
@@ -79,7 +79,7 @@ _HOME_OF = {
     "KvClient": "dcpstream.client.kv.client",
     "ManifestEvent": "dcpstream.client.machine.values",
     "OffsetStore": "dcpstream.client.offsets",
-    "PasswordFile": "dcpstream.client.settings.passwords",
+    "SecretFile": "dcpstream.client.settings.secrets",
     "RollbackEvent": "dcpstream.client.machine.values",
     "RollbackTo": "dcpstream.client.machine.values",
     "RowsRead": "dcpstream.client.machine.values",

@@ -8,6 +8,7 @@ import ssl
 from typing import Protocol
 
 from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.settings.secrets import current
 from dcpstream.client.settings.tls import PEM, TlsOptions
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout, TlsError
 from dcpstream.model import NodeAddress
@@ -42,7 +43,8 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
     """The context for connections of a client.
 
     Raises:
-        ConfigError: a file cannot be read or is no certificate or key, or the password of the key is wrong.
+        ConfigError: a file cannot be read or is no certificate or key, or the password of the key is wrong or
+            cannot be had.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,7 +58,7 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if options.certificate is not None:
-        _load_identity(context, options.certificate, options.key, options.key_password)
+        _load_identity(context, options.certificate, options.key, current(options.key_password or ""))
     return context
 
 
@@ -144,10 +146,10 @@ def _load_trust(context: ssl.SSLContext, trust: str | None) -> None:
         ) from error
 
 
-def _load_identity(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None) -> None:
+def _load_identity(context: ssl.SSLContext, certificate: str, key: str | None, password: str) -> None:
     # A function, so that OpenSSL never asks at the terminal; empty is refused like any wrong password.
     try:
-        context.load_cert_chain(certificate, key, password=lambda: password or "")
+        context.load_cert_chain(certificate, key, password=lambda: password)
     except (OSError, ValueError) as error:
         raise ConfigError(
             "certificate",

@@ -1,4 +1,4 @@
-"""SASL PLAIN and SCRAM, both ends.
+"""SASL PLAIN, SCRAM and OAUTHBEARER, both ends.
 
 Sans-IO: the caller moves the bytes (SASL_AUTH, SASL_STEP and their answers) and supplies every random value, so that a
 whole exchange can be replayed. Passwords are compared in constant time. A login of an unknown user takes as many
@@ -8,8 +8,12 @@ Client: `start()` returns the value of SASL_AUTH; on AUTH_CONTINUE `step()` retu
 `finish()` checks that the server knew the password too.
 Server: `start()` takes mechanism and value of SASL_AUTH, `step()` the value of SASL_STEP; both return a `ServerStep`.
 
-Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 4013 (SASLprep, of names only: client libraries leave passwords as they
-are), kv_engine docs/sasl.md. As on the server, there is no channel binding.
+A token (OAUTHBEARER) is sent as it is, like a password in PLAIN. As on the server, it takes one message: a refusal is
+the status, and not the second step of RFC 7628.
+
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 and kv_engine cbsasl/oauthbearer (OAUTHBEARER), RFC 4013 (SASLprep,
+of names only: client libraries leave passwords as they are), kv_engine docs/sasl.md. As on the server, there is no
+channel binding.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ __all__ = [
     "MECHANISMS",
     "MIN_ITERATIONS",
     "MIN_NONCE_BYTES",
+    "OAUTHBEARER",
     "ClientLogin",
     "Credentials",
     "Outcome",
@@ -44,12 +49,15 @@ __all__ = [
 ]
 
 PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
+"""The mechanism of tokens; it has no place among those for passwords."""
+
 _HASHES: Mapping[str, str] = MappingProxyType(
     {"SCRAM-SHA512": "sha512", "SCRAM-SHA256": "sha256", "SCRAM-SHA1": "sha1"}
 )
 
 MECHANISMS: tuple[str, ...] = (*_HASHES, PLAIN)
-"""The mechanisms of both ends, strongest first, which is the order of the server's list."""
+"""The mechanisms for passwords of both ends, strongest first, which is the order of the server's list."""
 
 DEFAULT_ITERATIONS = 4096
 """Rounds of PBKDF2 that a server asks for: the least that RFC 5802 allows. A login then costs about 3 ms."""
@@ -80,6 +88,9 @@ _CHECKING = "SCRAM-SHA256"
 _GS2_HEADER = b"n,,"
 _CHANNEL_BINDING = b"c=" + base64.b64encode(_GS2_HEADER)
 
+_BEARER_SEPARATOR = b"\x01"
+"""Ends the header and each field of a message of OAUTHBEARER."""
+
 
 class Outcome(Enum):
     """The server's verdict on a message."""
@@ -96,11 +107,18 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerStep:
-    """The server's answer: `outcome`, the value of the response, and after SUCCESS the user's name."""
+    """The server's answer.
+
+    Attributes:
+        data: the value of the response.
+        username: of the user, after SUCCESS.
+        expires_at: when the login ends, in seconds since 1970; None for never.
+    """
 
     outcome: Outcome
     data: bytes = b""
     username: str | None = None
+    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +237,19 @@ class ClientLogin:
     """One login of a client.
 
     Args:
-        mechanism: one of `MECHANISMS`.
-        nonce: at least 16 random bytes (unused by PLAIN).
+        mechanism: one of `MECHANISMS`, or OAUTHBEARER.
+        username: with OAUTHBEARER, empty: the token names the user.
+        password: with OAUTHBEARER, the token.
+        nonce: at least 16 random bytes (used by SCRAM alone).
 
     Raises:
         ConfigError: the mechanism is unknown, or the nonce too short.
     """
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: bytes = b"") -> None:
-        if mechanism not in MECHANISMS:
+        if mechanism not in (*MECHANISMS, OAUTHBEARER):
             raise ConfigError("mechanism", mechanism, f"one of {', '.join(MECHANISMS)}")
-        if mechanism != PLAIN and len(nonce) < MIN_NONCE_BYTES:
+        if mechanism in _HASHES and len(nonce) < MIN_NONCE_BYTES:
             raise ConfigError("nonce", f"{len(nonce)} bytes", f"at least {MIN_NONCE_BYTES} random bytes")
         self.mechanism = mechanism
         self._username = username
@@ -242,6 +262,8 @@ class ClientLogin:
         """The value of SASL_AUTH."""
         if self.mechanism == PLAIN:
             return b"\0" + self._username.encode() + b"\0" + self._password.encode()
+        if self.mechanism == OAUTHBEARER:
+            return _BEARER_SEPARATOR.join((_GS2_HEADER, b"auth=Bearer " + self._password.encode(), b"", b""))
         return _GS2_HEADER + self._first_bare
 
     def step(self, server_data: bytes) -> bytes:
@@ -252,8 +274,8 @@ class ClientLogin:
                 too few or too many rounds.
             LocalProtocolError: the mechanism has no second step.
         """
-        if self.mechanism == PLAIN:
-            raise LocalProtocolError("PLAIN is done in one message, yet the server asks to continue")
+        if self.mechanism not in _HASHES:
+            raise LocalProtocolError(f"{self.mechanism} is done in one message, yet the server asks to continue")
         if self._server_signature is not None:
             raise RemoteProtocolError("the server asks to continue a SCRAM login a second time")
         algorithm = _HASHES[self.mechanism]
@@ -284,7 +306,7 @@ class ClientLogin:
         Raises:
             RemoteProtocolError: the server did not prove that it knows the password.
         """
-        if self.mechanism == PLAIN:
+        if self.mechanism not in _HASHES:
             return
         if self._server_signature is None:
             raise RemoteProtocolError("the server ended a SCRAM login before proving itself")
@@ -383,6 +405,11 @@ class Credentials:
         return self._keys[mechanism]
 
 
+def _no_token(_username: str, _token: str) -> ServerStep:
+    """Default of `ServerLogin`: no token is right."""
+    return ServerStep(Outcome.REFUSED)
+
+
 class ServerLogin:
     """One login on a server's connection; may be started again at any time.
 
@@ -392,6 +419,8 @@ class ServerLogin:
         decoy: returns credentials that no password fits, always the same ones for a name; an unknown user goes through
             the exchange with them.
         offered: the mechanisms that may be used; the others are refused like unknown ones.
+        check_token: takes the user's name, empty if the client gave none, and a token; returns SUCCESS or REFUSED.
+            Called for OAUTHBEARER alone.
     """
 
     def __init__(
@@ -400,7 +429,9 @@ class ServerLogin:
         nonce: Callable[[], bytes],
         decoy: Callable[[str], Credentials],
         offered: tuple[str, ...] = MECHANISMS,
+        check_token: Callable[[str, str], ServerStep] = _no_token,
     ) -> None:
+        self._check_token = check_token
         self._find_user = find_user
         self._new_nonce = nonce
         self._decoy = decoy
@@ -415,6 +446,8 @@ class ServerLogin:
             return ServerStep(Outcome.REFUSED)
         if name == PLAIN:
             return self._plain(data)
+        if name == OAUTHBEARER:
+            return self._bearer(data)
         # `p=…` asks for channel binding, which no mechanism here has; it must not pass as a login without binding.
         if not data.startswith((b"n,", b"y,")) or b"," not in data[2:]:
             return ServerStep(Outcome.MALFORMED)
@@ -461,6 +494,20 @@ class ServerLogin:
         if credentials is None or not is_right:
             return ServerStep(Outcome.REFUSED)
         return ServerStep(Outcome.SUCCESS, username=username)
+
+    def _bearer(self, data: bytes) -> ServerStep:
+        """Other fields than `auth` are ignored, as the server ignores them."""
+        header, *fields = data.split(_BEARER_SEPARATOR)
+        tokens = [field.removeprefix(b"auth=") for field in fields if field.startswith(b"auth=")]
+        binding, _, names = header.partition(b",")
+        if len(tokens) != 1 or binding != b"n" or not names.endswith(b",") or names.count(b",") != 1:
+            return ServerStep(Outcome.MALFORMED)
+        kind, _, token = tokens[0].partition(b" ")
+        username = _unescaped(names[2:-1]) if names.startswith(b"a=") else ""
+        is_sound = token.isascii() and token and b" " not in token
+        if kind.lower() != b"bearer" or not is_sound or username is None or (names != b"," and not username):
+            return ServerStep(Outcome.MALFORMED)
+        return self._check_token(username, token.decode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ import pytest
 from dcpstream.dcp.sasl import (
     MECHANISMS,
     MIN_ITERATIONS,
+    OAUTHBEARER,
     ClientLogin,
     Credentials,
     Outcome,
     ServerLogin,
+    ServerStep,
     prepared_name,
     strongest_mechanism,
 )
@@ -351,3 +353,59 @@ def test_kept_credentials_that_are_damaged_are_refused(change):
 )
 def test_names_are_prepared_as_rfc_4013_says(name, prepared):
     assert prepared_name(name) == prepared
+
+
+def token_server():
+    """Takes one token, and answers with the name that the client gave."""
+    return ServerLogin(
+        lambda _: None,
+        lambda: b"",
+        nobody_of(None),
+        (OAUTHBEARER,),
+        lambda name, token: ServerStep(Outcome.SUCCESS if token == "e30.e30.c2ln" else Outcome.REFUSED, username=name),
+    )
+
+
+def test_a_token_takes_one_message():
+    client = ClientLogin(OAUTHBEARER, "", "e30.e30.c2ln")
+    assert client.start() == b"n,,\x01auth=Bearer e30.e30.c2ln\x01\x01"
+    assert token_server().start(OAUTHBEARER, client.start()) == ServerStep(Outcome.SUCCESS, username="")
+    client.finish(b"")
+    with pytest.raises(LocalProtocolError, match="OAUTHBEARER is done in one message"):
+        client.step(b"")
+    assert token_server().start(OAUTHBEARER, ClientLogin(OAUTHBEARER, "", "other").start()).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b"n,a=ann,\x01host=h\x01port=1\x01auth=Bearer e30.e30.c2ln\x01\x01", "ann"),
+        (b"n,a=a=2Cb=3D,\x01auth=bearer e30.e30.c2ln\x01\x01", "a,b="),
+        (b"n,,\x01auth=BEARER e30.e30.c2ln", ""),
+    ],
+)
+def test_forms_of_the_message_of_a_token(data, name):
+    assert token_server().start(OAUTHBEARER, data) == ServerStep(Outcome.SUCCESS, username=name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"n,,",
+        b"n,,\x01\x01",
+        b"y,,\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"p=tls-unique,,\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"n\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"n,a=,\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"n,b=x,\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"n,a=a=00,\x01auth=Bearer e30.e30.c2ln\x01\x01",
+        b"n,,\x01auth=Basic e30.e30.c2ln\x01\x01",
+        b"n,,\x01auth=Bearer \x01\x01",
+        b"n,,\x01auth=Bearer e30 e30\x01\x01",
+        b"n,,\x01auth=Bearer \xff\xfe\x01\x01",
+        b"n,,\x01auth=Bearer a\x01auth=Bearer b\x01\x01",
+    ],
+)
+def test_other_messages_with_a_token_are_refused(data):
+    assert token_server().start(OAUTHBEARER, data) == ServerStep(Outcome.MALFORMED)

@@ -23,7 +23,7 @@ from dcpstream.client.positions import Positions
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import access
-from dcpstream.client.settings.passwords import Password
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.spans import traced_async
 from dcpstream.client.stream_options import DEFAULTS, StreamOptions
@@ -63,7 +63,7 @@ class AsyncClient:
         connection_string: str,
         *,
         username: str = "",
-        password: Password = "",
+        password: Secret = "",
         bucket: str,
         options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:

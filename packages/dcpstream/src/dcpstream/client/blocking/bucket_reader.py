@@ -35,7 +35,7 @@ from dcpstream.client.machine.values import Accepted, ReaderOutput, RollbackTo, 
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions, check_buffer_bytes
 from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, access
-from dcpstream.client.settings.passwords import Password
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.settings.srv import resolve_seeds
 from dcpstream.client.spans import connect_span
 from dcpstream.client.stream_options import StreamOptions
@@ -85,7 +85,7 @@ class BucketReader:
         connection_string: str,
         *,
         username: str = "",
-        password: Password = "",
+        password: Secret = "",
         bucket: str,
         options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:

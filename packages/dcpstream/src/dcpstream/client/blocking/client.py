@@ -17,7 +17,7 @@ from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
-from dcpstream.client.settings.passwords import Password
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.spans import traced
 from dcpstream.client.stream_options import DEFAULTS, StreamOptions
 from dcpstream.client.streaming import KnownBucket, Messages, StreamRun
@@ -60,8 +60,9 @@ class Client:
 
     Args:
         connection_string: `couchbase[s]://host[:port][,host…][?network=…]` or `host[:port]`.
-        username: of a user with the right to read the bucket by DCP; empty with a client certificate.
-        password: of the user. A function, such as a `PasswordFile`, is called for each login, so that the password may
+        username: of a user with the right to read the bucket by DCP; empty with a client certificate or a
+            token.
+        password: of the user. A function, such as a `SecretFile`, is called for each login, so that the password may
             change while a stream runs; it returns at once, because it runs between messages.
         bucket: its name.
         options: of the client.
@@ -75,7 +76,7 @@ class Client:
         connection_string: str,
         *,
         username: str = "",
-        password: Password = "",
+        password: Secret = "",
         bucket: str,
         options: ClientOptions = CLIENT_DEFAULTS,
     ) -> None:

@@ -17,7 +17,7 @@ from dcpstream.client.kv.windows import Windows
 from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.options import access
-from dcpstream.client.settings.passwords import Password
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.spans import documents_span, set_batch_size
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
@@ -94,7 +94,7 @@ class KvClient:
 
     Args:
         connection_string: as for `Client`.
-        username, password, bucket: of the bucket; no user and password with a client certificate.
+        username, password, bucket: of the bucket; no user and password with a client certificate or a token.
         collection: "scope.collection" or "collection"; the default collection if None.
         options: of the client.
 
@@ -106,7 +106,7 @@ class KvClient:
         self,
         connection_string: str,
         username: str = "",
-        password: Password = "",
+        password: Secret = "",
         bucket: str = "default",
         *,
         collection: str | None = None,
@@ -251,6 +251,7 @@ class KvClient:
         while True:
             answer = connection.answers(1)[0]
             connection.check(answer, Opcode.STAT)
+            connection.check_login(answer)
             if answer.status != Status.SUCCESS:
                 raise status_error(answer.status, opcode=Opcode.STAT, context=f"group {group!r}")
             if not answer.key:

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 from dcpstream.client.kv.bulk import Answered, cut_answers, fault_in
-from dcpstream.client.machine.connection.handshake import Handshake
+from dcpstream.client.machine.connection.handshake import Handshake, login_is_over
 from dcpstream.client.settings.tls import TlsOptions, check_for_alert, closed_at_once
 from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls_failure
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
@@ -47,6 +47,7 @@ class KvConnection:
         self.address = address
         self.has_collections = False
         self.is_unordered = False
+        self.is_closed = False
         self._deadline = clock.monotonic() + connect_timeout_s
         self._clock = clock
         self._received = bytearray()
@@ -124,7 +125,18 @@ class KvConnection:
         self.send(request)
         answer = self.answers(1)[0]
         self.check(answer, request[1])
+        self.check_login(answer)
         return answer
+
+    def check_login(self, answer: Answered) -> None:
+        """Close the connection if an answer says that the login is over; the next use of the pool logs in again.
+
+        Raises:
+            ConnectionLost: that is so.
+        """
+        if answer.status == Status.AUTH_STALE:
+            self.close()
+            raise login_is_over(self.address)
 
     def check(self, answer: Answered, opcode: int) -> None:
         """Refuse an answer to another request than the next one.
@@ -166,6 +178,7 @@ class KvConnection:
 
     def close(self) -> None:
         """Close the socket."""
+        self.is_closed = True
         self._socket.close()
 
     def _receive(self) -> bytes:

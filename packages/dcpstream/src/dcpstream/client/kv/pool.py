@@ -50,7 +50,7 @@ class KvPool:
 
     def any(self) -> KvConnection:
         """The connection that was made first, or one to any node that answers."""
-        return next(iter(self._connections.values()), None) or self._connect_any()
+        return next((one for one in self._connections.values() if not one.is_closed), None) or self._connect_any()
 
     def close(self) -> None:
         """Close all; a second time does nothing."""
@@ -86,7 +86,7 @@ class KvPool:
             # No node has it now: any node will say so, and the operation is repeated later.
             return self.any()
         connection = self._connections.get(str(address))
-        if connection is not None:
+        if connection is not None and not connection.is_closed:
             return connection
         try:
             return self._connect(address)

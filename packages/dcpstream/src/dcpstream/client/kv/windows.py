@@ -55,10 +55,12 @@ LATER = frozenset(
         Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
         Status.SYNC_WRITE_AMBIGUOUS,
         Status.DURABILITY_IMPOSSIBLE,
+        Status.AUTH_STALE,
     )
 )
 """Statuses of an operation that is repeated. A durable write with an unknown outcome is one of them, because the
-repetition brings about what the request asks for; and too few copies for durability are a failover that goes on."""
+repetition brings about what the request asks for; and too few copies for durability are a failover that goes on. After
+AUTH_STALE the repetition has a new login."""
 
 
 _STATUS = itemgetter(Answered._fields.index("status"))
@@ -205,7 +207,7 @@ class Windows:
                 if any(answers[index] is None for index in again):
                     raise self._lost or ConnectionLost("the node does not answer")
                 return
-            self._renew_map([answers[index] for index in again])
+            self._renew([answers[index] for index in again])
             threading.Event().wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_PAUSE_S)
             self.repeated += len(again)
@@ -216,8 +218,10 @@ class Windows:
                     answers[index] = answer
             again = _unsettled(again, operations, answers)
 
-    def _renew_map(self, answers: Sequence[Answered | None]) -> None:
-        """Take the newest cluster map if a node says that it does not have a vbucket."""
+    def _renew(self, answers: Sequence[Answered | None]) -> None:
+        """Log in again if a node says that the token has expired; take the newest map if it does not have a vbucket."""
+        if any(answer is not None and answer.status == Status.AUTH_STALE for answer in answers):
+            self._pool.close()
         refusals = [answer for answer in answers if answer is not None and answer.status == Status.NOT_MY_VBUCKET]
         if not refusals:
             return

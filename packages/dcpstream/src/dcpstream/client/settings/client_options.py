@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.dcp.sasl import MECHANISMS
 from dcpstream.errors import ConfigError
@@ -34,6 +35,8 @@ class ClientOptions:
 
     Attributes:
         tls: certificates, for `couchbases://`.
+        token: a JSON Web Token, with TLS and instead of user and password. A function, such as a `SecretFile`, is
+            called for each login, and again when the token has expired.
         sasl_mechanism: the only one to log in with ("PLAIN" over TLS, "SCRAM-SHA512", …); None as in the connection
             string, or for the strongest that the node offers.
         network: "default", "external", …: which of the nodes' addresses to use; None as in the connection string.
@@ -49,6 +52,7 @@ class ClientOptions:
     """
 
     tls: TlsOptions | None = None
+    token: Secret | None = field(default=None, repr=False)
     sasl_mechanism: str | None = None
     network: str | None = None
     connect_timeout_s: float = CONNECT_TIMEOUT_S

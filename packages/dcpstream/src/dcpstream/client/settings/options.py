@@ -15,9 +15,10 @@ from dcpstream.client.settings.client_options import (
     checked_mechanism,
 )
 from dcpstream.client.settings.connection_string import ConnectionString, parse
-from dcpstream.client.settings.passwords import Password
+from dcpstream.client.settings.secrets import Secret, current_token
 from dcpstream.client.settings.tls import TlsOptions, tls_options
 from dcpstream.dcp.controls import asked_by_client
+from dcpstream.dcp.sasl import OAUTHBEARER
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import OpenFlag
@@ -36,6 +37,7 @@ class Login:
     """User, password and bucket of a connection.
 
     Attributes:
+        password: the token instead, with the mechanism OAUTHBEARER.
         allow_plain: whether the password may be sent readable if the node offers nothing better, or refuses what it
             offers.
         mechanism: the only SASL mechanism to use; None for the strongest that the node offers.
@@ -43,11 +45,22 @@ class Login:
     """
 
     username: str
-    password: Password = field(repr=False)
+    password: Secret = field(repr=False)
     bucket: str
     allow_plain: bool = False
     mechanism: str | None = None
     by_certificate: bool = False
+
+    @property
+    def by_token(self) -> bool:
+        """Whether the user is named by a token."""
+        return self.mechanism == OAUTHBEARER
+
+    def __str__(self) -> str:
+        """The user, for messages."""
+        if self.by_certificate:
+            return "the client certificate"
+        return "the token" if self.by_token else f"user {self.username!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +174,12 @@ class Access:
 
 
 def access(
-    connection_string: str, username: str, password: Password, bucket: str, options: ClientOptions = CLIENT_DEFAULTS
+    connection_string: str, username: str, password: Secret, bucket: str, options: ClientOptions = CLIENT_DEFAULTS
 ) -> Access:
     """Check the user's arguments; where an option is None, that of the connection string counts.
 
     Args:
-        username, password: empty with a client certificate, and only then.
+        username, password: empty with a client certificate or a token, and only then.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -175,15 +188,21 @@ def access(
     secured = tls_options(options.tls, parsed.options, is_secure=parsed.is_secure)
     by_certificate = secured is not None and secured.certificate is not None
     mechanism = options.sasl_mechanism or parsed.options.get("sasl_mechanism")
-    if by_certificate and (username or password or mechanism):
-        message = (
-            "a client certificate is given together with a user, a password or a mechanism. The node knows the user by "
-            "the certificate: leave the others out"
-        )
-        raise ConfigError("username", username, "no user, with a client certificate", message=message)
-    if not by_certificate and not username:
-        raise ConfigError("username", username, "a name, unless a client certificate is given")
-    if mechanism is not None:
+    named = "a client certificate" if by_certificate else "a token"
+    if by_certificate and options.token is not None:
+        raise _login_given_twice("token", "a client certificate is given together with a token")
+    if (by_certificate or options.token is not None) and (username or password or mechanism):
+        raise _login_given_twice("username", f"{named} is given together with a user, a password or a mechanism")
+    if not by_certificate and not username and options.token is None:
+        raise ConfigError("username", username, "a name, unless a client certificate or a token is given")
+    if options.token is not None:
+        if secured is None:
+            message = "a token is sent as it is, so it needs TLS. Begin the connection string with couchbases://"
+            raise ConfigError("token", "***", "with TLS", message=message)
+        if isinstance(options.token, str):
+            current_token(options.token)
+        mechanism, password = OAUTHBEARER, options.token
+    elif mechanism is not None:
         mechanism = checked_mechanism(mechanism)
         if mechanism == "PLAIN" and secured is None:
             message = (
@@ -200,3 +219,8 @@ def access(
         by_certificate=by_certificate,
     )
     return Access(replace(parsed, network=options.network or parsed.network), login, secured, options)
+
+
+def _login_given_twice(option: str, what: str) -> ConfigError:
+    message = f"{what}. Each of them names the user: give one and leave the others out"
+    return ConfigError(option, "***", "one way to log in", message=message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dcpstream.client.settings.secrets import Secret
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
 
@@ -32,7 +33,7 @@ class TlsOptions:
         certificate: PEM file with the client's own certificate (and those between it and the authority). The node
             then knows the user by it, and neither name nor password are sent.
         key: PEM file with its private key; None if `certificate` holds it too.
-        key_password: of an encrypted key.
+        key_password: of an encrypted key; a function, such as a `SecretFile`, is called for each client.
         verify: whether the node's certificate and name are checked. Without the check anybody on the way can read and
             change everything; only for tests.
         server_name: the name that the certificate must have, if the node is reached under another name.
@@ -44,7 +45,7 @@ class TlsOptions:
     trust: str | None = None
     certificate: str | None = None
     key: str | None = None
-    key_password: str | None = field(default=None, repr=False)
+    key_password: Secret | None = field(default=None, repr=False)
     verify: bool = True
     server_name: str | None = None
 

@@ -68,6 +68,17 @@ def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
     assert [key for _, key in bucket.log] == [b"a", b"b", b"a", b"a"], "b is not repeated"
 
 
+@pytest.mark.parametrize("is_reconnecting", [False, True])
+def test_an_expired_token_is_renewed_and_the_write_repeated(is_reconnecting: bool) -> None:
+    bucket = FaultyBucket()
+    bucket.refusals = {Status.AUTH_STALE: 0.2}
+    pairs = [(f"key {number % 7}", str(number)) for number in range(40)]
+    answered = list(windows(bucket, is_reconnecting=is_reconnecting).one_by_one(writes(pairs)))
+    assert {answer.status for _, answer in answered} == {Status.SUCCESS}
+    assert values(bucket) == dict(pairs)
+    assert bucket.connections_made > 1
+
+
 def test_a_lost_connection_is_raised_without_reconnecting() -> None:
     bucket = FaultyBucket(1, cuts=0.05)
     with pytest.raises(ConnectionLost, match="cut"):

@@ -6,7 +6,8 @@ Theory of operation: three round trips, each of a few pipelined requests whose a
 1. HELLO, and without a client certificate SASL_LIST_MECHS, SASL_AUTH with the strongest SCRAM (guessed, as the list is
    not known yet), SASL_STEP. If the node refuses the guess and does not list it, the strongest listed mechanism is
    tried. If it lists the mechanism and refuses it, PLAIN is tried: users whose passwords another service checks (LDAP)
-   have no keys of SCRAM. PLAIN shows the password to the node, so it is used only where the caller allows it.
+   have no keys of SCRAM. PLAIN shows the password to the node, so it is used only where the caller allows it. A token
+   has one mechanism of its own.
 2. SELECT_BUCKET, GET_CLUSTER_CONFIG; for documents also a NOOP, which a node refuses that has only the bucket's map.
 3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are optional.
 
@@ -20,9 +21,9 @@ from collections import deque
 from enum import Enum
 
 from dcpstream.client.settings.options import DcpSettings, Login
-from dcpstream.client.settings.passwords import current
+from dcpstream.client.settings.secrets import current, current_token
 from dcpstream.dcp.controls import OUT_OF_ORDER
-from dcpstream.dcp.sasl import MECHANISMS, PLAIN, ClientLogin, strongest_mechanism
+from dcpstream.dcp.sasl import MECHANISMS, OAUTHBEARER, PLAIN, ClientLogin, strongest_mechanism
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import (
     AccessDenied,
@@ -143,7 +144,7 @@ class Handshake:
         is_unordered: for documents, whether to allow the node to answer out of order.
 
     Raises:
-        ConfigError: the password cannot be had.
+        ConfigError: password or token cannot be had.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Handshake:
         self._is_unordered = is_unordered
         self._mechanism = login.mechanism or MECHANISMS[0]
         self._mechanisms: bytes | None = None
-        self._password = "" if login.by_certificate else current(login.password)
+        self._password = "" if login.by_certificate else (current_token if login.by_token else current)(login.password)
         self._sasl = ClientLogin(self._mechanism, login.username, self._password, nonce)
         self._expected: deque[tuple[Opcode, str]] = deque()
         self._refused: list[str] = []
@@ -197,7 +198,7 @@ class Handshake:
                 comes from a function, because the next login may have another one.
             KeyNotFound, AccessDenied: it refuses the bucket.
             StatusError: it refuses DCP or a control that is needed; CONFIG_ONLY: it has only the map, in `config`.
-            ConnectionLost: it has no cluster map yet.
+            ConnectionLost: it has no cluster map yet, or the token has expired meanwhile.
             RemoteProtocolError: it answers another request than the next one.
         """
         if not self._expected or not frame.is_response or frame.opcode != self._expected[0][0]:
@@ -207,6 +208,8 @@ class Handshake:
                 event=repr(frame),
             )
         opcode, detail = self._expected.popleft()
+        if frame.status == Status.AUTH_STALE:
+            raise login_is_over(self._address)
         if opcode is Opcode.HELLO:
             self._check(frame, "HELLO")
             count = len(frame.value) // FeatureCode.size
@@ -239,7 +242,7 @@ class Handshake:
             self._happen(Event.SERVED)
             return b""
         if opcode is Opcode.DCP_OPEN:
-            self._check(frame, f"opening a DCP connection to {self._address} as user {self._login.username!r}")
+            self._check(frame, f"opening a DCP connection to {self._address} as {self._login}")
         elif frame.status != Status.SUCCESS and self._is_required[detail]:
             self._check(frame, f"DCP control {detail}, which is needed, at {self._address}")
         if not self._expected:
@@ -271,18 +274,28 @@ class Handshake:
         self._refused.append(self._mechanism)
         following = self._next_mechanism()
         if following is None:
-            hint = (
-                "" if self._login.allow_plain else "; users of LDAP need TLS with a checked certificate (couchbases://)"
-            )
-            refusal = AuthenticationFailed if isinstance(self._login.password, str) else ConnectionLost
-            raise refusal(
-                f"user {self._login.username!r} was refused by {self._address} ({code_name(Status, frame.status)}, "
-                f"{' and '.join(self._refused)}): check username and password{hint}"
-            )
+            raise self._refusal(frame)
         self._mechanism = following
         self._sasl = ClientLogin(following, self._login.username, self._password, self._nonce)
         self._happen(Event.MECHANISM_REFUSED)
         return self._begin_sasl()
+
+    def _refusal(self, frame: Frame) -> ConnectionLost:
+        """The error for a login that was refused; not final if the next one may have another password or token."""
+        kind = AuthenticationFailed if isinstance(self._login.password, str) else ConnectionLost
+        status, tried = code_name(Status, frame.status), " and ".join(self._refused)
+        if not self._login.by_token:
+            ldap = "users of LDAP need TLS with a checked certificate (couchbases://)"
+            hint = "check username and password" + ("" if self._login.allow_plain else f"; {ldap}")
+        elif self._mechanisms is not None and OAUTHBEARER not in self._mechanisms.decode(errors="replace").split():
+            hint = (
+                "the node takes no tokens. They need Couchbase Server 8.0 or later, an issuer in its settings, and TLS"
+            )
+        else:
+            hint = "it must be of an issuer that the cluster has, for its audience, and must not have expired"
+        said = reason_in(bytes(frame.value))
+        words = f". The node says: {said}" if said else ""
+        return kind(f"{self._login} was refused by {self._address} ({status}, {tried}): {hint}{words}")
 
     def _next_mechanism(self) -> str | None:
         """The mechanism to try after the one that was just refused; None if there is none. Each is tried once.
@@ -325,8 +338,7 @@ class Handshake:
     def _check_bucket(self, frame: Frame) -> None:
         if frame.status == Status.SUCCESS:
             return
-        bucket, user = self._login.bucket, self._login.username
-        who = "the client certificate" if self._login.by_certificate else f"user {user!r}"
+        bucket = self._login.bucket
         kind: type[StatusError] = StatusError
         why = f"status {code_name(Status, frame.status)}"
         if said := reason_in(bytes(frame.value)):
@@ -338,7 +350,7 @@ class Handshake:
             if self._login.by_certificate:
                 why += ", or the node does not know a user by this certificate"
         raise kind(
-            f"bucket {bucket!r} was refused by {self._address} for {who}: {why}",
+            f"bucket {bucket!r} was refused by {self._address} for {self._login}: {why}",
             status=frame.status,
             opcode=frame.opcode,
         )
@@ -359,6 +371,11 @@ class Handshake:
             self._is_required[key] = is_required
             parts.append(self._request(Control(key=key.encode(), value=value.encode())))
         return b"".join(parts)
+
+
+def login_is_over(address: NodeAddress) -> ConnectionLost:
+    """The error for a connection on which a node answers AUTH_STALE: each login has another connection."""
+    return ConnectionLost(f"{address} wants a new login: the token has expired")
 
 
 def reason_in(body: bytes) -> str:

@@ -48,6 +48,7 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
+from dcpstream.client.machine.connection.handshake import login_is_over
 from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.settings.options import DcpSettings
@@ -311,6 +312,7 @@ class DcpSession:
 
         Raises:
             RemoteProtocolError: the node breaks the protocol; close the connection and resume elsewhere.
+            ConnectionLost: the login is over.
         """
         self._silence.received(now)
         turn = _Turn()
@@ -554,6 +556,9 @@ class DcpSession:
         self._advance(stream, seqno, turn, event)
 
     def _answer(self, frame: Frame, turn: _Turn) -> None:
+        if frame.status == Status.AUTH_STALE:
+            # Also to BUFFER_ACK, which is not answered otherwise. The node goes on sending, up to the window.
+            raise login_is_over(self.address)
         asked = self._requests.answered(frame.opaque)
         if asked is None:
             self._unasked(frame)

@@ -15,7 +15,7 @@ from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import ELSEWHERE_STATUSES, LOOK_AGAIN_S, RETRY_STATUSES, pause_s
 from dcpstream.client.machine.resume import BranchState, observed
 from dcpstream.client.machine.values import Accepted, RollbackTo
-from dcpstream.errors import ConnectionLost, ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
+from dcpstream.errors import ConnectTimeout, DcpstreamError, FieldError, RemoteProtocolError
 from dcpstream.model import FailoverLog, NodeAddress, StreamOffset, VbucketMap, VbucketState
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame, Opcode, Status
@@ -247,8 +247,6 @@ class Questions:
                 self._nodes.find_map(now, refresh=True)
             self._postpone(question, now)
             self._unsent.append(question)
-            if status == Status.AUTH_STALE:
-                self._nodes.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
         elif status != Status.SUCCESS:
             raise status_error(status, opcode=question.opcode, vbid=question.vbid, context=str(connection.address))
         else:

@@ -44,11 +44,9 @@ RETRY_STATUSES = ELSEWHERE_STATUSES | frozenset(
     (
         *(Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS, Status.WOULD_THROTTLE),
         *(Status.NOT_INITIALIZED, Status.ENCRYPTION_KEY_NOT_AVAILABLE, Status.BUCKET_PAUSED, Status.CANCELLED),
-        Status.AUTH_STALE,
     )
 )
-"""Statuses that mean "later" or "at another node", on requests that change nothing. After AUTH_STALE the client logs in
-again, on a new connection."""
+"""Statuses that mean "later" or "at another node", on requests that change nothing."""
 
 FINAL_ERRORS = (
     AuthenticationFailed,

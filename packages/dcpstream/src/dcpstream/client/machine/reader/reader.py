@@ -77,7 +77,6 @@ from dcpstream.client.machine.values import (
 )
 from dcpstream.dcp.snapshot import SnapshotFault, Violation
 from dcpstream.errors import (
-    ConnectionLost,
     ConnectTimeout,
     DcpstreamError,
     RemoteProtocolError,
@@ -272,12 +271,8 @@ class StreamReader(Generic[R]):
             self._nodes.received(connection, now)
             if connection.is_ready and not was_ready:
                 self._open_queue.wake_all(now)
-            is_stale = False
             for event in self._nodes.events(connection, now):
                 self._handle(connection, event, now)
-                is_stale |= isinstance(event, StreamRefused) and event.status == Status.AUTH_STALE
-            if is_stale:  # not before: the positions of the streams are past the rows of all these events
-                self._nodes.lost(connection, ConnectionLost(f"{connection.address} wants a new login"), now)
             if self._settling:
                 self._settle(now)
         except DcpstreamError as error:

@@ -114,6 +114,37 @@ def test_a_wrong_password_is_tried_twice_over_tls_and_no_more() -> None:
     assert mechanisms_tried(node) == ["SCRAM-SHA512", "PLAIN"]
 
 
+def token_login(*tokens: str) -> Login:
+    """A login by tokens, each of them for one connection."""
+    given = iter(tokens)
+    return Login("", lambda: next(given), "default", mechanism="OAUTHBEARER")
+
+
+def test_a_token_has_one_mechanism_of_its_own() -> None:
+    node = FakeNode(token="e30.e30.c2ln")
+    shake(node, token_login("e30.e30.c2ln"))
+    assert mechanisms_tried(node) == ["OAUTHBEARER"]
+
+
+def test_a_refused_token_is_final_unless_the_next_login_may_have_another() -> None:
+    fixed = Login("", "a.b.c", "default", mechanism="OAUTHBEARER")
+    with pytest.raises(AuthenticationFailed, match=r"the token was refused by .*, OAUTHBEARER.*: it must be of") as it:
+        shake(FakeNode(token="other"), fixed)
+    assert "a.b.c" not in str(it.value) + repr(fixed)
+    with pytest.raises(ConnectionLost) as caught:
+        shake(FakeNode(token="other"), token_login("a.b.c"))
+    assert not isinstance(caught.value, AuthenticationFailed)
+    with pytest.raises(AuthenticationFailed, match="the node takes no tokens"):
+        shake(FakeNode(), fixed)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SELECT_BUCKET, Opcode.GET_CLUSTER_CONFIG, Opcode.NOOP, Opcode.DCP_CONTROL])
+def test_a_token_that_expires_during_the_handshake(opcode: Opcode) -> None:
+    node = FakeNode(token="a", statuses={opcode: Status.AUTH_STALE})
+    with pytest.raises(ConnectionLost, match="wants a new login: the token has expired"):
+        shake(node, token_login("a"), None if opcode is Opcode.NOOP else SETTINGS)
+
+
 def test_wrong_password_names_user_and_node() -> None:
     with pytest.raises(AuthenticationFailed, match=r"'Administrator' was refused by 127\.0\.0\.1:11210"):
         shake(FakeNode(password="other"))

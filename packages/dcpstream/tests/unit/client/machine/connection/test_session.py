@@ -26,7 +26,7 @@ from dcpstream.client.machine.connection.events import (
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.values import CollectionEvents, ManifestEvent
 from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S
-from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
+from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import (
     Feature,
@@ -300,6 +300,20 @@ def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
     connection.session.consumed(received.flow_bytes)
     (ack,) = sent(connection)
     assert (ack.opcode, ack.extras) == (Opcode.DCP_BUFFER_ACK, struct.pack(">I", len(data)))
+
+
+@pytest.mark.parametrize("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_STREAM_REQ, Opcode.DCP_CLOSE_STREAM])
+def test_an_expired_token_ends_the_connection_after_the_rows_before(opcode: Opcode) -> None:
+    """As a recorded 8.0.1: it goes on sending, and answers the next request of any kind with AUTH_STALE."""
+    connection, _ = ready_connection(buffer_bytes=1000)
+    stream = open_stream(connection)
+    rows = marker(stream.opaque, 0, 10) + mutation(stream.opaque, 1)
+    stale = encode_response(opcode, status=Status.AUTH_STALE, opaque=7)
+    with pytest.raises(ConnectionLost, match="the token has expired") as caught:
+        connection.receive_data(accepted(stream.opaque) + rows + stale, 0.0)
+    assert type(caught.value) is ConnectionLost
+    assert row_seqnos(connection.events()) == [1]
+    assert stream.tracker.seqno == 1
 
 
 def test_dropped_bytes_are_acknowledged_without_the_user() -> None:
