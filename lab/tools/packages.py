@@ -74,6 +74,12 @@ import dcpstream_node
 with dcpstream_node.Node(vbuckets=1, tls=True) as node:
     assert node.ca_certificate.startswith("-----BEGIN CERTIFICATE")
 """,
+    "dcpstream-node[jwt]": """
+from dcpstream_node.engine.access.tokens import Issuers
+issuer = {"name": "i", "signingAlgorithm": "HS256", "sharedSecret": "s" * 32}
+claims = {"audClaim": "aud", "audienceHandling": "any", "audiences": ["a"], "subClaim": "sub"}
+assert Issuers({"issuers": [issuer | claims]})
+""",
     "dcpstream-spark": """
 import importlib.util
 import dcpstream_spark, pyspark

@@ -42,6 +42,7 @@ from dcpstream_node.shell.tls import Tls, TlsSettings
 from dcpstream_node.store import SEGMENT_BYTES
 
 if TYPE_CHECKING:
+    from dcpstream_node.engine.access.tokens import Issuers
     from dcpstream_node.process import NodeProcess
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,8 @@ class Node:
         tls: open encrypted ports, too; True makes a certificate, see `TlsSettings`.
         plain: when passwords in plain text are accepted: always, or over encrypted connections only (tls). None: always
             if the node listens on loopback.
+        jwt: issuers whose tokens log in external users over TLS, in the form of the server's /settings/jwt; see
+            `dcpstream_node.engine.access.tokens.Issuers`. Needs a release of 8.0 or later.
         limits: the limits of clients.
         password_iterations: rounds of PBKDF2 for passwords; more rounds make attacks on stolen hashes, and each login,
             slower.
@@ -169,6 +172,7 @@ class Node:
         alternate_addresses: Mapping[str, Any] | None = None,
         tls: TlsSettings | bool | None = None,
         plain: str | None = None,
+        jwt: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         password_iterations: int = DEFAULT_ITERATIONS,
         segment_bytes: int = SEGMENT_BYTES,
@@ -223,6 +227,7 @@ class Node:
         self._is_development = development
         self._release = release_of(release, server_bugs)
         self._has_system_scope = system_scope and self._release.has(Rule.SYSTEM_SCOPE)
+        self._issuers = self._read_issuers(jwt)
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
         if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
@@ -247,6 +252,18 @@ class Node:
         self._buckets: RunningBuckets | None = None
         self._fault_host: FaultHost | None = None
         self._clock = MovableClock()
+
+    def _read_issuers(self, jwt: Mapping[str, Any] | None) -> Issuers | None:
+        if jwt is None:
+            return None
+        if not self._release.has(Rule.TAKES_TOKENS):
+            message = f"jwt: release {self._release.name} takes no tokens. Give release='8.0', or leave jwt out"
+            raise ConfigError("jwt", "***", "with release 8.0 or later", message=message)
+        if self._tls_settings is None:
+            raise ConfigError("jwt", "***", "with TLS", message="jwt: tokens are taken over TLS alone. Give tls, too")
+        from dcpstream_node.engine.access.tokens import Issuers
+
+        return Issuers(jwt)
 
     # ------------------------------------------------------------------------------------------------- from outside
 
@@ -728,6 +745,7 @@ class Node:
             clock = self._clock = MovableClock()
             engine = self._open(directory)
             engine.plain_needs_tls = self._plain_needs_tls
+            engine.issuers = self._issuers
             engine.trusts_own_host = self._is_member
             if self._loop.get_exception_handler() is None:
                 self._loop.set_exception_handler(handler_of(engine.log))

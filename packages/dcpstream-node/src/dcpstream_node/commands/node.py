@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,9 @@ from dcpstream.runtime.stopping import stop_signals
 from dcpstream_node.commands import node_defaults
 from dcpstream_node.commands.node_security import (
     allow_connections,
+    read_secret_json,
     security_arguments,
     security_options,
-    warn_of_readers,
 )
 from dcpstream_node.commands.serving import (
     address_options,
@@ -31,29 +30,6 @@ from dcpstream_node.commands.serving import (
 if TYPE_CHECKING:
     from dcpstream_node.cluster import Cluster
     from dcpstream_node.embedded import Node
-
-MAX_USERS_FILE_BYTES = 1024 * 1024
-
-
-def read_users(path: Path) -> Any:
-    """The parsed users file.
-
-    Raises:
-        ConfigError: too large, not readable, or not JSON. Never quotes the content: it holds passwords.
-    """
-    try:
-        if path.stat().st_size > MAX_USERS_FILE_BYTES:
-            message = f"--users: {path} is larger than {MAX_USERS_FILE_BYTES} bytes. Is it the right file?"
-            raise ConfigError("--users", str(path), f"a file of at most {MAX_USERS_FILE_BYTES} bytes", message=message)
-        warn_of_readers(path, "--users")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"--users: {path} cannot be read: {error.strerror}"
-        raise ConfigError("--users", str(path), "a file that can be read", message=message) from error
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        message = f"--users: {path} is not JSON: see {where}"
-        raise ConfigError("--users", str(path), "a JSON file", message=message) from None
 
 
 def settings_with_defaults() -> list[str]:
@@ -222,7 +198,7 @@ def node_command(
         "port": port,
         "mgmt_port": mgmt_port,
         "username": username,
-        "users": read_users(users) if users is not None else None,
+        "users": read_secret_json(users, "--users") if users is not None else None,
         "flush_interval_s": flush_interval,
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FILE = click.Path(path_type=Path)
+MAX_SECRET_JSON_BYTES = 1024 * 1024
+"""Largest file of users, or of issuers of tokens; a thousand users take a tenth of it."""
 _PORT = click.IntRange(0, 65535)
 
 _OPTIONS = (
@@ -41,6 +44,12 @@ _OPTIONS = (
         "--plain",
         type=click.Choice(node_defaults.PLAIN_POLICIES),
         help="When passwords in plain text are accepted: always, or over TLS only.  [default: always on loopback]",
+    ),
+    click.option(
+        "--jwt",
+        type=_FILE,
+        help="JSON file of the issuers whose tokens log in external users, as for PUT /settings/jwt of the server; "
+        "needs --tls and --release 8.0.",
     ),
     click.option(
         "--tls", "is_tls", is_flag=True, help="Open TLS ports, too; without --tls-cert the node makes a certificate."
@@ -124,6 +133,7 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
         "password": password,
         "password_iterations": given["password_iterations"],
         "plain": given["plain"],
+        "jwt": read_secret_json(given["jwt"], "--jwt") if given["jwt"] is not None else None,
         "tls": tls,
         "limits": Limits.parse(given["limits"]),
     }
@@ -136,8 +146,29 @@ def allow_connections(limits: Limits) -> None:
         logger.warning("%d descriptors are allowed, %d are needed for all connections of the limits", allowed, wanted)
 
 
+def read_secret_json(path: Path, option: str) -> Any:
+    """The parsed content of a JSON file that only its owner should read.
+
+    Raises:
+        ConfigError: too large, not readable, or not JSON. Never quotes the content: it holds secrets.
+    """
+    try:
+        if path.stat().st_size > MAX_SECRET_JSON_BYTES:
+            message = f"{option}: {path} is larger than {MAX_SECRET_JSON_BYTES} bytes. Is it the right file?"
+            raise ConfigError(option, str(path), f"a file of at most {MAX_SECRET_JSON_BYTES} bytes", message=message)
+        warn_of_readers(path, option)
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"{option}: {path} cannot be read: {error.strerror}"
+        raise ConfigError(option, str(path), "a file that can be read", message=message) from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        message = f"{option}: {path} is not JSON: see {where}"
+        raise ConfigError(option, str(path), "a JSON file", message=message) from None
+
+
 def warn_of_readers(path: Path, option: str) -> None:
-    """Log a warning if others than its owner may read a file of passwords."""
+    """Log a warning if others than its owner may read a file of secrets."""
     with contextlib.suppress(OSError):
         if path.stat().st_mode & 0o077:
-            logger.warning("%s: others may read %s, which holds passwords: chmod 600", option, path)
+            logger.warning("%s: others may read %s, which holds secrets: chmod 600", option, path)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import BucketSettings, Manifest, NodeAddress, VbucketMap
 from dcpstream.runtime import Random
@@ -24,8 +25,11 @@ from dcpstream_node.engine.access.users import Users
 from dcpstream_node.engine.bucket.bucket import OPCODES, Bucket
 from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.cluster_config import ClusterConfig
-from dcpstream_node.engine.limit_log import LimitLog
+from dcpstream_node.engine.limit_log import LOG_LINES_WITH_REASONS, LimitLog
 from dcpstream_node.store import BucketStore
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.access.tokens import Issuers
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +158,7 @@ class Engine(Generic[S]):
         control_token: the CAS that requests which change vbuckets may bring; SET_CTRL_TOKEN sets another one.
         is_stepwise: whether `end_turn` is called again until `is_quiet`, so that long work is done in steps.
         plain_needs_tls: whether a password in plain text is only taken over an encrypted connection.
+        issuers: those whose tokens log in external users; None for none.
         makes_system_scope: whether a new bucket that gets its vbuckets here gets the scope `_system`, too.
         trusts_own_host: whether one is taken from this machine in any case: a member's manager logs in like that.
     """
@@ -181,6 +186,7 @@ class Engine(Generic[S]):
         self.bucket_host: BucketHost | None = None
         self.faults: RequestFaults = NoFaults()
         self.plain_needs_tls = False
+        self.issuers: Issuers | None = None
         self.trusts_own_host = False
         self.makes_system_scope = False
         self.is_stepwise = False
@@ -325,6 +331,29 @@ class Engine(Generic[S]):
         session = self._open_session(self, peer, local_host, is_secure)
         self.sessions.add(session)
         return session
+
+    def check_token(self, username: str, token: str, peer: str) -> ServerStep:
+        """The outcome of a login with a token.
+
+        Args:
+            username: given by the client beside the token, or empty.
+            peer: address of the client, for the log.
+        """
+        from dcpstream_node.engine.access.tokens import TokenRefused  # needs an extra, as the issuers do
+
+        assert self.issuers is not None, "without issuers the mechanism is not offered"
+        try:
+            holder = self.issuers.check(token, self.unix_ns / 1e9)
+            user = self.users.find(holder.username)
+            if user is None or user.domain != "external":
+                raise TokenRefused("the node has no external user of its name")
+            if username not in ("", user.name):
+                raise TokenRefused("it is for another user than the client says")
+        except TokenRefused as refusal:
+            text = f"{peer}: a token was refused: {refusal}"
+            self.log.say("refused tokens", text, self.now, lines=LOG_LINES_WITH_REASONS)
+            return ServerStep(Outcome.REFUSED)
+        return ServerStep(Outcome.SUCCESS, username=user.name, expires_at=holder.expires_at)
 
     def end_turn(self) -> list[S]:
         """Notify DCP connections of changes; returns the sessions that may have something to send now."""

@@ -114,6 +114,8 @@ class Group(Flag):
     """A manager that relays a stream acts on the message, when the source sends it or its answer."""
     FROM_DESTINATION = auto()
     """A manager that relays a stream acts on the message, when the destination sends it or its answer."""
+    LOGIN = auto()
+    """The request is of a login: the node carries it out after the token of an earlier login has expired."""
     PLAIN_MISS = auto()
     """The node answers KEY_ENOENT about a missing document even while the bucket is being loaded."""
     PLAIN_PLACE = auto()

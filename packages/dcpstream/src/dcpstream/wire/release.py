@@ -254,6 +254,10 @@ class Rule(Enum):
         "An extended attribute whose name is one character long can be deleted; before, ENOMEM.",
         Row(RECORDED_80, since="7.6"),
     )
+    TAKES_TOKENS = (
+        "Over TLS, SASL has OAUTHBEARER if an issuer is configured; AUTH_STALE answers requests of an expired token.",
+        Row("kv_engine cbsasl/server.cc, daemon/connection.cc; 8.0.1 asked", since="8.0"),
+    )
     NAMES_BAD_FLAGS = (
         "The refusal of flags of DCP_OPEN and of streams names the wrong ones.",
         Row(RECORDED_80, since="8.0"),

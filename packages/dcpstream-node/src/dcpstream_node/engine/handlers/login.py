@@ -107,7 +107,7 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
         user = session.engine.users.find(step.username or "")
         assert user is not None, "the login found the user"
         session.engine.counters.logins += 1
-        session.logged_in(user)
+        session.logged_in(user, step.expires_at)
         session.respond(frame, value=step.data)
     elif step.outcome is Outcome.MALFORMED:
         session.respond(frame, Status.EINVAL)
@@ -135,7 +135,7 @@ def _refuse(session: Session, frame: Frame) -> None:
     delay = logins.failed(address, now)
 
     def refuse(_status: int = Status.SUCCESS) -> None:
-        session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user or wrong password")
+        session.refuse_with_reference(frame, Status.AUTH_ERROR, "login refused: unknown user, wrong password or token")
 
     if delay:
         session.wait(frame, refuse)

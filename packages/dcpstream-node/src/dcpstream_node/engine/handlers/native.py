@@ -25,8 +25,11 @@ def plain_opcodes(session: Session) -> frozenset[int]:
     """The requests that the session may make: its user has the privilege, and its bucket asks for nothing more."""
     bucket = session.bucket
     default = None if bucket is None else bucket.collections.get(0)
-    if session.identity.user is None or bucket is None or default is None or not bucket.takes_traffic:
+    identity = session.identity
+    if identity.user is None or bucket is None or default is None or not bucket.takes_traffic:
         return frozenset()
+    if identity.expires_at is not None:
+        return frozenset()  # each request is checked against the clock
     found = []
     if not session.refusal_in("Read", 0):
         found.append(_GET)

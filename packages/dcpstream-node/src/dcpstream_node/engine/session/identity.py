@@ -35,12 +35,14 @@ class Identity:
         dropped: privileges that the client gave up, until the next login.
         sees_system: the user may read and write system collections of the whole bucket.
         is_certified: the user comes from a client certificate; no other login is possible.
+        expires_at: when the token of the login ends, seconds of the monotonic clock; None for a login without one.
     """
 
     def __init__(self) -> None:
         self.user: User | None = None
         self.rights = NOTHING
         self.is_certified = False
+        self.expires_at: float | None = None
         self.rights_version = 0
         self.dropped = NOTHING
         self.sees_system = False
@@ -56,9 +58,15 @@ class Identity:
             self.rights = self.rights_at("" if bucket is None else bucket.name)
         self.sees_system = self.rights >= SYSTEM_PRIVILEGES
 
-    def log_in(self, user: User | None) -> None:
-        """Act for a user, or for nobody; what was given up before holds no longer."""
+    def log_in(self, user: User | None, expires_at: float | None = None) -> None:
+        """Act for a user, or for nobody; what was given up before holds no longer.
+
+        Args:
+            user: the user, or None.
+            expires_at: see the attribute.
+        """
         self.user = user
+        self.expires_at = expires_at
         self.dropped = NOTHING
 
     def rights_at(self, bucket: str, scope: str = "", collection: str = "") -> frozenset[str]:

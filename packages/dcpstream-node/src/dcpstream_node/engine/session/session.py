@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.dcp.producer.connection import ProducerConnection
-from dcpstream.dcp.sasl import MECHANISMS, PLAIN, ServerLogin
+from dcpstream.dcp.sasl import MECHANISMS, OAUTHBEARER, PLAIN, ServerLogin
 from dcpstream.errors import CorruptLog, StoreError
 from dcpstream.wire import (
     HEADER,
@@ -81,6 +81,9 @@ STREAM_OUTPUT_BYTES = 256 * 1024
 SLICE_S = 0.002
 """Time after which a session that answers requests one by one yields to other connections: a thousand stream requests
 take fifty times as long."""
+
+_OF_LOGIN = opcodes_of(Group.LOGIN)
+"""The requests that are carried out after the token of a login has expired."""
 
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
@@ -181,7 +184,11 @@ class Session:
             engine.users.credentials,
             lambda: engine.random.getrandbits(NONCE_BITS).to_bytes(NONCE_BITS // 8, "big"),
             engine.users.decoy,
-            MECHANISMS if is_secure or not engine.plain_needs_tls else _NOT_PLAIN,
+            (
+                *(MECHANISMS if is_secure or not engine.plain_needs_tls else _NOT_PLAIN),
+                *((OAUTHBEARER,) if is_secure and engine.issuers else ()),
+            ),
+            lambda username, token: engine.check_token(username, token, peer),
         )
         self.bucket: Bucket | None = None
         self.features: frozenset[int] = frozenset()
@@ -384,9 +391,15 @@ class Session:
 
     # ----------------------------------------------------------------------------------------- login, bucket, HELLO
 
-    def logged_in(self, user: User) -> None:
-        """Act for a user whose login succeeded."""
-        self.identity.log_in(user)
+    def logged_in(self, user: User, expires_at: float | None = None) -> None:
+        """Act for a user whose login succeeded.
+
+        Args:
+            expires_at: when the login ends, in seconds since 1970; None for never.
+        """
+        if expires_at is not None:
+            expires_at = self.engine.now + max(0.0, expires_at - self.engine.unix_ns / 1e9)
+        self.identity.log_in(user, expires_at)
         self._max_frame_bytes = MAX_FRAME_BYTES
         keeps = self.engine.release.has(Rule.LOGIN_KEEPS_BUCKET)
         if self.bucket is not None and not (keeps and user.may_use(self.bucket.name)):
@@ -723,8 +736,13 @@ class Session:
             is_known = is_dcp or self.dispatch.commands.get(frame.opcode) is not None
             self.refuse(frame, Status.CONFIG_ONLY if is_known else Status.UNKNOWN_COMMAND)
             return
+        expires_at = self.identity.expires_at
+        is_stale = expires_at is not None and self.engine.now > expires_at
         if frame.magic in _RESPONSES:
-            self._handle_response(frame, is_dcp)
+            if is_stale:
+                self.close("an answer after its token expired")
+            else:
+                self._handle_response(frame, is_dcp)
             return
         command = self.dispatch.commands.get(frame.opcode)
         if self.identity.user is None and (command is None or not command.before_login):
@@ -734,7 +752,9 @@ class Session:
             self.respond(frame, Status.UNKNOWN_COMMAND)
             return
         if is_dcp:
-            if self.bucket is None:
+            if is_stale:
+                self.respond(frame, Status.AUTH_STALE)
+            elif self.bucket is None:
                 self.refuse(frame, Status.NO_BUCKET)
             else:
                 self._to_dcp(frame)
@@ -743,6 +763,8 @@ class Session:
         wrong = fault(self, command, frame)
         if wrong is not None:
             self.refuse(frame, wrong.status, wrong.context)
+        elif is_stale and frame.opcode not in _OF_LOGIN:
+            self.respond(frame, Status.AUTH_STALE)
         elif self.frame_infos.get(FrameInfoId.IMPERSONATE_USER):
             self._handle_for_another(command, frame)
         else:

@@ -71,7 +71,15 @@ class SaslListMechsResponse(Response):
     """The names of the mechanisms, separated by blanks, strongest first."""
 
 
-@message(Opcode.SASL_AUTH, privilege="", key=Part.REQUIRED, rest=Part.OPTIONAL, phase=Phase.CONNECTED, source=_SASL)
+@message(
+    Opcode.SASL_AUTH,
+    privilege="",
+    key=Part.REQUIRED,
+    rest=Part.OPTIONAL,
+    groups=Group.LOGIN,
+    phase=Phase.CONNECTED,
+    source=_SASL,
+)
 class SaslAuth(Request):
     """Begin a login: the mechanism in the key, the first message of the client in the value."""
 

@@ -1,0 +1,224 @@
+"""Tokens of configured issuers, at a time that the test sets; and everything that must be refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from jwt.algorithms import ECAlgorithm
+
+from dcpstream.errors import ConfigError
+from dcpstream_node.engine.access.tokens import MAX_ISSUERS, Holder, Issuers, TokenRefused
+from tests.kit.tokens import ISSUER, USER, issuer, private_key, public_jwk, public_pem, token
+
+NOW = 1_700_000_000.0
+
+
+def issuers(*entries: dict[str, Any]) -> Issuers:
+    return Issuers({"enabled": True, "issuers": list(entries)})
+
+
+def refusal(found: Issuers, text: str, now_s: float = NOW) -> str:
+    with pytest.raises(TokenRefused) as caught:
+        found.check(text, now_s)
+    assert text == "" or text not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "RS256", "PS256", "ES256"])
+def test_a_token_of_each_kind_of_key(algorithm: str) -> None:
+    found = issuers(issuer(algorithm))
+    assert found.check(token(NOW + 60, algorithm), NOW) == Holder(USER, NOW + 75)
+    forged = token(NOW + 60, algorithm, key=private_key(algorithm, "other"))
+    assert refusal(found, forged) == "its signature is wrong"
+
+
+def test_the_key_is_chosen_by_its_name() -> None:
+    jwks = {"keys": [public_jwk("ES256", "old"), public_jwk("ES256", "new"), public_jwk("RS256", "rsa")]}
+    found = issuers(issuer(publicKeySource="jwks", jwks=jwks))
+    for name in ("old", "new"):
+        text = token(NOW, key=private_key("ES256", name), headers={"kid": name})
+        assert found.check(text, NOW).username == USER
+        assert refusal(found, token(NOW, key=private_key("ES256", name))) == (
+            "no key of the issuer has the name in the token's header"
+        )
+    assert (
+        refusal(found, token(NOW, key=private_key("ES256", "old"), headers={"kid": "new"})) == "its signature is wrong"
+    )
+    assert "no key" in refusal(found, token(NOW, key=private_key("ES256", "old"), headers={"kid": "rsa"}))
+
+
+def test_times_are_those_of_the_nodes_clock_with_the_leeway() -> None:
+    found = issuers(issuer(expiryLeewayS=10))
+    text = token(NOW, nbf=int(NOW) - 100)
+    for now_s in (NOW - 110, NOW, NOW + 10):
+        assert found.check(text, now_s).expires_at == NOW + 10
+    assert refusal(found, text, NOW - 111) == "the token is not valid yet"
+    assert refusal(found, text, NOW + 11) == "the token has expired"
+
+
+@pytest.mark.parametrize(
+    ("handling", "audience", "is_taken"),
+    [
+        ("any", "b", True),
+        ("any", ["x", "a"], True),
+        ("any", ["x"], False),
+        ("all", ["b", "a", "x"], True),
+        ("all", ["a"], False),
+        ("any", [], False),
+    ],
+)
+def test_audiences(handling: str, audience: str | list[str], is_taken: bool) -> None:
+    found = issuers(issuer(audiences=["a", "b"], audienceHandling=handling))
+    text = token(NOW, aud=audience)
+    if is_taken:
+        assert found.check(text, NOW).username == USER
+    else:
+        assert refusal(found, text) == "the token is for another audience"
+
+
+def test_claims_at_paths() -> None:
+    found = issuers(issuer(subClaim="user.login", audClaim="meant_for"))
+    text = token(NOW, aud=None, sub=None, user={"login": "bob"}, meant_for="couchbase")
+    assert found.check(text, NOW).username == "bob"
+    assert "user's name" in refusal(found, token(NOW, user="bob", meant_for="couchbase"))
+
+
+def test_several_issuers() -> None:
+    found = issuers(issuer(), issuer("HS256", name="other"))
+    assert found.check(token(NOW, "HS256", iss="other"), NOW).username == USER
+    assert refusal(found, token(NOW, "HS256")) == "its algorithm is not that of its issuer"
+    assert refusal(found, token(NOW, iss="third")) == "its issuer is unknown"
+
+
+def part(data: Any) -> str:
+    return (
+        base64.urlsafe_b64encode(data if isinstance(data, bytes) else json.dumps(data).encode()).rstrip(b"=").decode()
+    )
+
+
+CLAIMS = {"iss": ISSUER, "aud": "couchbase", "sub": USER, "exp": int(NOW)}
+ALGORITHM = {"alg": "ES256", "typ": "JWT"}
+SIGNATURE = part(bytes(64))
+HOSTILE = {
+    "nothing": "",
+    "no parts": "eyJ",
+    "empty parts": "..",
+    "not base64": "!.!.!",
+    "not JSON": f"{part(b'x')}.{part(b'y')}.{SIGNATURE}",
+    "a list": f"{part([])}.{part([])}.{SIGNATURE}",
+    "claims that are a list": f"{part(ALGORITHM)}.{part([1])}.{SIGNATURE}",
+    "not UTF-8": f"{part(ALGORITHM)}.{part(bytes([0xFF, 0xFE]))}.{SIGNATURE}",
+    "not ASCII": "schlüssel.schlüssel.schlüssel",
+    "deep": f"{part(ALGORITHM)}.{part(b'[' * 5000)}.{SIGNATURE}",
+    "huge": f"{part(ALGORITHM)}.{part(CLAIMS | {'x': 'y' * 1_000_000})}.{SIGNATURE}",
+    "a huge number": f"{part(ALGORITHM)}.{part(b'{%b}' % (b'9' * 5000))}.{SIGNATURE}",
+    "no algorithm": f"{part({})}.{part(CLAIMS)}.{SIGNATURE}",
+    "algorithm none": f"{part({'alg': 'none'})}.{part(CLAIMS)}.",
+    "algorithm None": f"{part({'alg': None})}.{part(CLAIMS)}.",
+    "algorithm NONE with a signature": f"{part({'alg': 'NONE'})}.{part(CLAIMS)}.{SIGNATURE}",
+    "no signature": f"{part(ALGORITHM)}.{part(CLAIMS)}.",
+    "a signature of zeros": f"{part(ALGORITHM)}.{part(CLAIMS)}.{SIGNATURE}",
+    "a short signature": f"{part(ALGORITHM)}.{part(CLAIMS)}.{part(b'1')}",
+    "a detached payload": f"{part(ALGORITHM | {'b64': False, 'crit': ['b64']})}..{SIGNATURE}",
+    "a critical extension": f"{part(ALGORITHM | {'crit': ['x'], 'x': 1})}.{part(CLAIMS)}.{SIGNATURE}",
+    "a key of its own": f"{part(ALGORITHM | {'jwk': public_jwk('ES256', 'own')})}.{part(CLAIMS)}.{SIGNATURE}",
+    "an issuer that is no text": f"{part(ALGORITHM)}.{part(CLAIMS | {'iss': [ISSUER]})}.{SIGNATURE}",
+    "a name of a key that is no text": f"{part(ALGORITHM | {'kid': {}})}.{part(CLAIMS)}.{SIGNATURE}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_tokens(name: str) -> None:
+    refusal(issuers(issuer()), HOSTILE[name])
+
+
+def test_a_public_key_is_no_shared_secret() -> None:
+    """The oldest attack: HS256 with the issuer's public key as the secret."""
+    claims = {"iss": ISSUER, "aud": "couchbase", "sub": USER, "exp": int(NOW)}
+    signing = f"{part({'alg': 'HS256', 'typ': 'JWT'})}.{part(claims)}"
+    algorithm = jwt.PyJWS().get_algorithm_by_name("HS256")
+    text = f"{signing}.{part(algorithm.sign(signing.encode(), public_pem('RS256').encode()))}"
+    assert refusal(issuers(issuer("RS256")), text) == "its algorithm is not that of its issuer"
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"exp": None}, "exp is missing"),
+        ({"exp": "soon"}, "exp is missing"),
+        ({"exp": True}, "exp is missing"),
+        ({"exp": 10**30}, "exp is missing"),
+        ({"nbf": int(NOW) + 16}, "not valid yet"),
+        ({"nbf": []}, "not valid yet"),
+        ({"sub": None}, "user's name"),
+        ({"sub": ""}, "user's name"),
+        ({"aud": None}, "audience is missing"),
+        ({"aud": [1]}, "audience is missing"),
+        ({"iss": None}, "issuer is unknown"),
+    ],
+)
+def test_claims_that_are_missing_or_wrong(claims: dict[str, Any], words: str) -> None:
+    """Signed by the right key all the same."""
+    every = {name: value for name, value in (CLAIMS | claims).items() if value is not None}
+    text = jwt.PyJWS().encode(json.dumps(every).encode(), private_key("ES256"), "ES256")
+    assert words in refusal(issuers(issuer()), text)
+
+
+def pem_of(key: Any) -> str:
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+P384 = ec.generate_private_key(ec.SECP384R1())
+PRIVATE = private_key("RS256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ([], "JSON object"),
+        ({"issuers": {}}, "JSON object"),
+        ({"issuer": []}, "enabled and issuers"),
+        ({"issuers": ["x"]}, "JSON objects"),
+        ({"issuers": [issuer()] * 2}, "once"),
+        ({"issuers": [issuer(name=str(number)) for number in range(MAX_ISSUERS + 1)]}, f"at most {MAX_ISSUERS}"),
+        ({"issuers": [issuer(audiences=[])]}, "no audiences"),
+        ({"issuers": [issuer(audiences="couchbase")]}, "a list of at most"),
+        ({"issuers": [issuer(audienceHandling="some")]}, "any or all"),
+        ({"issuers": [issuer(expiryLeewayS=301)]}, "0 to 300"),
+        ({"issuers": [issuer(signingAlgorithm="none")]}, "one of HS256"),
+        ({"issuers": [issuer(jitProvisioning=True)]}, "the node does not have jitProvisioning"),
+        ({"issuers": [issuer(customClaims=[{"name": "x"}])]}, "the node does not have customClaims"),
+        ({"issuers": [issuer(publicKeySource="jwks_uri", jwksUri="https://x")]}, "does not have jwksUri"),
+        ({"issuers": [issuer(publicKeySource="file")]}, "pem or jwks"),
+        ({"issuers": [issuer("HS256", sharedSecret="too short")]}, "at least 32 bytes"),
+        ({"issuers": [issuer(publicKey="-----BEGIN")]}, "public keys for ES256"),
+        ({"issuers": [issuer(publicKey=public_pem("RS256"))]}, "public keys for ES256"),
+        ({"issuers": [issuer(publicKey=pem_of(P384.public_key()))]}, "public keys for ES256"),
+        ({"issuers": [issuer("RS256", publicKey=PRIVATE)]}, "public keys for RS256"),
+        ({"issuers": [issuer("RS256", publicKey=pem_of(rsa.generate_private_key(65537, 1024).public_key()))]}, "2048"),
+        ({"issuers": [issuer(publicKeySource="jwks")]}, "public keys for ES256"),
+        ({"issuers": [issuer(publicKeySource="jwks", jwks={"keys": "x"})]}, "public keys for ES256"),
+        ({"issuers": [issuer(publicKeySource="jwks", jwks={"keys": [{"kty": "oct", "k": "c2Vj"}]})]}, "for ES256"),
+        (
+            {"issuers": [issuer(publicKeySource="jwks", jwks=ECAlgorithm.to_jwk(P384.public_key(), as_dict=True))]},
+            "public keys for ES256",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        Issuers(settings)
+    assert "too short" not in str(caught.value)
+    assert "BEGIN" not in str(caught.value)
+
+
+def test_settings_as_the_server_shows_them() -> None:
+    shown = issuer(jitProvisioning=False, groupsMapsStopFirstMatch=True, rolesMapsStopFirstMatch=True, expiryLeewayS=15)
+    assert Issuers({"enabled": True, "issuers": [shown], "jwksUriRefreshIntervalS": 3600})
+    assert not Issuers({"enabled": False, "issuers": [shown]})
