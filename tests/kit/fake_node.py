@@ -107,6 +107,8 @@ class FakeNode:
             value = self.mechanisms.encode()
         elif opcode in {Opcode.SASL_AUTH, Opcode.SASL_STEP}:
             status, value = self._sasl(frame)
+        elif opcode == Opcode.VERSION:
+            value = b"8.0.1-1234-enterprise"
         elif opcode == Opcode.GET_CLUSTER_CONFIG:
             value = self.cluster_map
         elif opcode == Opcode.GET_COLLECTIONS_MANIFEST and self.has_manifest:

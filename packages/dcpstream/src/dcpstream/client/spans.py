@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, aclosing, closing
 from typing import Any, assert_never
 
+from dcpstream.client.machine.nodes.nodes import Nodes
+from dcpstream.client.machine.nodes.releases import Releases
 from dcpstream.client.machine.values import CollectionEvents, R, ReaderOutput, RollbackEvent, RowsRead
 from dcpstream.client.settings.options import ConnectOptions
 from dcpstream.model import NodeAddress
@@ -19,6 +21,9 @@ from dcpstream.runtime import Clock
 from dcpstream.runtime.tracing import Flow, Span, Value, is_tracing, span
 
 _SYSTEM = "couchbase"
+
+RELEASE = "dcpstream.server.release"
+"""The attribute with the releases of the nodes that were reached; the conventions have none."""
 
 
 def connect_span(options: ConnectOptions) -> AbstractContextManager[Span]:
@@ -41,52 +46,57 @@ def documents_span(
     return span(f"{operation} {place}", attributes | {"db.collection.name": place} | _address(seeds))
 
 
-def set_batch_size(one: Span, count: int) -> None:
-    """Say how many documents a call was for; the conventions name it only for two and more."""
+def describe_call(one: Span, count: int, releases: Releases) -> None:
+    """Say how many documents a call was for, if several, and the servers' releases."""
+    if not is_tracing():
+        return
+    one.set_attribute(RELEASE, str(releases))
     if count > 1:
         one.set_attribute("db.operation.batch.size", count)
 
 
 def traced(
-    outputs: Generator[ReaderOutput[R], None, None], options: ConnectOptions, clock: Clock
+    outputs: Generator[ReaderOutput[R], None, None], nodes: Nodes, clock: Clock
 ) -> Generator[ReaderOutput[R], None, None]:
     """The same outputs of a reader, with a span for the stream, and one for each output in it."""
     if not is_tracing():
         return outputs
-    return _traced(outputs, options, clock)
+    return _traced(outputs, nodes, clock)
 
 
 def _traced(
-    outputs: Generator[ReaderOutput[R], None, None], options: ConnectOptions, clock: Clock
+    outputs: Generator[ReaderOutput[R], None, None], nodes: Nodes, clock: Clock
 ) -> Generator[ReaderOutput[R], None, None]:
-    bucket, attributes = _stream(options)
+    bucket, attributes = _stream(nodes.options)
     flow = Flow(f"stream {bucket}", attributes)
     with flow.lasting(), closing(outputs):
         asked_ns = clock.time_ns()
         for output in outputs:
+            flow.set_attribute(RELEASE, str(nodes.releases))
             _report(flow, output, bucket, attributes, asked_ns)
             yield output
             asked_ns = clock.time_ns()
 
 
 def traced_async(
-    outputs: AsyncGenerator[ReaderOutput[R], None], options: ConnectOptions, clock: Clock
+    outputs: AsyncGenerator[ReaderOutput[R], None], nodes: Nodes, clock: Clock
 ) -> AsyncGenerator[ReaderOutput[R], None]:
     """As `traced`, for asyncio."""
     if not is_tracing():
         return outputs
-    return _traced_async(outputs, options, clock)
+    return _traced_async(outputs, nodes, clock)
 
 
 async def _traced_async(
-    outputs: AsyncGenerator[ReaderOutput[R], None], options: ConnectOptions, clock: Clock
+    outputs: AsyncGenerator[ReaderOutput[R], None], nodes: Nodes, clock: Clock
 ) -> AsyncGenerator[ReaderOutput[R], None]:
-    bucket, attributes = _stream(options)
+    bucket, attributes = _stream(nodes.options)
     flow = Flow(f"stream {bucket}", attributes)
     with flow.lasting():
         async with aclosing(outputs):
             asked_ns = clock.time_ns()
             async for output in outputs:
+                flow.set_attribute(RELEASE, str(nodes.releases))
                 _report(flow, output, bucket, attributes, asked_ns)
                 yield output
                 asked_ns = clock.time_ns()

@@ -72,6 +72,10 @@ class Flow:
         self._span = self._tracer.start_span(name, kind=_kind(self._api, "client"), attributes=dict(attributes))
         self._context = self._api.set_span_in_context(self._span)
 
+    def set_attribute(self, name: str, value: Value) -> None:
+        """Add an attribute."""
+        self._span.set_attribute(name, value)
+
     def step(self, name: str, attributes: Mapping[str, Value], start_ns: int) -> None:
         """A span in the flow that began at a time, in nanoseconds since 1970, and ends now."""
         self._tracer.start_span(

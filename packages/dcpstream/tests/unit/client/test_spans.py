@@ -11,6 +11,7 @@ import pytest
 import dcpstream_node
 from dcpstream.client import AsyncClient, Client, KvClient, StreamOptions
 from dcpstream.errors import RollbackRequired, StatusError
+from dcpstream.wire.release import DEFAULT_RELEASE
 from tests.kit.spans import Spans, captured_spans
 
 LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "bucket": "default"}
@@ -46,6 +47,7 @@ def test_requests_for_documents(node: dcpstream_node.Node, spans: Spans) -> None
         "db.collection.name": "_default._default",
         "server.address": "127.0.0.1",
         "server.port": node.port,
+        "dcpstream.server.release": DEFAULT_RELEASE.version,
     }
     assert read.attributes["db.operation.batch.size"] == 2
     assert "secret" not in f"{written.attributes}{read.attributes}"
@@ -74,6 +76,8 @@ def test_a_stream_with_a_rollback(node: dcpstream_node.Node, spans: Spans) -> No
             failed = spans.take()[-1]
     assert [one.name for one in (connect, receive, stream)] == ["connect stream", "receive stream", "stream stream"]
     assert receive.parent.span_id == stream.context.span_id
+    for one in (connect, stream):
+        assert one.attributes["dcpstream.server.release"] == DEFAULT_RELEASE.version
     assert receive.attributes["messaging.batch.message_count"] == 5
     assert receive.attributes["messaging.destination.name"] == "stream"
     assert receive.start_time <= receive.end_time

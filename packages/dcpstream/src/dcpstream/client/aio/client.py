@@ -150,7 +150,7 @@ class AsyncClient:
     def _outputs(
         self, run: StreamRun[R], is_over: Callable[[], bool] | None = None
     ) -> AsyncGenerator[ReaderOutput[R], None]:
-        return traced_async(self._driven(run, is_over), self._options, self._clock)
+        return traced_async(self._driven(run, is_over), run.nodes, self._clock)
 
     async def _driven(
         self, run: StreamRun[R], is_over: Callable[[], bool] | None

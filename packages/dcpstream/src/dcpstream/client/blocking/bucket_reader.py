@@ -37,7 +37,7 @@ from dcpstream.client.settings.connection_string import ConnectionString
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, access
 from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.settings.srv import resolve_seeds
-from dcpstream.client.spans import connect_span
+from dcpstream.client.spans import RELEASE, connect_span
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConnectTimeout, DcpstreamError, NotSupported, UnknownCommand
 from dcpstream.model import FailoverLog, Manifest, StreamOffset, VbucketMap
@@ -105,8 +105,9 @@ class BucketReader:
     def map(self) -> VbucketMap:
         """The newest cluster map that is known."""
         if self._control.map is None:
-            with connect_span(self._options):
+            with connect_span(self._options) as one:
                 self._ask([map_question()])
+                one.set_attribute(RELEASE, str(self._control.releases))
         assert self._control.map is not None
         return self._control.map
 

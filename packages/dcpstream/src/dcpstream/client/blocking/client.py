@@ -199,7 +199,7 @@ class Client:
     def _outputs(
         self, run: StreamRun[R], is_over: Callable[[], bool] | None = None
     ) -> Generator[ReaderOutput[R], None, None]:
-        return traced(self._driven(run, is_over), self.cluster.connect_options, self._clock)
+        return traced(self._driven(run, is_over), run.nodes, self._clock)
 
     def _driven(self, run: StreamRun[R], is_over: Callable[[], bool] | None) -> Generator[ReaderOutput[R], None, None]:
         sockets = Sockets(run.nodes.options.tls)

@@ -18,7 +18,7 @@ from dcpstream.client.machine.nodes.cluster_map import manifest_of
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.options import access
 from dcpstream.client.settings.secrets import Secret
-from dcpstream.client.spans import documents_span, set_batch_size
+from dcpstream.client.spans import describe_call, documents_span
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
 from dcpstream.runtime import kernel
@@ -169,8 +169,12 @@ class KvClient:
 
     def _mutate(self, name: str, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
         with self._span(name) as one:
-            results = self._mutated(items, flags, expiry)
-            set_batch_size(one, len(results))
+            try:
+                results = self._mutated(items, flags, expiry)
+            except DcpstreamError as error:
+                self._pool.releases.explain(error)
+                raise
+            describe_call(one, len(results), self._pool.releases)
         return results
 
     def _mutated(self, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
@@ -188,8 +192,12 @@ class KvClient:
     def get_many(self, keys: Iterable[Key]) -> list[Document | None]:
         """Read documents, many in flight at once; None for a document that does not exist."""
         with self._span("get") as one:
-            results = self._got(keys)
-            set_batch_size(one, len(results))
+            try:
+                results = self._got(keys)
+            except DcpstreamError as error:
+                self._pool.releases.explain(error)
+                raise
+            describe_call(one, len(results), self._pool.releases)
         return results
 
     def _got(self, keys: Iterable[Key]) -> list[Document | None]:

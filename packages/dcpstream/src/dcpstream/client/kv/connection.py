@@ -48,6 +48,7 @@ class KvConnection:
         self.has_collections = False
         self.is_unordered = False
         self.is_closed = False
+        self.release = ""
         self._deadline = clock.monotonic() + connect_timeout_s
         self._clock = clock
         self._received = bytearray()
@@ -98,6 +99,7 @@ class KvConnection:
                 ) from error
             for frame in frames:
                 self.send(handshake.receive(frame))
+        self.release = handshake.release
         self.has_collections = Feature.COLLECTIONS in handshake.granted
         self.is_unordered = Feature.UNORDERED_EXECUTION in handshake.granted
         self._socket.settimeout(ANSWER_TIMEOUT_S)

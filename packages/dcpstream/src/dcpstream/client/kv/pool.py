@@ -8,6 +8,7 @@ from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.nodes.nodes import MAX_SEEDS_TRIED
+from dcpstream.client.machine.nodes.releases import Releases
 from dcpstream.client.machine.nodes.retry import FINAL_ERRORS, is_bucket_refusal, is_config_only, refused_by_all
 from dcpstream.client.settings.options import Access
 from dcpstream.client.settings.srv import resolve_seeds
@@ -27,6 +28,9 @@ class KvPool:
     Args:
         given: addresses, login, TLS and options.
         is_unordered: whether nodes may answer out of order. A durable write then does not hold up the others.
+
+    Attributes:
+        releases: of the nodes that were reached.
     """
 
     def __init__(self, given: Access, *, is_unordered: bool = False) -> None:
@@ -37,6 +41,7 @@ class KvPool:
         self._context: ssl.SSLContext | None = None
         self._clock: Clock = SystemClock()
         self._random: Random = SystemRandom()
+        self.releases = Releases()
         self._map: VbucketMap | None = None
         self._connections: dict[str, KvConnection] = {}
 
@@ -170,5 +175,6 @@ class KvPool:
                 raise ConnectionLost(str(error), cause=error) from error
             raise
         self._connections[str(address)] = connection
+        self.releases.found(str(address), connection.release)
         self.take_map(handshake.config, address)
         return connection

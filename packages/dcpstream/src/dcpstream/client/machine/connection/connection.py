@@ -114,6 +114,11 @@ class NodeConnection:
         """The cluster map that came with the handshake, as JSON text."""
         return self._handshake.config
 
+    @property
+    def release(self) -> str:
+        """The node's release, as it said in the handshake; empty if it did not."""
+        return self._handshake.release
+
     def get_buffer(self) -> memoryview:
         """The free part of the buffer to read into; never empty."""
         if self._was_filled or len(self._buffer) - self._end < MIN_FREE_BYTES:

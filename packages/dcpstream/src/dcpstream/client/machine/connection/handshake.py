@@ -8,7 +8,8 @@ Theory of operation: three round trips, each of a few pipelined requests whose a
    tried. If it lists the mechanism and refuses it, PLAIN is tried: users whose passwords another service checks (LDAP)
    have no keys of SCRAM. PLAIN shows the password to the node, so it is used only where the caller allows it. A token
    has one mechanism of its own.
-2. SELECT_BUCKET, GET_CLUSTER_CONFIG; for documents also a NOOP, which a node refuses that has only the bucket's map.
+2. VERSION, SELECT_BUCKET, GET_CLUSTER_CONFIG; for documents also a NOOP, which a node refuses that has only the
+   bucket's map.
 3. For DCP: DCP_OPEN and the controls. NOOP and the flow-control window must be granted; the others are optional.
 
 `start()` and `receive()` return the bytes to send; every refusal is an exception that names user, bucket and node.
@@ -49,6 +50,7 @@ from dcpstream.wire.messages.kv import (
     SaslListMechs,
     SaslStep,
     SelectBucket,
+    Version,
     encode_features,
 )
 from dcpstream.wire.status import status_error
@@ -81,6 +83,9 @@ ones, which do not grant it."""
 
 MAX_FEATURES = 1024
 """Features that a HELLO may grant; some forty are known."""
+
+MAX_RELEASE_CHARACTERS = 64
+"""Longest name of a release that is kept; a server's has some thirty characters."""
 
 MAX_REASON_BYTES = 4096
 """Longest body that may hold the reason of a refusal: a longer one is a document or a cluster map."""
@@ -136,6 +141,11 @@ TRANSITIONS = Transitions(
 class Handshake:
     """The handshake of one connection.
 
+    Attributes:
+        granted: the features that the node granted.
+        config: the cluster map, JSON.
+        release: the node's release, as it says; empty if it does not.
+
     Args:
         login: user, password, bucket.
         address: the node, for messages.
@@ -159,6 +169,7 @@ class Handshake:
         self.state = TRANSITIONS.start
         self.granted: frozenset[int] = frozenset()
         self.config = b""
+        self.release = ""
         self._login = login
         self._address = address
         self._nonce = nonce
@@ -223,6 +234,9 @@ class Handshake:
             return b""
         if opcode is Opcode.SASL_AUTH or opcode is Opcode.SASL_STEP:
             return self._authenticated(frame)
+        if opcode is Opcode.VERSION:
+            self.release = "" if frame.status else _release_in(bytes(frame.value))
+            return b""
         if opcode is Opcode.SELECT_BUCKET:
             self._check_bucket(frame)
             return b""
@@ -324,7 +338,12 @@ class Handshake:
         return self._request(SaslAuth(key=self._mechanism.encode(), value=self._sasl.start()))
 
     def _select_bucket(self) -> bytes:
-        parts = [self._request(SelectBucket(key=self._login.bucket.encode())), self._request(GetClusterConfig())]
+        # VERSION comes first: in a bucket of which a node has only the map, it is refused.
+        parts = [
+            self._request(Version()),
+            self._request(SelectBucket(key=self._login.bucket.encode())),
+            self._request(GetClusterConfig()),
+        ]
         if self._dcp is None:
             parts.append(self._request(Noop()))
         return b"".join(parts)
@@ -371,6 +390,12 @@ class Handshake:
             self._is_required[key] = is_required
             parts.append(self._request(Control(key=key.encode(), value=value.encode())))
         return b"".join(parts)
+
+
+def _release_in(text: bytes) -> str:
+    """The release in an answer to VERSION, as 8.0.1-1234-enterprise."""
+    release = text[:MAX_RELEASE_CHARACTERS].decode("ascii", errors="replace")
+    return "".join(one if one.isprintable() else "?" for one in release)
 
 
 def login_is_over(address: NodeAddress) -> ConnectionLost:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Answer, ConfigPushed, Event, RowsReceived
 from dcpstream.client.machine.nodes.cluster_map import parse_config
+from dcpstream.client.machine.nodes.releases import Releases
 from dcpstream.client.machine.nodes.retry import (
     FINAL_ERRORS,
     PROTOCOL_PAUSE_S,
@@ -75,6 +76,9 @@ class Nodes:
         options: how to connect.
         random: for nonces, names and pauses.
         was_reached: whether the bucket was reached before, by other connections: then it is awaited.
+
+    Attributes:
+        releases: of the nodes that were reached.
     """
 
     def __init__(self, options: ConnectOptions, random: Random, *, was_reached: bool = False) -> None:
@@ -84,6 +88,7 @@ class Nodes:
         self._was_reached = was_reached
         self._faults = Faults()
         self.retry_log = RetryLog()
+        self.releases = Releases()
         self._random = random
         self._connections: dict[str, NodeConnection] = {}
         self._backoffs: dict[str, Backoff] = {}
@@ -172,6 +177,7 @@ class Nodes:
                 raise
             if connection.is_ready and not was_ready:
                 self._ready_since[connection] = now
+                self.releases.found(str(connection.address), connection.release)
                 self._next_poll_at = max(self._next_poll_at, now + CONFIG_POLL_S)
                 self._take_map_of(connection)
         except DcpstreamError as error:

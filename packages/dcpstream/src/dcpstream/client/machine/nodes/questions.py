@@ -108,6 +108,7 @@ class Questions:
         if self._error is None and self._nodes.find_map(now) is not None:
             self._unsent = [item for item in self._unsent if item.due > now or not self._send(item, now)]
         if self._error is not None:
+            self._nodes.releases.explain(self._error)
             raise self._error
         deadline = min(self._deadline, self._absence_deadline(now))
         is_done = not self._unsent and not self._by_opaque

@@ -231,6 +231,7 @@ class StreamReader(Generic[R]):
         """
         item = self._output.take()
         if item is None and self._error is not None:
+            self._nodes.releases.explain(self._error)
             raise self._error
         return item
 

@@ -42,11 +42,13 @@ def test_all_the_way() -> None:
     handshake = shake(node)
     assert handshake.config == node.cluster_map
     assert Feature.COLLECTIONS in handshake.granted
-    assert [frame.opcode for frame in node.requests[:7]] == [
+    assert handshake.release == "8.0.1-1234-enterprise"
+    assert [frame.opcode for frame in node.requests[:8]] == [
         Opcode.HELLO,
         Opcode.SASL_LIST_MECHS,
         Opcode.SASL_AUTH,
         Opcode.SASL_STEP,
+        Opcode.VERSION,
         Opcode.SELECT_BUCKET,
         Opcode.GET_CLUSTER_CONFIG,
         Opcode.DCP_OPEN,
