@@ -230,13 +230,7 @@ class Node:
         self._issuers = self._read_issuers(jwt)
         self._settings = settings if settings is not None else BucketSettings()
         self._alternates = read_alternates(alternate_addresses)
-        if not DEFAULT_ITERATIONS <= password_iterations <= MAX_ITERATIONS:
-            allowed = f"{DEFAULT_ITERATIONS} to {MAX_ITERATIONS}"
-            raise ConfigError("password_iterations", password_iterations, allowed)
-        self._users = Users(SystemRandom(), password_iterations)
-        self._users.add(username, password)
-        if users is not None:
-            self._users.add_from_json(users)
+        self._users = self._first_users(password_iterations, users)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -252,6 +246,16 @@ class Node:
         self._buckets: RunningBuckets | None = None
         self._fault_host: FaultHost | None = None
         self._clock = MovableClock()
+
+    def _first_users(self, iterations: int, users: Mapping[str, Any] | None) -> Users:
+        if not DEFAULT_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            allowed = f"{DEFAULT_ITERATIONS} to {MAX_ITERATIONS}"
+            raise ConfigError("password_iterations", iterations, allowed)
+        made = Users(SystemRandom(), iterations)
+        made.add(self.username, self.password)
+        if users is not None:
+            made.add_from_json(users)
+        return made
 
     def _read_issuers(self, jwt: Mapping[str, Any] | None) -> Issuers | None:
         if jwt is None:
