@@ -35,7 +35,7 @@ ENCRYPTED: dict[str, Any] = {"vbuckets": 4, "tls": True, "users": USERS}
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(**ENCRYPTED, jwt={"issuers": [issuer(expiryLeewayS=0)]}, release="8.0") as running:
+    with Node(**ENCRYPTED, jwt={"issuers": [issuer(expiryLeewayS=0)]}, release="8.0", system_scope=False) as running:
         yield running
 
 

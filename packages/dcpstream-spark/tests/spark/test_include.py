@@ -88,7 +88,7 @@ def test_a_column_that_was_not_asked_for_is_refused(node: dcpstream_node.Node) -
 
 
 def test_deletions_come_where_values_are_not_asked_for(tmp_path: Path) -> None:
-    node = dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "node", release="7.6")
+    node = dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "node", release="7.6", system_scope=False)
     with node:
         changed(node)
     with node:  # which reads from disk what it had before

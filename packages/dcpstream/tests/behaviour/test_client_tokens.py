@@ -56,7 +56,7 @@ class Provider:
 def node() -> Iterator[Node]:
     users = {"ann": {"password": None, "roles": ROLES, "domain": "external"}}
     settings = {"issuers": [issuer(expiryLeewayS=0)]}
-    with Node(vbuckets=4, tls=True, users=users, jwt=settings, release="8.0") as running:
+    with Node(vbuckets=4, tls=True, users=users, jwt=settings, release="8.0", system_scope=False) as running:
         yield running
 
 

@@ -74,7 +74,7 @@ def test_what_a_node_cannot_use_is_said_in_a_sentence(
         ([*free, "--replicas", "1"], "--replicas 1 needs further nodes"),
         ([*free, "--users", "/no/file"], "--users: /no/file cannot be read: No such file or directory"),
         ([*free, "--users", str(large)], f"--users: {large} is larger than 1048576 bytes. Is it the right file?"),
-        ([*free, "--password-file", str(file)], f"the first line of {file} is empty. Write the password there"),
+        ([*free, "--password-file", str(file)], f"the first line of {file} is empty. The secret must be there"),
         ([*free, "--host", "0.0.0.0"], "can be reached by others, and its password is the default one"),
         ([*free, "--tls", "--tls-ca-out", "/no/file"], "/no/file cannot be written: No such file or directory"),
     ):

@@ -35,6 +35,7 @@ def test_without_options() -> None:
         "password": "given",
         "password_iterations": 4096,
         "plain": None,
+        "jwt": None,
         "tls": None,
         "limits": Limits(),
     }

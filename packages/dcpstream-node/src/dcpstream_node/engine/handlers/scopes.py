@@ -80,7 +80,8 @@ def set_manifest(session: Session, frame: Frame) -> None:
         manifest = read_manifest(frame.value, session.engine.release)
         if manifest.uid < bucket.manifest.uid:
             raise CannotApplyError("the uid is lower than that of the present one")
-        if manifest.uid == bucket.manifest.uid and manifest != bucket.manifest:
+        is_same = frozenset(manifest.scopes) == frozenset(bucket.manifest.scopes)  # in whatever order
+        if manifest.uid == bucket.manifest.uid and not is_same:
             raise CannotApplyError("the same uid, and something else in it")
         check_step(bucket.manifest, manifest)
     except CannotApplyError as error:
@@ -89,7 +90,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.EINVAL, str(error))
     else:
         bucket.has_forgotten_manifest = False
-        if manifest != bucket.manifest:
+        if manifest.uid != bucket.manifest.uid:
             session.engine.set_manifest(bucket, manifest)
         session.respond(frame)
 
