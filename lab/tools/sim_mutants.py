@@ -70,18 +70,18 @@ MUTANTS = (
     Mutant(
         "a reader that resumes on another branch gets no rollback",
         "dcpstream/client/machine/reader/reader.py",
-        "        self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, "
-        "before.vbuuid, at.vbuuid, at))",
-        "        if before.seqno != at.seqno:\n"
-        "            self._output.put(\n"
-        "                RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at)\n"
-        "            )",
+        "            self._output.put(RollbackEvent(vbid, void_after.seqno, at.seqno, "
+        "void_after.vbuuid, at.vbuuid, at))",
+        "            if void_after.seqno != at.seqno:\n"
+        "                self._output.put(\n"
+        "                    RollbackEvent(vbid, void_after.seqno, at.seqno, void_after.vbuuid, at.vbuuid, at)\n"
+        "                )",
     ),
     Mutant(
         "any STREAM_END counts as the end of a vbucket",
-        "dcpstream/client/machine/reader/reader.py",
-        "if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):",
-        "if True:",
+        "dcpstream/client/machine/reader/next_step.py",
+        "    if reason == StreamEndReason.OK and not is_endless:",
+        "    if True:",
     ),
     Mutant(
         "a client acknowledges every byte twice",
@@ -317,9 +317,9 @@ MUTANTS = (
     ),
     Mutant(
         "a reader of the whole bucket does not expect that a new collection is dropped before it is read",
-        "dcpstream/client/machine/reader/reader.py",
-        "            vbucket.catch_up is not None and vbucket.catch_up.is_allowed\n        )\n",
-        "            False\n        )\n",
+        "dcpstream/client/machine/reader/next_step.py",
+        "(names_collections or vbucket.part is Part.NEW_COLLECTIONS)",
+        "names_collections",
     ),
     Mutant(
         "a dropped collection takes writes",

@@ -477,7 +477,7 @@ def _nothing_given_before(options: StreamOptions, *arguments: Any) -> list[Vbuck
 
 def _only_at_the_first_opening(reader: StreamReader, connection: Any, event: Any, now: float) -> None:
     _opened(reader, connection, event, now)
-    reader._vbuckets[event.stream.vbid].given_seqno = 0
+    reader._vbuckets[event.stream.vbid].given.seqno = 0
 
 
 def _any_high_seqno(frame: Frame, vbuuid: int) -> tuple[int, int]:

@@ -257,7 +257,7 @@ def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) ->
 
     highs = {} if high_seqno is None else {0: high_seqno}
     world = World([VbucketRange(0, at(3), MAX_SEQNO)], answer, policy=RollbackPolicy.REWIND, high_seqnos=highs)
-    world.run(until=lambda: 4 in world.out and world.reader._vbuckets[0].given_seqno == (high_seqno or MAX_SEQNO))
+    world.run(until=lambda: 4 in world.out and world.reader._vbuckets[0].given.seqno == (high_seqno or MAX_SEQNO))
     (connection,) = world.links
     world.cut(connection)
     world.run(until=lambda: 7 in world.out)

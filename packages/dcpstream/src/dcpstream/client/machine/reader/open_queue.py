@@ -10,7 +10,7 @@ from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
-from dcpstream.client.machine.reader.vbucket import TRANSITIONS, CatchUp, Event, Vbucket
+from dcpstream.client.machine.reader.vbucket import TRANSITIONS, Event, Part, State, Vbucket
 from dcpstream.model import CollectionName, NodeAddress, Op, StreamOffset
 from dcpstream.runtime import Random
 
@@ -47,7 +47,7 @@ class OpenQueue:
     @property
     def next_due(self) -> float:
         """The time of the next attempt; infinity if no vbucket waits for a time."""
-        return min((self._vbuckets[vbid].due for vbid in self.vbids), default=float("inf"))
+        return min((self._vbuckets[vbid].attempts.due for vbid in self.vbids), default=float("inf"))
 
     def add(self, vbucket: Vbucket, event: Event, now: float, pause: float = 0.0) -> None:
         """A vbucket has lost its stream by this event: try again after a pause, in seconds."""
@@ -57,7 +57,8 @@ class OpenQueue:
     def wake_all(self, now: float) -> None:
         """Try all at once: something changed that they may have waited for."""
         for vbid in self.vbids:
-            self._vbuckets[vbid].due = min(self._vbuckets[vbid].due, now)
+            attempts = self._vbuckets[vbid].attempts
+            attempts.due = min(attempts.due, now)
 
     def open_due(
         self,
@@ -79,12 +80,13 @@ class OpenQueue:
         Raises:
             DcpstreamError: the read cannot go on.
         """
-        if not any(self._vbuckets[vbid].due <= now for vbid in self.vbids):
+        if not any(self._vbuckets[vbid].attempts.due <= now for vbid in self.vbids):
             return
         found = self._nodes.find_map(now)
         if found is None:
             for vbid in self.vbids:
-                self._vbuckets[vbid].due = max(self._vbuckets[vbid].due, now + LOOK_AGAIN_S)
+                attempts = self._vbuckets[vbid].attempts
+                attempts.due = max(attempts.due, now + LOOK_AGAIN_S)
             return
         self._catalog.require(self._least_manifest_uid())
         blocked: dict[str, float] = {}
@@ -93,18 +95,19 @@ class OpenQueue:
         name = ""
         for vbid in sorted(self.vbids):
             vbucket = self._vbuckets[vbid]
-            if vbucket.due > now:
+            if vbucket.attempts.due > now:
                 continue
             before, address = address, found.active_node(vbid) if vbid < found.vbucket_count else None
             if address is None:
                 self._nodes.find_map(now, refresh=True)
-                vbucket.trouble = "the cluster map names no node for it"
+                vbucket.attempts.trouble = "the cluster map names no node for it"
                 self.add(vbucket, Event.POSTPONED, now, pause_s(5, self._random))
                 continue
             if address is not before:
                 name, usable = str(address), None
             if name in blocked:
-                vbucket.due = blocked[name]  # it waits already, as the one before it for which the node was tried
+                # It waits already, as the one before it for which the node was tried.
+                vbucket.attempts.due = blocked[name]
                 continue
             if usable is None:
                 connection = self._ready(address, now)
@@ -146,12 +149,11 @@ class OpenQueue:
         was created again, or its history was rolled back, the position goes back, and what it knows of the collections
         with it.
         """
-        vbucket.trouble = self._catalog.complaint() or "the node does not send its collections"
+        vbucket.attempts.trouble = self._catalog.complaint() or "the node does not send its collections"
         if self._catalog.older is None:
             return False
-        is_accepted = vbucket.catch_up is not None and vbucket.catch_up.is_allowed
-        if vbucket.offset.least_manifest_uid and not is_accepted:
-            vbucket.catch_up = CatchUp(())
+        if vbucket.offset.least_manifest_uid and vbucket.part is not Part.NEW_COLLECTIONS:
+            vbucket.put_position()
             self._request(vbucket, connection, now, vbucket.offset.seqno, UNFILTERED)
         else:
             self.add(vbucket, Event.POSTPONED, now, max(LOOK_AGAIN_S, self._side_requests.names_at(connection) - now))
@@ -165,7 +167,7 @@ class OpenQueue:
         report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
     ) -> bool:
         """Report collections that ended and find new ones; False while the node is asked for their bounds."""
-        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.probes_purge)
+        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.state is State.SUSPECT)
         uid = self._catalog.manifest_uid
         bounds: Mapping[int, int] | None = {}
         if coverage.dropped and not self._catalog.is_plan:
@@ -185,25 +187,22 @@ class OpenQueue:
                 report_ended(vbucket, op, ended, seqno)
         if coverage.kept is not vbucket.offset.collections:
             vbucket.offset = vbucket.offset.with_collections(coverage.kept, uid)
-        if not coverage.fresh:
-            vbucket.catch_up = None
-        elif vbucket.catch_up is None or vbucket.catch_up.collections != coverage.fresh:
-            vbucket.catch_up = CatchUp(coverage.fresh)
+        vbucket.find(coverage.fresh)
         return True
 
     def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
         """Request the vbucket's stream; False if nothing is left to read."""
-        wanted, catch_up, at, held = self._catalog.wanted, vbucket.catch_up, vbucket.offset, None
+        wanted, at, held = self._catalog.wanted, vbucket.offset, None
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
-        if wanted.is_nothing or is_empty or (vbucket.is_at_end and catch_up is None):
+        if wanted.is_nothing or is_empty or (vbucket.is_at_end and vbucket.part is Part.RANGE):
             return False
         ids = None if wanted.collections is None else tuple(sorted(wanted.collections))
         asked, end_seqno = RequestedRows(ids, wanted.scope_id), vbucket.range.end_seqno
-        if catch_up is not None:
+        if vbucket.part is not Part.RANGE:
             end_seqno = at.seqno
-            if catch_up.is_allowed:
-                asked = RequestedRows(tuple(item.collection_id for item in catch_up.collections))
-                at, held = catch_up.offset, at
+        if vbucket.part is Part.NEW_COLLECTIONS:
+            asked = RequestedRows(tuple(item.collection_id for item in vbucket.new_collections))
+            at, held = vbucket.new_offset, at
         self._request(vbucket, connection, now, end_seqno, asked, at=at, held=held)
         return True
 
@@ -220,6 +219,7 @@ class OpenQueue:
     ) -> None:
         assert connection.session is not None
         self.vbids.discard(vbucket.range.vbid)
+        ignore_purged = vbucket.state is State.SUSPECT
         vbucket.happen(Event.REQUESTED)
         vbucket.connection = connection
         vbucket.stream = connection.session.open_stream(
@@ -228,7 +228,7 @@ class OpenQueue:
             end_seqno,
             now,
             wanted=asked,
-            ignore_purged=vbucket.probes_purge,
+            ignore_purged=ignore_purged,
             held=held,
             names=self._catalog,
         )

@@ -19,8 +19,8 @@ rest, such as documents of system collections: that is taken as true if the next
 counts as a fault; `PROTOCOL_ERRORS_MAX` of them without progress in between end the read.
 
 A position covers all rows that this run has given out, but not those that an earlier run gave out after its last
-record, nor those of an out-of-order snapshot that was cut. `Vbucket.given_seqno` bounds them. While the position lies
-below that bound, and the stream opens on another branch than `Vbucket.branch`, those rows may be void: the reader
+record, nor those of an out-of-order snapshot that was cut. `Given.seqno` bounds them. While the position lies
+below that bound, and the stream opens on another branch than `Given.branch`, those rows may be void: the reader
 reports a RollbackEvent, although the node accepted the position. The bound for rows of an earlier run is the high seqno
 that the vbucket has on the same branch in this run; until it is known, the reader reports every change of the branch.
 """
@@ -49,25 +49,33 @@ from dcpstream.client.machine.connection.events import (
 )
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import (
-    ELSEWHERE_STATUSES,
     PROTOCOL_ERRORS_MAX,
     PROTOCOL_PAUSE_S,
-    RETRY_STATUSES,
     STABLE_S,
     pause_s,
 )
+from dcpstream.client.machine.reader import next_step
 from dcpstream.client.machine.reader.catalog import Catalog, SharedMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
 from dcpstream.client.machine.reader.read_rules import ReadRules
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
-from dcpstream.client.machine.reader.vbucket import NOT_OPEN, TRANSITIONS, CatchUp, Event, State, Vbucket
-from dcpstream.client.machine.resume import BranchState, reachable_end, spaced, step_back
-from dcpstream.client.machine.rollback_policy import RollbackPolicy, branch_message
+from dcpstream.client.machine.reader.vbucket import (
+    NOT_OPEN,
+    TRANSITIONS,
+    Attempts,
+    Event,
+    Given,
+    Part,
+    PartEvent,
+    State,
+    Vbucket,
+)
+from dcpstream.client.machine.resume import BranchState, reachable_end, spaced
+from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import (
-    UNKNOWN_BRANCH,
     CollectionEvents,
     ManifestEvent,
     R,
@@ -75,28 +83,17 @@ from dcpstream.client.machine.values import (
     RollbackEvent,
     VbucketRange,
 )
-from dcpstream.dcp.snapshot import SnapshotFault, Violation
 from dcpstream.errors import (
     ConnectTimeout,
     DcpstreamError,
     RemoteProtocolError,
-    RollbackRequired,
     StreamEnded,
 )
 from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
-from dcpstream.wire import Opcode, Status, StreamEndReason
-from dcpstream.wire.codes import code_name
-from dcpstream.wire.status import status_error
+from dcpstream.wire import Status, StreamEndReason
 
 logger = logging.getLogger(__name__)
-
-GONE = frozenset((Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
-"""Statuses of a stream request that names a collection which the node does not have, or not yet."""
-
-UNKNOWN_COLLECTION_RETRIES = 12
-"""Times in a row that a stream is requested with a manifest that does not fit the node's, with pauses up to 30 s in
-all: nodes learn of a new manifest one after the other."""
 
 RECREATION_WAIT_S = 10.0
 """Seconds that a stream without end waits, when all that it wants was dropped, for a new collection of that name."""
@@ -171,17 +168,18 @@ class StreamReader(Generic[R]):
             self._vbuckets[part.vbid] = self._begin(part, now)
 
     def _begin(self, part: VbucketRange, now: float) -> Vbucket:
-        vbucket = Vbucket(part, part.start, part.earlier, Run.standing(part.vbid, part.start), stuck_since=now)
-        vbucket.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
-        if vbucket.branch:
+        given = Given(Run.standing(part.vbid, part.start))
+        given.branch = part.start.vbuuid if part.given_vbuuid is None else part.given_vbuuid
+        if given.branch:
             # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
-            vbucket.given_seqno = part.end_seqno if self._rules.policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
+            given.seqno = part.end_seqno if self._rules.policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
+        vbucket = Vbucket(part, part.start, part.earlier, given, attempts=Attempts(stuck_since=now))
         # A start beyond the end, or at an end that was seen on another branch or not at all, is put to the node all the
         # same: that history may have been rolled back.
         end_vbuuid = part.planned_vbuuid if self._rules.policy is RollbackPolicy.REWIND_UNREAD else part.end_vbuuid
         vbucket.is_at_end = (
             part.start.seqno == part.end_seqno
-            and vbucket.branch in {0, part.planned_vbuuid}
+            and given.branch in {0, part.planned_vbuuid}
             and (not part.end_seqno or end_vbuuid == part.start.vbuuid)
         )
         if vbucket.is_at_end and part.start.collections is None:
@@ -206,9 +204,9 @@ class StreamReader(Generic[R]):
     def branches(self) -> dict[int, int]:
         """Vbucket → branch of the vbuckets with a stream."""
         return {
-            vbid: vbucket.branch
+            vbid: vbucket.given.branch
             for vbid, vbucket in self._vbuckets.items()
-            if vbucket.stream is not None and vbucket.branch > 0
+            if vbucket.stream is not None and vbucket.given.branch > 0
         }
 
     def resumed(self, now: float) -> None:
@@ -218,8 +216,8 @@ class StreamReader(Generic[R]):
         self._seen_at = now
         if absence_s > ABSENCE_S:
             for vbucket in self._vbuckets.values():
-                if vbucket.stuck_since is not None:
-                    vbucket.stuck_since += absence_s
+                if vbucket.attempts.stuck_since is not None:
+                    vbucket.attempts.stuck_since += absence_s
 
     def next_event(self) -> ReaderOutput[R] | None:
         """The next rows, rollback or events for the user; None if there is nothing now.
@@ -344,15 +342,11 @@ class StreamReader(Generic[R]):
 
     def _stuck_error(self, now: float) -> ConnectTimeout | None:
         for vbid in self._open_queue.vbids:
-            vbucket = self._vbuckets[vbid]
-            if (
-                vbucket.trouble
-                and vbucket.stuck_since is not None
-                and now - vbucket.stuck_since >= self._rules.patience_s
-            ):
-                times = f", {vbucket.failures} times in a row" if vbucket.failures else ""
+            tried = self._vbuckets[vbid].attempts
+            if tried.trouble and tried.stuck_since is not None and now - tried.stuck_since >= self._rules.patience_s:
+                times = f", {tried.failures} times in a row" if tried.failures else ""
                 return ConnectTimeout(
-                    f"vbucket {vbid} could not be read for {self._rules.patience_s:g} s: {vbucket.trouble}{times}"
+                    f"vbucket {vbid} could not be read for {self._rules.patience_s:g} s: {tried.trouble}{times}"
                 )
         return None
 
@@ -396,8 +390,7 @@ class StreamReader(Generic[R]):
         if self._is_progress(event):
             self._nodes.progressed(connection, event)
             for vbid in event.offsets:
-                vbucket = self._vbuckets[vbid]
-                vbucket.failures, vbucket.stuck_since, vbucket.trouble = 0, None, ""
+                self._vbuckets[vbid].attempts.succeeded()
         received = Received(event, connection, self._catalog.names.share(), self._branches.share())
         if self._gate is not None:
             self._gate.hold(received)
@@ -410,7 +403,7 @@ class StreamReader(Generic[R]):
     def _is_progress(self, event: RowsReceived) -> bool:
         """Whether it brings a row or moves a position: the begin of a snapshot alone does neither."""
         return bool(event.keep) or any(
-            offset.seqno > self._vbuckets[vbid].released.offset().seqno for vbid, offset in event.offsets.items()
+            offset.seqno > self._vbuckets[vbid].given.last.offset().seqno for vbid, offset in event.offsets.items()
         )
 
     def _release(self, received: Received, now: float) -> None:
@@ -419,12 +412,7 @@ class StreamReader(Generic[R]):
         if self._is_progress(event):
             self._last_progress = now
         for run in event.runs:
-            vbucket = self._vbuckets[run.vbid]
-            vbucket.released = run
-            vbucket.has_rows = vbucket.has_rows or run.first < run.stop or run.event is not None
-            if run.unordered_high or vbucket.unordered_seqno:
-                vbucket.given_seqno = max(vbucket.given_seqno, run.unordered_high)
-                vbucket.unordered_seqno = run.unordered_high
+            self._vbuckets[run.vbid].given.add(run)
         self._output.put(received)
 
     def _release_stable(self, now: float) -> None:
@@ -438,81 +426,79 @@ class StreamReader(Generic[R]):
 
     def _take_back(self, vbucket: Vbucket) -> None:
         """A stream was interrupted: go on after the rows that were given out; held rows will come again."""
-        vbucket.probes_purge = False
-        if vbucket.catch_up is not None and vbucket.unordered_seqno:
+        if vbucket.part is not Part.RANGE and vbucket.given.unordered_seqno:
             # Rows of new collections were given out in no order, so there is no position after them.
-            vbucket.catch_up, vbucket.stream = None, None
-            vbucket.rolled_back_from, vbucket.offset, vbucket.earlier = vbucket.offset, StreamOffset.ZERO, ()
-            vbucket.unordered_seqno = 0
-        if vbucket.catch_up is not None:
-            if vbucket.catch_up.is_allowed and vbucket.stream is not None and self._gate is None:
-                vbucket.catch_up.offset = vbucket.stream.tracker.reached_offset
-            else:
-                vbucket.catch_up.offset = StreamOffset.ZERO
-            vbucket.catch_up.is_allowed = False
+            vbucket.stream = None
+            vbucket.rewind(vbucket.offset, StreamOffset.ZERO)
+            vbucket.given.unordered_seqno = 0
+        if vbucket.part is Part.NEW_COLLECTIONS and vbucket.stream is not None and self._gate is None:
+            vbucket.new_offset = vbucket.stream.tracker.reached_offset
+        else:
+            vbucket.new_offset = StreamOffset.ZERO
+        vbucket.turn(PartEvent.INTERRUPTED)
         if self._gate is not None:
             self._gate.drop(vbucket.range.vbid)
-            vbucket.offset = vbucket.released.offset()
+            vbucket.offset = vbucket.given.last.offset()
         else:
             vbucket.offset = vbucket.position
 
     def _opened(self, connection: NodeConnection, event: StreamOpened, now: float) -> None:
-        vbid = event.stream.vbid
+        vbid, newest = event.stream.vbid, event.log.newest.vbuuid
         vbucket = self._vbuckets[vbid]
-        vbucket.happen(Event.ACCEPTED)
-        if event.offset != vbucket.opened_from:
+        if event.offset != vbucket.attempts.opened_from:
             self._last_progress = now  # opening a stream again at the same position is no progress
-        vbucket.opened_at, vbucket.opened_from = now, event.offset
-        newest = event.log.newest.vbuuid
-        if vbucket.probes_purge:
-            vbucket.probes_purge = False
-            if newest != vbucket.offset.vbuuid:
-                # On another branch than the requested one, the refusal may have come from before a failover. Now that
-                # the position is known to be valid there, ask once more without ignoring purged deletions.
-                self._leave(vbucket, now)
-                vbucket.offset = event.offset
-                return
+        vbucket.attempts.opened_at, vbucket.attempts.opened_from = now, event.offset
+        if vbucket.state is State.PROBING and newest == vbucket.offset.vbuuid:
             self._rules.purge_gap.accept_purged(vbid, event.offset.seqno)
+        step = next_step.opened(vbucket, newest, event.offset, self._rules)
+        vbucket.happen(Event.ACCEPTED)
+        if isinstance(step, next_step.AskAgain):
+            self._leave(vbucket, now)
+            vbucket.offset = event.offset
+            return
         self._branches.put(vbid, newest)
         self.failover_logs[vbid] = event.log
-        if vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
-            return  # the position was accepted before, by the stream that asked only for that
-        refused = vbucket.rolled_back_from
-        if refused is not None and vbucket.range.keeps_start and newest != vbucket.range.planned_vbuuid:
-            self._give_up(connection, vbucket, event.stream, newest, now)
-            return
-        if refused is not None:
-            vbucket.rolled_back_from = None
-            # Not the tracker's position: rows that came in the same piece of data have moved it already.
-            self._report_rollback(vbucket, refused, event.offset)
-        elif vbucket.unordered_seqno and vbucket.branch == newest:
-            # The snapshot that was cut has no position within it: its rows come again.
-            given = StreamOffset(newest, max(vbucket.unordered_seqno, event.offset.seqno), event.offset.seqno, None)
-            self._report_rollback(vbucket, given, event.offset)
-        elif vbucket.branch != newest and vbucket.given_seqno > event.offset.seqno:
-            if self._rules.policy is RollbackPolicy.FAIL:
-                raise RollbackRequired(vbid, event.offset.seqno, branch_message(vbid, event.offset.seqno))
-            is_unknown = vbucket.branch == UNKNOWN_BRANCH
-            before = replace(event.offset, vbuuid=vbucket.offset.vbuuid if is_unknown else vbucket.branch)
-            if self._rules.to_zero and before.seqno:
-                if self._rules.policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows:
-                    raise RollbackRequired(vbid, 0, branch_message(vbid, before.seqno))
+        match step:
+            case next_step.ReadOn(void_after):
+                # Not the tracker's position: rows that came in the same piece of data have moved it already.
+                self._read_on(connection, vbucket, void_after, event.offset, now)
+            case next_step.ReadPart():
+                pass
+            case next_step.StartOver(void_after):
                 self._leave(vbucket, now)
-                vbucket.rolled_back_from, vbucket.offset, vbucket.earlier = before, StreamOffset.ZERO, ()
-                return
-            self._report_rollback(vbucket, before, event.offset)
-        vbucket.branch = newest
+                vbucket.rewind(void_after, StreamOffset.ZERO)
+            case next_step.GiveUp():
+                self._give_up(connection, vbucket, event.stream, newest, now)
+            case _:
+                assert_never(step)
+
+    def _read_on(
+        self,
+        connection: NodeConnection,
+        vbucket: Vbucket,
+        void_after: StreamOffset | None,
+        at: StreamOffset,
+        now: float,
+    ) -> None:
+        """Read the range of a stream that is open; report rows that are void."""
+        vbucket.rewound_from = None
+        if void_after is not None:
+            vbucket.release_at(at)
+            vbucket.given.seqno = vbucket.given.unordered_seqno = 0
+            vbid = vbucket.range.vbid
+            self._output.put(RollbackEvent(vbid, void_after.seqno, at.seqno, void_after.vbuuid, at.vbuuid, at))
+        vbucket.given.branch = at.vbuuid
         is_limited = self._is_limited(vbucket)
-        if is_limited or vbucket.given_seqno == MAX_SEQNO:
+        if is_limited or vbucket.given.seqno == MAX_SEQNO:
             self._side_requests.want_high_seqno(connection, vbucket, now, is_needed=is_limited)
 
     def _give_up(self, connection: NodeConnection, vbucket: Vbucket, stream: Stream, newest: int, now: float) -> None:
         """End a range whose start the newest branch does not have: the user plans again from the start, or lower."""
         assert connection.session is not None
-        assert not vbucket.has_rows
+        assert not vbucket.given.has_rows
         connection.session.close_stream(stream)
         start = vbucket.range.start
-        vbucket.rolled_back_from = None
+        vbucket.rewound_from = None
         vbucket.offset = start
         vbucket.release_at(start)
         vbucket.stream = vbucket.connection = None
@@ -525,117 +511,81 @@ class StreamReader(Generic[R]):
     def _is_limited(vbucket: Vbucket) -> bool:
         """Whether the planned branch is no longer the newest: the high seqno of the new one then decides the end."""
         return (
-            vbucket.catch_up is None
+            vbucket.part is Part.RANGE
             and vbucket.range.end_seqno != MAX_SEQNO
-            and vbucket.range.planned_vbuuid not in {0, vbucket.branch}
+            and vbucket.range.planned_vbuuid not in {0, vbucket.given.branch}
         )
-
-    def _report_rollback(self, vbucket: Vbucket, before: StreamOffset, at: StreamOffset) -> None:
-        """Rows above `at` are void from here on; `before` is the position of the reader so far."""
-        vbucket.release_at(at)
-        vbucket.given_seqno = vbucket.unordered_seqno = 0
-        self._output.put(RollbackEvent(vbucket.range.vbid, before.seqno, at.seqno, before.vbuuid, at.vbuuid, at))
 
     def _refused(self, connection: NodeConnection, event: StreamRefused, now: float) -> None:
         vbucket = self._vbuckets[event.stream.vbid]
-        vbid = vbucket.range.vbid
         vbucket.offset = event.stream.tracker.offset
-        if event.rollback_seqno is not None and vbucket.catch_up is not None and vbucket.catch_up.is_allowed:
-            self._roll_back(vbucket, 0, now)  # rows of the new collections may be void, too
-            return
-        if event.rollback_seqno is not None:
-            needs_probe = self._rules.purge_gap.needs_probe(event.rollback_seqno, vbucket.offset.seqno)
-            vbucket.probes_purge = needs_probe and not vbucket.probes_purge
-            if vbucket.probes_purge:
-                self._open_queue.add(vbucket, Event.REFUSED, now)
-            else:
-                self._roll_back(vbucket, event.rollback_seqno, now)
-            return
-        # A reader of the whole bucket names collections too, while it reads those that are new.
-        is_named = self._catalog.wanted.collections is not None or (
-            vbucket.catch_up is not None and vbucket.catch_up.is_allowed
+        step = next_step.refused(
+            vbucket, event, self._rules, names_collections=self._catalog.wanted.collections is not None
         )
-        is_gone = event.status in GONE and is_named
-        if is_gone and vbucket.failures < UNKNOWN_COLLECTION_RETRIES:
-            self._catalog.outdate()
-        elif event.status not in RETRY_STATUSES:
-            start, snapshot_start, snapshot_end = vbucket.offset.request_bounds()
-            context = f"asking for the changes after seqno {start}"
-            if event.status == Status.ERANGE:
-                context += (
-                    f" of the snapshot {snapshot_start}..{snapshot_end} up to {event.stream.requested_end}: the node "
-                    "refuses these numbers, whatever it holds. A stored position is damaged or not of this bucket; "
-                    "remove it and read the vbucket again"
-                )
-            raise status_error(event.status, opcode=Opcode.DCP_STREAM_REQ, vbid=vbid, context=context)
-        if event.status in ELSEWHERE_STATUSES:
-            version = self._nodes.map.version if self._nodes.map is not None else None
-            if event.value:
-                self._nodes.update_map(event.value, connection.address)
-            if self._nodes.map is None or self._nodes.map.version == version:
-                self._nodes.find_map(now, refresh=True)
-        vbucket.failures += 1
-        vbucket.trouble = f"the node answers {code_name(Status, event.status)}"
-        self._open_queue.add(vbucket, Event.REFUSED, now, pause_s(vbucket.failures, self._random))
+        match step:
+            case next_step.Probe():
+                self._open_queue.add(vbucket, Event.SUSPECTED, now)
+            case next_step.GoBack(to, earlier):
+                self._last_progress = now
+                vbucket.rewind(vbucket.rewound_from or vbucket.offset, to, earlier)
+                vbucket.is_at_end = False  # what lies between the position and the end is to be read now
+                self._open_queue.add(vbucket, Event.ROLLED_BACK, now)
+            case next_step.Retry(trouble, outdates, is_elsewhere):
+                if outdates:
+                    self._catalog.outdate()
+                if is_elsewhere:
+                    self._look_elsewhere(connection, event.value, now)
+                vbucket.attempts.failed(trouble)
+                pause = pause_s(vbucket.attempts.failures, self._random)
+                self._open_queue.add(vbucket, Event.REFUSED, now, pause)
+            case _:
+                assert_never(step)
 
-    def _roll_back(self, vbucket: Vbucket, rollback_seqno: int, now: float) -> None:
-        vbid = vbucket.range.vbid
-        refused = vbucket.offset
-        if not refused.seqno:
-            raise RemoteProtocolError(f"vbucket {vbid}: the node asks for a rollback of a reader that has nothing")
-        if self._rules.policy is RollbackPolicy.FAIL or (
-            self._rules.policy is RollbackPolicy.REWIND_UNREAD and vbucket.has_rows
-        ):
-            raise RollbackRequired(vbid, rollback_seqno)
-        self._last_progress = now
-        vbucket.rolled_back_from = vbucket.rolled_back_from or refused
-        vbucket.offset = step_back(refused, rollback_seqno, () if self._rules.to_zero else vbucket.earlier)
-        vbucket.earlier = tuple(old for old in vbucket.earlier if old.seqno < vbucket.offset.seqno)
-        vbucket.catch_up = None
-        vbucket.is_at_end = False  # what lies between the position and the end is to be read now
-        self._open_queue.add(vbucket, Event.REFUSED, now)
+    def _look_elsewhere(self, connection: NodeConnection, config: bytes, now: float) -> None:
+        """Take the map of a node that does not have a vbucket, or look for a newer one."""
+        version = self._nodes.map.version if self._nodes.map is not None else None
+        if config:
+            self._nodes.update_map(config, connection.address)
+        if self._nodes.map is None or self._nodes.map.version == version:
+            self._nodes.find_map(now, refresh=True)
 
     def _stopped(self, event: StreamStopped, now: float) -> None:
-        vbucket = self._vbuckets[event.stream.vbid]
-        stream, reason = event.stream, event.reason
+        vbucket, stream = self._vbuckets[event.stream.vbid], event.stream
         if vbucket.stream is not stream:
             return
-        is_endless = vbucket.range.end_seqno == MAX_SEQNO
-        if reason == StreamEndReason.OK and (not is_endless or vbucket.catch_up is not None):
-            violation = stream.tracker.snapshots.end_violation(
-                stream.end_seqno, is_filtered=stream.is_filtered, ended_at=vbucket.ended_at
-            )
-            if violation is None:
-                self._note_hidden(stream)
+        step = next_step.stopped(
+            vbucket, stream, event.reason, names_collections=self._catalog.wanted.collections is not None
+        )
+        match step:
+            case next_step.Finish():
+                if event.reason == StreamEndReason.OK:
+                    self._note_hidden(stream)
                 self._finish(vbucket, stream, now)
-            else:
-                self._ended_early(vbucket, stream, violation, now)
-            return
-        if reason == StreamEndReason.FILTER_EMPTY:
-            if self._catalog.wanted.collections is None:
-                self._finish(vbucket, stream, now)
-                return
-            # The wanted collections are gone. There may be others of the same names by now.
-            vbucket.emptied = self._catalog.wanted
-            self._catalog.outdate()
-            self._take_back(vbucket)
-            self._open_queue.add(vbucket, Event.INTERRUPTED, now)
-            return
-        self._take_back(vbucket)
-        if reason == StreamEndReason.LOST_PRIVILEGES:
-            raise StreamEnded(
-                f"vbucket {vbucket.range.vbid}: the user lost the right to read it",
-                reason=reason,
-                offset=vbucket.offset,
-            )
-        if reason == StreamEndReason.STATE_CHANGED:
-            self._nodes.find_map(now, refresh=True)
-        if now - vbucket.opened_at >= STABLE_S:
-            vbucket.failures, vbucket.stuck_since = 0, None
-        vbucket.failures += 1
-        vbucket.trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
-        pause = 0.0 if reason == StreamEndReason.ROLLBACK else pause_s(vbucket.failures, self._random)
-        self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
+            case next_step.ReadRest(fault, ended_at):
+                vbucket.attempts.ended_at = ended_at
+                error = RemoteProtocolError(f"vbucket {stream.vbid}: {fault}")
+                self._broken(stream, error, now, is_usual=True)
+            case next_step.Refilter():
+                vbucket.emptied = self._catalog.wanted
+                self._catalog.outdate()
+                self._take_back(vbucket)
+                self._open_queue.add(vbucket, Event.INTERRUPTED, now)
+            case next_step.Forbidden():
+                self._take_back(vbucket)
+                text = f"vbucket {stream.vbid}: the user lost the right to read it"
+                raise StreamEnded(text, reason=event.reason, offset=vbucket.offset)
+            case next_step.Reopen(trouble, is_elsewhere, at_once):
+                self._take_back(vbucket)
+                if is_elsewhere:
+                    self._nodes.find_map(now, refresh=True)
+                attempts = vbucket.attempts
+                if now - attempts.opened_at >= STABLE_S:
+                    attempts.failures, attempts.stuck_since = 0, None
+                attempts.failed(trouble)
+                pause = 0.0 if at_once else pause_s(attempts.failures, self._random)
+                self._open_queue.add(vbucket, Event.INTERRUPTED, now, pause)
+            case _:
+                assert_never(step)
 
     def _note_hidden(self, stream: Stream) -> None:
         """Log, once for each reader, that changes up to the wanted end are not for this user."""
@@ -650,12 +600,6 @@ class StreamReader(Generic[R]):
             stream.end_seqno,
         )
 
-    def _ended_early(self, vbucket: Vbucket, stream: Stream, violation: Violation, now: float) -> None:
-        """The node ended a stream with OK inside a snapshot or below the wanted end: see what it says to the rest."""
-        vbucket.ended_at = -1 if violation.fault is SnapshotFault.ENDS_INSIDE else stream.tracker.seqno
-        error = RemoteProtocolError(f"vbucket {stream.vbid}: {violation.text}")
-        self._broken(stream, error, now, is_usual=True)
-
     def _broken(self, stream: Stream, error: RemoteProtocolError, now: float, *, is_usual: bool = False) -> None:
         """A stream is over by a fault of the node: read on from its position, unless that happens again and again.
 
@@ -667,7 +611,7 @@ class StreamReader(Generic[R]):
             return
         assert vbucket.connection is not None
         address = vbucket.connection.address
-        count = vbucket.count_fault(stream.tracker.reached_offset)
+        count = vbucket.attempts.count_fault(stream.tracker.reached_offset)
         if count >= PROTOCOL_ERRORS_MAX:
             raise RemoteProtocolError(
                 f"{address} broke the protocol on {count} streams of vbucket {stream.vbid}, without progress in "
@@ -678,8 +622,8 @@ class StreamReader(Generic[R]):
             pause = 0.0
         else:
             self._nodes.retry_log.retrying(str(address), error, count, pause, now)
-        vbucket.trouble = str(error)
-        if is_usual and self._gate is not None and vbucket.catch_up is None:
+        vbucket.attempts.trouble = str(error)
+        if is_usual and self._gate is not None and vbucket.part is Part.RANGE:
             vbucket.offset = vbucket.position  # rows that are held are sound, and the next stream goes on behind them
         else:
             self._take_back(vbucket)
@@ -689,28 +633,28 @@ class StreamReader(Generic[R]):
         if vbucket.stream is not stream:
             return  # done, or left, because of an answer in the same piece of data
         vbucket.offset = stream.tracker.offset
-        if vbucket.catch_up is not None:
-            self._caught_up(vbucket, vbucket.catch_up, now)
+        if vbucket.part is not Part.RANGE:
+            self._caught_up(vbucket, now)
             return
         vbucket.stream, vbucket.connection = None, None
         self._end(vbucket, Event.REACHED, now)
 
-    def _caught_up(self, vbucket: Vbucket, catch_up: CatchUp, now: float) -> None:
+    def _caught_up(self, vbucket: Vbucket, now: float) -> None:
         """The node accepted the position, or the missing part of the new collections was read up to it."""
-        if catch_up.is_allowed:
+        if vbucket.part is Part.NEW_COLLECTIONS:
             assert vbucket.stream is not None
             at, reached = vbucket.offset, vbucket.stream.tracker.reached_offset
             # The rows of the new collections are deduplicated up to the end of their snapshot. If that is lost, what it
             # superseded comes only from 0.
             end = None if at.snapshot_end is None else max(at.snapshot_end, reached.request_bounds()[2])
             at = replace(at, snapshot_start=0, snapshot_end=end)
-            known = (*(at.collections or ()), *catch_up.collections)
+            known = (*(at.collections or ()), *vbucket.new_collections)
             vbucket.offset = at.with_collections(known, self._catalog.manifest_uid)
-            vbucket.catch_up = None
+            vbucket.turn(PartEvent.READ)
             vbucket.release_at(vbucket.offset)
             self._output.put(CollectionEvents((), {vbucket.range.vbid: vbucket.offset}))
         else:
-            catch_up.is_allowed = True
+            vbucket.turn(PartEvent.ACCEPTED)
         self._last_progress = now
         self._open_queue.add(vbucket, Event.CAUGHT_UP, now)
 
@@ -759,7 +703,7 @@ class StreamReader(Generic[R]):
         if wanted.scope_id is not None:
             return  # the node itself adds new collections of the scope
         for vbucket in self._vbuckets.values():
-            if vbucket.state is State.OPEN and vbucket.stream is not None and vbucket.catch_up is None:
+            if vbucket.state is State.OPEN and vbucket.stream is not None and vbucket.part is Part.RANGE:
                 had = vbucket.stream.tracker.offset.collections or ()
                 if wanted.collections.keys() - {item.collection_id for item in had}:
                     self._leave(vbucket, now)
@@ -803,7 +747,7 @@ class StreamReader(Generic[R]):
         found = self._side_requests.high_seqno(connection, event)
         if found is not None:
             vbucket, high_seqno = found
-            vbucket.given_seqno = min(vbucket.given_seqno, high_seqno)
+            vbucket.given.seqno = min(vbucket.given.seqno, high_seqno)
             if vbucket.stream is not None and self._is_limited(vbucket):
                 self._limit(vbucket, vbucket.stream, high_seqno, now)
 

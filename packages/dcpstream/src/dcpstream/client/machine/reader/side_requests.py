@@ -138,7 +138,7 @@ class SideRequests:
         By OBSERVE_SEQNO, which answers for one branch: a high seqno alone may belong to a branch that has come since.
         """
         if connection.session is not None:
-            request = ObserveSeqno(vbid=vbucket.range.vbid, vbuuid=vbucket.branch)
+            request = ObserveSeqno(vbid=vbucket.range.vbid, vbuuid=vbucket.given.branch)
             self._high_requests[connection, connection.session.request(request, now)] = (vbucket, is_needed)
 
     def takes_names(self, connection: NodeConnection, event: Answer) -> bool:
@@ -175,7 +175,7 @@ class SideRequests:
             if is_needed and frame.status not in _ELSEWHERE:
                 raise _refused(event, "asking how far the branch goes")
             return None
-        found = branch_seqnos(frame, vbucket.branch)
+        found = branch_seqnos(frame, vbucket.given.branch)
         return None if found is None else (vbucket, found[1])
 
     def forget(self, connection: NodeConnection) -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dcpstream.client.machine.reader import vbucket
-from dcpstream.client.machine.reader.vbucket import TRANSITIONS, Event, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import TRANSITIONS, Event, Given, State, Vbucket
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.dcp.transitions import Transitions
@@ -15,13 +15,17 @@ from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.model import StreamOffset
 from tests.kit import consumer_world
 
-PEER_EVENTS = {Event.ACCEPTED, Event.REFUSED}
-NOTHING_GIVEN = Run.standing(7, StreamOffset.ZERO)
+PEER_EVENTS = {Event.ACCEPTED, Event.REFUSED, Event.ROLLED_BACK, Event.SUSPECTED}
+
+
+def a_vbucket(state: State) -> Vbucket:
+    given = Given(Run.standing(7, StreamOffset.ZERO))
+    return Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), given, state=state)
 
 
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
 def test_every_state_and_event(state: State, event: Event) -> None:
-    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), NOTHING_GIVEN, state=state)
+    one = a_vbucket(state)
     if TRANSITIONS.is_legal(state, event):
         one.happen(event)
         assert one.state is TRANSITIONS.rows[state][event]
@@ -33,16 +37,16 @@ def test_every_state_and_event(state: State, event: Event) -> None:
 
 
 def test_a_vbucket_that_loses_its_stream_waits_until_it_is_due() -> None:
-    one = Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), NOTHING_GIVEN, state=State.OPEN)
+    one = a_vbucket(State.OPEN)
     one.drop_stream(Event.INTERRUPTED, 2.5, 2.0)
-    assert (one.state, one.due, one.stuck_since) == (State.WAITING, 2.5, 2.0)
+    assert (one.state, one.attempts.due, one.attempts.stuck_since) == (State.WAITING, 2.5, 2.0)
     one.drop_stream(Event.POSTPONED, 3.5, 3.0)
-    assert (one.due, one.stuck_since) == (3.5, 2.0), "stuck since the first interruption"
+    assert (one.attempts.due, one.attempts.stuck_since) == (3.5, 2.0), "stuck since the first interruption"
 
 
 @pytest.mark.slow
 def test_readers_make_only_transitions_of_the_table_and_most_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vbucket that is left while it opens or waits, a catch-up, and a lost plan need other worlds than this one."""
+    """A vbucket that is left while it opens or waits, a catch-up, a probe and a lost plan need other worlds."""
     made = set()
     after = Transitions.after
 
@@ -57,5 +61,7 @@ def test_readers_make_only_transitions_of_the_table_and_most_of_them(monkeypatch
         consumer_world.run(seed, "changes", reads_stable=seed % 2 == 0)
     rare = {(State.OPENING, Event.LEFT), (State.WAITING, Event.LEFT)}
     rare |= {(State.OPEN, Event.CAUGHT_UP), (State.OPEN, Event.GIVEN_UP)}
+    rare |= {(state, event) for state in (State.SUSPECT, State.PROBING) for event in Event}
+    rare |= {(State.OPENING, Event.SUSPECTED)}
     missing = {(state, event) for state, event, _ in set(TRANSITIONS) - made} - rare
     assert missing <= {(State.SETTLING, Event.LEFT), (State.WAITING, Event.NOTHING_WANTED)}, missing
