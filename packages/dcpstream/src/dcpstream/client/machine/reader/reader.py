@@ -91,7 +91,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import MAX_SEQNO, CollectionName, FailoverLog, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
-from dcpstream.wire import Status, StreamEndReason
+from dcpstream.wire import StreamEndReason
 
 logger = logging.getLogger(__name__)
 
