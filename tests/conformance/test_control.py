@@ -137,6 +137,15 @@ def test_enable_noop(value: bytes, is_on: bool) -> None:
 @rule("CTL-08")
 @pytest.mark.parametrize(
     ("value", "status"),
+    [(b"0.1", OK), (b"1.5", OK), (b"100000", OK), (b"0.099", EINVAL), (b"0", EINVAL), (b"-1", EINVAL), (b"x", EINVAL)],
+)
+def test_the_noop_interval_may_be_a_fraction_since_76(value: bytes, status: Status) -> None:
+    assert SimulatedNode(release="8.0").producer().control(b"set_noop_interval", value).status == status
+
+
+@rule("CTL-08")
+@pytest.mark.parametrize(
+    ("value", "status"),
     [
         (b"1", OK), (b"20", OK), (b"180", OK), (b"10800", OK), (b"0", OK), (b"100000", OK),
         (b"-1", EINVAL), (b"1.5", EINVAL), (b"0.5", EINVAL), (b"abc", EINVAL), (b"0x10", EINVAL), (b"", EINVAL),

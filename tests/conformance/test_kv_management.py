@@ -58,6 +58,24 @@ def test_buckets_that_can_be_made_and_those_that_cannot(node: SimulatedNode) -> 
     assert host.deleted == ["default"]
 
 
+@rule("KV-BUCKET-01")
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"", 0),
+        (b'{"force": true, "type": "Couchbase"}', 0),
+        (b'{"type": "ClusterConfigOnly"}', Status.KEY_EEXISTS),
+        (b'{"type": "other"}', Status.EINVAL),
+        (b"force=false", Status.EINVAL),
+    ],
+)
+def test_a_bucket_is_deleted_by_its_type_since_80(value: bytes, status: int) -> None:
+    node = SimulatedNode(release="8.0")
+    host = Host(node.engine)
+    assert node.admin.call(DELETE_BUCKET, key=b"default", value=value).status == status
+    assert host.deleted == ["default"] * (status == 0)
+
+
 def set_parameter(node: SimulatedNode, name: bytes, value: bytes, group: int = 1) -> int:
     extras = struct.pack(">I", group)
     return node.admin.call(Opcode.SET_PARAM, key=name, value=value, extras=extras).status
