@@ -15,6 +15,7 @@ from dcpstream_node.engine.cluster_config import in_url, read_alternates
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 FULL = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION)
 BRIEF = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
@@ -266,6 +267,7 @@ def give(client: Talker, epoch: int, rev: int, value: bytes, key: bytes = b"defa
 CHAINS = [[0, 1], [1, 0], [-1, 1], [1, -1]]
 
 
+@rule("KV-VB-17")
 def test_a_manager_s_map_is_sent_to_clients():
     client = Talker(engine_of())
     assert give(client, 7, 5, given(7, 5, CHAINS, this=1)) == 0
@@ -320,6 +322,7 @@ def test_an_older_map_is_refused():
     assert config_of(client)["vBucketServerMap"]["vBucketMap"] == CHAINS[::-1]
 
 
+@rule("KV-VB-17")
 def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
     """The list of nodes is given first; what the node counted for its bucket before is no version of the manager's."""
     client = Talker(engine_of())
@@ -331,6 +334,7 @@ def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
     assert config_of(client)["rev"] == 2
 
 
+@rule("KV-VB-17")
 @pytest.mark.parametrize(
     ("value", "key", "status"),
     [
