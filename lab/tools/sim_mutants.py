@@ -324,8 +324,8 @@ MUTANTS = (
     Mutant(
         "a dropped collection takes writes",
         "dcpstream_node/engine/bucket/bucket.py",
-        "    def _manifest_changed(self) -> None:\n        self.collections = {",
-        "    def _manifest_changed(self) -> None:\n        self.collections |= {",
+        "        self.collections = {item.collection_id: item",
+        "        self.collections |= {item.collection_id: item",
     ),
 )
 
