@@ -4,12 +4,17 @@ Each wheel is built a second time from its sdist, and both must hold the same fi
 each package, and each of its extras, is installed into an environment of its own, outside of the repository, and used.
 A table says what each installation takes on the disk.
 
-    python -m lab.tools.packages [INSTALL...]     such as dcpstream or dcpstream-node[tls]; all by default
+    python -m lab.tools.packages [--keep FOLDER] [INSTALL...]
+
+INSTALL is a requirement such as dcpstream or dcpstream-node[tls]; all by default. With --keep, the wheels and sdists
+stay in FOLDER, with a bill of materials (CycloneDX, JSON) for each package that was installed without an extra.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +26,8 @@ from pathlib import Path
 from lab.layout import PACKAGES, ROOT
 
 TIMEOUT_S = 1800
+SBOM_TOOL = "cyclonedx-bom>=7,<8"
+"""What lists the distributions of an environment. It is installed for `--keep` only, into an environment of its own."""
 NOT_OURS = ("pip", "setuptools", "wheel", "distutils", "_distutils", "pkg_resources")
 """The distributions of an empty environment."""
 
@@ -124,8 +131,12 @@ def run(*command: object, cwd: Path | None = None, env: Mapping[str, str] | None
     return done.stdout
 
 
-def build(folder: Path) -> dict[str, Path]:
+def build(folder: Path, keep: Path | None = None) -> dict[str, Path]:
     """The wheel of each package, built with the locked tools of this environment; no network is needed.
+
+    Args:
+        folder: where they are built.
+        keep: where wheels and sdists are copied to.
 
     Raises:
         SystemExit: a wheel holds something else than its package, or the wheel of its sdist something else than it.
@@ -159,6 +170,8 @@ def build(folder: Path) -> dict[str, Path]:
             raise SystemExit(f"{wheel.name} also holds {sorted(foreign)}")
         for one in (wheel, sdist):
             print(f"{one.name}  {one.stat().st_size / 1e6:.1f} MB", flush=True)
+            if keep:
+                shutil.copy(one, keep)
         wheels[project] = wheel
     return wheels
 
@@ -195,13 +208,42 @@ def install(wanted: str, wheels: Mapping[str, Path], folder: Path) -> float:
     return size
 
 
+def write_bill(environment: Path, project: str, tool: Path, output: Path) -> None:
+    """Write the bill of materials of an environment, which loses its pip.
+
+    Args:
+        environment: the project was installed there, and it is used no more.
+        project: the package that the bill is about.
+        tool: an environment that has `SBOM_TOOL`, or gets it.
+        output: the file, CycloneDX as JSON.
+    """
+    program = tool / "bin" / "cyclonedx-py"
+    if not program.exists():
+        venv.create(tool, with_pip=True)
+        run(tool / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet", SBOM_TOOL)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "--disable-pip-version-check", "uninstall", "--quiet", "--yes", "setuptools", "pip")
+    metadata = ROOT / "packages" / project / "pyproject.toml"
+    options = ("--pyproject", metadata, "--mc-type", "library", "--output-reproducible", "--of", "JSON")
+    run(program, "environment", *options, "--output-file", output, python)
+
+
 def main() -> int:
     """Build, install, print. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("installs", nargs="*", metavar="INSTALL", choices=[[], *CHECKS])
+    options = parser.parse_args()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dcpstream-packages-") as name:
         folder = Path(name)
-        wheels = build(folder)
-        for wanted in sys.argv[1:] or CHECKS:
+        wheels = build(folder, options.keep)
+        for wanted in options.installs or CHECKS:
             print(f"pip install '{wanted}'  {install(wanted, wheels, folder):,.0f} MB, installed and used", flush=True)
+            if options.keep and wanted in wheels:
+                bill = (options.keep / f"{wanted}.cdx.json").resolve()
+                write_bill(folder / "environments" / wanted, wanted, folder / "sbom-tool", bill)
     print("packages: ok")
     return 0
 
