@@ -17,6 +17,8 @@ from lab.simulation.judges.history import Histories, Violation
 from lab.simulation.lines import Line
 
 SUCCESS, EXISTS, ROLLBACK = 0x00, 0x02, 0x23
+ACTIVE = b"\x01"
+"""The state that SET_VBUCKET gives a copy which serves."""
 MAP = b"vBucketMap"
 """Stands in each map of a bucket."""
 
@@ -135,6 +137,9 @@ class Conversations:
                 talk.controls[message.opaque] = int(message.value)
             elif message.opcode == frames.MARKER and not message.is_response:
                 self._received[line.node, message.number] = Received(frames.bounds(message)[1])
+            elif message.opcode == frames.SET_VBUCKET and message.extras[:1] == ACTIVE and not message.is_response:
+                # From now on it writes what it acknowledges later, when it is a replica again.
+                self._received.pop((line.node, message.number), None)
             elif message.opcode in frames.ITEMS and not message.is_response:
                 received = self._received.get((line.node, message.number))
                 if received is not None:
