@@ -69,7 +69,7 @@ def test_the_test_module_passes(block: Block, count: int, tmp_path: Path, record
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("steps", "count"), walks())
 def test_the_blocks_of_the_page_run_in_order(steps: list[Block], count: int, tmp_path: Path, record_property) -> None:
-    for program in ("go", "java"):
+    for program in ("go", "java", "node", "rustc"):
         if shutil.which(program) is None and any(step.code.startswith(f"{program} ") for step in steps):
             pytest.skip(f"{program} is not installed")
     record_property("blocks", count)
