@@ -33,9 +33,10 @@ from lab.bench.load import PASSWORD, VBUCKETS, Victim
 from lab.bench.peers import written
 from lab.bench.run import machine, versions
 from lab.interop import building
+from lab.layout import ROOT
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "explanation" / "peers.md"
+PAGE = ROOT / "docs" / "explanation" / "peers.md"
 RESULTS = HERE / "peer_nodes.json"
 FIRST, LAST = "<!-- nodes: make bench-peers -->", "<!-- end of the nodes -->"
 MOCK = "1.5.25"
@@ -119,7 +120,7 @@ def fetched() -> Path:
     Raises:
         Missing: no Java, no Maven, or the archive cannot be had.
     """
-    folder = HERE.parent / ".cache" / "peers"
+    folder = ROOT / ".cache" / "peers"
     archive = folder / f"CouchbaseMock-{MOCK}.jar"
     building.tool("java")
     if not archive.exists():

@@ -26,12 +26,13 @@ import click
 from lab.bench.client import load, node_process
 from lab.bench.run import machine, versions
 from lab.interop import building
+from lab.layout import ROOT
 
 HERE = Path(__file__).parent
 DRAINS = HERE / "drains"
-BUILT = HERE.parent / ".cache" / "peers"
-PAGE = HERE.parent / "docs" / "explanation" / "peers.md"
-PLOT = HERE.parent / "docs" / "images" / "peers.svg"
+BUILT = ROOT / ".cache" / "peers"
+PAGE = ROOT / "docs" / "explanation" / "peers.md"
+PLOT = ROOT / "docs" / "images" / "peers.svg"
 RESULTS = HERE / "peers.json"
 VALUE_BYTES = 256
 VBUCKETS = 1024

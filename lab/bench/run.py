@@ -28,6 +28,7 @@ from typing import Any
 
 import click
 
+from lab.bench import page
 from lab.bench.goals import GOALS, PARTS
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -75,6 +76,8 @@ def main(
         results["under_load"] = {"programs": under_load} | {name: busy[name] for name in shown}
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if output == RESULTS and not quick and not only:
+        page.write(results)
     click.echo(table(results))
     click.echo(f"\nwritten to {output}")
 
