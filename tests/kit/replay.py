@@ -11,6 +11,7 @@ from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.refusals import Refusal, answer, refuse
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame, decode_message
+from dcpstream.wire.release import RELEASES
 from dcpstream.wire.values import decode_failover_log
 from tests.kit.lists import ListSource, ListVBucket, frames_in
 from tests.kit.recorded import is_whole_frame, server_transcript
@@ -43,8 +44,10 @@ def is_json(value):
 class Replay:
     """One scenario; `peers` holds recorded and own frames of each DCP connection."""
 
-    def __init__(self, scenario, vbucket_count=1024):
-        self.lines = [line for line in server_transcript(scenario) if line.event or is_whole_frame(line.frame)]
+    def __init__(self, scenario, release="7.2", vbucket_count=1024):
+        lines = server_transcript(scenario, release)
+        self.lines = [line for line in lines if line.event or is_whole_frame(line.frame)]
+        self.release = RELEASES[release]
         self.source = ListSource(*(ListVBucket(vbid) for vbid in range(vbucket_count)))
         self.peers = defaultdict(Peer)
         self.revisions = defaultdict(int)
@@ -76,14 +79,13 @@ class Replay:
             return
         self.pump(peer, line.t)
         if frame.opcode == Opcode.DCP_OPEN and peer.machine is None:
-            request = read_open(frame)
+            request = read_open(frame, self.release)
             if isinstance(request, Refusal):
                 peer.ours.append(decode_frame(refuse(frame, request)))
             elif request.is_producer:
                 peer.ours.append(decode_frame(answer(frame)))
-                peer.machine = ProducerConnection(
-                    Opening(request.name.decode(), request.flags, peer.features), self.source, line.t
-                )
+                opening = Opening(request.name.decode(), request.flags, peer.features)
+                peer.machine = ProducerConnection(opening, self.source, line.t, release=self.release)
         elif peer.machine is not None:
             if frame.opcode in (Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG):
                 self.learn_log(line, frame)

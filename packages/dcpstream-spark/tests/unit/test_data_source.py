@@ -166,6 +166,8 @@ def test_offsets_name_the_collections_that_were_read(node: dcpstream_node.Node) 
     fill(node, "shop.orders")
     query = Query(node, collections="shop.orders")
     end = query.plan()
-    assert (end["names"], end["sets"]) == ({"shop": {"8": "orders"}}, ["8"])
+    assert node.engine is not None
+    orders = f"{node.engine.buckets['default'].manifest.resolve('shop.orders').collection_id:x}"
+    assert (end["names"], end["sets"]) == ({"shop": {orders: "orders"}}, [orders])
     assert query.plan() == end, "the same text each time"
     assert json.loads(json.dumps(end)) == end

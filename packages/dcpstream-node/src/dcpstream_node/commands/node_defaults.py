@@ -7,7 +7,7 @@ from __future__ import annotations
 
 FLUSH_INTERVAL_S = 0.05
 RELEASES = ("7.2", "7.6", "8.0", "8.5")
-RELEASE = "7.2"
+RELEASE = "8.0"
 SERVER_BUGS = (
     "MB-23898-keys-only",
     "MB-73354",

@@ -27,7 +27,9 @@ def config_of(client: Talker, extras: bytes = b"") -> dict:
 
 def test_a_bucket_s_configuration_has_what_clients_look_for():
     content = config_of(Talker(engine_of()))
-    assert content["nodesExt"] == [{"thisNode": True, "services": {"kv": 11210, "mgmt": 8091}}]
+    (entry,) = content["nodesExt"]
+    assert len(entry.pop("nodeUUID")) == 32
+    assert entry == {"thisNode": True, "services": {"kv": 11210, "mgmt": 8091}, "serverGroup": "Group 1"}
     assert content["nodes"] == [{"hostname": "127.0.0.1:8091", "ports": {"direct": 11210}}]
     assert content["vBucketServerMap"] == {
         "hashAlgorithm": "CRC",
@@ -344,7 +346,6 @@ def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
         (given(7, 5, CHAINS).replace(b"thisNode", b"other"), b"default", Status.EINVAL),
         (given(7, 6, CHAINS), b"default", Status.EINVAL),
         (given(7, 5, CHAINS[:3]), b"default", Status.EINVAL),
-        (given(7, 5, CHAINS), b"missing", Status.KEY_ENOENT),
     ],
 )
 def test_what_is_no_map_is_refused(value: bytes, key: bytes, status: int):
@@ -352,3 +353,9 @@ def test_what_is_no_map_is_refused(value: bytes, key: bytes, status: int):
     before = config_of(client)
     assert give(client, 7, 5, value, key) == status
     assert config_of(client) == before
+
+
+@rule("KV-VB-17")
+def test_the_map_of_a_bucket_that_a_72_does_not_have_is_refused():
+    client = Talker(engine_of(release="7.2"))
+    assert give(client, 7, 5, given(7, 5, CHAINS), b"missing") == Status.KEY_ENOENT

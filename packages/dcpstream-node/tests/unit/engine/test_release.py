@@ -48,8 +48,8 @@ def test_only_releases_that_a_node_can_be_are_taken():
         Node(release=7.2)  # type: ignore[arg-type]
 
 
-def test_a_node_is_a_72_by_default():
-    assert engine_of().release is RELEASES["7.2"]
+def test_a_node_is_an_80_by_default():
+    assert engine_of().release is RELEASES["8.0"]
 
 
 @BOTH
@@ -63,7 +63,7 @@ def test_the_version_and_the_compatibility_agree(name: str):
 
 def test_hello_grants_what_the_release_knows():
     asked = (*USUAL_FEATURES, Feature.DUPLEX, Feature.POINT_IN_TIME_RECOVERY, *CAME_WITH_76)
-    old = granted(Talker(engine_of(), features=()), asked)
+    old = granted(Talker(engine_of(release="7.2"), features=()), asked)
     new = granted(Talker(engine_of(release="7.6"), features=()), asked)
     assert new - old == set(CAME_WITH_76)
     assert not old - new
@@ -73,7 +73,7 @@ def test_hello_grants_what_the_release_knows():
 @rule("KV-LOGIN-01")
 def test_a_feature_that_is_not_known_needs_nothing():
     asked = (Feature.XERROR, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
-    assert granted(Talker(engine_of(), features=()), asked) == {Feature.XERROR}
+    assert granted(Talker(engine_of(release="7.2"), features=()), asked) == {Feature.XERROR}
     assert Talker(engine_of(release="7.6"), features=()).hello(asked).status == Status.EINVAL
 
 
@@ -90,12 +90,12 @@ def test_who_asks_for_both_notifications_gets_the_brief_one():
     asked = (Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
     new = Talker(engine_of(release="7.6"), features=())
     assert granted(new, asked) == {Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF}
-    old = Talker(engine_of(), features=())
+    old = Talker(engine_of(release="7.2"), features=())
     assert granted(old, asked) == {Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION}
 
 
 def test_the_map_of_a_72_names_neither_cluster_nor_server_groups():
-    content = cluster_map(Talker(engine_of()))
+    content = cluster_map(Talker(engine_of(release="7.2")))
     assert not {"clusterName", "clusterUUID"} & set(content)
     assert "serverGroup" not in content["nodesExt"][0]
     content = cluster_map(Talker(engine_of(release="7.6")))
@@ -126,7 +126,8 @@ def test_a_bucket_with_magma_keeps_history(name: str):
 @rule("KV-LOGIN-05")
 def test_a_known_version_of_the_map_is_taken_by_a_76_only():
     known = struct.pack(">qq", 1, 1)
-    assert Talker(engine_of()).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL
+    old = Talker(engine_of(release="7.2"))
+    assert old.call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL
     assert Talker(engine_of(release="7.6")).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == 0
 
 

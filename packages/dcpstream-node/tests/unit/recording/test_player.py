@@ -21,7 +21,7 @@ from tests.kit.recordings import client, documents, drain
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two vbuckets in three steps: documents; changes that are lost; what replaced them."""
     path = tmp_path_factory.mktemp("recording") / "file"
-    with dcpstream_node.Node(vbuckets=1) as node, documents(node) as kv:
+    with dcpstream_node.Node(vbuckets=1, system_scope=False) as node, documents(node) as kv:
         kv.set_many((f"key::{n}", "first") for n in range(20))
         drain(node, path)
         kv.set_many((f"key::{n}", "lost") for n in range(10))

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.usefixtures("closes_connections")
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=4) as node:
+    """A node whose vbuckets begin empty: a sample counts changes, events of collections included."""
+    with dcpstream_node.Node(vbuckets=4, system_scope=False) as node:
         yield node
 
 

@@ -34,7 +34,8 @@ VBUCKETS = 8
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as node:
+    """A node whose vbuckets begin empty: the tests count rows and seqnos."""
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as node:
         yield node
 
 
@@ -135,7 +136,8 @@ class Disk:
         self.port = self.node.port
 
     def _node(self, flush_interval_s: float, port: int) -> dcpstream_node.Node:
-        return dcpstream_node.Node(vbuckets=VBUCKETS, path=self.path, port=port, flush_interval_s=flush_interval_s)
+        options = {"path": self.path, "port": port, "flush_interval_s": flush_interval_s}
+        return dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False, **options)
 
     def stop_flushing(self) -> None:
         """From now on nothing is made durable."""

@@ -458,7 +458,7 @@ RELEASES: Mapping[str, Release] = MappingProxyType(
 
 NEWEST = RELEASES["8.5"]
 
-DEFAULT_RELEASE = RELEASES["7.2"]
+DEFAULT_RELEASE = RELEASES["8.0"]
 """The release of a node where nothing else is said."""
 
 

@@ -24,7 +24,9 @@ def filled(one_node: dcpstream_node.Node) -> dcpstream_node.Node:
 
 
 def keys(lines: str) -> list[str]:
-    return sorted(json.loads(line)["key"] for line in lines.splitlines())
+    """The keys of the documents; a new bucket has events of its collections, too."""
+    rows = map(json.loads, lines.splitlines())
+    return sorted(row["key"] for row in rows if "key" in row)
 
 
 def test_filters(filled: dcpstream_node.Node, commands: Commands) -> None:
@@ -34,7 +36,7 @@ def test_filters(filled: dcpstream_node.Node, commands: Commands) -> None:
     assert keys(commands("tail", *at, "--regex", "[01]$")) == ["item::1", "order::0", "order::1"]
     assert keys(commands("tail", *at, "--path", "city=Bonn", "--path", "n=3")) == ["order::3"]
     assert len(keys(commands("tail", *at, "--since", "1h"))) == 6
-    assert commands("tail", *at, "--since", "2100-01-01T00:00:00") == ""
+    assert keys(commands("tail", *at, "--since", "2100-01-01T00:00:00")) == []
     assert len(keys(commands("tail", *at, "--collections", "_default._default"))) == 6
 
 

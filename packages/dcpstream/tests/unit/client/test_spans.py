@@ -19,7 +19,8 @@ LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "b
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=1) as node:
+    """A node whose vbuckets begin empty: spans count what a batch has."""
+    with dcpstream_node.Node(vbuckets=1, system_scope=False) as node:
         yield node
 
 

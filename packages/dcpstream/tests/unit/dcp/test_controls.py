@@ -17,8 +17,6 @@ from dcpstream.dcp.controls import (
 from dcpstream.wire import OpenFlag, Status
 from dcpstream.wire.release import RELEASES
 
-"""A release that knows every control."""
-
 
 def test_switches_are_on_for_true_only_and_never_refused():
     settings = ProducerSettings()
@@ -34,7 +32,7 @@ def test_stream_end_on_close_cannot_be_switched_off():
     assert settings.stream_end_on_client_close
 
 
-@pytest.mark.parametrize(("value", "expected"), [(b"10 ", 10), (b" +7", 7), (b"0", 0), (b"4294967296", 2**32)])
+@pytest.mark.parametrize(("value", "expected"), [(b"10 ", 10), (b" +7", 7), (b"0", 0), (b"4294967295", 2**32 - 1)])
 def test_numbers_as_the_server_reads_them(value, expected):
     settings = ProducerSettings()
     assert apply_control(settings, b"connection_buffer_size", value).status is Status.SUCCESS
@@ -43,7 +41,14 @@ def test_numbers_as_the_server_reads_them(value, expected):
 
 @pytest.mark.parametrize("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
 def test_what_is_no_number(value):
-    settings = ProducerSettings()
+    settings = ProducerSettings(buffer_bytes=7)
+    assert apply_control(settings, b"connection_buffer_size", value).status is Status.EINVAL
+    assert settings.buffer_bytes == 7
+
+
+@pytest.mark.parametrize("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
+def test_a_noop_interval_of_a_72_is_a_whole_number(value):
+    settings = ProducerSettings(release=RELEASES["7.2"])
     assert apply_control(settings, b"set_noop_interval", value).status is Status.EINVAL
     assert settings.noop_interval_s == ProducerSettings().noop_interval_s
 
@@ -146,9 +151,10 @@ def test_a_noop_interval_is_a_fraction_from_76_on(name: str):
 
 
 def test_a_buffer_of_80_has_32_bits():
-    for name, status in (("7.6", Status.SUCCESS), ("8.0", Status.EINVAL)):
+    for name, status in (("7.2", Status.SUCCESS), ("7.6", Status.SUCCESS), ("8.0", Status.EINVAL)):
         settings = ProducerSettings(release=RELEASES[name])
         assert apply_control(settings, b"connection_buffer_size", b"4294967296").status is status
+        assert settings.buffer_bytes == (2**32 if status is Status.SUCCESS else 0)
 
 
 def test_a_marker_version_needs_collections():

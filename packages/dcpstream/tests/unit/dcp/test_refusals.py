@@ -55,16 +55,24 @@ def test_a_stream_request_has_a_value_only_where_there_are_collections():
     assert check_shape(frame, has_collections=True) is None
 
 
+@pytest.mark.parametrize("release", ["7.2", "8.0"])
 @pytest.mark.parametrize("flags", [0, 0xB7, 0x01, 0x80])
-def test_stream_flags_of_the_recorded_version(flags):
-    assert check_stream_flags(flags) is None
+def test_stream_flags_of_the_recorded_versions(flags, release):
+    assert check_stream_flags(flags, RELEASES[release]) is None
 
 
-@pytest.mark.parametrize("flags", [0x40, 0x100, 0x200, 0x41, 1 << 31])
-def test_stream_flags_that_came_later_or_are_none(flags):
-    refusal = check_stream_flags(flags)
+@pytest.mark.parametrize(
+    ("release", "flags"),
+    [
+        ("7.2", 0x40),
+        ("7.2", 0x41),
+        *((release, flags) for release in ("7.2", "8.0") for flags in (0x100, 0x200, 1 << 31)),
+    ],
+)
+def test_stream_flags_that_came_later_or_are_none(release, flags):
+    refusal = check_stream_flags(flags, RELEASES[release])
     assert (refusal.status, refusal.context.partition(":")[0]) == (Status.EINVAL, "Request contains invalid flags")
-    assert "no longer used" in check_stream_flags(flags | 8).context
+    assert "no longer used" in check_stream_flags(flags | 8, RELEASES[release]).context
 
 
 def test_a_stream_from_latest_may_be_asked_of_a_76():

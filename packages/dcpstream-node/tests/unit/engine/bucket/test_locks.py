@@ -105,18 +105,18 @@ def test_a_lock_ends_with_its_time(client):
         pass_time(client.engine, lasts - 0.001)
         assert client.set("k", b"1").status == Status.LOCKED, asked
         pass_time(client.engine, 0.001)
-        assert unlock(client, cas).status == Status.TMPFAIL
+        assert unlock(client, cas).status == Status.NOT_LOCKED
         assert client.set("k", b"1").status == 0, asked
 
 
 def test_locking_twice_and_unlocking_wrongly(client):
-    assert unlock(client, 5).status == Status.TMPFAIL
+    assert unlock(client, 5).status == Status.NOT_LOCKED
     assert unlock(client, 0).status == Status.EINVAL
     cas = lock(client).cas
     assert lock(client).status == Status.LOCKED
     assert unlock(client, cas + 1).status == Status.LOCKED
     assert unlock(client, cas).status == 0
-    assert unlock(client, cas).status == Status.TMPFAIL
+    assert unlock(client, cas).status == Status.NOT_LOCKED
     client.delete("k")
     assert lock(client).status == Status.KEY_ENOENT
     assert unlock(client, cas).status == Status.KEY_ENOENT

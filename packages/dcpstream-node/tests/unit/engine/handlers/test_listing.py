@@ -56,6 +56,12 @@ def test_a_random_document_of_a_collection_among_many_others(client):
     for _ in range(5):
         assert random_key(client, FRUIT).key == b"\x09apple"
     unknown = random_key(client, 99)
+    assert unknown.status == Status.EACCESS
+    assert b"manifest_uid" in unknown.value
+
+
+def test_a_random_document_of_an_unknown_collection_of_a_72():
+    unknown = random_key(Talker(engine_of(release="7.2")), 99)
     assert unknown.status == Status.UNKNOWN_COLLECTION
     assert b"manifest_uid" in unknown.value
 

@@ -127,7 +127,7 @@ def test_details_of_a_vbucket(tmp_path):
         assert int(client.stats("vbucket-details 0")["vb_0:db_data_size"]) < 100
         assert len(client.stats("vbucket-details")) == 4 * len(stats)
         checkpoint = client.stats("checkpoint 0")
-        assert checkpoint["vb_0:num_items_for_persistence"] == "1"
+        assert checkpoint["vb_0:persistence:num_items_for_cursor"] == "1"
         assert checkpoint["vb_0:persistence:cursor_seqno"] == "1"
 
 
@@ -197,7 +197,11 @@ def test_a_document(client):
         "key_cas": str(cas),
         "key_vb_state": "active",
         "key_is_resident": "true",
+        "key_datatype": "json",
     }
+    old = Talker(engine_of(release="7.2"))
+    old.set("a b", b"{}")
+    assert "key_datatype" not in old.stats("key a b 0")
     client.call(Opcode.GET_LOCKED, key=b"\0a b")
     assert client.stats("key a b 0")["key_cas"] == str(cas), "the document's, not the lock's"
     with_collection(client.engine, 9)

@@ -109,15 +109,24 @@ def test_a_vbucket_is_deleted_and_recreated(client):
 
 def test_set_vbucket_refuses_what_makes_no_sense(client):
     assert set_state(client, 5).status == Status.EINVAL
-    assert set_state(client, 1, cas=1).status == Status.KEY_EEXISTS
+    assert set_state(client, 1, cas=1).status == Status.EINVAL
     assert set_state(client, 1, vbid=4).status == Status.ERANGE
-    for state, value in (
-        (1, b"{"),
-        (2, b'{"topology":[["a"]]}'),
-    ):
-        assert set_state(client, state, value=value, datatype=1).status == Status.EINVAL, value
     assert set_state(client, 1, value=b'{"topology":[["a",null]]}', datatype=1).status == 0
     assert client.stats("vbucket-details 0")["vb_0:topology"] == '[["a",null]]'
+
+
+def test_set_vbucket_of_a_72_answers_what_makes_no_sense():
+    client = Talker(engine_of(release="7.2"))
+    assert set_state(client, 1, cas=1).status == Status.KEY_EEXISTS
+    for state, value in ((1, b"{"), (2, b'{"topology":[["a"]]}')):
+        assert set_state(client, state, value=value, datatype=1).status == Status.EINVAL, value
+
+
+@pytest.mark.parametrize(("state", "value"), [(1, b"{"), (2, b'{"topology":[["a"]]}')])
+def test_set_vbucket_of_an_80_closes_on_what_makes_no_sense(client, state, value):
+    extras = bytes((state,))
+    assert client.send(encode_request(Opcode.SET_VBUCKET, extras=extras, value=value, datatype=1)) == []
+    assert client.session.is_closing
 
 
 def test_observe_seqno_of_new_and_old_branches(on_disk):
@@ -181,7 +190,8 @@ def test_persistence_is_stopped_and_started(client):
     assert bucket.is_persisting
 
 
-def test_what_was_checkpointed_counts_as_on_disk(client):
+def test_what_a_72_checkpointed_counts_as_on_disk():
+    client = Talker(engine_of(release="7.2"))
     vbucket = client.engine.buckets["default"].vbuckets[0]
     for key in "abc":
         client.set(key, b"v")

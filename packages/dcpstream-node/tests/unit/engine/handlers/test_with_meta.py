@@ -46,8 +46,9 @@ def test_a_version_from_elsewhere(client):
     assert item(client).rev_seqno == 6
 
 
-@pytest.mark.parametrize(("sent", "kept"), [(0, 0), (1, 1)])
-def test_json_is_what_came_as_json(client, sent, kept):
+@pytest.mark.parametrize(("release", "sent", "kept"), [("7.2", 0, 0), ("7.2", 1, 1), ("8.0", 0, 1), ("8.0", 1, 1)])
+def test_json_is_what_came_as_json_and_from_80_on_what_is_json(release, sent, kept):
+    client = Talker(engine_of(release=release))
     write(client, value=b'{"a":1}', datatype=sent)
     assert item(client).datatype == kept
 
@@ -136,10 +137,12 @@ def test_a_cas_of_ones_own(version, is_told):
     assert answer.cas == (item(client).cas if is_told else 0x1234)
 
 
+@pytest.mark.parametrize(("release", "status"), [("7.2", Status.KEY_EEXISTS), ("8.0", Status.CAS_VALUE_INVALID)])
 @pytest.mark.parametrize("cas", [0, 2**64 - 1])
-def test_an_impossible_cas(client, cas):
-    assert write(client, extras=meta(cas=cas)).status == Status.KEY_EEXISTS
-    assert write(client, DELETE, b"", meta(cas=cas)).status == Status.KEY_EEXISTS
+def test_an_impossible_cas(release, status, cas):
+    client = Talker(engine_of(release=release))
+    assert write(client, extras=meta(cas=cas)).status == status
+    assert write(client, DELETE, b"", meta(cas=cas)).status == status
     elsewhere = client.call(SET, key=b"\0k", value=b"v", extras=meta(cas=cas), vbid=9)
     assert elsewhere.status == Status.NOT_MY_VBUCKET
 

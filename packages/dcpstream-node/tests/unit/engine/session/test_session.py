@@ -121,22 +121,19 @@ def test_a_step_without_a_start_is_refused():
     assert client.call(Opcode.SASL_STEP, key=b"SCRAM-SHA512", value=b"c=biws").status == Status.EINVAL
 
 
-def test_hello_grants_what_is_done_and_resets_what_is_not_asked():
-    client = Talker(engine_of())
-    asked = [
-        0x99,
-        Feature.TLS,
-        Feature.JSON,
-        Feature.JSON,
-        Feature.TRACING,
-        Feature.COLLECTIONS,
-        Feature.SNAPPY_EVERYWHERE,
-    ]
+@pytest.mark.parametrize("release", ["7.2", "8.0"])
+def test_hello_grants_what_is_done_and_resets_what_is_not_asked(release):
+    client = Talker(engine_of(release=release))
+    asked = [0x99, Feature.TLS, Feature.JSON, Feature.JSON, Feature.TRACING, Feature.COLLECTIONS]
     assert client.hello(asked).value == struct.pack(">3H", Feature.JSON, Feature.TRACING, Feature.COLLECTIONS)
     assert client.hello([]).value == b""
     assert not client.session.has_collections
     assert client.call(Opcode.HELLO, value=b"\0\x06\0").status == Status.EINVAL
-    assert client.hello([Feature.TCP_NODELAY, Feature.TCP_DELAY]).status == Status.EINVAL
+    both = client.hello([Feature.TCP_NODELAY, Feature.TCP_DELAY])
+    assert both.status == (Status.EINVAL if release == "7.2" else Status.SUCCESS)
+    assert both.status or both.value == struct.pack(">H", Feature.TCP_NODELAY)
+    snappy = client.hello([Feature.SNAPPY_EVERYWHERE])
+    assert snappy.value == (b"" if release == "7.2" else struct.pack(">H", Feature.SNAPPY_EVERYWHERE))
     assert client.hello([Feature.CLUSTERMAP_NOTIFICATION]).status == Status.EINVAL
 
 
@@ -319,7 +316,7 @@ def test_the_error_map():
 
 
 def test_the_version_begins_with_a_number():
-    assert Talker(engine_of()).call(Opcode.VERSION).value.startswith(b"7.")
+    assert Talker(engine_of()).call(Opcode.VERSION).value.startswith(b"8.")
 
 
 def counted_steps(store: DiskBucketStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -22,12 +22,14 @@ def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
     """Names and values for a connection and its streams."""
     prefix = f"eq_dcpq:{machine.name}:"
     accepted, pause = machine.negotiation.accepted, machine.pause
+    is_80 = machine.release.has(Rule.STATS_OF_80)
     values: dict[str, object] = {
         "type": "consumer",
         "created": int(machine.opened_at),
         "pending_disconnect": machine.close_reason is not None,
         "supports_ack": False,
         "paused": not machine.has_output,
+        **({"paused_count": 0, "unpaused_count": 0} if is_80 else {}),
         "paused_current_reason": NOTHING_TO_SAY,
         "paused_current_duration": milliseconds(pause.current_s),
         "paused_previous_ReadyListEmpty_count": pause.counts[NOTHING_TO_SAY],
@@ -36,17 +38,12 @@ def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "flatbuffers_system_events": FLATBUFFERS in accepted,
         "change_streams_enabled": CHANGE_STREAMS in accepted,
     }
-    has_counts = machine.release.has(Rule.STATS_OF_80)
-    if has_counts:
-        values |= {"paused_count": 0, "unpaused_count": 0}
-    for stream in machine.streams.values():
-        of_stream = dict(_stream_values(stream))
-        if has_counts:
-            for gone in ("end_seqno", "buffer_items", "buffer_bytes"):
-                del of_stream[gone]
-            of_stream["unacked_bytes"] = 0
-        values |= {f"stream_{stream.vbid}_{name}": value for name, value in of_stream.items()}
-    values |= {
+    of_streams = {
+        f"stream_{stream.vbid}_{name}": value
+        for stream in machine.streams.values()
+        for name, value in _stream_values(stream, is_80=is_80)
+    }
+    totals = {
         "total_backoffs": 0,
         "processor_task_state": "ALL_PROCESSED",
         "total_acked_bytes": machine.window.acked_bytes,
@@ -57,24 +54,29 @@ def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
         "synchronous_replication": machine.is_sync_replication,
         "pending_add_stream": machine.has_pending_streams,
     }
+    values |= totals | of_streams if is_80 else of_streams | totals
     for name, value in values.items():
         yield prefix + name, stat_text(value)
 
 
-def _stream_values(stream: ConsumerStream) -> Iterator[tuple[str, object]]:
+def _stream_values(stream: ConsumerStream, *, is_80: bool) -> Iterator[tuple[str, object]]:
     start, low, high = stream.asked
     yield "flags", stream.flags
     yield "opaque", stream.number
     yield "start_seqno", start
-    yield "end_seqno", MAX_SEQNO
+    if not is_80:
+        yield "end_seqno", MAX_SEQNO
     yield "vb_uuid", stream.asked_vbuuid
     yield "snap_start_seqno", low
     yield "snap_end_seqno", high
     yield "state", stream.state.value
     yield "items_ready", False
     yield "readyQ_items", 0
-    yield "buffer_items", 0
-    yield "buffer_bytes", 0
+    if is_80:
+        yield "unacked_bytes", 0
+    else:
+        yield "buffer_items", 0
+        yield "buffer_bytes", 0
     yield "last_received_seqno", stream.last_seqno
     yield "ready_queue_memory", 0
     yield "cur_snapshot_type", stream.snapshot_type

@@ -422,7 +422,7 @@ def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_sent(has_con
         ({"start": 9, "snapshot": (9, 9)}, Status.ROLLBACK, True),
         ({"start": 5, "flags": StreamFlag.DISK_ONLY}, Status.ERANGE, True),
         ({"start": 3, "end": 2}, Status.ERANGE, False),
-        ({"flags": 0x40}, Status.EINVAL, False),
+        ({"flags": 0x200}, Status.EINVAL, False),
     ],
 )
 def test_an_ended_stream_gives_way_also_to_a_request_that_its_history_refuses(fields, status, is_replaced):

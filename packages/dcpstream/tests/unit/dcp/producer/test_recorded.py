@@ -1,4 +1,4 @@
-"""The producer machine answers recorded clients as the recorded server did, byte for byte."""
+"""The producer machine answers recorded clients as the recorded server of its release did, byte for byte."""
 
 import pytest
 
@@ -11,8 +11,9 @@ NOT_PURE = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_answers_as_recorded(scenario):
-    peers = Replay(scenario).run()
+@pytest.mark.parametrize("release", ["7.2", "8.0"])
+def test_answers_as_recorded(release, scenario):
+    peers = Replay(scenario, release).run()
     assert peers
     for name, peer in peers.items():
         ours, recorded = comparable(peer.ours), comparable(peer.recorded)

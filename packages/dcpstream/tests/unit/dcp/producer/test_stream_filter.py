@@ -35,7 +35,7 @@ def read(value, *, collections=True, sids=False, sync=False):
         (b'{"collections":["0"]}', StreamFilter(frozenset((0,)))),
         (b'{"scope":"9"}', StreamFilter(frozenset((10,)), scope_id=9)),
         (b'{"collections":[]}', StreamFilter(frozenset())),
-        (b'{"uid":5,"purge_seqno":80,"cts":[]}', StreamFilter()),
+        (b'{"uid":5,"cts":[]}', StreamFilter()),
         (b'\xef\xbb\xbf{"uid":"1"}', StreamFilter()),
     ],
 )
@@ -66,7 +66,6 @@ def test_accepted(value, expected):
         (b'{"collections":["7"]}', Status.EINVAL),
         (b'{"collections":["0x8"]}', Status.EINVAL),
         (b'{"collections":[" 8"]}', Status.EINVAL),
-        (b'{"purge_seqno":"80"}', Status.EINVAL),
         (b'{"cts":{}}', Status.EINVAL),
         (b'{"uid":NaN}', Status.EINVAL),
         ('{"uid":"1"}'.encode("utf-16"), Status.EINVAL),
@@ -195,6 +194,13 @@ def test_a_purge_seqno_is_read_as_a_server_reads_it(text, number):
     found = read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["8.0"])
     assert found == (Refusal(Status.EINVAL) if number is None else StreamFilter(purge_seqno=number))
     assert read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["7.6"]) == Refusal(Status.EINVAL)
+
+
+def test_a_release_without_purge_seqnos_ignores_the_member():
+    value = b'{"uid":"5","purge_seqno":80}'
+    assert read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["7.6"]) == StreamFilter()
+    found = read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["8.0"])
+    assert found == Refusal(Status.EINVAL)
 
 
 def test_a_purge_seqno_of_more_than_64_bits_ends_the_connection():
