@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.wire import FrameReader, Opcode, Status, encode_request
+from dcpstream.wire import Feature, FrameReader, Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
 from lab.tools.patience import patient
 
@@ -73,6 +73,19 @@ def test_it_serves_writes_the_ready_file_and_stops_cleanly(tmp_path):
     assert answer.value
     assert node.end(signal.SIGTERM) == 0
     assert not node.ready_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "high_seqno"),
+    [((), b"8.0.", 3), (("--no-system-scope",), b"8.0.", 0), (("--release", "7.2"), b"7.2.", 0)],
+)
+def test_its_release_and_what_a_new_bucket_has(tmp_path, options, version, high_seqno):
+    node = Process(tmp_path, *options)
+    hello = encode_request(Opcode.HELLO, value=struct.pack(">H", Feature.COLLECTIONS))
+    _, released, seqnos = node.call(hello, encode_request(Opcode.VERSION), encode_request(Opcode.GET_ALL_VB_SEQNOS))
+    assert released.value.startswith(version)
+    assert int.from_bytes(seqnos.value[2:10], "big") == high_seqno
+    assert node.end(signal.SIGTERM) == 0
 
 
 def test_several_nodes_are_one_cluster(tmp_path):

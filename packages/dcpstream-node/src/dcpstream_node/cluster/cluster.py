@@ -226,6 +226,7 @@ class Cluster:
             Ports are those of the first node, as with `port`.
         release: the server release of every node, or a list with one for each; nodes that are added later are of the
             last one. Clients see no capability in the map that the oldest node does not have.
+        system_scope: whether new buckets have the scope `_system`, if the release of the oldest node has it.
         options: other arguments of every `Node`, but not `alternate_addresses`.
 
     Attributes:
@@ -255,6 +256,7 @@ class Cluster:
         auto_failover: AutoFailover | None = None,
         tls: TlsSettings | bool | None = None,
         release: str | Sequence[str] = DEFAULT_RELEASE.name,
+        system_scope: bool = True,
         **options: Any,
     ) -> None:
         if not 1 <= nodes <= MAX_CLUSTER_NODES:
@@ -289,6 +291,7 @@ class Cluster:
         check_kinds(None, tls)
         self._tls = TlsSettings() if tls is True else tls or None
         self._options = options
+        self._has_system_scope = system_scope
         self._has_processes = processes
         self._path = Path(path) if path is not None else None
         self._file = ClusterFile(self._path) if self._path is not None else None
@@ -642,7 +645,8 @@ class Cluster:
     def _first_manifest(self) -> Manifest:
         """The scopes and collections of a new bucket; the oldest node decides."""
         oldest = min((each.release for each in self.nodes), key=lambda release: release.number)
-        return Manifest.WITH_SYSTEM_SCOPE if oldest.has(Rule.SYSTEM_SCOPE) else Manifest.DEFAULT
+        has_scope = self._has_system_scope and oldest.has(Rule.SYSTEM_SCOPE)
+        return Manifest.WITH_SYSTEM_SCOPE if has_scope else Manifest.DEFAULT
 
     def drop_bucket(self, name: str) -> None:
         """Delete a bucket on all nodes; its connections are closed.

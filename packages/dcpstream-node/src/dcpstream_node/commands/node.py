@@ -139,6 +139,12 @@ def read_alternate_addresses(texts: tuple[str, ...]) -> dict[str, Any]:
     help="The server release that clients see. For nodes of different releases give it for each of --nodes.",
 )
 @click.option(
+    "--system-scope/--no-system-scope",
+    default=True,
+    show_default=True,
+    help="Whether new buckets have the scope _system from release 7.6 on, as the buckets of a cluster do.",
+)
+@click.option(
     "--server-bug",
     "server_bugs",
     type=click.Choice((*node_defaults.SERVER_BUGS, "none")),
@@ -169,6 +175,7 @@ def node_command(
     texts: tuple[str, ...],
     alternate_addresses: tuple[str, ...],
     releases: tuple[str, ...],
+    system_scope: bool,
     server_bugs: tuple[str, ...],
     ready_file: Path | None,
     development: bool,
@@ -203,6 +210,7 @@ def node_command(
         "settings": read_settings(texts, persist),
         "alternate_addresses": read_alternate_addresses(alternate_addresses),
         "release": releases[0] if len(releases) == 1 else releases,
+        "system_scope": system_scope,
         "server_bugs": [name for name in server_bugs if name != "none"] if server_bugs else None,
         "development": development,
         **guarded,

@@ -173,9 +173,12 @@ def test_new_buckets_of_a_node_have_the_scope_as_those_of_a_cluster(release: str
             assert {vbucket.high_seqno for vbucket in bucket.vbuckets if vbucket is not None} == {3 * uid}
 
 
-@pytest.mark.parametrize(("release", "uid"), [(("7.2", "8.0"), 0), (("8.0", "7.6"), 1)])
-def test_the_oldest_node_of_a_cluster_decides(release: tuple[str, str], uid: int) -> None:
-    with Cluster(2, vbuckets=4, release=release) as cluster:
+@pytest.mark.parametrize(
+    ("release", "system_scope", "uid"),
+    [(("7.2", "8.0"), True, 0), (("8.0", "7.6"), True, 1), (("8.0", "8.0"), False, 0)],
+)
+def test_the_oldest_node_of_a_cluster_decides(release: tuple[str, str], system_scope: bool, uid: int) -> None:
+    with Cluster(2, vbuckets=4, release=release, system_scope=system_scope) as cluster:
         for member in cluster.nodes:
             assert member.node.engine is not None
             bucket = member.node.engine.buckets["default"]
