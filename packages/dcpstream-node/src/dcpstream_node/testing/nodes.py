@@ -19,7 +19,7 @@ from dcpstream_node.cluster import Cluster
 from dcpstream_node.embedded import Node
 
 DEFAULT_VBUCKETS = 64
-"""Clients spread their keys over this many vbuckets, and a bucket is still created in less than a millisecond."""
+"""Clients spread their keys over this many vbuckets, and a bucket is still created in a few milliseconds."""
 REQUEST_TIMEOUT_S = 10.0
 _OK = range(200, 300)
 

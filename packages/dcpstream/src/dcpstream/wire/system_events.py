@@ -12,6 +12,7 @@ flatbuffers' internals page; the bytes as in recordings of a server.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from dcpstream.errors import FieldError
@@ -129,7 +130,14 @@ def events_of_scope(scope_id: int) -> int:
 
 
 def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> bytes:
-    """The event in stored form."""
+    """The event in stored form. A change of a manifest gives each vbucket the same events, mostly at the same seqnos."""
+    of_vbucket_0 = _encode_stored_event(event, by_seqno)
+    return of_vbucket_0[:6] + vbid.to_bytes(2, "big") + of_vbucket_0[8:] if vbid else of_vbucket_0
+
+
+@lru_cache(maxsize=64)
+def _encode_stored_event(event: CollectionEvent, by_seqno: int) -> bytes:
+    """The event in the stored form that it has in vbucket 0."""
     version, value = old_form_of(event)
     if not event.is_plain:
         version = VERSION_STORED
@@ -140,7 +148,7 @@ def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> 
             value = StoredScopeValue(uid, scope_id, flags).pack()
         else:
             value = StoredCollectionValue(uid, scope_id, number, ttl, flags, event.flush_uid).pack()
-    return SystemEvent.pack(by_seqno, event.event, version, vbid=vbid, key=event.name.encode(), value=value)
+    return SystemEvent.pack(by_seqno, event.event, version, vbid=0, key=event.name.encode(), value=value)
 
 
 def old_form_of(event: CollectionEvent) -> tuple[int, bytes]:

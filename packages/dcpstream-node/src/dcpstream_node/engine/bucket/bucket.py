@@ -328,9 +328,9 @@ class Bucket:
             self._take_in(vbucket)
 
     def _take_in(self, vbucket: VBucket) -> None:
-        manifest, known = self.manifest, vbucket.manifest
-        if known is None:
-            events = self._events_between(manifests.manifest_in(vbucket.log))
+        manifest, known = self.manifest, vbucket.manifest or manifests.manifest_in(vbucket.log)
+        if vbucket.manifest is None and known is not Manifest.DEFAULT:
+            events = self._events_between(known)
         else:
             # Nearly all vbuckets know the same one. It is kept, so that no other object gets its number.
             step = self._steps.get(id(known))

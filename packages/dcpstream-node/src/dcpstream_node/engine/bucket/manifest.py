@@ -242,7 +242,9 @@ def events_between(
 
 
 def manifest_in(log: VBucketLog) -> Manifest:
-    """The manifest according to a vbucket's history."""
+    """The manifest according to a vbucket's history; `Manifest.DEFAULT` itself if that is empty."""
+    if not log.high_seqno:
+        return Manifest.DEFAULT
     uid = 0
     scopes = {DEFAULT_SCOPE_ID: DEFAULT_NAME}
     found = {DEFAULT_COLLECTION_ID: (DEFAULT_SCOPE_ID, Collection(DEFAULT_COLLECTION_ID, DEFAULT_NAME))}
