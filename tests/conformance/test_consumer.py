@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,87 @@ def test_the_controls_in_the_recorded_order(node: SimulatedNode, is_named: bool)
         Opcode.DCP_CONTROL,
         Opcode.GET_ERROR_MAP,
     ]
+
+
+GIB = 1 << 30
+SHARES = {1: 214748368, 2: 107374184, 3: 71582789, 4: 53687092, 5: 42949673}
+"""Of 4 GiB, by the number of consumers, as recorded from 8.0.1."""
+
+
+def node_of_80(quota: int = 4 * GIB, release: str = "8.0") -> SimulatedNode:
+    node = SimulatedNode(release=release)
+    node.set_vbucket(1, REPLICA)
+    node.bucket.change_settings(replace(node.bucket.settings, ram_quota_bytes=quota))
+    return node
+
+
+def buffers_of(source: ScriptedProducer) -> list[int]:
+    """The sizes of its buffer that a consumer has asked for."""
+    source.peer.take()
+    return [int(value) for key, value in controls_of(source) if key == b"connection_buffer_size"]
+
+
+@rule("CON-01")
+@pytest.mark.parametrize("release", ["7.6", "8.0"])
+def test_consumers_share_a_part_of_the_quota_and_learn_of_each_other_since_76(release: str) -> None:
+    node = node_of_80(release=release)
+    sources = [ScriptedProducer(node, b"source-%d" % number) for number in range(5)]
+    (idle, first, *others) = sources
+    first.accept(1)
+    assert buffers_of(first) == [SHARES[5]]
+    assert buffers_of(idle) == [], "nothing is asked before the first ADD_STREAM"
+    for count, gone in enumerate(reversed(others), 1):
+        gone.peer.disconnect()
+        node.pump()
+        (asked,) = of(first.peer.take(), Opcode.DCP_CONTROL)
+        assert asked.value == b"%d" % SHARES[5 - count]
+        first.peer.answer(asked)
+    idle.peer.disconnect()
+    node.pump()
+    (asked,) = of(first.peer.take(), Opcode.DCP_CONTROL)
+    first.peer.answer(asked)
+    assert buffers_of(first) == [SHARES[count] for count in (5, 4, 3, 2, 1)]
+
+
+@rule("CON-01")
+def test_the_share_follows_the_quota_and_the_ratio() -> None:
+    node = node_of_80()
+    source = ScriptedProducer(node)
+    source.accept(1)
+
+    def asked_after(group: int, name: bytes, value: bytes) -> bytes:
+        assert node.admin.call(Opcode.SET_PARAM, key=name, value=value, extras=struct.pack(">I", group)).status == 0
+        (asked,) = of(source.peer.take(), Opcode.DCP_CONTROL)
+        source.peer.answer(asked)
+        return asked.value
+
+    assert asked_after(1, b"max_size", b"%d" % (2 * GIB)) == b"107374184"
+    assert asked_after(4, b"dcp_consumer_buffer_ratio", b"0.1") == b"214748368"
+    assert asked_after(4, b"dcp_consumer_buffer_ratio", b"0") == b"1"
+    for value in (b"0.21", b"-0.1", b"x", b"nan"):
+        extras = struct.pack(">I", 4)
+        answer = node.admin.call(Opcode.SET_PARAM, key=b"dcp_consumer_buffer_ratio", value=value, extras=extras)
+        assert answer.status == Status.EINVAL
+
+
+@rule("CON-01")
+def test_no_share_is_larger_than_a_producer_takes() -> None:
+    source = ScriptedProducer(node_of_80(1 << 40))
+    source.accept(1)
+    assert buffers_of(source) == [0xFFFFFFFF]
+
+
+@rule("FLC-17")
+def test_a_fifth_of_the_present_share_is_acknowledged() -> None:
+    node = node_of_80(256 * (1 << 20))
+    source = ScriptedProducer(node)
+    source.accept(1)
+    source.marker(1, 9)
+    node.advance(6)
+    value = b"v" * (2 << 20)
+    assert of(source.mutation(b"k", 1, value=value), Opcode.DCP_BUFFER_ACK) == [], "2 of 13 MB"
+    ScriptedProducer(node, b"another")
+    assert of(source.peer.take(), Opcode.DCP_BUFFER_ACK), "2 of 6.7 MB"
 
 
 @rule("CON-01")

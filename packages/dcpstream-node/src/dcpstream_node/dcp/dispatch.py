@@ -130,6 +130,8 @@ def _open(session: Session, frame: Frame, now: float) -> None:
     session.dcp = _machine(request, name, session, bucket, now)
     session.enable_json()
     bucket.dcp_sessions[name] = session
+    if not request.is_producer:
+        bucket.share_buffers()
     session.output.add(answer(frame))
 
 

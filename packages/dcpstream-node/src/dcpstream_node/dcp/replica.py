@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Replicas", "Takeovers"]
 
-CONSUMERS_SHARE = 20
-"""One part in so many of a bucket's quota is for the windows of its consumers: 5 %, as at a server."""
-
-MIN_BUFFER_BYTES = 1024 * 1024
-"""The smallest window: a smaller one would be full with a few documents."""
+MAX_BUFFER_BYTES = (1 << 32) - 1
+"""The largest window that a producer takes."""
 
 IMPOSSIBLE_CAS = frozenset((0, 2**64 - 1))
 """No document has such a CAS; a row with one gets another."""
@@ -60,10 +57,11 @@ class Replicas:
 
     @property
     def buffer_bytes(self) -> int:
-        """A share of the quota for all consumers, divided among them."""
+        """A share of the quota for all consumers, divided among them; the same number as at a server."""
         sessions = self._bucket.dcp_sessions.values()
-        consumers = 1 + sum(isinstance(session.dcp, ConsumerConnection) for session in sessions)
-        return max(self._bucket.settings.ram_quota_bytes // CONSUMERS_SHARE // consumers, MIN_BUFFER_BYTES)
+        consumers = sum(isinstance(session.dcp, ConsumerConnection) for session in sessions)
+        share = int(self._bucket.settings.ram_quota_bytes * self._bucket.parameters.consumer_buffer_ratio)
+        return max(1, min(share // max(1, consumers), MAX_BUFFER_BYTES))
 
     @property
     def has_room(self) -> bool:

@@ -173,6 +173,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         if session is not None:
             session.connection_lost()
             logger.debug("%s: gone (%s)", session.peer, exc or session.close_reason)
+            self.server.end_input()  # other consumers of the bucket hear that they are fewer
 
     def eof_received(self) -> bool:
         """The client sends no more data: close."""

@@ -174,6 +174,10 @@ class HistorySource(Protocol):
     def allows_out_of_order(self) -> bool:
         """Whether streams that asked for out-of-order snapshots may get them."""
 
+    @property
+    def out_of_order_collections_max(self) -> int:
+        """The most collections in the filter of a stream that gets an out-of-order snapshot."""
+
     def vbucket(self, vbid: int) -> VBucketView | None:
         """The vbucket, or None if this node does not have it."""
 
@@ -211,7 +215,7 @@ class ReplicaBucket(Protocol):
 
     @property
     def buffer_bytes(self) -> int:
-        """The flow-control window of a new consumer: its share of the bucket's memory."""
+        """The flow-control window of this consumer now: its share of the bucket's memory."""
 
     @property
     def has_room(self) -> bool:

@@ -5,10 +5,10 @@ The consumer names the size of its buffer. The producer counts every message of 
 outstanding, so one message may overshoot.
 
 The consumer, a replica or a client, counts the same bytes (`counted_bytes`) and acknowledges those that it has handled
-(`ConsumerWindow`), whatever came of them. It acknowledges a fifth of the buffer at once. A replica acknowledges any
-smaller number of bytes some time after its last acknowledgement: a trickle must not block a producer that assumes a
-smaller buffer. A client's producer knows the client's buffer, so a client needs no such time. A replica that has no
-room acknowledges nothing until it has.
+(`ConsumerWindow`), whatever came of them. It acknowledges more than a fifth of the buffer at once. A replica
+acknowledges any smaller number of bytes some time after its last acknowledgement: a trickle must not block a producer
+that assumes a smaller buffer. A client's producer knows the client's buffer, so a client needs no such time. A replica
+that has no room acknowledges nothing until it has.
 
 Source: kv_engine engines/ep/src/dcp/producer.cc (BufferLog), flow-control.cc, dcp_consumer_flow_control_ack_ratio;
 checked against recordings of a server, from which the times are taken.
@@ -37,7 +37,7 @@ CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
 """The buffer that a node asks for as a consumer, as recorded."""
 
 ACK_FRACTION = 5
-"""1/5 of the buffer is acknowledged at once: often enough that the producer never waits for the consumer."""
+"""More than 1/5 of the buffer is acknowledged at once: often enough that the producer never waits for the consumer."""
 
 ACK_INTERVAL_S = 5.0
 """Seconds after the last acknowledgement (or the connection's beginning) when any number of bytes is acknowledged."""
@@ -175,7 +175,7 @@ class ConsumerWindow:
     def take(self, now: float = 0.0) -> int:
         """The number of bytes to acknowledge now; 0 if none. Without an interval the time does not count."""
         freed = self.freed_bytes
-        if freed * ACK_FRACTION < self.buffer_bytes:
+        if freed * ACK_FRACTION <= self.buffer_bytes:
             due = self.next_timeout
             if due is None or now < due:
                 return 0

@@ -274,13 +274,17 @@ class Rule(Enum):
         "The control connection_buffer_size takes at most 32 bits; before, 64.",
         Row(RECORDED_80, since="8.0"),
     )
+    REPLICAS_SHARE_QUOTA = (
+        "The buffers of a bucket's replicas share 5 % of its quota, and follow its changes; before, each has 50 MiB.",
+        Row("kv_engine engines/ep/src/dcp/flow-control-manager.cc; 8.0.1 recorded", since="7.6"),
+    )
     REPLICA_ASKS_FOR_BUFFER_LAST = (
-        "A replica asks for its share of the quota as buffer size, after all controls; before, first, and for 50 MiB.",
+        "A replica asks for its buffer size after all other controls; before, first.",
         Row(RECORDED_80, since="8.0"),
     )
     REPLICA_WANTS_SHORT_NOOP_INTERVAL = (
         "A replica asks for NOOPs each 0.1 s, at last each 1 s; without that, and without GET_ERROR_MAP, it closes.",
-        Row(RECORDED_80, since="8.0"),
+        Row("kv_engine engines/ep/src/dcp/consumer.cc; 8.0.1 recorded", since="7.6"),
     )
     PURGE_SEQNO_IN_REQUEST = (
         "The value of STREAM_REQ may have purge_seqno; the vbucket's own excuses a start below it from a rollback.",

@@ -70,13 +70,20 @@ def test_a_smaller_buffer_takes_effect_at_once():
     assert window.is_full
 
 
-def test_a_fifth_of_the_buffer_at_once():
+def test_more_than_a_fifth_of_the_buffer_at_once():
     window = ConsumerWindow(0.0, 1000)
-    window.freed(199)
+    window.freed(200)
     assert window.take(1.0) == 0
     window.freed(1)
-    assert window.take(1.0) == 200
-    assert (window.freed_bytes, window.acked_bytes) == (0, 200)
+    assert window.take(1.0) == 201
+    assert (window.freed_bytes, window.acked_bytes) == (0, 201)
+
+
+def test_another_buffer_has_another_fifth():
+    window = ConsumerWindow(0.0, 1000)
+    window.freed(150)
+    window.buffer_bytes = 700
+    assert window.take(1.0) == 150
 
 
 def test_less_after_a_while():
@@ -97,11 +104,11 @@ def test_nothing_is_not_acknowledged():
 def test_a_client_acknowledges_whole_fifths_only():
     window = ConsumerWindow(0.0, 1000, ack_interval_s=None)
     window.received(300)
-    window.freed(199)
+    window.freed(200)
     assert (window.next_timeout, window.take(1e9)) == (None, 0)
     window.freed(1)
-    assert window.take() == 200
-    assert window.outstanding_bytes == 100
+    assert window.take() == 201
+    assert window.outstanding_bytes == 99
 
 
 def test_more_than_the_buffer_and_a_frame_is_too_much():

@@ -7,6 +7,7 @@ per vbucket and turn, not once per write.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -40,6 +41,16 @@ CATCH_UP_KEYS = 20_000
 """A step ends with the vbucket at which it passes this many keys: dropping a collection reads each of them."""
 
 
+def as_float32(value: float) -> float:
+    """The number as a server keeps a fraction in its configuration: in 32 bits."""
+    (kept,) = struct.unpack("f", struct.pack("f", value))
+    return float(kept)
+
+
+CONSUMER_BUFFER_RATIO = as_float32(0.05)
+"""Part of the quota for the buffers of consumers; 4 GiB have 214748368 bytes, as recorded, not 214748364."""
+
+
 @dataclass(slots=True)
 class Parameters:
     """Parameters of a bucket that can be changed and are not kept with its store.
@@ -51,6 +62,7 @@ class Parameters:
         compression_ratio_min: ratio of inflated to compressed size from which a value is stored compressed.
         strips_deletions: whether DELETE_WITH_META drops a body; if not, it refuses one.
         producer: bounds of DCP connections that are opened from now on.
+        consumer_buffer_ratio: part of the quota that the flow-control windows of all consumers have together.
     """
 
     lock_default_s: int = 15
@@ -60,6 +72,7 @@ class Parameters:
     strips_deletions: bool = True
     compression_ratio_min: float = 1.2
     producer: ProducerLimits = field(default=DEFAULT_LIMITS)
+    consumer_buffer_ratio: float = CONSUMER_BUFFER_RATIO
 
 
 def _alone(replicas: int) -> str:
@@ -106,6 +119,7 @@ class Bucket:
         parameters: values of SET_PARAM that are not kept with the store.
         release: that of the node.
         allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
+        out_of_order_collections_max: most collections in the filter of such a stream.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
         given_chains: the vbucket map of a cluster manager; None on a node that is a cluster of its own.
@@ -156,6 +170,7 @@ class Bucket:
         self.release = release
         self._checkpoints_age = release.has(Rule.CHECKPOINTS_AGE)
         self.allows_out_of_order: bool = True
+        self.out_of_order_collections_max = 1
         self.has_forgotten_manifest = False
         self.takes_traffic = True
         self.is_paused = False
@@ -228,6 +243,8 @@ class Bucket:
         self._read_settings()
         if settings.replicas != before.replicas:
             self._lead_alone(_alone(before.replicas))
+        if settings.ram_quota_bytes != before.ram_quota_bytes:
+            self.share_buffers()
         self.update_sessions()
 
     def flush(self, now: float) -> None:
@@ -508,6 +525,12 @@ class Bucket:
         return any(
             session.dcp is not None and session.dcp.is_streaming_into(vbid) for session in self.dcp_sessions.values()
         )
+
+    def share_buffers(self) -> None:
+        """Notify every DCP connection that the windows of consumers change: by their number, or by the quota."""
+        for session in list(self.dcp_sessions.values()):
+            if session.dcp is not None and session.dcp.buffer_changed():
+                session.wake()
 
     def end_turn(self, now: float) -> None:
         """Notify every DCP connection of the vbuckets that changed since the last turn."""

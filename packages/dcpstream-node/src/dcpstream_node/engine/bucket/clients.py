@@ -44,6 +44,10 @@ class DcpConnection(Protocol):
         """A vbucket's history was cut."""
         ...
 
+    def buffer_changed(self) -> bool:
+        """The share of this end in the windows of consumers may have changed; returns whether it has to send that."""
+        ...
+
     def is_streaming_into(self, vbid: int) -> bool:
         """Whether this end has a living stream into the vbucket."""
         ...

@@ -9,49 +9,80 @@ setDcpParam).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dcpstream_node.engine.bucket.bucket import Bucket
+from dcpstream.wire.release import Release
+from dcpstream_node.engine.bucket.bucket import Bucket, as_float32
 
 FLUSH, REPLICATION, CHECKPOINT, DCP, VBUCKET, CONFIG = range(1, 7)
 """Groups of SET_PARAM."""
 
 MAX_SECONDS = (1 << 31) - 1
+MAX_COUNT = (1 << 32) - 1
+
+MAX_CONSUMER_BUFFER_RATIO = 0.2
+"""The highest value of dcp_consumer_buffer_ratio, as at a server."""
+
+SHOWN_DIGITS = 6
+"""Digits of a fraction in STAT: a value in 32 bits has no more."""
 
 _CHECKPOINT_NAMES = """
-    chk_max_items chk_period max_checkpoints item_num_based_new_chk checkpoint_memory_ratio
-    checkpoint_memory_recovery_upper_mark checkpoint_memory_recovery_lower_mark checkpoint_max_size
+    max_checkpoints checkpoint_memory_ratio checkpoint_memory_recovery_upper_mark checkpoint_memory_recovery_lower_mark
+    checkpoint_max_size
 """
 _DCP_NAMES = """
-    dcp_backfill_in_progress_per_connection_limit dcp_conn_buffer_size dcp_conn_buffer_size_max
-    dcp_conn_buffer_size_aggr_mem_threshold dcp_conn_buffer_size_aggressive_perc dcp_conn_buffer_size_perc
-    connection_manager_interval dcp_consumer_process_buffered_messages_yield_limit
-    dcp_consumer_process_buffered_messages_batch_size dcp_enable_noop dcp_idle_timeout dcp_noop_tx_interval
-    dcp_oso_backfill dcp_oso_backfill_large_value_ratio dcp_oso_backfill_small_value_ratio
+    dcp_backfill_in_progress_per_connection_limit connection_manager_interval dcp_enable_noop dcp_idle_timeout
+    dcp_noop_tx_interval dcp_oso_backfill dcp_oso_backfill_large_value_ratio dcp_oso_backfill_small_value_ratio
     dcp_oso_backfill_small_item_size_threshold dcp_producer_processor_run_duration_us dcp_producer_catch_exceptions
     dcp_takeover_max_time allow_sanitize_value_in_deletion
 """
-_NAMES: Mapping[int, frozenset[str]] = MappingProxyType(
+_DCP_NAMES_OF_72 = """
+    dcp_conn_buffer_size dcp_conn_buffer_size_max dcp_conn_buffer_size_aggr_mem_threshold
+    dcp_conn_buffer_size_aggressive_perc dcp_conn_buffer_size_perc
+    dcp_consumer_process_buffered_messages_yield_limit dcp_consumer_process_buffered_messages_batch_size
+"""
+_DCP_NAMES_OF_76 = """
+    dcp_consumer_buffer_ratio connection_cleanup_interval dcp_backfill_byte_limit dcp_oso_max_collections_per_backfill
+"""
+_DCP_NAMES_OF_80 = """
+    dcp_backfill_run_duration_limit dcp_backfill_idle_protection_enabled dcp_backfill_idle_limit_seconds
+    dcp_backfill_idle_disk_threshold dcp_checkpoint_dequeue_limit
+"""
+_NAMES: Mapping[int, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
-        REPLICATION: frozenset(("replication_throttle_threshold",)),
-        CHECKPOINT: frozenset(_CHECKPOINT_NAMES.split()),
-        DCP: frozenset(_DCP_NAMES.split()),
-        VBUCKET: frozenset(("hlc_drift_ahead_threshold_us", "hlc_drift_behind_threshold_us", "max_cas")),
+        REPLICATION: (("", "7.6", "replication_throttle_threshold"),),
+        CHECKPOINT: (
+            ("", "", _CHECKPOINT_NAMES),
+            ("", "7.6", "chk_max_items chk_period item_num_based_new_chk"),
+            ("7.6", "", "checkpoint_destruction_tasks"),
+        ),
+        DCP: (
+            ("", "", _DCP_NAMES),
+            ("", "7.6", _DCP_NAMES_OF_72),
+            ("7.6", "", _DCP_NAMES_OF_76),
+            ("7.6", "8.0", "dcp_consumer_process_unacked_bytes_yield_limit"),
+            ("8.0", "", _DCP_NAMES_OF_80),
+        ),
+        VBUCKET: (
+            ("", "", "hlc_drift_ahead_threshold_us hlc_drift_behind_threshold_us max_cas"),
+            ("8.0", "", "hlc_max_future_threshold_us hlc_invalid_strategy dcp_hlc_invalid_strategy"),
+        ),
     }
 )
-"""The names that a server has in the groups where it answers KEY_ENOENT for any other."""
+"""The names that a server has in the groups where it answers KEY_ENOENT for any other: since, until, names."""
 
 
 class _Parameter(NamedTuple):
-    """A parameter: the groups that may set it, and functions that read its value, set it and show it."""
+    """A parameter: the groups that may set it, functions that read its value, set it and show it, and its release."""
 
     groups: tuple[int, ...]
     read: Callable[[str], Any]
     apply: Callable[[Bucket, Any], None]
     show: Callable[[Bucket], Any]
+    since: str = ""
 
 
 def _number(low: int, high: int) -> Callable[[str], int]:
@@ -64,13 +95,24 @@ def _number(low: int, high: int) -> Callable[[str], int]:
 
 
 def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _real(text)
     if not 0 <= value < float("inf"):
         raise ValueError("a number from 0")
     return value
+
+
+def _share(text: str) -> float:
+    value = _real(text)
+    if not 0 <= value <= MAX_CONSUMER_BUFFER_RATIO:
+        raise ValueError(f"a number from 0 to {MAX_CONSUMER_BUFFER_RATIO}")
+    return as_float32(value)
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def _truth(text: str) -> bool:
@@ -134,6 +176,15 @@ def _set_out_of_order(bucket: Bucket, mode: str) -> None:
     bucket.allows_out_of_order = mode != "disabled"
 
 
+def _set_collections_out_of_order(bucket: Bucket, count: int) -> None:
+    bucket.out_of_order_collections_max = count
+
+
+def _set_buffer_ratio(bucket: Bucket, ratio: float) -> None:
+    bucket.parameters.consumer_buffer_ratio = ratio
+    bucket.share_buffers()
+
+
 def _set_durability(bucket: Bucket, name: str) -> None:
     bucket.change_settings(replace(bucket.settings, durability_min_level=_LEVELS.index(name)))
 
@@ -168,13 +219,29 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
             _set_out_of_order,
             lambda bucket: "auto" if bucket.allows_out_of_order else "disabled",
         ),
+        "dcp_oso_max_collections_per_backfill": _Parameter(
+            (DCP, CONFIG),
+            _number(0, MAX_COUNT),
+            _set_collections_out_of_order,
+            lambda bucket: bucket.out_of_order_collections_max,
+            since="7.6",
+        ),
+        "dcp_consumer_buffer_ratio": _Parameter(
+            (DCP, CONFIG),
+            _share,
+            _set_buffer_ratio,
+            lambda bucket: round(bucket.parameters.consumer_buffer_ratio, SHOWN_DIGITS),
+            since="7.6",
+        ),
     }
 )
 
 
-def is_name_of(group: int, name: str) -> bool:
+def is_name_of(release: Release, group: int, name: str) -> bool:
     """Whether a server has the parameter in that group; True for all names of groups where any other is EINVAL."""
-    return group not in _NAMES or name in _NAMES[group]
+    if group not in _NAMES:
+        return True
+    return any(name in names.split() for since, until, names in _NAMES[group] if release.knows(since, until))
 
 
 def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | None:
@@ -184,7 +251,7 @@ def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | No
         StoreError: it could not be made durable; nothing has changed.
     """
     parameter = PARAMETERS.get(name)
-    if parameter is None or group not in parameter.groups:
+    if parameter is None or group not in parameter.groups or not bucket.release.knows(parameter.since):
         return f"{name} is not a parameter of this group that can be changed here"
     try:
         read = parameter.read(value)
@@ -197,6 +264,8 @@ def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | No
 def all_parameters(bucket: Bucket) -> Iterator[tuple[str, object]]:
     """Every parameter and its value, by name."""
     for name, parameter in sorted(PARAMETERS.items()):
+        if not bucket.release.knows(parameter.since):
+            continue
         value = parameter.show(bucket)
         if isinstance(value, bool):
             value = str(value).lower()

@@ -176,7 +176,7 @@ def set_param(session: Session, frame: Frame) -> None:
     if not holds_token(session, frame):
         return
     name, text = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
-    if not is_name_of(group, name):
+    if not is_name_of(session.engine.release, group, name):
         session.refuse(frame, Status.KEY_ENOENT, "Unknown config param")
         return
     if (group, name) == (VBUCKET, "max_cas"):

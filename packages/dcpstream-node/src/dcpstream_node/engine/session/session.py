@@ -896,6 +896,7 @@ class Session:
             bucket.holding.discard(self)
             if self.dcp is not None and bucket.dcp_sessions.get(self.dcp.name) is self:
                 del bucket.dcp_sessions[self.dcp.name]
+                bucket.share_buffers()
         if isinstance(self.dcp, ProducerConnection):
             self.dcp.closed()
         self.dcp = None

@@ -143,8 +143,7 @@ class ConsumerConnection:
         self.replicas = replicas
         self.close_reason: str | None = None
         self.streams: dict[int, ConsumerStream] = {}
-        has_share = release.has(Rule.REPLICA_ASKS_FOR_BUFFER_LAST)
-        self.window = ConsumerWindow(now, replicas.buffer_bytes if has_share else CONSUMER_BUFFER_BYTES)
+        self.window = ConsumerWindow(now, self._buffer_bytes)
         self.opened_at = now
         self.pause = Pause(now)
         self._silence = Silence(now, idle_timeout_s)
@@ -420,6 +419,20 @@ class ConsumerConnection:
         if view is None or view.state is VbucketState.ACTIVE:
             stream.go(StreamEvent.LOST)
             del self.streams[vbid]
+
+    @property
+    def _buffer_bytes(self) -> int:
+        has_share = self.release.has(Rule.REPLICAS_SHARE_QUOTA)
+        return self.replicas.buffer_bytes if has_share else CONSUMER_BUFFER_BYTES
+
+    def buffer_changed(self) -> bool:
+        """The bucket's quota or its number of consumers changed; returns whether there may be something to send."""
+        size = self._buffer_bytes
+        if size == self.window.buffer_bytes or self.close_reason is not None:
+            return False
+        self.window.buffer_bytes = size
+        self._out.extend(self.negotiation.resize(size))
+        return True
 
     def vbucket_rolled_back(self, vbid: int, now: float) -> None:
         """Only the stream into a vbucket rolls it back, and that stream goes on."""

@@ -2,8 +2,9 @@
 
 The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
 before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP distinguishes old
-producers from new ones. A refused control stays off, and the next one follows. From 8.0 on the size of the buffer is
-the last control, and some refusals end the connection; see `Rule`.
+producers from new ones. A refused control stays off, and the next one follows. From 7.6 on the size of the buffer may
+change later and is then sent again, and some refusals end the connection. From 8.0 on that size is the last control,
+and nothing else is asked before it is answered. See `Rule`.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
 """
@@ -52,6 +53,7 @@ class NegotiationEvent(Enum):
     ERROR_MAP_ANSWERED = "GET_ERROR_MAP answered"
     CONTROL_ANSWERED = "control answered, more follow"
     LAST_ANSWERED = "last control answered"
+    RESIZED = "buffer resized"
 
 
 TRANSITIONS = Transitions(
@@ -72,9 +74,10 @@ TRANSITIONS = Transitions(
         },
         NegotiationState.DONE: {
             NegotiationEvent.BUFFER_ANSWERED: NegotiationState.DONE,
+            NegotiationEvent.RESIZED: NegotiationState.CONTROLS,
         },
     },
-    peer_events=set(NegotiationEvent) - {NegotiationEvent.BEGUN},
+    peer_events=set(NegotiationEvent) - {NegotiationEvent.BEGUN, NegotiationEvent.RESIZED},
 )
 
 
@@ -131,6 +134,19 @@ class Negotiation:
         size = [] if self._is_buffer_last else [self._ask(BUFFER_SIZE, str(self._buffer_bytes))]
         return [*size, GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, ""))]
 
+    def resize(self, buffer_bytes: int) -> list[bytes]:
+        """The question that follows on a change of the buffer's size; none if it waits for others, or for the first."""
+        self._buffer_bytes = buffer_bytes
+        if not self._is_buffer_last:
+            return [self._ask(BUFFER_SIZE, str(buffer_bytes))] if self.has_begun else []
+        if self.state is NegotiationState.CONTROLS:
+            waiting = [control for control in self._controls if control[0] != BUFFER_SIZE]
+            self._controls = deque((*waiting, (BUFFER_SIZE, str(buffer_bytes))))
+        elif self.is_done:
+            self._go(NegotiationEvent.RESIZED)
+            return [self._ask(BUFFER_SIZE, str(buffer_bytes))]
+        return []
+
     def answered(self, frame: Frame) -> list[bytes]:
         """The questions that follow on the answer to a control or to GET_ERROR_MAP.
 
@@ -158,7 +174,8 @@ class Negotiation:
             if self._has_short_refused:
                 raise RemoteProtocolError(f"the peer refused {NOOP_INTERVAL} with status 0x{frame.status:02x}")
             self._has_short_refused = True
-            self._controls.append((NOOP_INTERVAL, NOOP_INTERVAL_S))
+            again = self._controls.append if self._is_buffer_last else self._controls.appendleft
+            again((NOOP_INTERVAL, NOOP_INTERVAL_S))
             self._go(NegotiationEvent.CONTROL_ANSWERED)
         else:
             self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)

@@ -463,6 +463,10 @@ class ProducerConnection:
             self._set_wake_time()
         return out
 
+    def buffer_changed(self) -> bool:
+        """The window of a producer is its client's: it does not change with the bucket."""
+        return False
+
     def set_idle_timeout(self, seconds: float) -> None:
         """Change how long the client may be silent."""
         self.noop.silence.limit_s = seconds

@@ -385,11 +385,12 @@ def _form(
 
 
 def _may_come_out_of_order(terms: StreamTerms, at: Progress) -> bool:
-    """Whether the next snapshot may be out of order: the first one, from 0, of a single collection."""
+    """Whether the next snapshot may be out of order: the first one, from 0, of few collections (one by default)."""
     ids = None if at.filter is None else at.filter.collection_ids
     is_first = not at.has_announced and at.read_seqno == 0
-    is_one = ids is not None and len(ids) == 1 and not terms.wanted.hides_system
-    return bool(terms.settings.out_of_order) and is_first and is_one
+    most = terms.source.out_of_order_collections_max
+    has_few = ids is not None and 0 < len(ids) <= most and not terms.wanted.hides_system
+    return bool(terms.settings.out_of_order) and is_first and has_few
 
 
 def _is_passed_over(terms: StreamTerms, at: Progress, limit: int) -> bool:

@@ -81,7 +81,8 @@ def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refuse
         negotiation._go(event)
         assert negotiation.state is TRANSITIONS.rows[state][event]
     else:
-        with pytest.raises(LocalProtocolError if event is NegotiationEvent.BEGUN else RemoteProtocolError):
+        is_own = event in (NegotiationEvent.BEGUN, NegotiationEvent.RESIZED)
+        with pytest.raises(LocalProtocolError if is_own else RemoteProtocolError):
             negotiation._go(event)
         assert negotiation.state is state
 
@@ -96,21 +97,34 @@ def test_the_answer_to_the_buffer_size_of_a_72_may_come_at_any_time():
     assert negotiation.is_done
 
 
-def new_negotiation_of_80():
+def new_negotiation_of(release):
     opaques = iter(range(1, 100))
-    negotiation = Negotiation("", lambda: next(opaques), RELEASES["8.0"], 4096)
-    (error_map,) = (decode_frame(data) for data in negotiation.begin())
+    negotiation = Negotiation("", lambda: next(opaques), RELEASES[release], 4096)
+    return negotiation, [decode_frame(data) for data in negotiation.begin()]
+
+
+def new_negotiation_of_80():
+    negotiation, (error_map,) = new_negotiation_of("8.0")
     return negotiation, error_map
+
+
+def asked_until_the_end(negotiation, question, refuse=lambda frame: False):
+    """(key, value) of all that is asked after a question."""
+    asked = []
+    while question is not None:
+        found = answered(negotiation, question.opcode, question.opaque, Status.EINVAL if refuse(question) else 0)
+        asked += [(frame.key, frame.value) for frame in found]
+        question = found[0] if found else None
+    return asked
+
+
+def is_short(frame):
+    return frame.value == b"0.100000"
 
 
 def test_an_80_asks_for_its_buffer_last_and_for_a_short_noop_interval():
     negotiation, question = new_negotiation_of_80()
-    asked = []
-    while question is not None:
-        is_short = question.value == b"0.100000"
-        found = answered(negotiation, question.opcode, question.opaque, Status.EINVAL if is_short else 0)
-        asked += [(frame.key, frame.value) for frame in found]
-        question = found[0] if found else None
+    asked = asked_until_the_end(negotiation, question, is_short)
     assert asked[1] == (b"set_noop_interval", b"0.100000")
     assert asked[-3:-1] == [(b"max_marker_version", b"2.2"), (b"connection_buffer_size", b"4096")]
     assert asked[-1] == (b"set_noop_interval", b"1")
@@ -130,3 +144,52 @@ def test_an_80_ends_the_connection_if_there_is_no_error_map():
     negotiation, question = new_negotiation_of_80()
     with pytest.raises(RemoteProtocolError, match="GET_ERROR_MAP"):
         answered(negotiation, question.opcode, question.opaque, Status.UNKNOWN_COMMAND)
+
+
+def test_a_76_asks_for_its_buffer_first_and_for_another_interval_at_once():
+    negotiation, (buffer, error_map) = new_negotiation_of("7.6")
+    assert (buffer.key, buffer.value) == (b"connection_buffer_size", b"4096")
+    asked = asked_until_the_end(negotiation, error_map, is_short)
+    assert asked[1:4] == [(b"set_noop_interval", b"0.100000"), (b"set_noop_interval", b"1"), (b"set_priority", b"high")]
+    assert (asked[-1], negotiation.is_done) == ((b"change_streams", b"true"), True)
+
+
+def resized(negotiation, size):
+    return [(frame.key, frame.value) for frame in map(decode_frame, negotiation.resize(size))]
+
+
+def test_a_buffer_that_changes_before_it_was_asked_for_is_asked_for_once():
+    opaques = iter(range(1, 100))
+    negotiation = Negotiation("", lambda: next(opaques), RELEASES["8.0"], 4096)
+    assert resized(negotiation, 1000) == []
+    (error_map,) = (decode_frame(data) for data in negotiation.begin())
+    assert resized(negotiation, 2000) == []
+    (noop,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert resized(negotiation, 3000) == []
+    asked = asked_until_the_end(negotiation, noop)
+    assert [value for key, value in asked if key == b"connection_buffer_size"] == [b"3000"]
+
+
+def test_a_buffer_that_changes_later_is_asked_for_again_and_the_streams_wait():
+    negotiation, question = new_negotiation_of_80()
+    asked_until_the_end(negotiation, question)
+    (again,) = map(decode_frame, negotiation.resize(1000))
+    assert (again.key, again.value, negotiation.is_done) == (b"connection_buffer_size", b"1000", False)
+    assert resized(negotiation, 500) == []
+    (last,) = answered(negotiation, Opcode.DCP_CONTROL, again.opaque, Status.EINVAL)
+    assert (last.value, negotiation.is_done) == (b"500", False)
+    assert answered(negotiation, Opcode.DCP_CONTROL, last.opaque) == []
+    assert negotiation.is_done
+
+
+def test_a_76_asks_for_another_buffer_at_any_time():
+    opaques = iter(range(1, 100))
+    negotiation = Negotiation("", lambda: next(opaques), RELEASES["7.6"], 4096)
+    assert resized(negotiation, 1000) == []
+    buffer, error_map = (decode_frame(data) for data in negotiation.begin())
+    assert buffer.value == b"1000"
+    assert resized(negotiation, 2000) == [(b"connection_buffer_size", b"2000")]
+    asked_until_the_end(negotiation, error_map)
+    (again,) = map(decode_frame, negotiation.resize(3000))
+    assert (again.value, negotiation.is_done) == (b"3000", True)
+    assert answered(negotiation, Opcode.DCP_CONTROL, again.opaque) == []
