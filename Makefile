@@ -149,7 +149,7 @@ bench: setup ## measure, quietly and with two busy programs; writes lab/bench/re
 
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
-	@$(PY) lab/tools/judge.py $(if $(RELEASE),--release $(RELEASE)) $(SCENARIOS)
+	@$(PY) -m lab.tools.judge $(if $(RELEASE),--release $(RELEASE)) $(SCENARIOS)
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")

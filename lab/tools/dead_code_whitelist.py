@@ -212,3 +212,11 @@ _.append_many
 # Read by lab/tools/release_reference.py, which writes the page about bugs of servers.
 versions
 _.versions
+
+# Names of the protocol, and fields of odd frames, that `packet` takes by name.
+STREAM_NOT_FOUND
+EBUSY
+fr
+keylen
+extlen
+bodylen

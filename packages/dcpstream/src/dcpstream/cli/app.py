@@ -31,6 +31,7 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "decode": ("dcpstream-node", "Print the messages in recorded bytes, packets or recordings."),
     "doctor": ("dcpstream", "Check this machine and a cluster, and name what to fix."),
     "jars": ("dcpstream-spark", "Fetch the jars that Spark needs for tables, and print its settings."),
+    "judge": ("dcpstream-node", "Compare a server with recordings of real ones, or with another."),
     "kv": ("dcpstream", "Read, write, delete and list documents."),
     "lake": ("dcpstream-spark", "Keep the tables of several buckets up to date."),
     "node": ("dcpstream-node", "Run a Couchbase-compatible node."),

@@ -96,8 +96,13 @@ def connection_options(command: _F) -> _F:
     return cast("_F", with_options(call, (_PLACE, _CLUSTER, *LOGIN_OPTIONS, bucket_option)))
 
 
+trust_option = click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust.")
+tls_verify_option = click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True)
+connect_timeout_option = click.option(
+    "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
+)
 _SECURITY_OPTIONS = (
-    click.option("--trust", metavar="PEM", help="With couchbases://: file of the authorities to trust."),
+    trust_option,
     click.option("--certificate", metavar="PEM", help="Client certificate, instead of user and password."),
     click.option("--key", "client_key", metavar="PEM", help="Its key, if it is in another file."),
     click.option(
@@ -113,12 +118,10 @@ _SECURITY_OPTIONS = (
         help="With couchbases://: file whose first line is a JSON Web Token, instead of user and password; read again "
         "for each login.",
     ),
-    click.option("--tls-verify", type=click.Choice(["peer", "none"]), default="peer", show_default=True),
+    tls_verify_option,
     click.option("--sasl-mechanism", help="PLAIN (only with TLS), SCRAM-SHA1, SCRAM-SHA256 or SCRAM-SHA512."),
     click.option("--network", help="Which addresses of the nodes to use: auto, default, external, …"),
-    click.option(
-        "--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds to connect."
-    ),
+    connect_timeout_option,
 )
 
 

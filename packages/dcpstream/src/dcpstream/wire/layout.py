@@ -120,6 +120,8 @@ class Group(Flag):
     """The node answers KEY_ENOENT about a missing document even while the bucket is being loaded."""
     PLAIN_PLACE = auto()
     """The node answers NOT_MY_VBUCKET about a vbucket elsewhere even while the bucket takes no traffic."""
+    ACTS = auto()
+    """The request changes something, although its privileges are those of a reader; see `effects`."""
 
 
 class Answers(NamedTuple):

@@ -372,7 +372,7 @@ class DropPrivilege(Request):
     """Give up the privilege that the key names, for this connection."""
 
 
-@message(Opcode.ADJUST_TIMEOFDAY, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
+@message(Opcode.ADJUST_TIMEOFDAY, groups=Group.ACTS, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
 class AdjustTimeofday(Request):
     """Shift the server's clock; for tests of servers.
 
@@ -385,7 +385,9 @@ class AdjustTimeofday(Request):
     mode: int = u8()
 
 
-@message(Opcode.EWOULDBLOCK_CTL, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
+@message(
+    Opcode.EWOULDBLOCK_CTL, groups=Group.ACTS, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY
+)
 class EwouldblockCtl(Request):
     """Have the server's test engine return errors; for tests of servers.
 
@@ -423,6 +425,7 @@ def _declare_obsolete(opcode: Opcode) -> None:
     any_part = Part.OPTIONAL
     declare = message(
         opcode,
+        groups=Group.ACTS,  # in those servers
         privilege="",
         any_extras=True,
         key=any_part,

@@ -567,6 +567,7 @@ class Prepare(Request):
 
 @message(
     Opcode.DCP_SEQNO_ACKNOWLEDGED,
+    groups=Group.ACTS,
     needs_answer=False,
     privilege="DcpProducer",
     sent_by=Side.CONSUMER,

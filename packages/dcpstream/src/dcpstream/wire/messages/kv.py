@@ -344,7 +344,7 @@ class GatQResponse(GetResponse):
     """A document; see `GetResponse`."""
 
 
-@message(Opcode.GET_LOCKED, groups=Group.READ | Group.PLAIN_MISS | Group.PLAIN_PLACE)
+@message(Opcode.GET_LOCKED, groups=Group.READ | Group.PLAIN_MISS | Group.PLAIN_PLACE | Group.ACTS)
 class GetLocked(Get):
     """Read a document and lock it: until the lock ends, only writes with the lock's CAS succeed.
 
@@ -360,7 +360,7 @@ class GetLockedResponse(GetResponse):
     """A document, with the lock's CAS; see `GetResponse`."""
 
 
-@message(Opcode.UNLOCK, groups=Group.PLAIN_MISS | Group.PLAIN_PLACE, cas=Part.REQUIRED)
+@message(Opcode.UNLOCK, groups=Group.PLAIN_MISS | Group.PLAIN_PLACE | Group.ACTS, cas=Part.REQUIRED)
 class Unlock(Get):
     """Give back a lock, named by its CAS."""
 
