@@ -9,7 +9,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -31,6 +31,7 @@ from dcpstream.client.settings.secrets import Secret, SecretFile, SecretFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
+from dcpstream.model.collections import is_system_name
 from dcpstream.model.position_text import split_entries
 from dcpstream_spark import including
 from dcpstream_spark.files import check_directory
@@ -102,6 +103,7 @@ class SourceOptions:
         on_rollback: the reaction to a rollback of history that was read.
         on_bucket_reset: the reaction to a bucket that was flushed, or created again.
         include: kinds of rows and columns, of `including.KINDS`.
+        system_documents: whether system documents are read, see `dcpstream.arrow.filtering`.
         starting_timestamp: changes before it are left out.
         fail_on_data_loss: the default of the options about lost history; None = true.
         replay: where a repeated micro-batch comes from: from the nodes again, or from files of its first attempt.
@@ -146,6 +148,7 @@ class SourceOptions:
     on_bucket_reset: Literal["fail", "rebuild"] = "fail"
     fail_on_data_loss: bool | None = None
     include: frozenset[str] = including.DEFAULT
+    system_documents: bool = False
     starting_timestamp: datetime | None = None
     replay: Literal["node", "spool"] = "node"
     spool_directory: str | None = None
@@ -197,6 +200,9 @@ class SourceOptions:
         if added := including.comparisons(include, since):
             given_filter = row_filter or RowFilter()
             values["row_filter"] = replace(given_filter, comparisons=(*given_filter.comparisons, *added))
+        if not values.get("system_documents", False):
+            _require_user_collections(values.get("collections") or ())
+            values["row_filter"] = replace(values.get("row_filter") or RowFilter(), leaves_out_system=True)
         result = cls(**values)
         result._check_access()
         return result
@@ -307,6 +313,17 @@ def _default_for_data_loss(values: dict[str, Any]) -> None:
     elif fails and values.get("purge_gap") == "ignore":
         message = "purgeGap cannot be ignore with failOnDataLoss=true: ignore loses deletions. Choose fail or reconcile"
         raise ConfigError("purgeGap", "ignore", "fail or reconcile", message=message)
+
+
+def _require_user_collections(paths: Iterable[str]) -> None:
+    """Refuse collections of the system's by name, whose rows would be left out."""
+    for path in paths:
+        if any(map(is_system_name, path.split("."))):
+            message = (
+                f"collections has {path}, which is one of the system's, and systemDocuments=false leaves out its rows. "
+                "Set systemDocuments=true, too, or leave out the collection"
+            )
+            raise ConfigError("collections", path, "collections of users, without systemDocuments", message=message)
 
 
 def _several(option: Option, given: Mapping[str, tuple[str, str]]) -> ConfigError:
@@ -692,6 +709,14 @@ OPTIONS = (
         "which rows in addition to mutations and rollbacks, and whether the column `xattrs`: "
         f"{', '.join(including.KINDS)}, or none",
         "all but snapshotMarks",
+    ),
+    Option(
+        "systemDocuments",
+        "system_documents",
+        _flag,
+        "true: also what the system writes for itself: scopes and collections such as `_system`, and records of "
+        "transactions, whose keys begin with `_txn:`",
+        "false",
     ),
     Option(
         "startingTimestamp",

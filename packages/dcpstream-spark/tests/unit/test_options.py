@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.arrow import CHANGE_SCHEMA
+from dcpstream.arrow import CHANGE_SCHEMA, RowFilter
 from dcpstream.client.settings.secrets import SecretFile, SecretFunction
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import OPTIONS, SourceOptions
+from dcpstream_spark.where import parse_where
 
 NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "secret", "bucket": "b"}
 
@@ -278,3 +279,15 @@ def test_fail_on_data_loss_is_a_default_for_other_options() -> None:
     assert parsed(purgeGap="ignore") == ("fail", "fail", "ignore")
     with pytest.raises(ConfigError, match="ignore loses deletions"):
         parsed(failOnDataLoss="true", purgeGap="ignore")
+
+
+def test_system_documents_are_left_out_by_default() -> None:
+    assert SourceOptions.parse(NEEDED).row_filter == RowFilter(leaves_out_system=True)
+    assert SourceOptions.parse({**NEEDED, "systemDocuments": "true"}).row_filter is None
+    both = SourceOptions.parse({**NEEDED, "where": "vbucket = 1"}).row_filter
+    assert both == replace(parse_where("vbucket = 1"), leaves_out_system=True)
+    with pytest.raises(ConfigError, match="systemDocuments=true") as raised:
+        SourceOptions.parse({**NEEDED, "collections": "shop.orders,_system._mobile"})
+    assert raised.value.option == "collections"
+    SourceOptions.parse({**NEEDED, "collections": "_system.*", "systemDocuments": "TRUE"})
+    SourceOptions.parse({**NEEDED, "collections": "_default._default,_default,_default.*"})

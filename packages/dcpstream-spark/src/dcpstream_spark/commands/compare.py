@@ -38,6 +38,7 @@ _MEANINGS = {
     help="What TABLE is; current and live: the directory of a pipeline, whose documents are compared.",
 )
 @click.option("--collections", help="Only these, separated by commas: scope.collection or scope.*.")
+@click.option("--system-documents", is_flag=True, help="Also documents of the system: scope _system, keys _txn:…")
 @click.option("--collection", help="scope.collection of a table that has no columns scope and collection.")
 @click.option("--key-column", default="key", show_default=True)
 @click.option("--value-column", default="value", show_default=True)
@@ -66,6 +67,7 @@ def compare_command(
     bucket: str,
     table_kind: str,
     collections: str | None,
+    system_documents: bool,
     collection: str | None,
     key_column: str,
     value_column: str,
@@ -101,6 +103,8 @@ def compare_command(
     options.update(_pairs("--option", more))
     if collections is not None:
         options["collections"] = collections
+    if system_documents:
+        options["systemDocuments"] = "true"
     spark = build_session(
         "dcpstream compare", master=master, settings=_pairs("--conf", conf), driver_memory=driver_memory
     )

@@ -298,7 +298,7 @@ class Coordinator:
         assert self._target is not None
         begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
         self._target = end_seqnos(self._options.ending_offsets, self._target, begin)
-        if self._options.row_filter is not None:
+        if self._options.row_filter is not None and self._options.row_filter.columns:
             self._target = self._narrow(self._options.row_filter, start, self._target)
         target = self._wanted(self._target)
 

@@ -188,7 +188,7 @@ class _ControlRows:
         self._layout = layout
         self._filter = row_filter
         self._clock = clock
-        self._columns = layout.columns if row_filter is None else (*layout.columns, *row_filter.columns)
+        self._columns = layout.columns if row_filter is None else (*layout.columns, *row_filter.control_columns)
 
     def of_rollback(self, event: RollbackEvent) -> Iterator[pa.RecordBatch]:
         yield from self._shown(rollback_batch(event, self._layout.value_format, self._columns, self._clock.time_ns()))

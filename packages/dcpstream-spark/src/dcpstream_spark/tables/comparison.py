@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dcpstream.arrow import TRANSACTION_PREFIX
 from dcpstream.errors import ConfigError
 from dcpstream.model import Op
+from dcpstream.model.collections import DEFAULT_NAME, SYSTEM_PREFIX
+from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.tables.table_reading import TableKind, open_table
 
 if TYPE_CHECKING:
@@ -182,6 +185,8 @@ def compare(
         message = "collection is given, and the table has columns scope and collection, which say it. Leave it out"
         raise ConfigError("collection", form.collection, "left out", message=message)
     ours = _table_rows(frame, columns, given.get("collections"), values, compared, has_names=has_names)
+    if not SourceOptions.parse(given).system_documents:
+        ours = ours.where(_is_of_users())
     theirs = _bucket_rows(spark, given, values)
     both = (
         theirs.unionByName(ours)
@@ -257,6 +262,16 @@ def _table_rows(
         ).alias("row"),
         f.lit(1).cast("bigint").alias("rows"),
     )
+
+
+def _is_of_users() -> Column:
+    """The condition for the rows that the source reads without `systemDocuments`."""
+    from pyspark.sql import functions as f
+
+    is_system = f.col("key").startswith(TRANSACTION_PREFIX)
+    for name in (f.col("scope"), f.col("collection")):
+        is_system = is_system | (name.startswith(SYSTEM_PREFIX) & (name != DEFAULT_NAME))
+    return ~f.coalesce(is_system, f.lit(False))
 
 
 def _mark(value: Column | None, values: Values) -> Column:

@@ -11,7 +11,7 @@ frames are returned to the caller.
 
 from dcpstream.arrow.changes import ChangeContext, ControlRow, control_rows, rollback_row, to_changes
 from dcpstream.arrow.chunk import WIRE_SCHEMA, DecodeOptions, WireChunk
-from dcpstream.arrow.filtering import FILTER_COLUMNS, OF_TEXTS, Choice, Comparison, RowFilter
+from dcpstream.arrow.filtering import FILTER_COLUMNS, OF_TEXTS, TRANSACTION_PREFIX, Choice, Comparison, RowFilter
 from dcpstream.arrow.frame_index import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.arrow.messages import decode_messages
 from dcpstream.arrow.rows import decode_wire
@@ -24,6 +24,7 @@ __all__ = [
     "FULL_SCHEMA",
     "MAX_BUFFER_BYTES",
     "OF_TEXTS",
+    "TRANSACTION_PREFIX",
     "WIRE_SCHEMA",
     "ChangeContext",
     "Choice",

@@ -4,6 +4,9 @@ A filter is evaluated on a `WireChunk`, before values are inflated and columns a
 costs only its decoding. It compares the very columns that `to_changes` builds, with the rules of SQL: a comparison with
 null is not true, so filtered rows equal the rows of a full read to which the same comparisons are applied.
 
+System documents are what services and SDKs write for themselves: the documents of scopes and collections with a name of
+the system's, as `_system`, and the records of distributed transactions, whose keys begin with `_txn:`.
+
 Control rows are different. A table needs the row that says that a vbucket was rolled back, whichever keys it holds. So
 `RowFilter` has two kinds of comparisons, and its choices never leave out a control row.
 """
@@ -22,6 +25,7 @@ import pyarrow.compute as pc
 from dcpstream.arrow.changes import ChangeContext, change_column
 from dcpstream.arrow.chunk import WireChunk
 from dcpstream.arrow.schema import CHANGE_SCHEMA
+from dcpstream.model.collections import is_system_name
 
 Operator: TypeAlias = Literal[
     "=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null",
@@ -39,6 +43,9 @@ OF_TEXTS = frozenset((*_OF_TEXTS, *(f"not {name}" for name in _OF_TEXTS)))
 
 FILTER_COLUMNS = tuple(name for name in CHANGE_SCHEMA.names if name not in {"value", "xattrs"})
 """Columns that can be compared: all but those that are made from the value's bytes."""
+
+TRANSACTION_PREFIX = "_txn:"
+"""Keys of the records of distributed transactions begin so: `_txn:atr-…` and `_txn:client-record`."""
 
 _CONTROL_COLUMNS = frozenset(("vbucket", "op"))
 """Columns whose comparisons decide about control rows, too."""
@@ -141,17 +148,24 @@ class RowFilter:
             those of `scope` and `collection` if the row has a value there.
         exact: comparisons of all rows, control rows included.
         choices: of changes of documents alone.
+        leaves_out_system: whether system documents are left out, and the control rows of their collections.
     """
 
     comparisons: tuple[Comparison, ...] = ()
     exact: tuple[Comparison, ...] = ()
     choices: tuple[Choice, ...] = ()
+    leaves_out_system: bool = False
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that are compared."""
         compared = (one.column for one in (*self.comparisons, *self.exact))
         return frozenset(compared).union(*(one.columns for one in self.choices))
+
+    @property
+    def control_columns(self) -> frozenset[str]:
+        """The columns that `control_rows` needs."""
+        return self.columns | _CONTROL_NAME_COLUMNS if self.leaves_out_system else self.columns
 
     def rows(self, chunk: WireChunk, context: ChangeContext) -> npt.NDArray[np.bool_]:
         """bool[rows], whether each row of the chunk stays; they are all changes of documents."""
@@ -165,15 +179,27 @@ class RowFilter:
 
         if self.comparisons or self.exact or self.choices:
             stays &= _all_of((*self.comparisons, *self.exact, *self.choices), column)
+        if self.leaves_out_system:
+            # Without the columns of texts, which cost more than the rest of a row.
+            names = context.collection_names.items()
+            ids = [number for number, place in names if _is_system(*place)]
+            if ids:
+                stays &= ~np.isin(chunk.collection_ids, np.array(ids, np.uint32))
+            is_record = pc.starts_with(chunk.key, TRANSACTION_PREFIX)
+            if is_record.true_count:
+                stays &= ~is_record.to_numpy(zero_copy_only=False)
         return stays
 
     def control_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The control rows that stay.
 
         Args:
-            batch: with at least `columns`.
+            batch: with at least `control_columns`.
         """
         stays = np.ones(batch.num_rows, np.bool_)
+        if self.leaves_out_system:
+            places = zip(batch.column("scope").to_pylist(), batch.column("collection").to_pylist(), strict=True)
+            stays &= np.array([not _is_system(*place) for place in places], np.bool_)
         for one in self.exact:
             stays &= one.of(batch.column(one.column)).to_numpy(zero_copy_only=False)
         for one in self.comparisons:
@@ -192,3 +218,8 @@ class RowFilter:
             if one.column == "vbucket":
                 stays &= one.of(vbids).to_numpy(zero_copy_only=False)
         return frozenset(np.flatnonzero(stays).tolist())
+
+
+def _is_system(scope: str | None, collection: str | None) -> bool:
+    """Whether it is a place of the system's; a name that is not known is none."""
+    return any(name is not None and is_system_name(name) for name in (scope, collection))

@@ -20,6 +20,11 @@ NO_TTL = -1
 explicit 0."""
 
 
+def is_system_name(name: str) -> bool:
+    """Whether a scope or collection of this name is one of the system's; users cannot create one."""
+    return name.startswith(SYSTEM_PREFIX) and name != DEFAULT_NAME
+
+
 class CollectionName(NamedTuple):
     """A collection with its names. The bucket never reuses the id (u32), but may reuse the names."""
 

@@ -148,3 +148,35 @@ def test_exact_comparisons_filter_control_rows_like_all_others(some: list[Compar
 def test_columns() -> None:
     row_filter = RowFilter((Comparison("key", "is null"),), (Comparison("seqno", "=", 1), Comparison("key", "=", "")))
     assert row_filter.columns == {"key", "seqno"}
+
+
+PLACES = {0: ("_default", "_default"), 8: ("_system", "_mobile"), 9: ("shop", "_mine"), 10: ("shop", "orders")}
+
+
+def test_system_documents_are_left_out() -> None:
+    keys = [b"a", b"_txn:atr-17-#a", b"_txn:client-record", b"_txn", b"x_txn:"]
+    ids = [*PLACES, 0x77]
+    frames = [raw_frames.mutation(leb128_encode(number) + key, b"{}", seqno=1) for number in ids for key in keys]
+    chunk = decode_messages(b"".join(frames))
+    context = ChangeContext(collection_names=PLACES)
+    stays = RowFilter(leaves_out_system=True).rows(chunk, context)
+    rows = to_changes(chunk.select(stays), context=context).to_pylist()
+    left = [(scope, key) for scope in ("_default", "shop", None) for key in ("a", "_txn", "x_txn:")]
+    assert [(row["scope"], row["key"]) for row in rows] == left, "a collection without a name is one of users"
+    assert RowFilter().rows(chunk, context).all()
+    both = RowFilter((Comparison("key", "=", "_txn"),), leaves_out_system=True)
+    assert both.rows(chunk, context).sum() == 3
+
+
+def test_events_of_system_collections_are_left_out() -> None:
+    rows = [
+        ControlRow(Op.ROLLBACK, 1, 10, 5, {}),
+        ControlRow(Op.SCOPE_CREATED, 1, 11, 5, {}, "_system"),
+        ControlRow(Op.COLLECTION_CREATED, 1, 12, 5, {}, "_system", "_mobile"),
+        ControlRow(Op.COLLECTION_CREATED, 1, 13, 5, {}, "_default", "_default"),
+        ControlRow(Op.COLLECTION_DROPPED, 1, 14, 5, {}, None, "0x9"),
+    ]
+    row_filter = RowFilter(leaves_out_system=True)
+    assert row_filter.control_columns == {"scope", "collection"}
+    batch = control_rows(rows, time=0)
+    assert row_filter.control_rows(batch).equals(batch.take(pa.array([0, 3, 4], pa.int64())))
