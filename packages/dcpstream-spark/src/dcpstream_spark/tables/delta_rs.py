@@ -7,7 +7,8 @@ the tables again, so that calls of several threads share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,13 +33,26 @@ from dcpstream.model import Op
 from dcpstream_spark.tables.document_types import REASON, DocumentTypes, rejects_schema
 from dcpstream_spark.tables.engine import (
     BatchSummary,
+    CollectionTail,
     FoldReport,
+    Part,
     TableState,
+    Tail,
+    TailFacts,
+    later,
     rollback_reports,
     summary_of,
     void_bounds,
 )
-from dcpstream_spark.tables.fold_sql import NARROW_COLUMNS, NO_BATCH, WINS, FoldQuery, same_document, void_rows
+from dcpstream_spark.tables.fold_sql import (
+    NARROW_COLUMNS,
+    NO_BATCH,
+    WINS,
+    FoldQuery,
+    rows_of_collections,
+    same_document,
+    void_rows,
+)
 from dcpstream_spark.tables.progress import RollbackReport
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
@@ -47,12 +61,14 @@ from dcpstream_spark.tables.rows import (
     IS_RESTORED,
     MERGE_MARKS,
     PLACE_COLUMNS,
+    Place,
     at_places,
     changes_schema,
     current_schema,
     is_control,
     removals,
     with_batch_id,
+    with_tables,
 )
 
 if TYPE_CHECKING:
@@ -162,13 +178,13 @@ class _Version:
         place = fs.SubTreeFileSystem(str(self._path), fs.LocalFileSystem())
         return self.table.to_pyarrow_dataset(filesystem=place)
 
-    def unfolded(self, after: int | None) -> FoldQuery:
-        """The query for all batches of `changes` above `after`, also while one with rollbacks waits for its fold."""
-        is_rollback = later_than(after) & (pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
+    def unfolded(self, query: FoldQuery) -> FoldQuery:
+        """The query for all batches above its `after`, also while one with rollbacks waits for its fold."""
+        is_rollback = later_than(query.after) & (pc.field("op").cast(pa.string()) == Op.ROLLBACK.value)
         found = self.rows(["vbucket", "value", BATCH_ID], is_rollback).to_pylist()
         newest = max((row[BATCH_ID] for row in found), default=None)
         bounds = void_bounds(rollback_reports([row for row in found if row[BATCH_ID] == newest]))
-        return _query(after, newest, bounds)
+        return replace(query, upto=newest, bounds=bounds)
 
     def summary(self, batch_id: int) -> BatchSummary:
         """The content of a batch of `changes`."""
@@ -189,12 +205,34 @@ class DeltaRsEngine:
     Args:
         path: the directory.
         value_format: "binary" or "string", the type of `value`.
+        table: the directory of `current` in `path`; by default `path` itself.
+        part: the tables that the engine keeps. `current` is not used by one that keeps the log.
+        places: the collections whose rows `current` has; None for all.
+        keeps_dropped: see `FoldQuery`.
     """
 
     name = "delta-rs"
 
-    def __init__(self, path: Path, value_format: str = "binary") -> None:
+    def __init__(
+        self,
+        path: Path,
+        value_format: str = "binary",
+        *,
+        table: str = "",
+        part: Part = "both",
+        places: Collection[Place] | None = None,
+        keeps_dropped: bool = False,
+    ) -> None:
         self.fold_rows_min = FOLD_ROWS_MIN
+        self._part = part
+        self._all_rows = FoldQuery(
+            "changes" if places is None else rows_of_collections("changes", places),
+            "current",
+            None,
+            NO_BATCH,
+            carried=NARROW_COLUMNS,
+            keeps_dropped=keeps_dropped,
+        )
         self.changes = _Table(
             path / "changes",
             changes_schema(value_format),
@@ -203,13 +241,14 @@ class DeltaRsEngine:
             "Changes of a Couchbase bucket, each row once",
         )
         self.current = _Table(
-            path / "current",
+            path / table / "current",
             current_schema(value_format),
             ("vbucket", "seqno"),
             "current",
             "Documents of a Couchbase bucket as they are",
         )
 
+        self._kept = [one for one, other in ((self.changes, "current"), (self.current, "log")) if part != other]
         self._untyped = self.current.schema
         self._types: DocumentTypes | None = None
 
@@ -231,7 +270,7 @@ class DeltaRsEngine:
 
         def parts() -> Iterator[pa.Table]:
             if from_changes and upto is not None:
-                return self._newest(_query(None, upto, void_bounds(self.summary(upto).rollbacks)))
+                return self._newest(self._query(None, upto, void_bounds(self.summary(upto).rollbacks)))
             return self._values_of_current()
 
         schema = self.current.schema
@@ -259,7 +298,7 @@ class DeltaRsEngine:
         assert types is not None
         schema = rejects_schema(str(self.changes.schema.field("value").type))
         parts = [schema.empty_table()]
-        for documents in self._newest(replace(self.changes.version().unfolded(None), is_open=True)):
+        for documents in self._newest(replace(self.changes.version().unfolded(self._all_rows), is_open=True)):
             typed, is_unfit = types.with_columns(documents, documents.column("value"))
             unfit = typed.filter(pa.array(is_unfit))
             reasons = [types.documents.reason(value) for value in unfit.column("value").to_pylist()]
@@ -305,7 +344,7 @@ class DeltaRsEngine:
 
     def state(self) -> TableState:
         """The tables that exist."""
-        tables = [table for table in (self.changes, self.current) if table.exists]
+        tables = [table for table in self._kept if table.exists]
         return TableState(
             has_changes=self.changes in tables,
             has_current=self.current in tables,
@@ -314,9 +353,9 @@ class DeltaRsEngine:
 
     def create(self) -> None:
         """Create the tables that do not exist."""
-        self.changes.path.parent.mkdir(parents=True, exist_ok=True)
-        self.changes.create()
-        self.current.create()
+        for table in self._kept:
+            table.path.parent.mkdir(parents=True, exist_ok=True)
+            table.create()
 
     def last_batch(self, app: str) -> int | None:
         """The newest batch of this writer in `changes`, or None."""
@@ -344,11 +383,31 @@ class DeltaRsEngine:
             )
         except CommitFailedError as error:
             raise _refused(str(error)) from error
-        return summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+        summary = summary_of(batch_id, rows.filter(is_control(rows)), rows.num_rows)
+        return replace(summary, collections=with_tables(rows)) if self._part == "log" else summary
 
     def summary(self, batch_id: int) -> BatchSummary:
         """The content of a batch of `changes`."""
         return self.changes.version().summary(batch_id)
+
+    @contextmanager
+    def tail(self, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> Iterator[Tail]:
+        """The rows that a fold looks at."""
+        changes = self.changes.version()
+        sql = self._query(after, upto, void_bounds(rollbacks)).collections()
+        found = _answer(changes, None, sql).to_pylist()
+        yield Tail(tuple(CollectionTail(**row) for row in found))
+
+    def changes_of(self, places: Iterable[Place]) -> pa.Table:
+        """The rows of `changes` of some collections, and the control rows about rollbacks."""
+        wanted = pc.field("op").cast(pa.string()) == Op.ROLLBACK.value
+        for scope, collection in places:
+            wanted |= (pc.field("scope") == scope) & (pc.field("collection") == collection)
+        changes = self.changes.version()
+        return changes.rows(changes.schema.names, wanted)
+
+    def publish(self, app: str, least: int | None = None) -> None:
+        """Nothing to do: there are no views."""
 
     def tail_rows(self, after: int | None) -> int:
         """Rows of `changes` in batches above `after`."""
@@ -358,10 +417,17 @@ class DeltaRsEngine:
         """Documents in `current`."""
         return int(self.current.open().count())
 
-    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+    def fold(
+        self,
+        app: str,
+        after: int | None,
+        upto: int,
+        rollbacks: Sequence[RollbackReport],
+        facts: TailFacts | None = None,
+    ) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         changes, current = self.changes.version(), self.current.version()
-        decided = _decided(changes, current, _query(after, upto, void_bounds(rollbacks)), is_merged=True)
+        decided = _decided(changes, current, self._query(after, upto, void_bounds(rollbacks)), is_merged=True)
         source, rejected = self._typed(decided)
         values = {f'"{name}"': f's."{name}"' for name in self.current.schema.names}
         metrics = (
@@ -399,24 +465,28 @@ class DeltaRsEngine:
         if bounds:
             self.changes.open().delete(void_rows(bounds, before_batch))
 
-    def live(self, app: str | None) -> pa.Table:
+    def live(self, app: str | None, least: int | None = None) -> pa.Table:
         """The documents as of the newest batch."""
         # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
         # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
         changes, current = self.changes.version(), self.current.version()
-        after = current.batch(app)
+        after = later(current.batch(app), least)
         if not changes.rows([BATCH_ID], later_than(after)).num_rows:
             return current.rows(current.schema.names)
-        query = changes.unfolded(after)
+        query = changes.unfolded(self._query(after, None, {}))
         kept = _answer(changes, current, query.kept(current.schema.names)).cast(current.schema)
         newest, _ = self._typed(_decided(changes, current, query), is_checked=False)
         return pa.concat_tables([kept, newest.filter(~pc.field(IS_REMOVED)).select(current.schema.names)])
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
-        self.changes.open().optimize.compact(writer_properties=_WRITER)
-        self.changes.vacuum(retain_hours)
-        self.current.vacuum(retain_hours)
+        if self.changes in self._kept:
+            self.changes.open().optimize.compact(writer_properties=_WRITER)
+        for table in self._kept:
+            table.vacuum(retain_hours)
+
+    def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
+        return replace(self._all_rows, after=NO_BATCH if after is None else after, upto=upto, bounds=bounds)
 
 
 def later_than(after: int | None) -> pc.Expression:
@@ -424,15 +494,11 @@ def later_than(after: int | None) -> pc.Expression:
     return pc.field(BATCH_ID) > (NO_BATCH if after is None else after)
 
 
-def _query(after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
-    return FoldQuery(
-        "changes", "current", None, NO_BATCH if after is None else after, upto, bounds, carried=NARROW_COLUMNS
-    )
-
-
-def _answer(changes: _Version, current: _Version, sql: str) -> pa.Table:
+def _answer(changes: _Version, current: _Version | None, sql: str) -> pa.Table:
     """The answer of the query engine of delta-rs, which needs memory for the columns that the query names."""
-    tables = QueryBuilder(_ONE_THREAD).register("changes", changes.table).register("current", current.table)
+    tables = QueryBuilder(_ONE_THREAD).register("changes", changes.table)
+    if current is not None:
+        tables = tables.register("current", current.table)
     found = pa.table(tables.execute(sql).read_all())
     kinds = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return found.cast(pa.schema([one.with_type(kinds.get(one.type, one.type)) for one in found.schema]))

@@ -5,6 +5,9 @@ An engine keeps two tables:
 - `changes`: a log. `append` adds each batch once, in one commit. Every row carries its batch in `_batch_id`.
 - `current`: one row per existing document. `fold` brings the effect of a range of batches into it, in one commit.
 
+Several pairs may share one `changes`: each has a table `current` of its own, for the rows of some collections. Such an
+engine is a part: it keeps only the log, or only one `current`; `dcpstream_spark.tables.many` joins them.
+
 A commit carries the name of its writer and the batch's number as a transaction identifier, so the tables themselves
 record what they hold. The engine keeps no other state.
 
@@ -21,14 +24,16 @@ The effect of `changes` on `current`, the same for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import pyarrow.compute as pc
 
 from dcpstream.model import Op
 from dcpstream_spark.tables.progress import RollbackReport
+from dcpstream_spark.tables.rows import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,12 +51,61 @@ class BatchSummary:
         rows: data rows.
         events: control rows about scopes and collections.
         rollbacks: control rows about rollbacks. A vbucket may have several; the lowest `to_seqno` counts.
+        collections: those with changes of documents, or that were created; only from `append` of a part that keeps the
+            log.
     """
 
     batch_id: int
     rows: int = 0
     events: int = 0
     rollbacks: tuple[RollbackReport, ...] = ()
+    collections: frozenset[Place] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionTail:
+    """The rows of one collection that a fold looks at; see `FoldQuery.collections`."""
+
+    scope: str
+    collection: str
+    total: int
+    documents: int
+    emptying: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailFacts:
+    """What the caller of a fold knows, so that the engine need not ask.
+
+    Attributes:
+        rows: of the tail of this table.
+        emptying: those that empty a collection.
+        current_rows: documents in `current` before the fold.
+        relation: name of a relation with the tail of all tables, which is faster to read than `changes`; None for none.
+    """
+
+    rows: int
+    emptying: int
+    current_rows: int
+    relation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The tail of a log that several tables share.
+
+    Attributes:
+        collections: by scope and name.
+        relation: see `TailFacts`.
+    """
+
+    collections: tuple[CollectionTail, ...]
+    relation: str | None = None
+
+
+Part: TypeAlias = Literal["both", "log", "current"]
+"""The tables that an engine keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +225,14 @@ class TableEngine(Protocol):
         """Documents in `current`."""
         ...
 
-    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+    def fold(
+        self,
+        app: str,
+        after: int | None,
+        upto: int,
+        rollbacks: Sequence[RollbackReport],
+        facts: TailFacts | None = None,
+    ) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit.
 
         A row of `current` is replaced or removed by a row with a higher seqno. A key that a void row has touched is
@@ -183,6 +244,7 @@ class TableEngine(Protocol):
             after: the newest batch in `current`; None = none.
             upto: the newest batch in `changes`.
             rollbacks: those of the batch `upto`. No other batch of the range has any.
+            facts: what is known of these batches.
         """
         ...
 
@@ -190,19 +252,73 @@ class TableEngine(Protocol):
         """Delete void rows from `changes`: see rule 1, with j = `before_batch`. A second call changes nothing."""
         ...
 
-    def live(self, app: str | None) -> DataFrame | pa.Table:
+    def live(self, app: str | None, least: int | None = None) -> DataFrame | pa.Table:
         """The documents as of the newest batch, from one version of `current` and one of `changes`.
 
         A commit after the call changes nothing of the answer. The columns are those of `current`.
 
         Args:
             app: the writer; None if nobody has written yet.
+            least: a batch up to which `current` holds everything, although its commits carry an older number.
         """
         ...
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
         ...
+
+    def publish(self, app: str, least: int | None = None) -> None:
+        """Make the views again, if there are any.
+
+        Args:
+            app: the writer.
+            least: as for `live`.
+        """
+        ...
+
+
+class LogEngine(TableEngine, Protocol):
+    """Keeps only `changes`, for several tables. Other engines have `fold`, `live` and the questions about `current`."""
+
+    def tail(self, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> AbstractContextManager[Tail]:
+        """The rows that a fold looks at, also those that rollbacks make void. Its relation ends with the block."""
+        ...
+
+    def changes_of(self, places: Iterable[Place]) -> DataFrame | pa.Table:
+        """The rows of `changes` of some collections, and the control rows about rollbacks."""
+        ...
+
+
+class Parts(Protocol):
+    """Makes the engines of tables that share one log.
+
+    Attributes:
+        name: of the engine.
+    """
+
+    name: str
+
+    def log(self) -> LogEngine:
+        """The engine of `changes`."""
+        ...
+
+    def table(self, name: str, places: Collection[Place]) -> AbstractContextManager[TableEngine]:
+        """The engine of one table `current`. It may be used until the block ends, by one thread.
+
+        Args:
+            name: of the table.
+            places: the collections whose rows it has.
+        """
+        ...
+
+    def has_views(self) -> bool:
+        """Whether tables have views, which are made again before a rollback is folded."""
+        ...
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """The later of two batches; None is before all."""
+    return max((batch for batch in (one, other) if batch is not None), default=None)
 
 
 def void_bounds(rollbacks: Sequence[RollbackReport]) -> dict[int, int]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcpstream.arrow import ValueFormat
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.engine import TableEngine
+from dcpstream_spark.tables.engine import LogEngine, Part, Parts, TableEngine
 from dcpstream_spark.tables.location import child, local_directory
+from dcpstream_spark.tables.rows import Place
+from dcpstream_spark.tables.table_names import in_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from dcpstream_spark.tables.spark_sql import Sessions, SparkSqlEngine
 
 ENGINES = ("auto", "delta", "iceberg", "delta-rs")
 
@@ -19,6 +27,10 @@ _EXTENSIONS = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
+
+
+SESSIONS_KEPT = 8
+"""Pairs of Spark's sessions that wait for the next table: as many as there are threads that fold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,7 @@ class TableTarget:
         value_format: "binary" or "string", the type of `value`.
         changes, current, live, rejects: names in a catalog; None for `changes` and `current` in the directory, and for
             no view.
+        keeps_dropped: whether documents of a dropped collection stay.
     """
 
     path: str
@@ -38,6 +51,7 @@ class TableTarget:
     current: str | None = None
     live: str | None = None
     rejects: str | None = None
+    keeps_dropped: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -58,12 +72,134 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
     Raises:
         ConfigError: an unknown engine, or one that cannot write the target.
     """
+    chosen = _chosen(engine, spark, target)
+    if chosen == "delta-rs":
+        from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+
+        directory = _directory(target, is_asked_for=engine != "auto")
+        return DeltaRsEngine(directory, target.value_format, keeps_dropped=target.keeps_dropped)
+    from dcpstream_spark.tables.spark_sql import SparkSqlEngine
+    from dcpstream_spark.tables.table_formats import FORMATS, Table
+
+    _require_format(chosen, spark, target)
+    changes = Table.of(target.changes, child(target.path, "changes"), chosen)
+    current = Table.of(target.current, child(target.path, "current"), chosen)
+    names = target.value_format, target.live, target.rejects
+    return SparkSqlEngine(spark, FORMATS[chosen](), changes, current, *names, keeps_dropped=target.keeps_dropped)
+
+
+def choose_parts(engine: str, spark: SparkSession, target: TableTarget) -> Parts:
+    """The same for several tables; the names of `target` but for `changes` have `table_names.TABLE` in them.
+
+    Raises:
+        ConfigError: as for `choose_engine`.
+    """
+    chosen = _chosen(engine, spark, target)
+    if chosen == "delta-rs":
+        return DeltaRsParts(_directory(target, is_asked_for=engine != "auto"), target)
+    _require_format(chosen, spark, target)
+    return SparkParts(chosen, spark, target)
+
+
+class DeltaRsParts:
+    """Tables of delta-rs; see `dcpstream_spark.tables.engine.Parts`."""
+
+    name = "delta-rs"
+
+    def __init__(self, directory: Path, target: TableTarget) -> None:
+        self._directory = directory
+        self._target = target
+
+    def log(self) -> LogEngine:
+        """The engine of `changes`."""
+        from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+
+        target = self._target
+        return DeltaRsEngine(self._directory, target.value_format, part="log", keeps_dropped=target.keeps_dropped)
+
+    @contextmanager
+    def table(self, name: str, places: Collection[Place]) -> Iterator[TableEngine]:
+        """The engine of one table."""
+        from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+
+        yield DeltaRsEngine(
+            self._directory,
+            self._target.value_format,
+            table=name,
+            part="current",
+            places=places,
+            keeps_dropped=self._target.keeps_dropped,
+        )
+
+    def has_views(self) -> bool:
+        """No."""
+        return False
+
+
+class SparkParts:
+    """Tables that Spark writes; see `dcpstream_spark.tables.engine.Parts`."""
+
+    def __init__(self, name: str, spark: SparkSession, target: TableTarget) -> None:
+        from dcpstream_spark.tables.table_formats import FORMATS
+
+        self.name = name
+        self._spark = spark
+        self._target = target
+        self._format = FORMATS[name]()
+        self._sessions: deque[Sessions] = deque(maxlen=SESSIONS_KEPT)
+        for option in ("current", "live", "rejects"):
+            in_catalog(getattr(target, option), "x", option)
+
+    def log(self) -> LogEngine:
+        """The engine of `changes`."""
+        return self._engine("", (), "log", None)
+
+    @contextmanager
+    def table(self, name: str, places: Collection[Place]) -> Iterator[TableEngine]:
+        """The engine of one table. Its sessions are used again: making them takes longer than a small commit."""
+        try:
+            sessions = self._sessions.pop()
+        except IndexError:
+            sessions = None
+        made = self._engine(name, places, "current", sessions)
+        try:
+            yield made
+        finally:
+            self._sessions.append(made.sessions)
+
+    def has_views(self) -> bool:
+        """Whether tables have views."""
+        return self._target.live is not None or self._target.rejects is not None
+
+    def _engine(self, name: str, places: Collection[Place], part: Part, sessions: Sessions | None) -> SparkSqlEngine:
+        from dcpstream_spark.tables.spark_sql import SparkSqlEngine
+        from dcpstream_spark.tables.table_formats import Table
+
+        target = self._target
+        named = {
+            option: in_catalog(getattr(target, option), name, option) if part == "current" else None
+            for option in ("current", "live", "rejects")
+        }
+        current = Table.of(named["current"], child(child(target.path, name), "current"), self.name)
+        return SparkSqlEngine(
+            self._spark,
+            self._format,
+            Table.of(target.changes, child(target.path, "changes"), self.name),
+            current,
+            target.value_format,
+            named["live"],
+            named["rejects"],
+            part=part,
+            places=None if part == "log" else places,
+            sessions=sessions,
+            keeps_dropped=target.keeps_dropped,
+        )
+
+
+def _chosen(engine: str, spark: SparkSession, target: TableTarget) -> str:
     if engine not in ENGINES:
         raise ConfigError("engine", engine, f"one of {', '.join(ENGINES)}")
-    chosen = _suitable(spark, target) if engine == "auto" else engine
-    if chosen == "delta-rs":
-        return _delta_rs(target, is_asked_for=engine != "auto")
-    return _spark_sql(chosen, spark, target)
+    return _suitable(spark, target) if engine == "auto" else engine
 
 
 def _suitable(spark: SparkSession, target: TableTarget) -> str:
@@ -82,9 +218,8 @@ def _is_iceberg(spark: SparkSession, name: str) -> bool:
     return "iceberg" in (spark.conf.get(f"spark.sql.catalog.{catalog}", "") or "")
 
 
-def _delta_rs(target: TableTarget, *, is_asked_for: bool) -> TableEngine:
-    from dcpstream_spark.tables.delta_rs import DeltaRsEngine
-
+def _directory(target: TableTarget, *, is_asked_for: bool) -> Path:
+    """The directory of the tables of delta-rs."""
     why = "" if is_asked_for else ". Other targets need a session with Delta's extension, see `build_session`"
     directory = local_directory(target.path)
     if directory is None:
@@ -93,20 +228,13 @@ def _delta_rs(target: TableTarget, *, is_asked_for: bool) -> TableEngine:
     if target.is_named:
         message = f"tables have names, and the engine delta-rs does not know Spark's catalogs{why}"
         raise ConfigError("changes, current, live, rejects", "names", "left out", message=message)
-    return DeltaRsEngine(directory, target.value_format)
+    return directory
 
 
-def _spark_sql(engine: str, spark: SparkSession, target: TableTarget) -> TableEngine:
-    from dcpstream_spark.tables.spark_sql import SparkSqlEngine
-    from dcpstream_spark.tables.table_formats import FORMATS, Table
-
+def _require_format(engine: str, spark: SparkSession, target: TableTarget) -> None:
+    """Refuse a session, or a target, that the format cannot have."""
     if _EXTENSIONS[engine] not in (spark.conf.get("spark.sql.extensions", "") or ""):
         raise ConfigError("engine", engine, f"a session with {_EXTENSIONS[engine]} in spark.sql.extensions")
     if engine == "iceberg" and (target.changes is None or target.current is None):
         message = "the engine iceberg needs the names of the tables `changes` and `current` in a catalog of Iceberg's"
         raise ConfigError("engine", engine, "delta, without names of tables", message=message)
-    changes, current = (
-        Table.of(name, child(target.path, directory), engine)
-        for name, directory in ((target.changes, "changes"), (target.current, "current"))
-    )
-    return SparkSqlEngine(spark, FORMATS[engine](), changes, current, target.value_format, target.live, target.rejects)

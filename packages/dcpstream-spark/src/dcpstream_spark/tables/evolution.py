@@ -62,6 +62,8 @@ class Typing:
         self._sample = sample
         self._given = None if schema is None or schema == INFER else self._types(fields_of(schema))
         self._is_ready = False
+        # Given to every engine of the table once it is ready.
+        self._used: DocumentTypes | None = None
 
     @property
     def is_typed(self) -> bool:
@@ -80,10 +82,11 @@ class Typing:
             FieldError: a document does not fit, and mode is FAILFAST.
         """
         if self._is_ready:
+            engine.use(self._used)
             return
         columns = engine.typed_columns()
         if columns is None:
-            engine.use(self._wanted())
+            self._use(engine, self._wanted())
             engine.create()
         else:
             held = self._held(columns)
@@ -91,7 +94,7 @@ class Typing:
                 raise ConfigError("schema", None, f"a schema, because current has typed columns; {INFER!r} keeps them")
             wanted = held if self._is_inferred and held is not None else self._wanted()
             together = wanted if held is None or wanted is None else self._types(_together(held.fields, wanted.fields))
-            engine.use(together)
+            self._use(engine, together)
             engine.create()
             if together is not None and _shown(together.columns) != _shown(columns):
                 _log.warning("writing current again with the columns %s", _shown(together.columns))
@@ -100,16 +103,22 @@ class Typing:
 
     def look(self, engine: TableEngine) -> None:
         """Let the engine read the columns that the table has; nothing is written."""
-        if not self._is_ready:
+        if self._is_ready:
+            engine.use(self._used)
+        else:
             columns = engine.typed_columns()
             engine.use(self._wanted() if columns is None and not self._is_inferred else self._held(columns))
 
     def rebuild(self, engine: TableEngine, app: Callable[[], str | None]) -> None:
         """Write `current` again from `changes`, with exactly the columns that are asked for."""
-        engine.use(self._wanted())
+        self._use(engine, self._wanted())
         engine.create()
         engine.retype(app(), from_changes=True)
         self._is_ready = True
+
+    def _use(self, engine: TableEngine, types: DocumentTypes | None) -> None:
+        self._used = types
+        engine.use(types)
 
     def _wanted(self) -> DocumentTypes | None:
         return self._types(self._sample()) if self._is_inferred else self._given

@@ -22,6 +22,7 @@ from dcpstream_spark.tables.rows import (
     IS_RESTORED,
     MERGE_MARKS,
     PLACE_COLUMNS,
+    Place,
 )
 
 NO_BATCH = -1
@@ -35,6 +36,7 @@ WINS = f"(s.{IS_FORCED} OR s.seqno > t.seqno)"
 
 _IS_DATA = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if not op.is_control) + ")"
 _IS_EMPTYING = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if op.empties_collection) + ")"
+_IS_DROP = f"op = '{Op.COLLECTION_DROPPED.value}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class FoldQuery:
     """Queries over the tail of `changes` and `current`.
 
     Attributes:
-        changes, current: the tables, as SQL writes them.
+        changes, current: the tables, as SQL writes them; `changes` may be a query in brackets.
         types: of the typed columns of `current`; None for none.
         after: the batches above it are the tail; `NO_BATCH` for all.
         upto: the newest batch of the tail; None for no bound.
@@ -50,6 +52,7 @@ class FoldQuery:
         is_open: whether the batches above `upto` belong to the tail, too. None of them has a rollback.
         carried: the columns of both tables that answers have, in front of the typed ones. `NARROW_COLUMNS` are enough
             for an engine that reads the rows themselves, and cost no memory for values.
+        keeps_dropped: whether documents of a dropped collection stay, until one of its name is created again.
     """
 
     changes: str
@@ -60,6 +63,7 @@ class FoldQuery:
     bounds: Mapping[int, int] = field(default_factory=dict)
     is_open: bool = False
     carried: Sequence[str] = CURRENT_COLUMNS
+    keeps_dropped: bool = False
 
     @property
     def columns(self) -> Sequence[str]:
@@ -68,8 +72,36 @@ class FoldQuery:
 
     def facts(self) -> str:
         """One row: the rows of the tail, as `total`, and those that empty a collection, as `emptying`."""
-        emptying = f"count(CASE WHEN {_IS_EMPTYING} THEN 1 END) AS emptying"
+        emptying = f"count(CASE WHEN {self._is_emptying} THEN 1 END) AS emptying"
         return f"SELECT count(*) AS total, {emptying} FROM {self.changes} WHERE {self._tail}"
+
+    def tail(self) -> str:
+        """The rows of the tail."""
+        return f"SELECT * FROM {self.changes} WHERE {self._tail}"
+
+    def collections(self) -> str:
+        """One row for each collection that the tail decides about, or that has void rows.
+
+        Columns: scope, collection, total: its rows, documents: changes of documents among them, emptying: those that
+        empty it, created: those that say that it was created. Void rows count, too. A collection without a name of its
+        scope was gone before its rows were read, and is none of them.
+        """
+        looked_at = self._tail
+        if self.bounds:
+            assert self.upto is not None
+            looked_at = f"(({looked_at}) OR ({void_rows(self.bounds, self.upto)}))"
+        counts = ", ".join(
+            f"count(CASE WHEN {condition} THEN 1 END) AS {name}"
+            for condition, name in (
+                (_IS_DATA, "documents"),
+                (self._is_emptying, "emptying"),
+                (f"op = '{Op.COLLECTION_CREATED.value}'", "created"),
+            )
+        )
+        return (
+            f"SELECT scope, collection, count(*) AS total, {counts} FROM {self.changes} "
+            f"WHERE {looked_at} AND scope IS NOT NULL AND collection IS NOT NULL GROUP BY scope, collection"
+        )
 
     def live(self) -> str:
         """The documents as of the newest batch."""
@@ -126,6 +158,10 @@ class FoldQuery:
         return [*self.columns, *MERGE_MARKS, *([] if self.types is None else [IS_UNFIT])]
 
     @property
+    def _is_emptying(self) -> str:
+        return f"({_IS_EMPTYING} AND NOT {_IS_DROP})" if self.keeps_dropped else _IS_EMPTYING
+
+    @property
     def _tail(self) -> str:
         return f"{BATCH_ID} > {self.after}{self._and_upto()}"
 
@@ -156,7 +192,7 @@ class FoldQuery:
         # An emptying row ends rows of its own batch and of earlier ones. Those of later batches were read again.
         return f"""
             {self._candidates()},
-            ends AS (SELECT scope, collection, vbucket, seqno, {BATCH_ID} FROM valid WHERE {_IS_EMPTYING}),
+            ends AS (SELECT scope, collection, vbucket, seqno, {BATCH_ID} FROM valid WHERE {self._is_emptying}),
             effective AS (
                 SELECT {_names(carried)}, {BATCH_ID},
                 coalesce(_change_type = 'delete', false) AS {IS_REMOVED}, {IS_RESTORED}, {IS_RESTORED} AS {IS_FORCED}
@@ -207,7 +243,7 @@ class FoldQuery:
                 FROM {self.changes} AS r JOIN bounds AS b ON r.vbucket = b.vbucket
                 WHERE {is_void} AND r.seqno > {min(self.bounds.values())}
             ),
-            lost AS (SELECT scope, collection, vbucket FROM void WHERE {_IS_EMPTYING}),
+            lost AS (SELECT scope, collection, vbucket FROM void WHERE {self._is_emptying}),
             touched AS (
                 SELECT scope, collection, key FROM void WHERE {_IS_DATA}
                 UNION
@@ -246,6 +282,21 @@ def void_rows(bounds: Mapping[int, int], before_batch: int) -> str:
         f"{BATCH_ID} < {before_batch} AND op <> '{Op.ROLLBACK.value}' AND vbucket IN ({vbuckets}) "
         f"AND seqno > {min(bounds.values())} AND seqno > CASE vbucket {cases} END"
     )
+
+
+def rows_of_collections(changes: str, places: Iterable[Place]) -> str:
+    """The rows of `changes` of some collections, as a query in brackets."""
+    by_scope: dict[str, list[str]] = {}
+    for scope, collection in sorted(places):
+        by_scope.setdefault(scope, []).append(_text(collection))
+    conditions = [
+        f"(scope = {_text(scope)} AND collection IN ({', '.join(names)}))" for scope, names in by_scope.items()
+    ]
+    return f"(SELECT * FROM {changes} WHERE {' OR '.join(conditions) or 'false'})"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def same_document(left: str, right: str) -> str:

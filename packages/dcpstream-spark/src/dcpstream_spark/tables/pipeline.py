@@ -1,5 +1,7 @@
 """The pipeline that keeps the tables `changes` and `current` of a bucket.
 
+With `tables` it keeps a `current` for each collection, see `dcpstream_spark.tables.many`.
+
 Theory of operation. Spark delivers a micro-batch at least once, and a replayed batch may hold other rows: the feed
 deduplicates, and a failover may have happened in between. The tables are a log and its fold:
 
@@ -27,9 +29,10 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.runtime import Clock, SystemClock
@@ -38,15 +41,20 @@ from dcpstream_spark.files import can_open
 from dcpstream_spark.including import NEEDED_BY_TABLES
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.session import cluster_partitions
-from dcpstream_spark.tables.engine import FoldReport, TableEngine
-from dcpstream_spark.tables.engines import TableTarget, choose_engine
+from dcpstream_spark.tables.engine import FoldReport, Parts, TableEngine
+from dcpstream_spark.tables.engines import TableTarget, choose_engine, choose_parts
 from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream_spark.tables.failures import full_disk_explained
 from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease
+from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
+from dcpstream_spark.tables.ledger import Ledger
 from dcpstream_spark.tables.location import child, exists, local_directory
+from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
+from dcpstream_spark.tables.rows import Place
 from dcpstream_spark.tables.small_files import small_files
+from dcpstream_spark.tables.table_names import Rule, TableNames
 from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
 from dcpstream_spark.typed_columns.fitting import Mode
 
@@ -95,10 +103,12 @@ class Pipeline:
         path: a directory; created if it does not exist.
         options: of the data source `dcp`. By default all changes from the beginning are read, values are bytes, and a
             rollback is repaired; the pipeline itself chooses `columns` and `rewindTo`.
-        engine: the name of the engine that writes the tables, see `choose_engine`, or an engine.
+        engine: the name of the engine that writes the tables, see `choose_engine`, or an engine; with `tables` what
+            makes the engines of its parts.
         changes, current: names of the tables in a catalog of the session, instead of directories.
         live: name of a view in a catalog that shows every batch at once.
         schema: fields of the JSON documents that become columns of `current` and `live`, as DDL text or StructType.
+            With `tables` also a mapping from names of tables to schemas; tables that it lacks have no such columns.
             "infer" takes those of a sample at the first start, and those of `current` afterwards. None for no such
             columns. See `dcpstream_spark.tables.evolution` for another schema than that of the tables.
         mode: what happens to a document that does not fit the schema. PERMISSIVE: fields that do not fit are null, and
@@ -106,6 +116,12 @@ class Pipeline:
             fails, and with it the run.
         field_prefix: of the names of these columns, where documents have fields like `key` or `flags`.
         rejects: name of a view in a catalog with the documents that do not fit, see `rejects`.
+        tables: for a table of each collection: its name, such as "{scope}.{collection}", or a mapping from
+            `scope.collection` or `scope.*` to names. The table `current` of s.c is then in the directory `s.c`, and
+            `current`, `live` and `rejects` are names with `{table}` in them. None for one table.
+        tables_at_once: see `dcpstream_spark.tables.many.TABLES_AT_ONCE`.
+        on_collection_dropped: "empty": documents of a dropped collection leave the table. "keep": they stay until a
+            collection of that name is created again.
         fold_share: see `FOLD_SHARE`.
         fold_rows_min: rows of the tail that are not folded before the end of a run; None for the engine's own choice.
         folds_in_background: whether batches go on while a fold or maintenance runs, in a thread of the pipeline's own.
@@ -131,14 +147,17 @@ class Pipeline:
         path: str | Path,
         options: Mapping[str, str],
         *,
-        engine: str | TableEngine = "auto",
+        engine: str | TableEngine | Parts = "auto",
         changes: str | None = None,
         current: str | None = None,
         live: str | None = None,
-        schema: Schema = None,
+        schema: Schema | Mapping[str, Schema] = None,
         mode: Mode = "PERMISSIVE",
         field_prefix: str = "",
         rejects: str | None = None,
+        tables: Rule | None = None,
+        tables_at_once: int = TABLES_AT_ONCE,
+        on_collection_dropped: Literal["empty", "keep"] = "empty",
         fold_share: float = FOLD_SHARE,
         fold_rows_min: int | None = None,
         folds_in_background: bool = True,
@@ -154,21 +173,47 @@ class Pipeline:
                 raise ConfigError(name, value, "left out", message=message)
         given = {name.lower() for name in options}
         defaults = {name: value for name, value in _OPTIONS.items() if name.lower() not in given}
+        names = None if tables is None else TableNames(tables)
+        if names is not None and names.collections is not None:
+            if "collections" in given:
+                message = "tables maps collections to tables, and collections is given, too. Leave it out"
+                raise ConfigError("collections", names.collections, "left out", message=message)
+            defaults["collections"] = names.collections
         self._options = {**defaults, **options, "rewindTo": "recorded"}
         value_format = _value_format(SourceOptions.parse(self._options))
         self._spark = spark
         self.path = str(local_directory(path) or path)
         self.checkpoint = child(self.path, "checkpoint")
-        if isinstance(engine, str):
-            target = TableTarget(self.path, value_format, changes, current, live, rejects)
-            engine = choose_engine(engine, spark, target)
-        self.engine: TableEngine = engine
-        self._typing = Typing(schema, mode, field_prefix, self._sampled_fields)
-        if not self._typing.is_typed:
+        if on_collection_dropped not in {"empty", "keep"}:
+            raise ConfigError("on_collection_dropped", on_collection_dropped, "'empty' or 'keep'")
+        schemas = schema if isinstance(schema, Mapping) else None
+        if schemas is not None and names is None:
+            raise ConfigError("schema", "a mapping", "one schema, without tables")
+        is_typed = any(one is not None for one in schemas.values()) if schemas is not None else schema is not None
+        if not is_typed:
             for option, given_value in (("mode", None if mode == "PERMISSIVE" else mode), ("rejects", rejects)):
                 if given_value is not None:
                     message = f"{option} is given without a schema, and every document fits then. Give a schema, too"
                     raise ConfigError(option, given_value, "left out, without a schema", message=message)
+
+        def typing_of(name: str, places: Collection[Place] | None) -> Typing:
+            wanted = schemas.get(name) if schemas is not None else cast("Schema", schema)
+            return Typing(wanted, mode, field_prefix, partial(self._sampled_fields, places))
+
+        # Also checks the schemas before anything is made.
+        typings = [typing_of(name, None) for name in schemas or ("",)]
+        self._typing: Typing | TablesTyping = typings[0]
+        self._ledger = Ledger(lambda: small_files(spark, child(self.checkpoint, TABLES_DIRECTORY)))
+        target = TableTarget(
+            self.path, value_format, changes, current, live, rejects, keeps_dropped=on_collection_dropped == "keep"
+        )
+        if names is not None:
+            self._typing = TablesTyping(is_typed=is_typed)
+            parts = choose_parts(engine, spark, target) if isinstance(engine, str) else cast("Parts", engine)
+            engine = ManyTables(parts, names, self._ledger, typing_of, at_once=tables_at_once)
+        elif isinstance(engine, str):
+            engine = choose_engine(engine, spark, target)
+        self.engine: TableEngine = cast("TableEngine", engine)
         self._on_batch = [] if on_batch is None else [on_batch]
         self._on_fold = [] if on_fold is None else [on_fold]
         self._retain_hours = retain_hours
@@ -176,9 +221,9 @@ class Pipeline:
         self._clock = clock or SystemClock()
         self._lease = Lease(lambda: small_files(spark, child(self.checkpoint, DIRECTORY)), self.path, self._clock)
         self._folder = Folder(
-            engine,
+            self.engine,
             share=fold_share,
-            rows_min=engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
+            rows_min=self.engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
             is_parallel=folds_in_background,
             on_fold=self._report_fold,
             verify=self._lease.verify,
@@ -454,19 +499,40 @@ class Pipeline:
             job = self._folder.fold(held)
         return self._folder.result(job)
 
-    def live(self) -> DataFrame | pa.Table:
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """The tables of a pipeline with `tables` that there are: name → the collections in it, as scope.collection."""
+        return self._many("tables").tables
+
+    def live(self, table: str | None = None) -> DataFrame | pa.Table:
         """The documents as of the newest batch, with the columns of `current`. A call for each query sees new batches.
+
+        Args:
+            table: one of `tables`; None for all, without the columns of a schema.
 
         Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
         """
+        if table is not None:
+            return self._many("table").live_of(self._app(), table)
         self._typing.look(self.engine)
         return self.engine.live(self._app())
 
-    def rejects(self) -> DataFrame | pa.Table:
+    def changes(self, table: str) -> DataFrame | pa.Table:
+        """The rows of `changes` that are of the collections of one table, and the control rows about rollbacks.
+
+        Args:
+            table: one of `tables`.
+        """
+        return self._many("table").changes_of(table)
+
+    def rejects(self, table: str | None = None) -> DataFrame | pa.Table:
         """The documents as of the newest batch that do not fit the schema, whatever the mode.
 
         The columns are key, scope, collection, vbucket, seqno, _batch_id, _commit_timestamp, reason and value. Every
         call looks at all of `changes`.
+
+        Args:
+            table: one of `tables`; None for all.
 
         Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
 
@@ -476,8 +542,16 @@ class Pipeline:
         if not self._typing.is_typed:
             message = "the pipeline has no rejects, because without a schema every document fits. Give a schema"
             raise ConfigError("schema", None, "a schema", message=message)
+        if table is not None:
+            return self._many("table").rejects_of(table)
         self._typing.look(self.engine)
         return self.engine.rejects()
+
+    def _many(self, option: str) -> ManyTables:
+        if not isinstance(self.engine, ManyTables):
+            message = f"{option} is for a pipeline with several tables, and this one has one. Give tables"
+            raise ConfigError(option, None, "tables", message=message)
+        return self.engine
 
     def rebuild(self) -> FoldReport | None:
         """Write `current` again from `changes`, with exactly the columns of the schema, in one commit; then fold.
@@ -657,14 +731,18 @@ class Pipeline:
         text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
         return _app_of(json.loads(text)["id"])
 
-    def _sampled_fields(self) -> pa.Schema:
-        """The fields of a sample of documents."""
+    def _sampled_fields(self, places: Collection[Place] | None) -> pa.Schema:
+        """The fields of a sample of documents, of some collections or of all that are read."""
         from dcpstream_spark.source.inference import inferred_fields
 
-        return columns_of(fields_of(inferred_fields(SourceOptions.parse(self._options))))
+        options = {name: value for name, value in self._options.items() if name.lower() != "collections" or not places}
+        if places:
+            options["collections"] = ",".join(map(".".join, places))
+        return columns_of(fields_of(inferred_fields(SourceOptions.parse(options))))
 
     def _require_whole(self) -> None:
         """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""
+        self._require_same_tables()
         state = self.engine.state()
         has_checkpoint = exists(self._spark, child(self.checkpoint, "metadata"))
         if has_checkpoint and not (state.has_changes and state.has_current):
@@ -676,6 +754,20 @@ class Pipeline:
             raise OffsetError(
                 f"{self.path}: there are tables, but their checkpoint is missing: their rows would come twice. Remove "
                 "the tables to read the bucket from the beginning."
+            )
+
+    def _require_same_tables(self) -> None:
+        """Refuse to go on with one table where there were several, and the other way round."""
+        is_many = isinstance(self.engine, ManyTables)
+        if not is_many and self._ledger.read().tables:
+            raise OffsetError(
+                f"{self.path}: the rows of `changes` are in several tables, and no tables are given now. Give the same "
+                "tables as before, or remove the checkpoint and all tables to read the bucket from the beginning."
+            )
+        if is_many and exists(self._spark, child(self.path, "current")):
+            raise OffsetError(
+                f"{self.path}: there is one table `current` for all collections, and tables are given now. Remove the "
+                "directory `current`: the tables are then made from `changes`."
             )
 
     def _require_next(self, held: Held, batch_id: int) -> None:

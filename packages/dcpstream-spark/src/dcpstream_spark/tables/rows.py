@@ -6,6 +6,8 @@ about scopes and collections come between them. Within a batch and a vbucket, se
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +21,9 @@ BATCH_ID = "_batch_id"
 
 PLACE_COLUMNS = ("vbucket", "seqno", BATCH_ID)
 """Columns that distinguish a data row of `changes` from every other."""
+
+Place: TypeAlias = tuple[str, str]
+"""Scope and collection."""
 
 DOCUMENT_KEY = ("scope", "collection", "key")
 """Columns that name a document: one key may occur in several collections."""
@@ -74,6 +79,14 @@ def with_batch_id(table: pa.Table, batch_id: int, schema: pa.Schema) -> pa.Table
 def is_control(table: pa.Table) -> pa.ChunkedArray:
     """bool[rows]: whether a row is a control row."""
     return pc.invert(pc.is_in(table.column("op"), _DOCUMENT_OPS))
+
+
+def with_tables(rows: pa.Table) -> frozenset[Place]:
+    """The collections that have changes of documents among these rows, or that were created."""
+    ops = pa.array([*_DOCUMENT_OPS.to_pylist(), Op.COLLECTION_CREATED.value])
+    has_table = pc.and_(pc.is_in(rows.column("op"), ops), pc.is_valid(rows.column("scope")))
+    found = rows.filter(has_table).select(["scope", "collection"]).group_by(["scope", "collection"]).aggregate([])
+    return frozenset(zip(*(found.column(name).to_pylist() for name in ("scope", "collection")), strict=True))
 
 
 def at_places(rows: pa.Table, decided: pa.Table) -> pa.Table:

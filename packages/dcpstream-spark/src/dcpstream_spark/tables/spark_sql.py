@@ -14,13 +14,14 @@ next free core.
 # ruff: noqa: S608 - tables are named as their owner wrote them
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,9 +30,20 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream_spark.tables.document_sql import IS_UNFIT
 from dcpstream_spark.tables.document_types import DocumentTypes
-from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableState, rollback_reports, void_bounds
-from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, void_rows
-from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED
+from dcpstream_spark.tables.engine import (
+    BatchSummary,
+    CollectionTail,
+    FoldReport,
+    Part,
+    TableState,
+    Tail,
+    TailFacts,
+    later,
+    rollback_reports,
+    void_bounds,
+)
+from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, rows_of_collections, void_rows
+from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED, Place
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
 from dcpstream_spark.typed_columns.fitting import CORRUPT
 
@@ -57,8 +69,14 @@ APPEND_SETTINGS = {
 """Settings of the session of a batch, which reads no files and has no shuffle to adapt. Before each append Delta reads
 its log in it: a few small files, in one job instead of three, and with few tasks."""
 
+SMALL_FOLD_ROWS = 50_000
+"""Rows of a fold that one task sorts without more ado. Plans that adapt to the sizes of their parts need a job for each
+part, which here costs more than it saves."""
+
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
+
+Sessions: TypeAlias = "tuple[SparkSession, SparkSession]"
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +94,10 @@ class SparkSqlEngine:
         value_format: "binary" or "string", the type of `value`.
         live: the name of a view in a catalog that shows every batch at once; None for no view.
         rejects: the name of a view in a catalog with the documents that do not fit the types; None for no view.
+        part: the tables that the engine keeps. `current` is not used by one that keeps the log.
+        places: the collections whose rows `current` has; None for all.
+        sessions: for batches and for folds; None for copies of the user's.
+        keeps_dropped: see `FoldQuery`.
     """
 
     def __init__(
@@ -87,6 +109,11 @@ class SparkSqlEngine:
         value_format: ValueFormat = "binary",
         live: str | None = None,
         rejects: str | None = None,
+        *,
+        part: Part = "both",
+        places: Collection[Place] | None = None,
+        sessions: Sessions | None = None,
+        keeps_dropped: bool = False,
     ) -> None:
         self.name = table_format.name
         self.fold_rows_min = FOLD_ROWS_MIN
@@ -94,11 +121,13 @@ class SparkSqlEngine:
         self.current = current
         self._format = table_format
         self._user_session = spark
-        self._session, self._fold_session = _own_session(spark), _own_session(spark)
-        catalog_settings = {**table_format.catalog_settings(changes), **table_format.catalog_settings(current)}
-        for name, value in {**table_format.settings, **catalog_settings}.items():
-            for session in (self._session, self._fold_session):
-                session.conf.set(name, value)
+        self._part = part
+        self._places = places
+        self._keeps_dropped = keeps_dropped
+        self._kept = [table for table, other in ((changes, "current"), (current, "log")) if part != other]
+        self.sessions = sessions or own_sessions(spark, table_format, {changes, *self._kept})
+        self._session, self._fold_session = self.sessions
+        self._tail_name = f"dcpstream_tail_{id(self)}"
         # Held while the view is made: the later text must win.
         self._publishing = threading.Lock()
         self._value_format = value_format
@@ -108,7 +137,7 @@ class SparkSqlEngine:
 
     def state(self) -> TableState:
         """The tables that exist."""
-        found = [table for table in (self.changes, self.current) if self._format.exists(self._session, table)]
+        found = [table for table in self._kept if self._format.exists(self._session, table)]
         return TableState(
             has_changes=self.changes in found,
             has_current=self.current in found,
@@ -159,8 +188,10 @@ class SparkSqlEngine:
             (self.changes, changes, (BATCH_ID, "vbucket", "seqno", "_commit_timestamp")),
             (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
         ):
-            self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
-        self._create_views()
+            if table in self._kept:
+                self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
+        if self.current in self._kept:
+            self._create_views()
 
     def last_batch(self, app: str) -> int | None:
         """The newest batch of this writer in `changes`, or None."""
@@ -180,7 +211,7 @@ class SparkSqlEngine:
             frame.sparkSession.conf.set(name, value)
         observation = Observation()
         numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
-        rows = numbered.observe(observation, *_facts_of_batch())
+        rows = numbered.observe(observation, *_facts_of_batch(has_collections=self._part == "log"))
         self._format.append(self._session, self.changes, rows, app, batch_id)
         # Spark plans and reads the next batch meanwhile.
         threading.Thread(target=self._look_ahead, args=[frame.sparkSession], name="dcp-look-ahead", daemon=True).start()
@@ -203,7 +234,8 @@ class SparkSqlEngine:
         """The content of a batch of `changes`."""
         from pyspark.sql import functions as f
 
-        found = self._session.table(self.changes.sql).where(f.col(BATCH_ID) == batch_id).agg(*_facts_of_batch())
+        rows = self._session.table(self.changes.sql).where(f.col(BATCH_ID) == batch_id)
+        found = rows.agg(*_facts_of_batch(has_collections=self._part == "log"))
         return _summary(batch_id, found.collect()[0].asDict())
 
     def tail_rows(self, after: int | None) -> int:
@@ -214,43 +246,104 @@ class SparkSqlEngine:
         """Documents in `current`."""
         return _count(self._session, self.current.sql)
 
-    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+    def fold(
+        self,
+        app: str,
+        after: int | None,
+        upto: int,
+        rollbacks: Sequence[RollbackReport],
+        facts: TailFacts | None = None,
+    ) -> FoldReport:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         query = self._query(after, upto, void_bounds(rollbacks))
         session = self._fold_session
         with _in_fold_pool(session):
-            facts = session.sql(query.facts()).collect()[0]
-            before = _count(session, self.current.sql)
-            partitions = max(2, math.ceil((facts["total"] + before) / ROWS_PER_PARTITION))
+            if facts is None:
+                found = session.sql(query.facts()).collect()[0]
+                facts = TailFacts(found["total"], found["emptying"], _count(session, self.current.sql))
+            elif facts.relation is not None and not rollbacks:
+                query = replace(query, changes=self._own_rows(facts.relation))
+            rows = facts.rows + facts.current_rows
+            is_small = rows <= SMALL_FOLD_ROWS
+            partitions = 1 if is_small else max(2, math.ceil(rows / ROWS_PER_PARTITION))
             session.conf.set("spark.sql.shuffle.partitions", partitions)
-            if before == 0:
-                rejected = self._fill(query, app)
-                current_rows = _count(session, self.current.sql)
+            session.conf.set("spark.sql.adaptive.enabled", str(not is_small).lower())
+            if facts.current_rows == 0:
+                current_rows, rejected = self._fill(query, app)
                 counts, restored = MergeCounts(current_rows, 0), 0
             else:
-                counts, restored, rejected = self._merge(query, app, has_emptying=facts["emptying"] > 0)
-                current_rows = _count(session, self.current.sql)
+                counts, restored, rejected = self._merge(query, app, has_emptying=facts.emptying > 0)
+                if counts.added is None:
+                    current_rows = _count(session, self.current.sql)
+                else:
+                    current_rows = facts.current_rows + counts.added
             self._publish(app)
         return FoldReport(upto, counts.written, counts.removed, restored, current_rows, rejected)
 
-    def _fill(self, query: FoldQuery, app: str) -> int:
-        """Fold into a table without rows. Returns the number of documents that do not fit the types."""
+    def _fill(self, query: FoldQuery, app: str) -> tuple[int, int]:
+        """Fold into a table without rows. Returns the numbers of documents, and of those that do not fit the types."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
         assert query.upto is not None
-        newest = self._fold_session.sql(query.newest())
-        rows = newest.where(f"NOT {IS_REMOVED}").select(*query.columns)
-        if query.types is None:
-            self._format.append(self._fold_session, self.current, rows, app, query.upto)
-            return 0
-        if query.types.mode == "PERMISSIVE":
-            self._format.append(self._fold_session, self.current, rows, app, query.upto)
-            return _count(self._fold_session, f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL")
+        session = self._fold_session
+        newest = session.sql(query.newest())
+        is_corrupt = f.lit(False) if query.types is None else f.col(CORRUPT).isNotNull()
+        observation = Observation()
+        rows = (
+            newest.where(f"NOT {IS_REMOVED}")
+            .select(*query.columns)
+            .observe(observation, f.count(f.lit(1)).alias("rows"), f.count_if(is_corrupt).alias("corrupt"))
+        )
+        if query.types is None or query.types.mode == "PERMISSIVE":
+            self._format.append(session, self.current, rows, app, query.upto)
+            found = _observed(observation) or self._counted(has_types=query.types is not None)
+            return found["rows"], found["corrupt"]
         newest.persist()
         try:
             rejected = self._rejected(newest)
-            self._format.append(self._fold_session, self.current, rows, app, query.upto)
+            self._format.append(session, self.current, rows, app, query.upto)
         finally:
             newest.unpersist()
-        return rejected
+        return (_observed(observation) or self._counted(has_types=True))["rows"], rejected
+
+    def _counted(self, *, has_types: bool) -> dict[str, int]:
+        """The counts of `_fill`, from the table."""
+        rows = _count(self._fold_session, self.current.sql)
+        corrupt = f"{self.current.sql} WHERE {CORRUPT} IS NOT NULL"
+        return {"rows": rows, "corrupt": _count(self._fold_session, corrupt) if has_types else 0}
+
+    @contextmanager
+    def tail(self, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> Iterator[Tail]:
+        """The batches that a fold looks at, kept in Spark's memory and on its disks while the block runs."""
+        query = self._query(after, upto, void_bounds(rollbacks))
+        session = self._fold_session
+        with _in_fold_pool(session), contextlib.ExitStack() as stack:
+            # One partition: the facts are a few rows.
+            session.conf.set("spark.sql.shuffle.partitions", 1)
+            session.conf.set("spark.sql.adaptive.enabled", "false")
+            relation = None
+            if not rollbacks:
+                rows = session.sql(query.tail()).persist()
+                stack.callback(rows.unpersist)
+                rows.createOrReplaceGlobalTempView(self._tail_name)
+                stack.callback(session.catalog.dropGlobalTempView, self._tail_name)
+                relation = f"global_temp.{self._tail_name}"
+                query = replace(query, changes=relation)
+            found = session.sql(query.collections()).collect()
+            yield Tail(tuple(CollectionTail(**row.asDict()) for row in found), relation)
+
+    def changes_of(self, places: Iterable[Place]) -> DataFrame:
+        """The rows of `changes` of some collections, and the control rows about rollbacks, in the user's session."""
+        self._format.refresh(self._user_session, self.changes)
+        rollbacks = f"(SELECT * FROM {self.changes.sql} WHERE op = '{Op.ROLLBACK.value}')"
+        own = rows_of_collections(self.changes.sql, places)
+        return self._user_session.sql(f"SELECT * FROM {own} UNION ALL SELECT * FROM {rollbacks}")
+
+    def publish(self, app: str, least: int | None = None) -> None:
+        """Make the views again, if they have names."""
+        self._publish(app, least)
+        self._publish_rejects()
 
     def _rejected(self, newest: DataFrame) -> int:
         """The number of documents that do not fit the types.
@@ -294,7 +387,7 @@ class SparkSqlEngine:
         if bounds:
             self._session.sql(f"DELETE FROM {self.changes.sql} WHERE {void_rows(bounds, before_batch)}")
 
-    def live(self, app: str | None) -> DataFrame:
+    def live(self, app: str | None, least: int | None = None) -> DataFrame:
         """The documents as of the newest batch, in the user's session."""
         for table in (self.changes, self.current):
             self._format.refresh(self._user_session, table)
@@ -302,9 +395,9 @@ class SparkSqlEngine:
         # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
         changes, _ = self._format.version(self._session, self.changes, None)
         current, after = self._format.version(self._session, self.current, app)
-        return self._user_session.sql(self._unfolded(after, changes, current).live())
+        return self._user_session.sql(self._unfolded(later(after, least), changes, current).live())
 
-    def _publish(self, app: str) -> None:
+    def _publish(self, app: str, least: int | None = None) -> None:
         """Make the view `live`, if it has a name, for what `current` holds now.
 
         A view of an earlier fold shows the same documents, and reads a longer tail for them.
@@ -312,7 +405,7 @@ class SparkSqlEngine:
         if self._live is None:
             return
         with self._publishing:
-            query = self._unfolded(self.folded(app), self.changes, self.current)
+            query = self._unfolded(later(self.folded(app), least), self.changes, self.current)
             self._session.sql(f"CREATE OR REPLACE VIEW {self._live} AS {query.live()}")
 
     def _create_views(self) -> None:
@@ -362,7 +455,7 @@ class SparkSqlEngine:
     def maintain(self, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
         with _in_fold_pool(self._fold_session):
-            for table in (self.changes, self.current):
+            for table in self._kept:
                 self._format.maintain(self._fold_session, table, retain_hours)
 
     def _unfolded(self, after: int | None, changes: Table, current: Table) -> FoldQuery:
@@ -371,7 +464,9 @@ class SparkSqlEngine:
             f"SELECT {BATCH_ID}, vbucket, value FROM {changes.sql} "
             f"WHERE {BATCH_ID} > {_or_none(after)} AND op = '{Op.ROLLBACK.value}'"
         ).collect()
-        query = FoldQuery(changes.sql, current.sql, self._types, _or_none(after))
+        query = FoldQuery(
+            self._own_rows(changes.sql), current.sql, self._types, _or_none(after), keeps_dropped=self._keeps_dropped
+        )
         if not found:
             return query
         newest = max(row[BATCH_ID] for row in found)
@@ -379,7 +474,12 @@ class SparkSqlEngine:
         return replace(query, upto=newest, bounds=void_bounds(rollbacks))
 
     def _query(self, after: int | None, upto: int | None, bounds: Mapping[int, int]) -> FoldQuery:
-        return FoldQuery(self.changes.sql, self.current.sql, self._types, _or_none(after), upto, bounds)
+        changes, current = self._own_rows(self.changes.sql), self.current.sql
+        start = _or_none(after)
+        return FoldQuery(changes, current, self._types, start, upto, bounds, keeps_dropped=self._keeps_dropped)
+
+    def _own_rows(self, changes: str) -> str:
+        return changes if self._places is None else rows_of_collections(changes, self._places)
 
 
 def _is_there(session: SparkSession, name: str) -> bool:
@@ -409,18 +509,43 @@ def _in_fold_pool(session: SparkSession) -> Iterator[None]:
         session.sparkContext.setLocalProperty(name, before)  # type: ignore[arg-type]  # None removes it
 
 
+def own_sessions(spark: SparkSession, table_format: TableFormat, tables: Iterable[Table]) -> Sessions:
+    """Sessions of an engine's own, for batches and for folds.
+
+    Args:
+        spark: the user's session.
+        table_format: of the tables.
+        tables: those that they write.
+    """
+    settings = dict(table_format.settings)
+    for table in tables:
+        settings.update(table_format.catalog_settings(table))
+    sessions = _own_session(spark), _own_session(spark)
+    for session in sessions:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+    return sessions
+
+
 def _own_session(spark: SparkSession) -> SparkSession:
     """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
     return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
-def _facts_of_batch() -> list[Column]:
-    """Aggregates over the rows of a batch, for `_summary`."""
+def _facts_of_batch(*, has_collections: bool) -> list[Column]:
+    """Aggregates over the rows of a batch, for `_summary`.
+
+    Args:
+        has_collections: whether the names of collections are collected, which costs time for each row.
+    """
     from pyspark.sql import functions as f
 
     is_data = f.col("op").isin(_DOCUMENT_OPS)
     is_rollback = f.col("op") == Op.ROLLBACK.value
+    has_table = (is_data | (f.col("op") == Op.COLLECTION_CREATED.value)) & f.col("scope").isNotNull()
+    collections = f.collect_set(f.when(has_table, f.struct("scope", "collection")))
     return [
+        *([collections.alias("collections")] if has_collections else []),
         f.count_if(is_data).alias("rows"),
         f.count_if(~is_data & ~is_rollback).alias("events"),
         f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
@@ -441,7 +566,8 @@ def _observed(observation: Observation) -> dict[str, Any] | None:
 
 def _summary(batch_id: int, found: dict[str, Any]) -> BatchSummary:
     rollbacks = rollback_reports([row.asDict() for row in found["rollbacks"]])
-    return BatchSummary(batch_id, found["rows"], found["events"], rollbacks)
+    collections = frozenset((row["scope"], row["collection"]) for row in found.get("collections") or ())
+    return BatchSummary(batch_id, found["rows"], found["events"], rollbacks, collections)
 
 
 def _or_none(after: int | None) -> int:

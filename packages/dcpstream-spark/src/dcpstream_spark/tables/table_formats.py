@@ -63,10 +63,12 @@ class MergeCounts:
     Attributes:
         written: rows that were inserted or replaced.
         removed: rows that were deleted.
+        added: rows that the table has more; None if it is not known.
     """
 
     written: int
     removed: int
+    added: int | None = None
 
 
 class TableFormat(Protocol):
@@ -251,6 +253,7 @@ class DeltaFormat:
         return MergeCounts(
             sum(row["num_inserted_rows"] + row["num_updated_rows"] for row in rows),
             sum(row["num_deleted_rows"] for row in rows),
+            sum(row["num_inserted_rows"] - row["num_deleted_rows"] for row in rows),
         )
 
     def replace(self, session: SparkSession, table: Table, rows: DataFrame) -> None:
