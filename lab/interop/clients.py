@@ -83,31 +83,29 @@ CLIENTS = {
 
 HISTORY = {"settings": BucketSettings(history_retention_s=3600)}
 TLS = {"tls": True}
-NEWER = {"release": "7.6"}
-"""For programs with every key-value call, because range scans and sub-document reads of replicas came with 7.6."""
 
 CHECKS = [
-    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",), options=NEWER),
+    Check("python", "python-kv", "every public key-value call, SCRAM-SHA512", ("kv.py",)),
     Check(
         "python",
         "python-kv-tls",
         "the same on disk with 1,024 vbuckets, TLS, PLAIN",
         ("kv.py", "-plain"),
         on_disk=True,
-        options={"vbuckets": 1024, **TLS, **NEWER},
+        options={"vbuckets": 1024, **TLS},
     ),
     Check("python", "python-manage", "log-ins, buckets, scopes and collections", ("manage.py",)),
     Check(
         "python", "python-manage-tls", "the same on disk, TLS", ("manage.py", "-kept", "yes"), on_disk=True, options=TLS
     ),
-    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",), options=NEWER),
+    Check("gocbcore", "gocbcore-kv", "key-value agent, PLAIN: all groups of calls", ("kv",)),
     Check(
         "gocbcore",
         "gocbcore-kv-tls",
         "the same on disk, TLS, SCRAM-SHA512",
         ("kv", "-auth", "SCRAM-SHA512"),
         on_disk=True,
-        options={**TLS, **NEWER},
+        options=TLS,
     ),
     Check("gocbcore", "gocbcore-dcp", "DCP agent: every key and value by hash", ("dcp",)),
     Check(
@@ -135,8 +133,8 @@ CHECKS = [
         on_disk=True,
         options=TLS,
     ),
-    Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",), options=NEWER),
-    Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options={**TLS, **NEWER}),
+    Check("java", "java-kv", "key-value calls, managers of collections and buckets", ("Kv",)),
+    Check("java", "java-kv-tls", "the same on disk, TLS", ("Kv",), on_disk=True, options=TLS),
     Check(
         "python",
         "python-cluster",

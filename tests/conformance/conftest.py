@@ -1,10 +1,23 @@
-"""A simulated node and a peer of it, for tests that need nothing special."""
+"""A simulated node and a peer of it, for tests that need nothing special, and the release of a test's nodes."""
 
 from __future__ import annotations
 
 import pytest
 
+from dcpstream.wire.release import DEFAULT_RELEASE
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
+
+
+@pytest.fixture
+def release() -> str:
+    """The release of a test's nodes; `of_release` of tests.kit.rules names others."""
+    return DEFAULT_RELEASE.name
+
+
+@pytest.fixture(autouse=True)
+def _nodes_are_of_the_release(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `SimulatedNode()` one of the test's release, also where a helper makes it."""
+    monkeypatch.setitem(SimulatedNode.__init__.__kwdefaults__, "release", release)
 
 
 @pytest.fixture

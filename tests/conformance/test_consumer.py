@@ -14,8 +14,8 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
-from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes, statuses
+from tests.kit.rules import of_release, rule
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes, statuses, without_control
 
 BUFFER = (b"connection_buffer_size", b"52428800")
 FIRST = [
@@ -34,6 +34,8 @@ LAST = [
     (b"flatbuffers_system_events", b"true"),
     (b"change_streams", b"true"),
 ]
+BUFFER_80 = (b"connection_buffer_size", b"107374182")
+"""5 % of the quota of the bucket of a simulated node, which is 2 GiB."""
 NAMED: dict[str, Any] = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
 
 
@@ -52,6 +54,14 @@ def source(node: SimulatedNode) -> ScriptedProducer:
     return source
 
 
+def asked_by(release: str, *of_durability: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """The controls of a consumer of a release, in their order."""
+    if release == "7.2":
+        return [BUFFER, *FIRST, *of_durability, *LAST]
+    first = [(key, b"0.100000" if key == b"set_noop_interval" else value) for key, value in FIRST]
+    return [*first, *of_durability, *LAST, (b"max_marker_version", b"2.2"), BUFFER_80]
+
+
 def controls_of(source: ScriptedProducer) -> list[tuple[bytes, bytes]]:
     return [(frame.key, frame.value) for frame in of(source.peer.received, Opcode.DCP_CONTROL)]
 
@@ -61,16 +71,14 @@ def controls_of(source: ScriptedProducer) -> list[tuple[bytes, bytes]]:
 
 @rule("CON-01", "CON-02")
 @pytest.mark.parametrize("is_named", [False, True])
-def test_the_controls_in_the_recorded_order(node: SimulatedNode, is_named: bool) -> None:
+@of_release("7.2", "8.0")
+def test_the_controls_in_the_recorded_order(node: SimulatedNode, is_named: bool, release: str) -> None:
     source = ScriptedProducer(node, **(NAMED if is_named else {}))
     source.request()
-    durability = OF_DURABILITY if is_named else []
-    assert controls_of(source) == [BUFFER, *FIRST, *durability, *LAST]
-    # The error map is asked for second, and nothing goes on before it is answered.
-    assert opcodes(source.peer.received[-len(controls_of(source)) - 2 :])[:2] == [
-        Opcode.DCP_CONTROL,
-        Opcode.GET_ERROR_MAP,
-    ]
+    assert controls_of(source) == asked_by(release, *(OF_DURABILITY if is_named else []))
+    # A 7.2 asks for the error map second, later releases first, and nothing goes on before it is answered.
+    begun = [Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP][release != "7.2" :]
+    assert opcodes(source.peer.received[-len(controls_of(source)) - 2 :])[: len(begun)] == begun
 
 
 GIB = 1 << 30
@@ -155,12 +163,14 @@ def test_a_fifth_of_the_present_share_is_acknowledged() -> None:
 
 
 @rule("CON-01")
-def test_each_control_waits_for_the_answer_to_the_one_before(node: SimulatedNode) -> None:
+@of_release("7.2", "8.0")
+def test_each_control_waits_for_the_answer_to_the_one_before(node: SimulatedNode, release: str) -> None:
     source = ScriptedProducer(node)
-    buffer, error_map = source.add()
-    assert source.peer.answer(buffer) == []
+    *buffer, error_map = source.add()
+    assert [frame.key for frame in buffer] == [b"connection_buffer_size"] * (release == "7.2")
+    assert [source.peer.answer(frame) for frame in buffer] == [[]] * len(buffer)
     (asked,) = source.peer.answer(error_map)
-    for _ in FIRST + LAST:
+    for _ in asked_by(release)[len(buffer) :]:
         assert asked.opcode == Opcode.DCP_CONTROL
         node.advance(20)
         assert source.peer.take() == []
@@ -170,15 +180,21 @@ def test_each_control_waits_for_the_answer_to_the_one_before(node: SimulatedNode
 
 @rule("CON-03", "CON-04")
 @pytest.mark.parametrize("status", [Status.EINVAL, Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED])
-def test_a_refused_control_is_only_noted(node: SimulatedNode, status: Status) -> None:
+@of_release("7.2", "8.0")
+def test_a_refused_control_is_only_noted(node: SimulatedNode, status: Status, release: str) -> None:
     source = ScriptedProducer(node)
-    frames = source.negotiate(source.add(), lambda frame: status if frame.opcode == Opcode.DCP_CONTROL else 0)
+    # From 8.0 on it does not do without an interval for NOOPs.
+    accepted = (b"set_noop_interval",) if release == "8.0" else ()
+    frames = source.negotiate(
+        source.add(), lambda frame: status if frame.opcode == Opcode.DCP_CONTROL and frame.key not in accepted else 0
+    )
     assert opcodes(frames) == [Opcode.DCP_STREAM_REQ]
-    assert controls_of(source) == [BUFFER, *FIRST, *LAST]  # none is repeated
+    assert controls_of(source) == asked_by(release)  # none is repeated
     assert not source.closed
 
 
 @rule("CON-03")
+@of_release("7.2")
 def test_a_producer_without_an_error_map_is_asked_for_rare_noops(node: SimulatedNode) -> None:
     source = ScriptedProducer(node)
     source.negotiate(source.add(), lambda frame: Status.UNKNOWN_COMMAND if frame.opcode == Opcode.GET_ERROR_MAP else 0)
@@ -225,7 +241,7 @@ def test_without_a_stream(node: SimulatedNode) -> None:
 @pytest.mark.parametrize("has_v7", [True, False])
 def test_another_opaque(node: SimulatedNode, has_v7: bool) -> None:
     source = ScriptedProducer(node)
-    (request,) = source.negotiate(source.add(), 0 if has_v7 else Status.EINVAL)
+    (request,) = source.negotiate(source.add(), 0 if has_v7 else without_control(b"v7_dcp_status_codes"))
     source.opaque = request.opaque
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
     assert source.marker(1, 5) == []
@@ -534,7 +550,7 @@ def test_system_events_of_every_version(
 @pytest.mark.parametrize("lacks", ["collections", "flatbuffers"])
 def test_system_events_that_were_not_agreed(node: SimulatedNode, lacks: str) -> None:
     source = ScriptedProducer(node, features=WITHOUT_COLLECTIONS if lacks == "collections" else USUAL_FEATURES)
-    (request,) = source.negotiate(source.add(), Status.EINVAL)
+    (request,) = source.negotiate(source.add(), without_control(b"flatbuffers_system_events"))
     source.opaque = request.opaque
     source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
     assert source.marker(1, 2) == []
@@ -607,10 +623,11 @@ def test_keys_without_collections(source: ScriptedProducer, length: int, expecte
 # ---------------------------------------------------------------------------------------------- flow control, silence
 
 
+@of_release("7.2", "8.0")
 def test_bytes_are_acknowledged_at_a_fifth_of_the_buffer_or_after_five_seconds(node: SimulatedNode) -> None:
     source = ScriptedProducer(node)
     source.accept()
-    value = bytes(1 << 20)
+    value = bytes(int(dict(controls_of(source))[b"connection_buffer_size"]) // 50)
     for seqno in range(1, 10):
         source.marker(seqno, seqno)
         source.mutation(b"k", seqno, value=value)

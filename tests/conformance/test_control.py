@@ -13,7 +13,7 @@ from dcpstream.wire.release import RELEASES
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.client_machines import client_of_streams, ready_connection
 from tests.kit.fake_node import FakeNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import of, opcodes
 
 OK, EINVAL, NOT_SUPPORTED = Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED
@@ -151,6 +151,7 @@ def test_the_noop_interval_may_be_a_fraction_since_76(value: bytes, status: Stat
         (b"-1", EINVAL), (b"1.5", EINVAL), (b"0.5", EINVAL), (b"abc", EINVAL), (b"0x10", EINVAL), (b"", EINVAL),
     ],
 )  # fmt: skip
+@of_release("7.2")
 def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> None:
     node = SimulatedNode()
     peer = node.producer()
@@ -172,6 +173,7 @@ def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> No
         (b"-5", EINVAL, 77), (b"abc", EINVAL, 77), (b"0x10", EINVAL, 77), (b"1.5", EINVAL, 77), (b"1,000", EINVAL, 77),
     ],
 )  # fmt: skip
+@of_release("7.2")
 def test_the_buffer_size_is_a_number(value: bytes, status: Status, size: int) -> None:
     node = SimulatedNode()
     peer = node.producer(controls=[(b"connection_buffer_size", b"77")])
@@ -395,6 +397,7 @@ def test_this_storage_keeps_no_history() -> None:
 
 @rule("CTL-26")
 @pytest.mark.parametrize("value", [b"2.2", b"2.0", b"2.1", b"2.3", b"true", b"1"])
+@of_release("7.2")
 def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
     # Recorded with 2.2: the key is of a later version, so it is unknown, with collections as without.
     peer = SimulatedNode().producer()

@@ -11,7 +11,7 @@ from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR, of, opcodes
 
 TO_A_PRODUCER: dict[str, tuple[int, dict[str, Any]]] = {
@@ -297,7 +297,8 @@ class Host:
 
 
 @rule("DIS-12")
-def test_a_manager_makes_and_deletes_a_bucket() -> None:
+@of_release("7.2", "8.0")
+def test_a_manager_makes_and_deletes_a_bucket(release: str) -> None:
     node = SimulatedNode()
     settings = b"ep.so\0dbname=db/b2;max_vbuckets=64"
     manager = node.connect(user="@admin", bucket=None)
@@ -315,7 +316,8 @@ def test_a_manager_makes_and_deletes_a_bucket() -> None:
     assert user.call(Opcode.SET_VBUCKET, vbid=63, extras=b"\1").status == 0
     reader = node.connect(user="@admin", bucket="b2")
     assert reader.dcp_open().status == 0
-    assert manager.call(0x86, key=b"b2", value=b"force=false").status == 0
+    options = {"value": b"force=false"} if release == "7.2" else {"value": b'{"force":false}'}
+    assert manager.call(0x86, key=b"b2", **options).status == 0
     assert user.closed
     assert reader.closed
     assert not manager.closed

@@ -15,7 +15,7 @@ from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import decode_failover_log, encode_failover_log
 from dcpstream_node.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
 EXAMPLE = bytes.fromhex(
@@ -378,6 +378,7 @@ def test_a_rollback_below_every_branch_begins_one() -> None:
         (Opcode.CREATE_CHECKPOINT, {}),
     ],
 )
+@of_release("7.2")
 def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[str, Any]) -> None:
     node = SimulatedNode()
     if opcode != Opcode.DEL_VBUCKET:
@@ -388,6 +389,7 @@ def test_what_is_asked_of_a_vbucket_that_is_not_here(opcode: int, fields: dict[s
 
 
 @rule("FOL-06", "FOL-10")
+@of_release("7.2")
 def test_set_vbucket_knows_four_states_and_the_number_of_vbuckets() -> None:
     node = SimulatedNode()
     before = entries(node, 3)

@@ -12,7 +12,7 @@ from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, en
 from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from tests.kit.client_machines import client_of_streams
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, of, opcodes
 
 VALUE = b"v" * 100
@@ -361,6 +361,7 @@ def mutation_bytes(key: bytes, value: bytes) -> int:
 
 
 @rule("FLC-17")
+@of_release("7.2")
 def test_a_consumer_acknowledges_a_fifth_of_its_buffer() -> None:
     _, source = replica()
     value = b"v" * (1 << 20)

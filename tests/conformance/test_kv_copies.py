@@ -13,7 +13,7 @@ from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.conformance.test_durability import copy, decide, prepare
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 
 MEMORY, DISK, CHECKPOINT = 1, 2, 4
@@ -241,6 +241,7 @@ def test_only_a_replica_answers_get_replica(node: SimulatedNode, state: int) -> 
 
 
 @rule("KV-COPY-12")
+@of_release("7.2")
 def test_get_replica_shows_what_is_committed() -> None:
     node, source = copy()
     source.marker_v2(1, 3)

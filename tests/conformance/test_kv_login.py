@@ -12,7 +12,7 @@ from dcpstream.errors import StoreError
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_response
 from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import Peer, SeededRandom, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR
 
 
@@ -21,6 +21,7 @@ def hello(peer: Peer, *features: int) -> Frame:
 
 
 @rule("KV-LOGIN-01")
+@of_release("7.2")
 def test_features_that_hello_refuses() -> None:
     peer = SimulatedNode().connect(user=None)
     odd = peer.call(Opcode.HELLO, key=b"test", value=b"\0\1\0")

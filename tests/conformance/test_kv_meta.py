@@ -12,7 +12,7 @@ from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import PENDING, REPLICA
 
 KEY = b"\0k"
@@ -50,6 +50,7 @@ class Told:
 @rule("KV-META-01")
 @pytest.mark.parametrize("opcode", [SET, ADD, DELETE])
 @pytest.mark.parametrize("cas", [0, (1 << 64) - 1])
+@of_release("7.2")
 def test_a_cas_that_none_can_have(peer: Peer, opcode: Opcode, cas: int) -> None:
     for options in (0, SKIP, SKIP | REGENERATE):
         answer = peer.call(opcode, vbid=1, key=b"\0x", extras=extras_of(cas=cas, options=options))
@@ -124,6 +125,7 @@ def test_further_metadata(node: SimulatedNode, peer: Peer, extension: bytes, is_
 
 
 @rule("KV-META-04")
+@of_release("7.2")
 def test_the_datatype_is_kept_as_sent_or_found(node: SimulatedNode, peer: Peer) -> None:
     for rev, (value, sent, stored) in enumerate([(b"{}", 0, 0), (b"no", 1, 1), (b"{}", 1, 1), (b"", 1, 0)], 10):
         assert write(peer, value=value, datatype=sent, rev=rev).status == 0

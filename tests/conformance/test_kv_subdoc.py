@@ -12,7 +12,7 @@ from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.engine import ALL_PRIVILEGES, Users
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SeededRandom, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR
 
 KEY = b"\0k"
@@ -69,6 +69,7 @@ def node() -> SimulatedNode:
 
 
 @rule("KV-SUBDOC-01")
+@of_release("7.2")
 def test_locked_documents(node: SimulatedNode, peer: Peer) -> None:
     old = node.connect(features=WITHOUT_XERROR)
     cas = peer.call(Opcode.GET_LOCKED, vbid=1, key=KEY).cas
@@ -173,6 +174,7 @@ def test_a_value_is_missed_before_a_name_is_judged(peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-03")
+@of_release("7.2")
 def test_several_attributes_in_a_request(node: SimulatedNode, peer: Peer) -> None:
     both = spec(UPSERT, b"u.x", b"1", XATTR | PARENTS), spec(UPSERT, b"v", b"1", XATTR)
     assert reason(mutate(peer, *both)) == (Status.SUBDOC_XATTR_INVALID_KEY_COMBO, False)
@@ -186,6 +188,7 @@ def test_several_attributes_in_a_request(node: SimulatedNode, peer: Peer) -> Non
 
 
 @rule("KV-SUBDOC-04")
+@of_release("7.2")
 def test_what_came_with_later_releases(node: SimulatedNode, peer: Peer) -> None:
     newer = SimulatedNode(release="7.6")
     newer.set_doc(1, "k", b"{}")
@@ -240,6 +243,7 @@ def test_attributes_in_requests(node: SimulatedNode, peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-07")
+@of_release("7.2")
 def test_attributes_of_the_system_need_a_privilege() -> None:
     users = Users(SeededRandom(), iterations=1)
     users.add("@admin", "secret")
@@ -344,6 +348,7 @@ def test_sizes(node: SimulatedNode, peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-13")
+@of_release("7.2")
 def test_counters(peer: Peer) -> None:
     for delta in (b"0", b"x", b"1.5", b"", b"+1", b"18446744073709551616", b"-18446744073709551616", b"01", b'"1"'):
         answer = one(peer, COUNTER, b"a", delta)
@@ -375,6 +380,7 @@ def test_a_cas_of_what_is_not_there(peer: Peer) -> None:
 
 
 @rule("KV-SUBDOC-21")
+@of_release("7.2")
 def test_an_attribute_with_a_short_name_stays_in_7_2(node: SimulatedNode, peer: Peer) -> None:
     for name in (b"u", b"long"):
         assert one(peer, UPSERT, name, b"1", flags=XATTR).status == 0

@@ -11,7 +11,7 @@ import pytest
 from dcpstream.wire import Datatype, Feature, Opcode, Status
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import durable_set, sync_replica
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
 TOKEN = 0xDEADBEEF
@@ -39,6 +39,7 @@ def state_of(node: SimulatedNode, vbid: int = 1) -> int:
 @pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
 @pytest.mark.parametrize("part", ["extras", "value"])
 @pytest.mark.parametrize("width", [1, 4])
+@of_release("7.2")
 def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
     node = SimulatedNode()
     fields: dict[str, Any] = {part: int(state).to_bytes(width, "big")}
@@ -94,6 +95,7 @@ def test_a_state_must_be_one(state: bytes) -> None:
 @rule("KV-VB-04")
 @pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
 @pytest.mark.parametrize("value", [TWO_NODES, b"{}", b"null", b"x"])
+@of_release("7.2")
 def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
     node = SimulatedNode()
     assert set_vbucket(node, extras=bytes([state]), value=value, datatype=1) == Status.EINVAL
@@ -102,6 +104,7 @@ def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
 
 @rule("KV-VB-05")
 @pytest.mark.parametrize("value", [b"x", b"{", b"[1", b"NaN", b"\xff", b"{} {}"])
+@of_release("7.2")
 def test_what_is_no_json_is_refused(value: bytes) -> None:
     node = SimulatedNode()
     assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == Status.EINVAL
@@ -219,6 +222,7 @@ def test_a_topology_without_a_majority_aborts_what_waits() -> None:
 @rule("KV-VB-12")
 @pytest.mark.parametrize("opcode", [Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET])
 @pytest.mark.parametrize(("cas", "status"), [(0, 0), (TOKEN, 0), (1, Status.KEY_EEXISTS)])
+@of_release("7.2")
 def test_the_cas_is_the_control_token(opcode: int, cas: int, status: int) -> None:
     node = SimulatedNode()
     extras = b"\2" if opcode == Opcode.SET_VBUCKET else b""
@@ -246,6 +250,7 @@ def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
 
 @rule("KV-VB-14")
 @pytest.mark.parametrize("vbid", [4, 0xFFFF])
+@of_release("7.2")
 def test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2(vbid: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.send(Opcode.DEL_VBUCKET, vbid=vbid) == []
@@ -269,6 +274,7 @@ def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
 
 @rule("KV-VB-16")
 @pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.GET_META, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG])
+@of_release("7.2")
 def test_not_my_vbucket_has_the_map(opcode: int) -> None:
     node = SimulatedNode()
     node.delete_vbucket(1)

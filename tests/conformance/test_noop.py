@@ -10,7 +10,7 @@ from dcpstream.errors import DeadConnection
 from dcpstream.wire import Opcode, Status, encode_request, encode_response
 from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
 from tests.kit.client_machines import client_of_streams
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, of, opcodes
 
 IDLE_S = 360
@@ -310,6 +310,7 @@ def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
 
 
 @rule("NOP-11")
+@of_release("7.2")
 def test_only_requests_of_the_source_break_its_silence() -> None:
     node = SimulatedNode()
     set_idle_timeout(node, 3)

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.wire import Feature, Opcode, OpenFlag, Status, encode_request
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR, of
 
 CONSUMER, PRODUCER = 0, OpenFlag.PRODUCER
@@ -83,6 +83,7 @@ def test_unknown_and_abandoned_flags_are_invalid(flags: int, base: int) -> None:
 
 
 @rule("OPEN-06")
+@of_release("7.2")
 def test_point_in_time_recovery_can_be_opened_by_producers_and_streams_nothing() -> None:
     node = SimulatedNode()
     assert node.connect().dcp_open(b"n", 0x80).status == Status.EINVAL

@@ -11,7 +11,7 @@ from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
     FIRST,
@@ -69,6 +69,7 @@ def test_the_message() -> None:
 
 
 @rule("OSO-02")
+@of_release("7.2")
 def test_what_comes_without_order() -> None:
     node = on_disk()
     on, off = node.producer(b"on", controls=[OSO]), node.producer(b"off")

@@ -9,7 +9,7 @@ import pytest
 
 from dcpstream.wire import Status, StreamEndReason, StreamFlag
 from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
     FRUIT_KEY,
@@ -70,6 +70,7 @@ def test_a_request_from_0_is_not_affected(flags: int) -> None:
 
 @rule("PRG-03")
 @pytest.mark.parametrize("told", ["10", "9", "11"])
+@of_release("7.2")
 def test_a_client_that_knows_of_the_purge_is_not_excused(told: str) -> None:
     node = purged()
     value = b'{"uid":"0","purge_seqno":"%s"}' % told.encode()

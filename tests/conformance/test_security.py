@@ -14,7 +14,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
 from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR, of, opcodes
 
 SCOPES = {
@@ -337,6 +337,7 @@ def test_the_client_wants_the_servers_proof() -> None:
         (b"", 0),
     ],
 )
+@of_release("7.2")
 def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -> None:
     peer = SimulatedNode().connect(user=None, features=())
     assert peer.call(Opcode.HELLO, key=b"agent", value=features).status == status

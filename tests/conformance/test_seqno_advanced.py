@@ -10,7 +10,7 @@ from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
     FIRST,
@@ -43,6 +43,7 @@ def test_the_message() -> None:
 
 @rule("ADV-02", "ADV-08")
 @pytest.mark.parametrize("is_disk", [False, True])
+@of_release("7.2")
 def test_without_collections_the_marker_ends_earlier_instead(is_disk: bool) -> None:
     node = garden()
     node.set_doc(1, "apx", collection=FRUIT_KEY)
@@ -88,6 +89,7 @@ def test_it_closes_a_snapshot_whose_end_is_not_for_the_stream(value: bytes, expe
 
 
 @rule("ADV-04", "ADV-05")
+@of_release("7.2")
 def test_a_snapshot_from_memory_ends_with_what_is_for_the_stream() -> None:
     node = garden()
     peer = node.producer()
@@ -155,6 +157,7 @@ def test_long_stretches_get_a_seqno_advanced_on_the_way(monkeypatch: pytest.Monk
 
 @rule("ADV-09")
 @pytest.mark.parametrize("is_disk", [False, True])
+@of_release("7.2")
 def test_a_resumed_client_gets_a_seqno_although_it_gets_no_row(is_disk: bool) -> None:
     node = garden()
     node.fill(1, 3)

@@ -7,7 +7,7 @@ import pytest
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream_node.testing.simulation import ScriptedProducer, SimulatedNode
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses, without_control
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_without_a_stream_or_with_another_opaque(node: SimulatedNode) -> None:
     assert statuses(source.set_state(ACTIVE, opaque=0x999)) == [Status.OPAQUE_NO_MATCH]
     old = ScriptedProducer(node, b"old")
     node.set_vbucket(3, REPLICA)
-    (request,) = old.negotiate(old.add(3), Status.EINVAL)
+    (request,) = old.negotiate(old.add(3), without_control(b"v7_dcp_status_codes"))
     old.peer.answer(request, value=bytes(7) + b"\1" + bytes(8))
     assert statuses(old.set_state(ACTIVE, 3, opaque=0x999)) == [Status.KEY_EEXISTS]
     assert node.vbucket(1).state == node.vbucket(3).state == REPLICA

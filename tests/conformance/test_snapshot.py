@@ -18,7 +18,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     CHECKPOINT,
     DISK,
@@ -263,6 +263,7 @@ def test_the_first_marker_covers_what_the_client_had(is_disk: bool) -> None:
 
 
 @rule("SNP-16")
+@of_release("7.2")
 def test_the_end_of_a_snapshot_is_a_message() -> None:
     for what in ("mutation", "event", "advanced"):
         node = garden()

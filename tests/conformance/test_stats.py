@@ -13,7 +13,7 @@ from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_respons
 from dcpstream.wire.messages.dcp import SnapshotMarker
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit import recorded
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, garden, of
 
 
@@ -174,6 +174,7 @@ def test_what_a_connection_does_not_have_is_not_among_its_stats() -> None:
         (b'{"scope":"0"}', ("false", "true", "2", "0x0,0x8")),
     ],
 )
+@of_release("7.2")
 def test_the_filter_of_a_stream(value: bytes, shown: tuple[str, ...]) -> None:
     node = garden()
     node.producer().stream(1, value=value)
@@ -183,6 +184,7 @@ def test_the_filter_of_a_stream(value: bytes, shown: tuple[str, ...]) -> None:
     assert stats.get(prefix + "scope_dropped") == ("false" if b"scope" in value else None)
 
 
+@of_release("7.2")
 def test_streams_with_ids_are_named_by_them() -> None:
     node = SimulatedNode()
     peer = node.producer(controls=[(b"enable_stream_id", b"true")])
@@ -404,6 +406,7 @@ def recorded_names(group: str) -> set[str]:
 
 
 @pytest.mark.parametrize("group", ["vbucket-details", "checkpoint", "vbucket-seqno", "failovers", "dcp-vbtakeover"])
+@of_release("7.2")
 def test_groups_about_vbuckets_have_the_names_that_a_server_gives_them(group: str) -> None:
     node = SimulatedNode()
     node.fill(1, 5)

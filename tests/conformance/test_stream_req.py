@@ -16,7 +16,7 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DEAD,
     DISK,
@@ -314,6 +314,7 @@ def test_a_snapshot_is_finished_beyond_the_end(is_disk: bool) -> None:
 
 
 @rule("REQ-26")
+@of_release("7.2")
 def test_to_latest_ends_at_what_there_is() -> None:
     node = garden()
     peer = node.producer()
@@ -351,6 +352,7 @@ def test_disk_only_ends_at_what_is_persisted(tmp_path: object) -> None:
 
 @rule("REQ-29")
 @pytest.mark.parametrize("start", [0, 3, 99])
+@of_release("7.2")
 def test_from_latest_is_an_unknown_flag(start: int) -> None:
     node = SimulatedNode()
     node.fill(1, 5)

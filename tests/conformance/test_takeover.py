@@ -9,7 +9,7 @@ import pytest
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag, encode_response
 from dcpstream_node.testing.simulation import Peer, PretendWire, SimulatedNode
 from tests.kit.rules import rule
-from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes
+from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, new_checkpoint, of, opcodes
 
 OPAQUE = 0x77
 
@@ -59,8 +59,7 @@ def test_what_is_empty_or_from_disk_needs_no_answer_first(tmp_path) -> None:
     peer, frames = begun(node)
     assert [frame.extras for frame in frames] == [b"\3"]
     node.fill(2, 3)
-    node.flush()
-    assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=2).status == 0
+    new_checkpoint(node, 2)
     frames = peer.stream(2, flags=StreamFlag.TAKEOVER, opaque=0x78)
     assert marker_flags(frames) == [0x6]
     assert frames[-1].extras == b"\3"

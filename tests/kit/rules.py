@@ -77,6 +77,14 @@ def rule(*ids: str) -> pytest.MarkDecorator:
     return pytest.mark.rule(*ids)
 
 
+def of_release(*names: str) -> pytest.MarkDecorator:
+    """Run a test of tests/conformance with nodes of each of these releases, in the place of the default one.
+
+    A rule that a recording of another release contradicts names the release whose rule it is.
+    """
+    return pytest.mark.parametrize("release", names)
+
+
 def explained() -> dict[str, Note]:
     """Rules that cannot apply: id → why."""
     return _notes("explained.toml")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dcpstream.model import VbucketState
-from dcpstream.wire import Feature, Frame, Opcode, StreamEndReason, decode_message
+from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, decode_message
 from dcpstream.wire.keys import leb128_encode
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 
@@ -133,9 +133,9 @@ def garden(**options: object) -> SimulatedNode:
 
 
 def new_checkpoint(node: SimulatedNode, vbid: int = 1) -> None:
-    """Begin a checkpoint: later streams read the existing rows from disk."""
+    """Begin a checkpoint: later streams read the existing rows from disk. Only releases before 7.6 have a command."""
     node.flush()
-    assert node.admin.call(Opcode.CREATE_CHECKPOINT, vbid=vbid).status == 0
+    node.vbucket(vbid).close_checkpoint()
 
 
 def purge(node: SimulatedNode, vbid: int = 1, *, before_seqno: int = 0) -> None:
@@ -180,3 +180,8 @@ def drain(peer: Peer) -> list[object]:
     """The frames that came since the last call, as `read` shows them."""
     peer.node.pump()
     return read(peer.take())
+
+
+def without_control(name: bytes) -> Callable[[Frame], int]:
+    """The answers of a producer that does not know one control, for `ScriptedProducer.negotiate`."""
+    return lambda frame: Status.EINVAL if frame.key == name else Status.SUCCESS

@@ -16,6 +16,7 @@ const endless = gocbcore.SeqNo(0xffffffffffffffff)
 type Feed struct {
 	agent    *gocbcore.DCPAgent
 	vbuckets int
+	flags    memd.DcpStreamAddFlag
 }
 
 // newFeed is a DCP agent that is ready.
@@ -51,7 +52,7 @@ func newFeed(settings Settings, flags memd.DcpOpenFlag, configure func(*gocbcore
 		return nil, err
 	}
 	vbuckets, err := snapshot.NumVbuckets()
-	return &Feed{agent, vbuckets}, err
+	return &Feed{agent, vbuckets, memd.DcpStreamAddFlagActiveOnly}, err
 }
 
 // Position is where a stream begins.
@@ -62,7 +63,7 @@ type Position struct {
 
 func (f *Feed) open(vbid uint16, from Position, end gocbcore.SeqNo, to gocbcore.StreamObserver, options gocbcore.OpenStreamOptions) ([]gocbcore.FailoverEntry, error) {
 	return wait(func(done func([]gocbcore.FailoverEntry, error)) (gocbcore.PendingOp, error) {
-		return f.agent.OpenStream(vbid, memd.DcpStreamAddFlagActiveOnly, from.vbuuid, from.seqno, end, from.snapStart, from.snapEnd, to, options, done)
+		return f.agent.OpenStream(vbid, f.flags, from.vbuuid, from.seqno, end, from.snapStart, from.snapEnd, to, options, done)
 	})
 }
 
@@ -314,9 +315,16 @@ func (d *dcpJudge) oneCollection() error {
 }
 
 func (d *dcpJudge) oneScope() error {
-	// Scopes are numbered from 8; the first that was made is "shop".
+	manifest, err := manifestOf(d.agent)
+	if err != nil {
+		return err
+	}
+	id, err := manifest.scopeID("shop")
+	if err != nil {
+		return err
+	}
 	return d.with(0, nil, func(feed *Feed) error {
-		consumer, err := d.drained(feed, filter(8))
+		consumer, err := d.drained(feed, filter(id))
 		if err != nil {
 			return err
 		}
@@ -341,9 +349,12 @@ func (d *dcpJudge) collectionSeqnos() error {
 	})
 }
 
+// outOfOrder reads from disk alone: what is in memory comes in the order of its seqnos, and a server of 8.0 keeps a
+// small bucket there.
 func (d *dcpJudge) outOfOrder() error {
 	oso := func(config *gocbcore.DCPAgentConfig) { config.DCPConfig.UseOSOBackfill = true }
 	return d.with(0, oso, func(feed *Feed) error {
+		feed.flags |= memd.DcpStreamAddFlagDiskOnly
 		consumer, err := d.drained(feed, filter(0, d.ids[2]))
 		if err != nil {
 			return err

@@ -74,7 +74,7 @@ def read_open(frame: Frame, release: Release = DEFAULT_RELEASE) -> OpenRequest |
 
 def _bad_flags(flags: int, release: Release) -> str:
     if flags & ~release.open_flags:
-        return bad_flags(flags & ~release.open_flags, release)
+        return bad_flags(flags & ~release.open_flags, release, {OpenFlag.INVALID_PITR: "PiTR"})
     if flags & OpenFlag.INVALID_PITR and not flags & OpenFlag.PRODUCER:
         return "PiTR require Producer to be set"
     if flags & OpenFlag.NO_VALUE and flags & OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE:

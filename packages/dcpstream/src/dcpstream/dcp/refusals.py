@@ -89,12 +89,14 @@ def check_stream_flags(flags: int, release: Release = DEFAULT_RELEASE) -> Refusa
     return Refusal(Status.EINVAL, bad_flags(flags & ~release.stream_flags, release))
 
 
-def bad_flags(flags: int, release: Release) -> str:
-    """The text that refuses flags; all of these are wrong."""
+def bad_flags(flags: int, release: Release, names: Mapping[int, str] = MappingProxyType({})) -> str:
+    """The text that refuses flags; all of these are wrong. `names` has those that a server calls by a name."""
     if not release.has(Rule.NAMES_BAD_FLAGS):
         return "Request contains invalid flags"
-    names = [f"unknown:{1 << number:#x}" for number in range(32) if flags & 1 << number]
-    return f"Request contains invalid flags: {json.dumps(names if len(names) > 1 else names[0])}"
+    wrong = [1 << number for number in range(32) if flags & 1 << number]
+    told = [names.get(flag, f"unknown:{flag:#x}") for flag in wrong]
+    text = json.dumps(told if len(told) > 1 else told[0], separators=(",", ":"))
+    return f"Request contains invalid flags: {text}"
 
 
 def _bad_marker(frame: Frame, release: Release) -> Refusal | None:

@@ -262,6 +262,10 @@ class Rule(Enum):
         "The refusal of flags of DCP_OPEN and of streams names the wrong ones.",
         Row(RECORDED_80, since="8.0"),
     )
+    NAMES_MECHANISMS = (
+        "The refusal of a SASL mechanism names those that are offered.",
+        Row(RECORDED_80, since="8.0"),
+    )
     NODELAY_MAY_BE_ASKED_TWICE = (
         "HELLO may ask for TCP_NODELAY and TCP_DELAY together; before, EINVAL.",
         Row(RECORDED_80, since="8.0"),

@@ -78,7 +78,7 @@ def test_stream_flags_that_came_later_or_are_none(release, flags):
 def test_a_stream_from_latest_may_be_asked_of_a_76():
     assert check_stream_flags(0x40, RELEASES["7.6"]) is None
     refusal = check_stream_flags(0x340, RELEASES["8.0"])
-    assert refusal.context == 'Request contains invalid flags: ["unknown:0x100", "unknown:0x200"]'
+    assert refusal.context == 'Request contains invalid flags: ["unknown:0x100","unknown:0x200"]'
 
 
 @pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])

@@ -84,7 +84,10 @@ def sasl_auth(session: Session, frame: Frame) -> None:
         return
     if frame.key.decode(errors="replace") not in session.login.offered:
         name = frame.key.decode(errors="replace")
-        session.refuse(frame, Status.AUTH_ERROR, f'Requested mechanism "{name}" is not supported')
+        reason = f'Requested mechanism "{name}" is not supported'
+        if session.engine.release.has(Rule.NAMES_MECHANISMS):
+            reason = f"Unsupported mechanism. Must be one of: {' '.join(session.login.offered)}"
+        session.refuse(frame, Status.AUTH_ERROR, reason)
         return
     session.logged_out()
     if _is_kept_out(session):
