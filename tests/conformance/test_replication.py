@@ -77,6 +77,21 @@ def test_a_copy_equals_its_source_row_by_row(old: SimulatedNode, new: SimulatedN
     assert new.failover_log(1) == old.failover_log(1)
 
 
+@rule("ADD-40")
+def test_a_copy_names_the_manifest_that_its_own_history_has_reached(old: SimulatedNode, new: SimulatedNode) -> None:
+    for node in (old, new):
+        assert node.admin.call(Opcode.SET_COLLECTIONS, value=MANIFEST).status == 0
+
+    def asked(link: PretendWire) -> list[bytes]:
+        return [frame.value for _, frame in link.passed if frame.opcode == Opcode.DCP_STREAM_REQ and frame.is_request]
+
+    link = joined(old, new)
+    assert asked(link) == [b""], "the copy is empty, although its bucket knows the collections"
+    link.producer.disconnect()
+    link.consumer.disconnect()
+    assert asked(joined(old, new, name=b"again")) == [b'{"uid":"1"}']
+
+
 @rule("CON-23", "TKO-02")
 def test_collections_can_be_used_at_the_new_owner(old: SimulatedNode, new: SimulatedNode) -> None:
     for node in (old, new):

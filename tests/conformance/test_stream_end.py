@@ -292,8 +292,11 @@ def test_a_consumer_ignores_another_opaque(node: SimulatedNode) -> None:
 
 
 @rule("END-24")
-@pytest.mark.parametrize("reason", [*StreamEndReason, 99])
-def test_a_consumer_takes_every_reason(node: SimulatedNode, reason: int) -> None:
+@pytest.mark.parametrize(
+    ("reason", "release"), [*((reason, "8.0") for reason in StreamEndReason), (9, "7.2"), (99, "7.2")]
+)
+def test_a_consumer_takes_every_reason(reason: int, release: str) -> None:
+    node = SimulatedNode(release=release)
     source = replica(node)
     source.snapshot(b"a", start=1, vbid=2)
     assert source.end(reason, 2) == []
@@ -301,6 +304,31 @@ def test_a_consumer_takes_every_reason(node: SimulatedNode, reason: int) -> None
     assert [frame.status for frame in source.mutation(b"b", 2, vbid=2)] == [Status.DCP_STREAM_NOT_FOUND]
     assert not source.closed
     assert node.vbucket(2).high_seqno == 1
+
+
+@rule("END-24")
+@pytest.mark.parametrize("release", ["7.6", "8.0", "8.5"])
+def test_a_consumer_closes_on_a_reason_that_nobody_knows_since_76(release: str) -> None:
+    node = SimulatedNode(release=release)
+    source = replica(node)
+    source.snapshot(b"a", start=1, vbid=2)
+    assert source.end(9, 2, opaque=0x999) == []
+    assert not source.closed, "another stream's end means nothing"
+    assert source.end(9, 2) == []
+    assert source.closed
+    assert "unknown reason 9" in (source.peer.close_reason or "")
+
+
+@rule("SID-07")
+def test_a_stream_id_means_nothing_to_a_consumer(node: SimulatedNode) -> None:
+    source = replica(node)
+    framing = b"\x22\0\1"
+    assert [frame.status for frame in source.mutation(b"a", 1, vbid=2, framing=framing)] == [Status.ERANGE]
+    assert source.marker(1, 1, vbid=2, framing=framing) == []
+    assert source.mutation(b"a", 1, vbid=2, framing=framing) == []
+    assert node.vbucket(2).high_seqno == 1
+    assert source.end(0, 2, framing=framing) == []
+    assert [frame.status for frame in source.marker(2, 2, vbid=2)] == [Status.DCP_STREAM_NOT_FOUND]
 
 
 @rule("END-25")

@@ -12,6 +12,7 @@ from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, new_checkpoint, of, opcodes
 
 OPAQUE = 0x77
+FROM_DISK = 6
 
 
 @pytest.fixture
@@ -182,6 +183,16 @@ def test_clients_go_on_at_the_new_owner_without_a_rollback(node: SimulatedNode) 
     assert new.failover_log(1) == before
     reader = new.producer()
     assert reader.stream(1, 2, vbuuid=before.newest.vbuuid)[0].status == 0
+
+
+@rule("TKO-10")
+def test_what_came_with_the_takeover_is_read_from_disk(node: SimulatedNode) -> None:
+    new = SimulatedNode()
+    new.set_vbucket(1, REPLICA)
+    link = PretendWire(node, new)
+    link.add_stream(1, StreamFlag.TAKEOVER)
+    link.run()
+    assert marker_flags(new.producer().stream(1)) == [FROM_DISK]
 
 
 @rule("TKO-01", "TKO-02", "TKO-03", "TKO-04")

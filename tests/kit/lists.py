@@ -148,6 +148,7 @@ class ListReplicas(ListSource):
         self.has_room = True
         self.buffer_bytes = CONSUMER_BUFFER_BYTES
         self.unix_s = 1000
+        self.reached_uid = 0
         self.machines = []
         self.received = {}
         self.marks = []
@@ -194,7 +195,7 @@ class ListReplicas(ListSource):
         return True
 
     def collections_uid(self, view):
-        return 0
+        return self.reached_uid
 
     def high_prepared_seqno(self, view):
         return max((seqno for seqno, _, frame in view.rows if frame[1] == Opcode.DCP_PREPARE), default=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.errors import ConfigError
-from dcpstream.model import FailoverEntry, FailoverLog, Manifest, SnapshotRange, VbucketState
+from dcpstream.model import FailoverEntry, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.runtime import new_vbuuid
 from dcpstream.wire import HEADER_BYTES, decode_frame
 from dcpstream.wire.stored.block import BlockKind
@@ -49,11 +49,6 @@ class Replicas:
     def __init__(self, bucket: Bucket, engine: Engine) -> None:
         self._bucket = bucket
         self._engine = engine
-
-    @property
-    def manifest(self) -> Manifest:
-        """The collections."""
-        return self._bucket.manifest
 
     @property
     def buffer_bytes(self) -> int:

@@ -206,10 +206,6 @@ class ReplicaBucket(Protocol):
     A `view` is one that `vbucket` gave. Each change takes effect before the method returns.
     """
 
-    @property
-    def manifest(self) -> Manifest:
-        """Its scopes and collections."""
-
     def vbucket(self, vbid: int) -> VBucketView | None:
         """The vbucket, or None if this node does not have it."""
 

@@ -342,6 +342,10 @@ class Rule(Enum):
         "A replica closes on a marker from memory that lies in the snapshot under way.",
         Row(RECORDED_80, since="8.0"),
     )
+    UNKNOWN_REASON_CLOSES = (
+        "A replica closes on STREAM_END with a reason above 8; a recorded 7.2 has not done so within 0.8 s.",
+        Row(RECORDED_80, since="7.6"),
+    )
     SET_VBUCKET_CLOSES = (
         "SET_VBUCKET with a value that is not JSON, or with a topology of a copy, closes; before, EINVAL.",
         Row(RECORDED_80, since="8.0"),

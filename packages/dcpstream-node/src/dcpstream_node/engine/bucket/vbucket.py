@@ -241,8 +241,9 @@ class VBucket:
     def set_state(self, state: VbucketState, random: Random, *, is_takeover: bool = False) -> None:
         """Change the role; becoming active other than by takeover begins a new branch."""
         failover_log = self.log.failover_log
-        if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:
-            failover_log = self._branched(random)
+        if state == VbucketState.ACTIVE and not self.is_active:
+            if not is_takeover:
+                failover_log = self._branched(random)
             self.close_checkpoint()
         self.log.set_state(state, failover_log)
         self.is_active = state == VbucketState.ACTIVE

@@ -8,7 +8,15 @@ import struct
 import pytest
 
 from dcpstream.wire import Opcode, Status
-from dcpstream_node.engine.bucket.parameters import CONFIG, DCP, FLUSH, PARAMETERS, VBUCKET
+from dcpstream_node.engine.bucket.parameters import (
+    CHECKPOINT,
+    CONFIG,
+    DCP,
+    FLUSH,
+    PARAMETERS,
+    REPLICATION,
+    VBUCKET,
+)
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -27,12 +35,14 @@ GOOD = {
     "dcp_idle_timeout": ("100", "100"),
     "dcp_takeover_max_time": ("10", "10"),
     "dcp_oso_backfill": ("disabled", "disabled"),
+    "dcp_oso_max_collections_per_backfill": ("3", "3"),
+    "dcp_consumer_buffer_ratio": ("0.1", "0.1"),
 }
 
 
 @pytest.fixture
 def client():
-    return Talker(engine_of())
+    return Talker(engine_of(release="8.0"))
 
 
 def set_param(client: Talker, name: str, value: str, group: int):
@@ -59,6 +69,40 @@ def test_a_parameter_is_set_and_shown(client, name):
         assert answer.status == Status.EINVAL
         assert name in json.loads(answer.value)["error"]["context"] or name == "max_size"
     assert client.stats("config")[f"ep_{name}"] == shown
+
+
+@rule("KV-PARAM-01")
+def test_parameters_that_came_later_are_unknown():
+    client = Talker(engine_of(release="7.2"))
+    for name in ("dcp_oso_max_collections_per_backfill", "dcp_consumer_buffer_ratio", "dcp_checkpoint_dequeue_limit"):
+        assert set_param(client, name, "1", DCP).status == Status.KEY_ENOENT
+        assert set_param(client, name, "1", CONFIG).status == Status.EINVAL
+        assert name not in PARAMETERS or f"ep_{name}" not in client.stats("config")
+
+
+@rule("KV-PARAM-01")
+@pytest.mark.parametrize(
+    ("release", "names"),
+    [
+        ("7.2", {"dcp_conn_buffer_size", "chk_period", "replication_throttle_threshold"}),
+        ("7.6", {"dcp_backfill_byte_limit", "checkpoint_destruction_tasks"}),
+        ("8.0", {"dcp_backfill_byte_limit", "checkpoint_destruction_tasks", "dcp_checkpoint_dequeue_limit"}),
+    ],
+)
+def test_names_that_a_release_has_without_an_effect_here_are_invalid_and_others_unknown(release, names):
+    client = Talker(engine_of(release=release))
+    groups = {
+        "dcp_conn_buffer_size": DCP,
+        "dcp_backfill_byte_limit": DCP,
+        "dcp_checkpoint_dequeue_limit": DCP,
+        "chk_period": CHECKPOINT,
+        "checkpoint_destruction_tasks": CHECKPOINT,
+        "replication_throttle_threshold": REPLICATION,
+    }
+    found = {name for name, group in groups.items() if set_param(client, name, "1", group).status == Status.EINVAL}
+    assert found == names
+    unknown = set(groups) - found
+    assert {set_param(client, name, "1", groups[name]).status for name in unknown} == {Status.KEY_ENOENT}
 
 
 def test_effects(client):

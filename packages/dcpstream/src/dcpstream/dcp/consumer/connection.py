@@ -48,7 +48,7 @@ from dcpstream.dcp.refusals import (
 from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES, ConsumerWindow, Pause, counted_bytes
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import VbucketState
-from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
+from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.by_message import ByMessage
 from dcpstream.wire.layout import Group, Side
@@ -96,6 +96,8 @@ def check_add_stream(frame: Frame, release: Release = DEFAULT_RELEASE) -> Refusa
         return refusal
     return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
 
+
+_REASONS = frozenset(map(int, StreamEndReason))
 
 ROOM_CHECK_S = 1.0
 """A replica without room holds its acknowledgement back. It looks for room again after this time, because a
@@ -196,8 +198,6 @@ class ConsumerConnection:
         handler = _HANDLERS.get(frame.opcode)
         if handler is None:
             self._drop(f"the peer sent {Opcode(frame.opcode).name} to a consumer")
-        elif stream_id_of(frame) is not None:
-            self._refuse(frame, Refusal(Status.EINVAL))
         else:
             handler(self, frame)
 
@@ -255,8 +255,11 @@ class ConsumerConnection:
 
     @_HANDLERS.of(CloseStream)
     def _handle_close_stream(self, frame: Frame) -> None:
+        """Only here and in ADD_STREAM is a stream id refused; in the messages of a stream it means nothing."""
         stream = self.streams.get(frame.vbid)
-        if stream is None:
+        if stream_id_of(frame) is not None:
+            self._refuse(frame, Refusal(Status.EINVAL))
+        elif stream is None:
             self._answer(frame, self._no_stream)
         else:
             stream.go(StreamEvent.CLOSED)
@@ -268,6 +271,10 @@ class ConsumerConnection:
         if stream is None:
             self._answer(frame, self._no_stream)
         elif stream.opaque == frame.opaque:
+            (reason,) = StreamEnd.unpack(frame)
+            if reason not in _REASONS and self.release.has(Rule.UNKNOWN_REASON_CLOSES):
+                self._drop(f"the peer ended the stream of vb {frame.vbid} with the unknown reason {reason}")
+                return
             stream.go(StreamEvent.ENDED)
             del self.streams[frame.vbid]
 

@@ -37,7 +37,7 @@ from dcpstream.wire.stored.block import (
     frame_kinds,
 )
 from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare
-from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER
+from dcpstream.wire.stored.form import COARSE_COUNTER
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
@@ -161,17 +161,20 @@ def _content(frame: Frame, dialect: Dialect) -> tuple[bytes, bytes, int] | Refus
     return frame.key if dialect.has_collections else b"\0" + frame.key, value, datatype
 
 
+_COARSE_COUNTERS = bytes([3] * 4 + [COARSE_COUNTER] * 28 + [1] * 32 + [0] * 192)
+"""The stored use counter by the exact one that came, as a server tells readers without `supports_hifi_MFU`: the more
+often used, the lower. Hifi streams get the exact counter of a fresh document from it again."""
+
+
 def _mutation(frame: Frame, key: bytes) -> Change | Refusal:
     """A mutation in stored form; a compressed value stays compressed."""
     datatype = frame.datatype
     seqno, rev_seqno, flags, expiration, _, meta_bytes, nru = _unpack_mutation(frame.extras)
-    if nru == EXACT_COUNTER:
-        nru = COARSE_COUNTER  # the stored counter of a fresh document; hifi streams get the exact one from it again
     if meta_bytes:
         return Refusal(Status.EINVAL, "Extended metadata is not supported")
     # As `encode_stored_mutation`, without the Version, which takes half a microsecond for each row of a replica.
     stored = Mutation.pack(
-        seqno, rev_seqno, flags, expiration, 0, 0, nru,
+        seqno, rev_seqno, flags, expiration, 0, 0, _COARSE_COUNTERS[nru],
         vbid=frame.vbid, cas=frame.cas, datatype=datatype, key=key, value=frame.value,
     )  # fmt: skip
     kinds = int(frame_kinds(frame.opcode, datatype, key)) if key[0] or datatype & (_XATTR | _SNAPPY) else 0
@@ -277,7 +280,7 @@ def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
         by_seqno=seqno,
         cas=frame.cas,
         level=level,
-        nru=COARSE_COUNTER if nru == EXACT_COUNTER else nru,
+        nru=_COARSE_COUNTERS[nru],
         is_deleted=bool(deleted),
     )
     kinds = int(frame_kinds(Opcode.DCP_PREPARE, datatype, key))

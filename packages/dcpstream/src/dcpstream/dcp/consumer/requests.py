@@ -25,9 +25,9 @@ class StreamRequests:
     """The STREAM_REQs of one connection.
 
     Args:
-        replicas: the bucket, for its manifest.
+        replicas: the bucket, for the versions of the manifest that its copies have reached.
         out: gets the requests, and the answers to ADD_STREAM.
-        has_collections: requests carry the uid of the known manifest.
+        has_collections: requests carry the version of the manifest that the copy has reached, unless it is 0.
     """
 
     def __init__(self, replicas: ReplicaBucket, out: deque[bytes], *, has_collections: bool) -> None:
@@ -54,7 +54,7 @@ class StreamRequests:
                 self._send(stream)
 
     def _send(self, stream: ConsumerStream) -> None:
-        uid = self._replicas.manifest.uid
+        uid = self._replicas.collections_uid(stream.view)
         value = b'{"uid":"%x"}' % uid if uid and self._has_collections else b""
         self._asked[stream.opaque] = stream
         self._out.append(stream.request(value))

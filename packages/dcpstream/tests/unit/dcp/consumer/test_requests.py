@@ -7,7 +7,6 @@ import pytest
 from dcpstream.dcp.consumer.requests import StreamRequests
 from dcpstream.dcp.consumer.stream import ConsumerState, ConsumerStream, StreamEvent
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.model import Manifest
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
@@ -17,8 +16,8 @@ from tests.kit.lists import ListReplicas, replica
 class Requests:
     """Requests for streams 1, 2, … of vbuckets with these numbers."""
 
-    def __init__(self, count=2, manifest=Manifest.DEFAULT, *, has_collections=False):
-        self.replicas = ListReplicas(*(replica(vbid) for vbid in range(1, count + 1)), manifest=manifest)
+    def __init__(self, count=2, *, has_collections=False):
+        self.replicas = ListReplicas(*(replica(vbid) for vbid in range(1, count + 1)))
         self.out = deque()
         self.machine = StreamRequests(self.replicas, self.out, has_collections=has_collections)
         self.streams = {
@@ -51,8 +50,9 @@ def test_they_go_out_in_order_without_those_that_were_closed():
 @pytest.mark.parametrize(
     ("uid", "has_collections", "value"), [(0, True, b""), (26, True, b'{"uid":"1a"}'), (26, False, b"")]
 )
-def test_they_say_which_manifest_is_known(uid, has_collections, value):
-    requests = Requests(1, Manifest(uid, Manifest.DEFAULT.scopes), has_collections=has_collections)
+def test_they_name_the_manifest_that_the_copy_has_reached(uid, has_collections, value):
+    requests = Requests(1, has_collections=has_collections)
+    requests.replicas.reached_uid = uid
     requests.machine.add(requests.streams[1])
     requests.machine.send_waiting()
     (frame,) = requests.take()
