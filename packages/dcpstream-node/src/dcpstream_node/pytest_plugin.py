@@ -6,6 +6,8 @@ test that uses a fixture imports the node.
     def test_it(couchbase_bucket):
         cluster = Cluster(couchbase_bucket.connection_string, ...)
 
+With `--dcpstream-judge`, the scenarios of `dcpstream judge` are tests, one each.
+
 Fixtures: `couchbase_node` (shared by all tests of a session unless a marker says otherwise), `couchbase_session_node`
 (the shared node, for fixtures of a wider scope), `couchbase_bucket`, `couchbase_faults` (what goes wrong in the node
 until the test ends), and `couchbase_cluster` (several nodes, for one test alone). With pytest-xdist each worker has its
@@ -14,6 +16,7 @@ own nodes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,6 +26,7 @@ import pytest
 if TYPE_CHECKING:
     from dcpstream_node.cluster import Cluster
     from dcpstream_node.embedded import Node
+    from dcpstream_node.judge import Judge, Scenario
     from dcpstream_node.testing import FreshBucket, NodeFaults
 
 SCOPES: dict[str, type[pytest.Collector] | type[pytest.Item]] = {
@@ -37,7 +41,13 @@ _NODES = pytest.StashKey["dict[str, Node]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the settings of the ini file."""
+    """Declare the settings of the ini file, and the option."""
+    parser.getgroup("dcpstream").addoption(
+        "--dcpstream-judge",
+        metavar="ARGUMENTS",
+        help="judge a server: each scenario is a test. The arguments are those of `dcpstream judge`, for example "
+        "--dcpstream-judge='couchbase://127.0.0.1:11210 --bucket scratch s07'",
+    )
     parser.addini(
         "couchbase_node_scope",
         f"scope of a couchbase_node unless its marker names one: {', '.join(SCOPES)}",
@@ -59,11 +69,74 @@ def pytest_configure(config: pytest.Config) -> None:
         "couchbase_bucket(name=..., collections=[...], vbuckets=..., settings=...): "
         "arguments of the bucket that the fixture couchbase_bucket creates",
     )
+    config.addinivalue_line("markers", "dcpstream_judge: a scenario of --dcpstream-judge")
     config.addinivalue_line(
         "markers",
         "couchbase_cluster(nodes=..., replicas=..., vbuckets=..., collections=[...], "
         "**options of dcpstream_node.Cluster): arguments of the cluster that the fixture couchbase_cluster returns",
     )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Add a test for each scenario of the judge that the option asks for: last, and in order, whoever shuffles."""
+    arguments = config.getoption("dcpstream_judge")
+    if arguments:
+        items += _scenario_tests(session, config, shlex.split(arguments))
+    yield
+    scenarios = [item for item in items if isinstance(item, ScenarioTest)]
+    items[:] = [item for item in items if not isinstance(item, ScenarioTest)]
+    items += sorted(scenarios, key=lambda test: test.name)
+
+
+def _scenario_tests(session: pytest.Session, config: pytest.Config, arguments: list[str]) -> Iterator[pytest.Item]:
+    from click import ClickException
+
+    from dcpstream.errors import DcpstreamError
+    from dcpstream_node.commands.judge import access_of
+
+    if hasattr(config, "workerinput"):
+        raise pytest.UsageError("--dcpstream-judge: scenarios play one after the other. Leave out -n")
+    try:
+        access = access_of(arguments)
+        judge = access.judge()
+        chosen = judge.choose(*access.names)
+    except (ClickException, DcpstreamError) as error:
+        message = error.message if isinstance(error, ClickException) else error
+        raise pytest.UsageError(f"--dcpstream-judge: {message}") from error
+    for scenario in chosen:
+        node_id = f"dcpstream-judge::{scenario.name}"
+        test = ScenarioTest.from_parent(session, name=scenario.name, nodeid=node_id, judge=judge, scenario=scenario)
+        test.add_marker("dcpstream_judge")
+        yield test
+
+
+class ScenarioTest(pytest.Item):
+    """A scenario of the judge as a test."""
+
+    def __init__(self, *, judge: Judge, scenario: Scenario, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._judge = judge
+        self._scenario = scenario
+
+    def runtest(self) -> None:
+        """Play it. Raises: Failed: something differs. Skipped: nothing could be compared."""
+        from dcpstream_node.judge.report import lines_of
+
+        verdict = self._judge.judge(self._scenario)
+        text = "\n".join(lines_of(verdict))
+        if verdict.result == "left out":
+            pytest.skip(verdict.stopped)
+        if verdict.result == "differs":
+            raise pytest.fail.Exception(text, pytrace=False)
+        if verdict.stopped or verdict.variations:
+            self.add_report_section("call", "judge", text)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """The place and name in reports."""
+        return self.path, None, self.nodeid
 
 
 @pytest.fixture

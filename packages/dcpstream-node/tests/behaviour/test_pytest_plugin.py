@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dcpstream_node import Node
 from lab.tools.patience import patient
 
 ROOT = Path(__file__).parents[4]
@@ -355,3 +356,18 @@ def test_nodes_in_processes_of_their_own(runner: Runner) -> None:
         """,
     )
     runner.run(passed=2)
+
+
+def test_scenarios_of_the_judge_are_tests(runner: Runner) -> None:
+    runner.write("test_own.py", "def test_own():\n    pass\n")
+    with Node(vbuckets=1024, release="7.2") as node:
+        at = f"{node.connection_string} --destroy-documents"
+        output = runner.run(f"--dcpstream-judge={at} s34 s45", "-v", passed=3)
+        assert "dcpstream-judge::s34_hello_variants PASSED" in output
+        output = runner.run(f"--dcpstream-judge={at} s34 --release 8.0", "-m", "dcpstream_judge", failed=1)
+        assert "expected: HELLO response SUCCESS" in output
+        assert "Traceback" not in output
+        output = runner.run(f"--dcpstream-judge={at} s45 --read-only", "-rs", "-m", "dcpstream_judge", skipped=1)
+        assert "SET_VBUCKET may change the server" in output
+        assert "no scenario of this release begins with 's99'" in runner.run(f"--dcpstream-judge={at} s99")
+    assert "--dcpstream-judge: which server?" in runner.run("--dcpstream-judge=--read-only")

@@ -131,6 +131,19 @@ def judge_options(command: _F) -> _F:
     return cast("_F", with_options(call, _OPTIONS))
 
 
+@click.command(add_help_option=False)
+@judge_options
+def _access_command(access: JudgeAccess) -> JudgeAccess:
+    return access
+
+
+def access_of(words: Sequence[str]) -> JudgeAccess:
+    """The server, the scenarios and the options that these words of a command line say. Raises: ClickException."""
+    access = _access_command.main(list(words), "dcpstream judge", standalone_mode=False)
+    assert isinstance(access, JudgeAccess)
+    return access
+
+
 @click.command("judge")
 @judge_options
 @click.option("--list", "is_list", is_flag=True, help="Print the scenarios instead of playing them.")

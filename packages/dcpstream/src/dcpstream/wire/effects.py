@@ -27,6 +27,6 @@ def changes(opcode: int) -> bool:
 def _acts(layout: Layout) -> bool:
     if layout.refused is not None or layout.privilege is None or Group.ACTS in layout.groups:
         return True
-    if layout.sent_by is Side.PRODUCER:
+    if layout.sent_by is Side.PRODUCER and layout.privilege:
         return True  # its peer keeps what it says
     return not set(layout.privilege.replace("|", " ").split()) <= _READERS

@@ -29,6 +29,7 @@ WITHOUT_JSON = {
 
 SEVERAL_MEANINGS = {
     "--bucket": {"bucket", "buckets"},  # `node` makes several
+    "--release": {"release", "releases"},  # a cluster of `node` may have several
     "--limit": {"limit", "limits"},  # lines that are printed; of a node's clients
     "--type": {"kind", "recovery"},  # of a bucket; of a recovery
 }
@@ -42,6 +43,7 @@ HEAVY = {
     "dcpstream_node.cluster",
     "dcpstream_node.embedded",
     "dcpstream_node.engine",
+    "dcpstream_node.judge",
     "dcpstream_node.recording",
     "dcpstream_node.store",
     "dcpstream_spark.data_source",

@@ -10,7 +10,14 @@ from dcpstream.wire.effects import changes
 READS = (
     *(Opcode.HELLO, Opcode.SASL_AUTH, Opcode.SELECT_BUCKET, Opcode.VERSION, Opcode.STAT, Opcode.LIST_BUCKETS),
     *(Opcode.GET, Opcode.GET_META, Opcode.GET_REPLICA, Opcode.SUBDOC_MULTI_LOOKUP, Opcode.OBSERVE_SEQNO),
-    *(Opcode.DCP_OPEN, Opcode.DCP_CONTROL, Opcode.DCP_STREAM_REQ, Opcode.DCP_CLOSE_STREAM, Opcode.DCP_BUFFER_ACK),
+    *(
+        Opcode.DCP_OPEN,
+        Opcode.DCP_CONTROL,
+        Opcode.DCP_STREAM_REQ,
+        Opcode.DCP_CLOSE_STREAM,
+        Opcode.DCP_BUFFER_ACK,
+        Opcode.DCP_NOOP,
+    ),
     *(Opcode.GET_ALL_VB_SEQNOS, Opcode.GET_FAILOVER_LOG, Opcode.GET_CLUSTER_CONFIG, Opcode.GET_COLLECTIONS_MANIFEST),
 )
 ACTS = (

@@ -1,0 +1,35 @@
+"""The recordings that are shipped, and what the judge makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcpstream_node.judge import recordings
+from dcpstream_node.judge.comparison import compare
+from dcpstream_node.judge.scenarios import SCENARIOS
+from dcpstream_node.judge.steps import read_steps
+
+
+def test_there_are_two_releases() -> None:
+    assert recordings.releases() == ("7.2", "8.0")
+
+
+@pytest.mark.parametrize("release", ["7.2", "8.0"])
+def test_every_recording_has_its_scenario(release: str) -> None:
+    names = recordings.names(release)
+    key = recordings.release_key(release)
+    assert set(names) == {name for name, item in SCENARIOS.items() if recordings.release_key(item.release) <= key}
+
+
+@pytest.mark.parametrize("name", ["s07_stream_inmemory", "s22_stats", "s25_collections_oso", "s43_quiet"])
+def test_a_recording_equals_itself(name: str) -> None:
+    first, second = (read_steps(name, recordings.lines("8.0", name)) for _ in range(2))
+    found = compare(first, second)
+    assert found.steps == found.equal > 0
+    assert found.differences == []
+
+
+def test_releases_are_told_apart() -> None:
+    name = "s34_hello_variants"
+    found = compare(*(read_steps(name, recordings.lines(release, name)) for release in ("7.2", "8.0")))
+    assert found.failures != []

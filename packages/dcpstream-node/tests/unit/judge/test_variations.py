@@ -1,0 +1,28 @@
+"""Variations: data with reasons, each for what it says and nothing else."""
+
+from __future__ import annotations
+
+from dcpstream_node.judge.scenarios import SCENARIOS
+from dcpstream_node.judge.variations import VARIATIONS, reason_of
+
+MARKER = "DCP_SNAPSHOT_MARKER request vb=171 opaque=0x1 extras=.. start=9 end=9 flags=1"
+
+
+def test_every_variation_has_a_reason_and_a_scenario_that_is_there() -> None:
+    for each in VARIATIONS:
+        assert each.reason
+        assert any(name.startswith(each.scenario) for name in SCENARIOS), each
+
+
+def test_a_variation_is_of_one_release_scenario_and_connection() -> None:
+    assert reason_of("8.0", "s14_sync_writes", "sw#2", MARKER)
+    assert not reason_of("7.2", "s14_sync_writes", "sw#2", MARKER)
+    assert not reason_of("8.0", "s15_close_stream", "sw#2", MARKER)
+    assert not reason_of("8.0", "s14_sync_writes", "admin#2", MARKER)
+
+
+def test_only_a_map_in_the_place_of_nothing_is_allowed() -> None:
+    empty = "GET | GET response NOT_MY_VBUCKET opaque=0x1 | GET response NOT_MY_VBUCKET opaque=0x1"
+    assert reason_of("7.2", "s01", "a#1", f"{empty} datatype=1 value[9]=b'{{}}'")
+    assert not reason_of("7.2", "s01", "a#1", f"{empty} cas=0x5 value[9]=b'{{}}'")
+    assert not reason_of("7.2", "s01", "a#1", empty.replace("NOT_MY", "MY"))
