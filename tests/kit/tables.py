@@ -7,10 +7,10 @@ import json
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,17 +20,32 @@ from dcpstream.model import Op
 from dcpstream_spark import Pipeline
 from dcpstream_spark.tables.delta_rs import DeltaRsEngine, decided_rows, later_than
 from dcpstream_spark.tables.document_types import DocumentTypes
-from dcpstream_spark.tables.engine import BatchSummary, FoldReport, TableEngine, TableState, summary_of, void_bounds
-from dcpstream_spark.tables.fold_sql import NARROW_COLUMNS, NO_BATCH, FoldQuery, void_rows
+from dcpstream_spark.tables.engine import (
+    BatchSummary,
+    CollectionTail,
+    FoldReport,
+    LogEngine,
+    Parts,
+    TableEngine,
+    TableState,
+    Tail,
+    TailFacts,
+    later,
+    summary_of,
+    void_bounds,
+)
+from dcpstream_spark.tables.fold_sql import NARROW_COLUMNS, NO_BATCH, FoldQuery, rows_of_collections, void_rows
 from dcpstream_spark.tables.progress import RollbackReport
 from dcpstream_spark.tables.rows import (
     BATCH_ID,
     DOCUMENT_KEY,
     MERGE_MARKS,
+    Place,
     changes_schema,
     current_schema,
     is_control,
     with_batch_id,
+    with_tables,
 )
 from lab.tools.patience import patient
 
@@ -203,8 +218,9 @@ def pipeline_of(
 
     Unless told otherwise it folds in the thread of the batch, so that it writes in the same order each time.
     """
+    more = {**getattr(bench, "options", {}), **typed}
     engine = engine or bench.engine()
-    if not typed:
+    if not more:
         engine.create()
     metadata = bench.path / "checkpoint" / "metadata"
     metadata.parent.mkdir(exist_ok=True)
@@ -217,7 +233,7 @@ def pipeline_of(
         fold_rows_min=fold_rows_min,
         folds_in_background=folds_in_background,
         on_fold=on_fold,
-        **typed,
+        **more,
     )
 
 
@@ -267,31 +283,60 @@ class Died(Exception):
     """The process was killed."""
 
 
-class DyingEngine:
-    """An engine whose process dies before or after its n-th write.
+class Life:
+    """The writes of a process until its death: it dies before write `left` + 1, or right after the one before, which is
+    the same for the tables."""
 
-    Args:
-        engine: does the work.
-        writes: writes until death; the process dies before write `writes` + 1, or right after write `writes`, which is
-            the same for the tables.
-    """
+    def __init__(self, writes: int) -> None:
+        self.left = writes
 
-    def __init__(self, engine: TableEngine, writes: int) -> None:
-        self._engine = engine
-        self._left = writes
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._engine, name)
-        return self._counted(found) if name in {"append", "fold", "take_back", "maintain", "retype"} else found
-
-    def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._left == 0:
+            if self.left == 0:
                 raise Died
-            self._left -= 1
+            self.left -= 1
             return write(*args, **kwargs)
 
         return call
+
+
+class DyingEngine:
+    """An engine whose process dies between two writes.
+
+    Args:
+        engine: does the work.
+        writes: until death, or the life of the process.
+    """
+
+    def __init__(self, engine: TableEngine, writes: int | Life) -> None:
+        self._engine = engine
+        self._life = Life(writes) if isinstance(writes, int) else writes
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        is_write = name in {"append", "fold", "take_back", "maintain", "retype"}
+        return self._life.counted(found) if is_write else found
+
+
+class DyingParts:
+    """Parts whose process dies between two writes, also to different tables."""
+
+    name = "dying"
+
+    def __init__(self, parts: Parts, life: Life) -> None:
+        self._parts = parts
+        self._life = life
+
+    def log(self) -> LogEngine:
+        return cast("LogEngine", DyingEngine(self._parts.log(), self._life))
+
+    @contextlib.contextmanager
+    def table(self, name: str, places: Collection[Place]) -> Iterator[TableEngine]:
+        with self._parts.table(name, places) as table:
+            yield cast("TableEngine", DyingEngine(table, self._life))
+
+    def has_views(self) -> bool:
+        return self._parts.has_views()
 
 
 class OverlappingEngine:
@@ -397,12 +442,31 @@ class MemoryEngine:
     name = "memory"
     fold_rows_min = 0
 
-    def __init__(self) -> None:
-        self.changes = _MemoryTable(changes_schema("binary"))
+    def __init__(self, changes: _MemoryTable | None = None, places: Collection[Place] | None = None) -> None:
+        self.changes = changes or _MemoryTable(changes_schema("binary"))
         self.current = _MemoryTable(current_schema("binary"))
+        self.places = places
 
     def state(self) -> TableState:
         return TableState(has_changes=True, has_current=True, is_written=bool(self.changes.batch))
+
+    def publish(self, app: str, least: int | None = None) -> None:
+        pass
+
+    def changes_of(self, places: Iterable[Place]) -> pa.Table:
+        wanted = {*places}
+        rows = [row for row in self.changes.table.to_pylist() if (row["scope"], row["collection"]) in wanted]
+        return pa.Table.from_pylist(rows, schema=self.changes.schema)
+
+    @contextlib.contextmanager
+    def tail(self, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> Iterator[Tail]:
+        found = self._answer(self._query(after, upto, rollbacks).collections()).to_pylist()
+        yield Tail(tuple(CollectionTail(**row) for row in found))
+
+    def _query(self, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldQuery:
+        changes = "changes" if self.places is None else rows_of_collections("changes", self.places)
+        start = NO_BATCH if after is None else after
+        return FoldQuery(changes, "current", None, start, upto, void_bounds(rollbacks), carried=NARROW_COLUMNS)
 
     def create(self) -> None:
         pass
@@ -429,7 +493,7 @@ class MemoryEngine:
         rows = with_batch_id(frame.toArrow(), batch_id, self.changes.schema)
         self.changes.table = pa.concat_tables([self.changes.table, rows])
         self.changes.batch = {app: batch_id}
-        return self.summary(batch_id)
+        return replace(self.summary(batch_id), collections=with_tables(rows))
 
     def summary(self, batch_id: int) -> BatchSummary:
         rows = self.changes.rows(["op", "vbucket", "value"], pc.field(BATCH_ID) == batch_id)
@@ -441,8 +505,15 @@ class MemoryEngine:
     def current_rows(self) -> int:
         return int(self.current.table.num_rows)
 
-    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
-        source = self._decided(_query(after, upto, rollbacks), is_merged=True)
+    def fold(
+        self,
+        app: str,
+        after: int | None,
+        upto: int,
+        rollbacks: Sequence[RollbackReport],
+        facts: TailFacts | None = None,
+    ) -> FoldReport:
+        source = self._decided(self._query(after, upto, rollbacks), is_merged=True)
         self.current.table = merged(self.current.table, source)
         self.current.batch = {app: upto}
         restored = sum(source.column("_is_restored").to_pylist())
@@ -461,12 +532,12 @@ class MemoryEngine:
             kept = set(range(self.changes.table.num_rows)) - set(void.column("row").to_pylist())
             self.changes.table = self.changes.table.take(pa.array(sorted(kept), pa.int64()))
 
-    def live(self, app: str | None) -> pa.Table:
-        after = None if app is None else self.folded(app)
+    def live(self, app: str | None, least: int | None = None) -> pa.Table:
+        after = later(None if app is None else self.folded(app), least)
         upto = pc.max(self.changes.rows([BATCH_ID], later_than(after)).column(BATCH_ID)).as_py()
         if upto is None:
             return self.current.table
-        query = _query(after, upto, self.summary(upto).rollbacks)
+        query = self._query(after, upto, self.summary(upto).rollbacks)
         kept = self._answer(query.kept(DOCUMENT_KEY)).to_pylist()
         rows = [row for row in self.current.table.to_pylist() if {name: row[name] for name in DOCUMENT_KEY} in kept]
         table = pa.Table.from_pylist(rows, schema=self.current.schema)
@@ -474,11 +545,6 @@ class MemoryEngine:
 
     def maintain(self, retain_hours: float) -> None:
         pass
-
-
-def _query(after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldQuery:
-    start = NO_BATCH if after is None else after
-    return FoldQuery("changes", "current", None, start, upto, void_bounds(rollbacks), carried=NARROW_COLUMNS)
 
 
 def random_tables(dice: random.Random) -> tuple[pa.Table, pa.Table, FoldQuery]:
@@ -511,7 +577,13 @@ def random_tables(dice: random.Random) -> tuple[pa.Table, pa.Table, FoldQuery]:
 
 def questions(query: FoldQuery) -> list[str]:
     """All that an engine asks of the two tables."""
-    asked = [query.facts(), query.newest(), query.newest(has_ended=True), query.kept(NARROW_COLUMNS[:-1])]
+    asked = [
+        query.facts(),
+        query.collections(),
+        query.newest(),
+        query.newest(has_ended=True),
+        query.kept(NARROW_COLUMNS[:-1]),
+    ]
     if query.bounds:
         asked.append(f"SELECT vbucket, seqno FROM changes WHERE {void_rows(query.bounds, query.upto or 0)}")
     return asked
@@ -538,3 +610,83 @@ class MemoryBench:
     def rows(self, table: str) -> list[Row]:
         rows: list[Row] = {"changes": self._engine.changes, "current": self._engine.current}[table].table.to_pylist()
         return rows
+
+    def log(self) -> TableEngine:
+        return self._engine
+
+    def dying(self, writes: int) -> Any:
+        return DyingEngine(self._engine, writes)
+
+
+class MemoryTable(MemoryEngine):
+    """The engine of one of several tables of `MemoryParts`."""
+
+    def __init__(self, parts: MemoryParts, name: str, places: Collection[Place]) -> None:
+        super().__init__(parts.shared.changes, places)
+        self._tables = parts.tables
+        self._table = name
+        self.current = parts.tables.get(name, self.current)
+
+    def state(self) -> TableState:
+        has_current = self._table in self._tables
+        return TableState(has_changes=True, has_current=has_current, is_written=bool(self.current.batch))
+
+    def create(self) -> None:
+        self.current = self._tables.setdefault(self._table, self.current)
+
+    def typed_columns(self) -> pa.Schema | None:
+        return pa.schema([]) if self._table in self._tables else None
+
+
+class MemoryParts:
+    """Several tables and one log as values."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.shared = MemoryEngine()
+        self.tables: dict[str, _MemoryTable] = {}
+
+    def log(self) -> LogEngine:
+        return self.shared
+
+    @contextlib.contextmanager
+    def table(self, name: str, places: Collection[Place]) -> Iterator[TableEngine]:
+        yield MemoryTable(self, name, places)
+
+    def has_views(self) -> bool:
+        return False
+
+
+class ManyBench:
+    """A table in memory for each collection; what `MemoryBench` is for one."""
+
+    options: ClassVar[dict[str, Any]] = {"tables": "{scope}.{collection}", "tables_at_once": 1}
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.parts = MemoryParts()
+
+    def engine(self) -> Any:
+        return self.parts
+
+    def log(self) -> TableEngine:
+        return self.parts.shared
+
+    def dying(self, writes: int) -> Any:
+        return DyingParts(self.parts, Life(writes))
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        return cast("DataFrame", ArrowFrame(table))
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of `changes`, or of all tables; each of them has rows of its own collection alone."""
+        if table == "changes":
+            rows: list[Row] = self.parts.shared.changes.table.to_pylist()
+            return rows
+        found = []
+        for name, one in self.parts.tables.items():
+            some = one.table.to_pylist()
+            assert {f"{row['scope']}.{row['collection']}" for row in some} <= {name}
+            found += some
+        return found

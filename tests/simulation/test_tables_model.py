@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dcpstream_spark.tables import fold_sql
 from dcpstream_spark.tables.engine import void_bounds
 from dcpstream_spark.tables.fold_sql import FoldQuery
 from dcpstream_spark.tables.folding import Folder
+from dcpstream_spark.tables.many import ManyTables
 from dcpstream_spark.tables.rows import BATCH_ID, IS_FORCED, IS_RESTORED
 from tests.kit import tables
 from tests.kit.spark_model import FakeCluster, MemoryNotes, read_range
@@ -32,8 +34,8 @@ from tests.kit.tables import (
     APP,
     NEEDED,
     Died,
-    DyingEngine,
     Expected,
+    ManyBench,
     MemoryBench,
     MemoryEngine,
     Row,
@@ -62,7 +64,7 @@ OPTIONS = {**NEEDED, "startingOffsets": "earliest", "onRollback": "rewindAndMark
 class Query:
     """A streaming query as Spark runs it, and the tables that it keeps."""
 
-    def __init__(self, cluster: FakeCluster, bench: MemoryBench, dice: random.Random) -> None:
+    def __init__(self, cluster: FakeCluster, bench: MemoryBench | ManyBench, dice: random.Random) -> None:
         self.cluster = cluster
         self.bench = bench
         self.dice = dice
@@ -84,7 +86,7 @@ class Query:
             clock=self.clock,
             notes=self.notes,
         )
-        dying: Any = DyingEngine(self.bench.engine(), self.dice.choice((0, 1, 1, 2, 3, 10, 100)))
+        dying: Any = self.bench.dying(self.dice.choice((0, 1, 1, 2, 3, 10, 100)))
         self.pipeline = pipeline_of(self.bench, fold_rows_min=self.dice.choice((0, 5, 10_000)), engine=dying)
 
     def plan(self, limit: int | None) -> None:
@@ -107,7 +109,7 @@ class Query:
                 if to_seqno is not None:
                     batch.append(rollback(vbid, to_seqno))
                 batch += [row_of(vbid, *row) for row in found]
-        held = self.bench.engine()
+        held = self.bench.log()
         before = held.last_batch(APP)
         try:
             self.pipeline.apply_batch(APP, self.batch_id, self.bench.frame(table_of(batch)))
@@ -154,11 +156,13 @@ def row_of(vbid: int, seqno: int, key: str, value: int | None) -> Row:
     return change(f"{name}-{vbid}", seqno, None if value is None else str(value), vbid, collection)
 
 
-def play(seed: int, path: Path) -> None:
+def play(seed: int, path: Path, make: type[MemoryBench | ManyBench] = MemoryBench) -> None:
     """One history, and its comparison with the bucket."""
     dice = random.Random(seed)
     cluster = FakeCluster(VBUCKETS)
-    query = Query(cluster, MemoryBench(path), dice)
+    path = path / str(seed)
+    path.mkdir()
+    query = Query(cluster, make(path), dice)
     for step in range(STEPS):
         vbid = dice.randrange(VBUCKETS)
         what = dice.random()
@@ -205,13 +209,17 @@ def _keeps_branch(cluster: FakeCluster) -> bool:
     return any(newest in copy.log and newest[1] <= copy.snapshot[0] for copy in cluster.replicas[0][:1])
 
 
-def play_all(seeds: Iterable[int], path: Path) -> None:
+def play_all(seeds: Iterable[int], path: Path, make: type[MemoryBench | ManyBench] = MemoryBench) -> None:
     for seed in seeds:
-        play(seed, path)
+        play(seed, path, make)
 
 
 def test_the_tables_are_the_bucket_after_any_history(tmp_path: Path) -> None:
     play_all(range(FAST_HISTORIES), tmp_path)
+
+
+def test_each_of_many_tables_is_the_bucket_after_any_history(tmp_path: Path) -> None:
+    play_all(range(FAST_HISTORIES), tmp_path, ManyBench)
 
 
 def test_a_limited_batch_gets_beyond_a_purge(tmp_path: Path) -> None:
@@ -222,6 +230,11 @@ def test_a_limited_batch_gets_beyond_a_purge(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_histories(tmp_path: Path) -> None:
     play_all(range(FAST_HISTORIES, 4_000), tmp_path)
+
+
+@pytest.mark.slow
+def test_many_histories_of_many_tables(tmp_path: Path) -> None:
+    play_all(range(FAST_HISTORIES, 2_000), tmp_path, ManyBench)
 
 
 def _nothing(*_: Any) -> None:
@@ -278,3 +291,38 @@ def test_the_model_finds_a_broken_rule(rule: str, tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(owner, name, replacement)
     with pytest.raises((AssertionError, KeyError)):
         play_all(range(HISTORIES), tmp_path)
+
+
+def _noting_first(many: ManyTables, app: str, *args: Any) -> Any:
+    upto = args[2]
+    many._ledger.save(replace(many._ledger.read(), app=app, folded=upto))
+    return fold_tables(many, app, *args)
+
+
+def _without_void_rows(query: FoldQuery) -> str:
+    return collections_of(replace(query, bounds={}))
+
+
+fold_tables, collections_of = ManyTables._fold_tables, FoldQuery.collections
+
+BROKEN_OF_MANY: dict[str, list[tuple[Any, str, Any]]] = {
+    "the ledger is written before the tables": [(ManyTables, "_fold_tables", _noting_first)],
+    "tables with void rows alone are not folded": [(FoldQuery, "collections", _without_void_rows)],
+    "tables with events alone are not folded": [_altered("collections", "scope IS NOT NULL", "key IS NOT NULL")],
+    "void rows are deleted before the fold": BROKEN["void rows are deleted before the fold"],
+    "collections never end": BROKEN["collections never end"],
+    "a table gets rows of all collections": [
+        (tables, "rows_of_collections", lambda changes, places: changes),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", BROKEN_OF_MANY)
+def test_the_model_finds_a_broken_rule_of_many_tables(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner, name, replacement in BROKEN_OF_MANY[rule]:
+        monkeypatch.setattr(owner, name, replacement)
+    with pytest.raises((AssertionError, KeyError)):
+        play_all(range(HISTORIES), tmp_path, ManyBench)

@@ -64,7 +64,7 @@ class SparkBench:
         names: of the tables and the view in a catalog, instead of directories.
     """
 
-    def __init__(self, spark: SparkSession, path: Path, **names: str) -> None:
+    def __init__(self, spark: SparkSession, path: Path, **names: Any) -> None:
         self.path = path
         self._spark = spark
         self._names = names
@@ -222,7 +222,7 @@ def test_a_pipeline_whose_rows_do_not_pass_through_the_driver(
     ],
 )
 def test_what_an_engine_cannot_write_is_refused(
-    spark: SparkSession, tmp_path: Path, engine: str, names: dict[str, str], message: str
+    spark: SparkSession, tmp_path: Path, engine: str, names: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         choose_engine(engine, spark, TableTarget(str(tmp_path), "binary", **names))

@@ -37,6 +37,12 @@ _MEANINGS = {
     show_default=True,
     help="What TABLE is; current and live: the directory of a pipeline, whose documents are compared.",
 )
+@click.option(
+    "--table",
+    "part",
+    metavar="NAME",
+    help="With current or live: this table of a pipeline that has several.  [default: all of them together]",
+)
 @click.option("--collections", help="Only these, separated by commas: scope.collection or scope.*.")
 @click.option("--system-documents", is_flag=True, help="Also documents of the system: scope _system, keys _txn:…")
 @click.option("--collection", help="scope.collection of a table that has no columns scope and collection.")
@@ -66,6 +72,7 @@ def compare_command(
     password: Secret,
     bucket: str,
     table_kind: str,
+    part: str | None,
     collections: str | None,
     system_documents: bool,
     collection: str | None,
@@ -91,8 +98,8 @@ def compare_command(
     exits.require(["pyspark", "pyarrow"], "dcpstream-spark")
     from dcpstream.client.settings.secrets import current
     from dcpstream_spark.session import build_session
-    from dcpstream_spark.tables import Pipeline
     from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare
+    from dcpstream_spark.tables.pipeline import documents_of
 
     options = {
         "connectionString": connection_string,
@@ -110,10 +117,12 @@ def compare_command(
     )
     try:
         source: Any = table
-        if table_kind == "live":
-            source = Pipeline(spark, table, options).live()
-        elif table_kind == "current":
-            source = f"{table.rstrip('/')}/current"
+        if table_kind in {"live", "current"}:
+            source, own = documents_of(spark, table, options, kind=cast("Any", table_kind), table=part)
+            if own is not None:
+                options.setdefault("collections", ",".join(own))
+        elif part is not None:
+            raise ConfigError("--table", part, "given with --table-kind current or live")
         kind = "auto" if table_kind in {"live", "current"} else table_kind
         is_shown = sys.stderr.isatty() if progress is None else progress
         with _bar(is_shown) as on_progress:

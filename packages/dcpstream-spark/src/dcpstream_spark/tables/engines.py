@@ -14,7 +14,7 @@ from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.engine import LogEngine, Part, Parts, TableEngine
 from dcpstream_spark.tables.location import child, local_directory
 from dcpstream_spark.tables.rows import Place
-from dcpstream_spark.tables.table_names import in_catalog
+from dcpstream_spark.tables.table_names import directory_of, in_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ class DeltaRsParts:
         yield DeltaRsEngine(
             self._directory,
             self._target.value_format,
-            table=name,
+            table=directory_of(name),
             part="current",
             places=places,
             keeps_dropped=self._target.keeps_dropped,
@@ -180,7 +180,7 @@ class SparkParts:
             option: in_catalog(getattr(target, option), name, option) if part == "current" else None
             for option in ("current", "live", "rejects")
         }
-        current = Table.of(named["current"], child(child(target.path, name), "current"), self.name)
+        current = Table.of(named["current"], child(child(target.path, directory_of(name)), "current"), self.name)
         return SparkSqlEngine(
             self._spark,
             self._format,

@@ -308,6 +308,8 @@ def pipeline_of(spark: SparkSession, config: PipelineConfig) -> Pipeline:
         mode=config.mode,
         field_prefix=config.field_prefix,
         rejects=config.rejects,
+        tables=config.tables,
+        on_collection_dropped=config.on_collection_dropped,
         fold_share=config.fold_share,
         retain_hours=config.retain_hours,
     )

@@ -15,6 +15,7 @@ passwordVariable = "LAKE_PASSWORD"   # the name of an environment variable, inst
 bucket = "shop"
 collections = ["sales.orders", "sales.returns"]
 trigger = "10 seconds"
+tables = "{scope}.{collection}"      # a table for each collection
 ```
 """
 
@@ -25,13 +26,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.tables.folding import FOLD_SHARE
 from dcpstream_spark.tables.location import child
 from dcpstream_spark.tables.pipeline import DEFAULT_TRIGGER, RETAIN_HOURS
+from dcpstream_spark.tables.table_names import TABLE, TableNames
 from dcpstream_spark.typed_columns.fitting import Mode
 
 MAX_PIPELINES = 100
@@ -45,10 +47,12 @@ _PIPELINE: dict[str, type | tuple[type, ...]] = {
     "changes": str,
     "current": str,
     "live": str,
-    "schema": str,
+    "schema": (str, dict),
     "mode": str,
     "field_prefix": str,
     "rejects": str,
+    "tables": (str, dict),
+    "on_collection_dropped": str,
     "engine": str,
     "trigger": str,
     "fold_share": (float, int),
@@ -80,6 +84,7 @@ class PipelineConfig:
         path: directory or URL of its checkpoint and tables.
         options: of the source.
         changes, current, live, rejects: names in a catalog.
+        tables, on_collection_dropped: as for `Pipeline`.
         schema, mode, field_prefix, engine, fold_share, retain_hours: as for `Pipeline`.
         trigger: pause between the starts of micro-batches.
     """
@@ -90,7 +95,9 @@ class PipelineConfig:
     changes: str | None = None
     current: str | None = None
     live: str | None = None
-    schema: str | None = None
+    tables: str | Mapping[str, str] | None = None
+    on_collection_dropped: Literal["empty", "keep"] = "empty"
+    schema: str | Mapping[str, str] | None = None
     mode: Mode = "PERMISSIVE"
     field_prefix: str = ""
     rejects: str | None = None
@@ -229,6 +236,10 @@ class _Checker:
         for key in ("mode", "field_prefix", "rejects"):
             if key in section and "schema" not in section:
                 self._problem((*place, key), "it needs the key schema")
+        dropped = section.get("on_collection_dropped", "empty")
+        if dropped not in {"empty", "keep"}:
+            self._problem((*place, "on_collection_dropped"), f"{dropped!r} is not one of empty, keep")
+        self._tables(place, section, options)
         try:
             SourceOptions.parse(options)
         except ConfigError as error:
@@ -244,11 +255,35 @@ class _Checker:
             mode=mode,
             field_prefix=section.get("field_prefix", ""),
             rejects=section.get("rejects"),
+            tables=section.get("tables"),
+            on_collection_dropped=dropped,
             engine=section.get("engine", "auto"),
             trigger=trigger,
             fold_share=fold_share,
             retain_hours=retain_hours,
         )
+
+    def _tables(self, place: _Place, section: Mapping[str, Any], options: Mapping[str, str]) -> None:
+        """Check the keys of a pipeline with several tables."""
+        rule, schema = section.get("tables"), section.get("schema")
+        if isinstance(schema, dict):
+            if rule is None:
+                self._problem((*place, "schema"), "a table of schemas needs the key tables")
+            for name, one in schema.items():
+                if not isinstance(one, str):
+                    self._problem((*place, "schema", name), f"{one!r} is not a text")
+        if rule is None:
+            return
+        try:
+            names = TableNames(rule)
+        except ConfigError as error:
+            self._problem((*place, "tables"), str(error))
+            return
+        if names.collections is not None and any(name.lower() == "collections" for name in options):
+            self._problem((*place, "tables"), "it maps collections to tables, so the key collections must be left out")
+        for key in ("current", "live", "rejects"):
+            if key in section and TABLE not in section[key]:
+                self._problem((*place, key), f"{section[key]!r} has no {TABLE}, and there are several tables")
 
     def _place_of(self, place: _Place, option: str) -> _Place:
         """The place at which an option of a pipeline's source was given; the pipeline's if it was not."""

@@ -30,7 +30,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -52,9 +52,10 @@ from dcpstream_spark.tables.ledger import Ledger
 from dcpstream_spark.tables.location import child, exists, local_directory
 from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
-from dcpstream_spark.tables.rows import Place
+from dcpstream_spark.tables.rows import CURRENT_COLUMNS, Place
 from dcpstream_spark.tables.small_files import small_files
-from dcpstream_spark.tables.table_names import Rule, TableNames
+from dcpstream_spark.tables.table_names import Rule, TableNames, directory_of
+from dcpstream_spark.tables.table_reading import open_table
 from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
 from dcpstream_spark.typed_columns.fitting import Mode
 
@@ -779,6 +780,51 @@ class Pipeline:
                 "Either the table or the checkpoint was replaced by another copy. Restore the one that belongs to the "
                 "other, or remove both to read the bucket from the beginning."
             )
+
+
+def documents_of(
+    spark: SparkSession,
+    path: str,
+    options: Mapping[str, str],
+    *,
+    kind: Literal["current", "live"] = "live",
+    table: str | None = None,
+) -> tuple[DataFrame | pa.Table | str, tuple[str, ...] | None]:
+    """The documents in a pipeline's directory, for a reader who does not know how many tables it has.
+
+    Args:
+        spark: the session.
+        path: the directory.
+        options: of the source.
+        kind: those of the last fold, or those of the newest batch.
+        table: one of several; None for all together.
+
+    Returns: (the documents or the path of their table, the collections of the table or None for all)
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    known = Ledger(lambda: small_files(spark, child(child(path, "checkpoint"), TABLES_DIRECTORY))).read().tables
+    if not known:
+        if table is not None:
+            raise ConfigError("table", table, "left out, because there is one table for all collections")
+        return (Pipeline(spark, path, options).live() if kind == "live" else child(path, "current")), None
+    if table is not None and table not in known:
+        raise ConfigError("table", table, f"one of the pipeline's tables: {', '.join(sorted(known))}")
+    collections = None if table is None else tuple(map(".".join, known[table].places))
+    if kind == "current":
+        wanted = sorted(known) if table is None else [table]
+        places = [child(child(path, directory_of(name)), "current") for name in wanted]
+        return reduce(
+            lambda one, other: one.unionAll(other), (_documents(spark, place) for place in places)
+        ), collections
+    rule = {".".join(place): name for name, one in known.items() for place in one.places}
+    others = {name: text for name, text in options.items() if name.lower() != "collections"}
+    return Pipeline(spark, path, others, tables=rule).live(table), collections
+
+
+def _documents(spark: SparkSession, place: str) -> DataFrame:
+    return open_table(spark, place).select(*CURRENT_COLUMNS)
 
 
 def name_of(path: str | Path) -> str:

@@ -100,6 +100,11 @@ def _checked(name: str, place: Place) -> str:
     return name
 
 
+def directory_of(name: str) -> str:
+    """The directory of a table. A percent sign in it would be taken for the begin of an escaped character."""
+    return name.replace("%", "~")
+
+
 def in_catalog(pattern: str | None, table: str, option: str) -> str | None:
     """The name of a table or view in a catalog.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError
 from dcpstream_spark.commands.compare import as_text, compare_command
 from dcpstream_spark.tables.comparison import ComparisonReport, Difference
+from dcpstream_spark.tables.ledger import Entries, Entry, Ledger
+from dcpstream_spark.tables.small_files import LocalFiles
 
 DIFFERENT = ComparisonReport(1000, missing=1, examples=(Difference("missing", "s", "c", "k", "seqno 5"),))
 
@@ -121,3 +124,32 @@ def test_text() -> None:
 def test_a_pair_needs_an_equals_sign(option: str) -> None:
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         called("t", option, "broken")
+
+
+def test_one_of_several_tables(seen: dict[str, Any], tmp_path: Path) -> None:
+    ledger = Ledger(lambda: LocalFiles(tmp_path / "checkpoint" / "dcp-tables"))
+    ledger.save(Entries("app", 1, {"orders": Entry((("shop", "orders"), ("shop", "returns")), 1, 10)}))
+    access = (str(tmp_path), "couchbase://host", "--user", "u", "--password", "p", "--bucket", "b")
+    seen["tables"] = []
+
+    def open_table(spark: Any, place: str) -> Any:
+        seen["tables"].append(place)
+        return FakeFrame()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dcpstream_spark.tables.pipeline.open_table", open_table)
+        called(*access, "--table-kind", "current", "--table", "orders", "--system-documents")
+        assert seen["tables"] == [f"{tmp_path}/orders/current"]
+        assert seen["options"]["collections"] == "shop.orders,shop.returns"
+        assert seen["options"]["systemDocuments"] == "true"
+        called(*access, "--table-kind", "current")
+        assert "collections" not in seen["options"]
+        with pytest.raises(ConfigError, match="one of the pipeline's tables: orders"):
+            called(*access, "--table-kind", "live", "--table", "returns")
+        with pytest.raises(ConfigError, match="current or live"):
+            called(*access, "--table", "orders")
+
+
+class FakeFrame:
+    def select(self, *columns: str) -> FakeFrame:
+        return self

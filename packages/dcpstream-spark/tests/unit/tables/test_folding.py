@@ -11,6 +11,7 @@ import pytest
 
 from dcpstream.errors import FieldError, FoldFailed
 from dcpstream_spark.tables import FoldReport, Pipeline, folding
+from dcpstream_spark.tables.engine import TailFacts
 from dcpstream_spark.tables.progress import BatchReport, RollbackReport
 from lab.tools.patience import patient
 from tests.kit.tables import (
@@ -81,11 +82,18 @@ class GatedEngine(MemoryEngine):
         self.calls.append(f"append {batch_id}")
         return super().append(app, batch_id, frame)
 
-    def fold(self, app: str, after: int | None, upto: int, rollbacks: Sequence[RollbackReport]) -> FoldReport:
+    def fold(
+        self,
+        app: str,
+        after: int | None,
+        upto: int,
+        rollbacks: Sequence[RollbackReport],
+        facts: TailFacts | None = None,
+    ) -> FoldReport:
         with self._alone():
             self.before.pass_()
             self._die("fold before")
-            report = super().fold(app, after, upto, rollbacks)
+            report = super().fold(app, after, upto, rollbacks, facts)
             self.after.pass_()
             self._die("fold after")
         self.calls.append(f"fold {after} {upto}")

@@ -132,3 +132,53 @@ def test_a_pipeline_without_a_path(tmp_path: Path) -> None:
 
 def test_broken_toml(tmp_path: Path) -> None:
     assert "line 2" in problems(tmp_path, "path = 1\npath = 2\n")[0]
+
+
+MANY = """
+[pipelines.many]
+bucket = "shop"
+tables = "{scope}_{collection}"
+current = "lake.shop.{table}"
+on_collection_dropped = "keep"
+[pipelines.many.schema]
+shop_orders = "total INT"
+
+[pipelines.named]
+bucket = "shop"
+[pipelines.named.tables]
+"shop.orders" = "orders"
+"archive.*" = "archive_{collection}"
+"""
+
+
+def test_a_pipeline_with_several_tables(tmp_path: Path) -> None:
+    *_, many, named = read(tmp_path, GOOD + MANY).pipelines
+    assert (many.tables, many.current, many.on_collection_dropped) == (
+        "{scope}_{collection}",
+        "lake.shop.{table}",
+        "keep",
+    )
+    assert many.schema == {"shop_orders": "total INT"}
+    assert named.tables == {"shop.orders": "orders", "archive.*": "archive_{collection}"}
+    assert named.on_collection_dropped == "empty"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"{scope}_{collection}"', '"orders"', "pipelines.many.tables: tables cannot be 'orders'"),
+        ('"lake.shop.{table}"', '"lake.shop.t"', "pipelines.many.current: 'lake.shop.t' has no {table}"),
+        ('"keep"', '"forget"', "'forget' is not one of empty, keep"),
+        ('tables = "{scope}_{collection}"', "", "a table of schemas needs the key tables"),
+        ('"total INT"', "3", "pipelines.many.schema.shop_orders: 3 is not a text"),
+        (
+            "[pipelines.named.tables]",
+            'collections = ["a.b"]\n[pipelines.named.tables]',
+            "key collections must be left out",
+        ),
+    ],
+)
+def test_a_mistake_about_several_tables(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert MANY.count(old) == 1
+    found = problems(tmp_path, GOOD + MANY.replace(old, new))
+    assert any(words in problem for problem in found), found
