@@ -9,6 +9,9 @@ schema. `location` distinguishes local directories from URLs, `small_files` read
 `lease` of such files keeps a second process away from the tables; `progress` has the reports. `monitor` serves them
 over HTTP and watches for stalls; `monitor_page` makes its page.
 
+`many` keeps a table for each collection, as one engine: `table_names` says which, and the `ledger` up to where they are
+folded.
+
 `compare` (`comparison`) compares any table, opened by `table_reading`, with its bucket. `lake` keeps several pipelines
 of one session running, as a file describes them (`lake_config`).
 """
