@@ -15,16 +15,17 @@ them. Each drawn guard gets one mutation:
     operand     of `a or b`, `a and b` one part is left out
 
 Mutants that no test can notice are not drawn: tests/conformance/equivalent_mutants.toml lists them with the reasons,
-together with the few guards that are bounds of our own. The mutated tree is a temporary copy. Only tests that name
-rules and have run the guard's condition are run, first those that have run its body, up to the first failure. The last
-line is `mutants: <n> of <count> caught`; exit status 0 if at most one in thirty survived.
+together with the few guards that are bounds of our own. Only tests that name rules and for which the broken condition
+differs from the right one are run, short ones first, up to the first failure. They run in forks of processes that have
+collected them in temporary copies of the tree (tests/fixtures/guard_runs.py), and in a new process if the function
+makes tables while modules are imported. The last line is `mutants: <n> of <count> caught`; exit status 0 if at most one
+in thirty survived.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 import random
 import shutil
@@ -35,13 +36,18 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
+from threading import Lock
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from lab.layout import folders_of_tests, python_path, source_of  # noqa: E402
+from tests.fixtures.guard_runs import Traced, Verdict, module_of, top_functions  # noqa: E402
 
 PACKAGES = ("dcpstream/wire", "dcpstream/dcp", "dcpstream_node/engine")
 EQUIVALENT = ROOT / "tests" / "conformance" / "equivalent_mutants.toml"
@@ -53,7 +59,6 @@ PATIENCE = "1"
 WORKERS = 2
 MUTANT_TIMEOUT_S = 600
 TEST_TIMEOUT_S = 30
-TRACE_TIMEOUT_S = 1200
 SEED_BITS = 32
 ONE_SURVIVOR_IN = 30
 
@@ -65,6 +70,19 @@ OF_OUR_CALLERS = ("ConfigError", "LocalProtocolError", "AssertionError")
 ERROR_NAMES = ("INVALID", "UNSUPPORTED")
 OTHER_SIDE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
+NOTE_IMPORTS = """
+import importlib, sys
+found = set()
+def note(frame, event, arg):
+    if event == "call":
+        found.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+sys.setprofile(note)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+sys.setprofile(None)
+print("\\n".join("\\t".join(pair) for pair in found))
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -73,8 +91,8 @@ class Mutant:
     Attributes:
         path: of the file, relative to the root.
         line: of the condition.
-        function: the enclosing one; `function_lines` are the lines of that function.
-        body_line: the first line that runs if the condition holds.
+        column: of the condition.
+        function: the enclosing one.
         kind: of the mutation.
         start, stop: the replaced bytes of the file.
         before, after: the condition.
@@ -82,9 +100,8 @@ class Mutant:
 
     path: str
     line: int
+    column: int
     function: str
-    function_lines: tuple[int, ...]
-    body_line: int
     kind: str
     start: int
     stop: int
@@ -94,6 +111,11 @@ class Mutant:
     def __str__(self) -> str:
         """Place and mutation."""
         return f"{self.path}:{self.line} {self.kind}: if {self.before}  ->  if {self.after}"
+
+    @property
+    def place(self) -> str:
+        """Of the guard."""
+        return f"{self.path}:{self.line}:{self.column}"
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -108,8 +130,7 @@ def guards(path: Path) -> Iterator[Mutant]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     name = path.relative_to(ROOT).as_posix()
-    for function, node in functions(ast.parse(source)):
-        own = tuple(sorted({item.lineno for item in ast.walk(node) if isinstance(item, ast.stmt)} - {node.lineno}))
+    for function, node in top_functions(ast.parse(source)):
         for guard in ast.walk(node):
             if isinstance(guard, ast.If) and any(says_no(item) for item in guard.body):
                 test = guard.test
@@ -118,20 +139,8 @@ def guards(path: Path) -> Iterator[Mutant]:
                 start = starts[test.lineno - 1] + test.col_offset
                 stop = starts[test.end_lineno - 1] + test.end_col_offset
                 before = ast.unparse(test)
-                body_line = guard.body[0].lineno
                 for kind, after in mutations(test):
-                    yield Mutant(name, test.lineno, function, own, body_line, kind, start, stop, before, after)
-
-
-def functions(module: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The functions and methods, by qualified name; nested ones belong to the outer one."""
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef):
-            for item in node.body:
-                if isinstance(item, ast.FunctionDef):
-                    yield f"{node.name}.{item.name}", item
+                    yield Mutant(name, test.lineno, test.col_offset, function, kind, start, stop, before, after)
 
 
 def says_no(statement: ast.stmt) -> bool:
@@ -230,8 +239,9 @@ def copy_tree(target: Path) -> None:
 def pytest_command(tree: Path, *more: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a run in a tree."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "rule"]
-    command += ["-p", "tests.fixtures.guard_trace", "--no-header", *more]
-    return command, {**os.environ, "PYTHONPATH": python_path(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command += ["-p", "tests.fixtures.guard_runs", "--no-header", "--timeout", str(TEST_TIMEOUT_S), *more]
+    environment = {"PYTHONPATH": python_path(tree), "PYTHONDONTWRITEBYTECODE": "1", "PATIENCE": PATIENCE}
+    return command, {**os.environ, **environment}
 
 
 def test_files(tree: Path) -> list[str]:
@@ -240,51 +250,112 @@ def test_files(tree: Path) -> list[str]:
     return sorted(path.relative_to(tree).as_posix() for path in paths if "@rule(" in path.read_text(encoding="utf-8"))
 
 
-def trace(tree: Path, mutants: list[Mutant]) -> dict[str, list[str]]:
-    """`file:line` → the tests that run it, for the lines of all functions with guards."""
-    wanted: dict[str, set[int]] = {}
-    for mutant in mutants:
-        wanted.setdefault(mutant.path, set()).update((mutant.line, mutant.body_line, *mutant.function_lines))
-    with tempfile.TemporaryDirectory() as directory:
-        lines = {name: sorted(numbers) for name, numbers in wanted.items()}
-        Path(directory, "lines.json").write_text(json.dumps(lines), encoding="utf-8")
-        command, environment = pytest_command(tree, "-n", str(WORKERS), *test_files(tree))
-        done = subprocess.run(
+class Runner:
+    """Processes that have collected the tests, in a copy of the tree, and run them in forks of themselves."""
+
+    def __init__(self, tree: Path) -> None:
+        copy_tree(tree)
+        self.tree = tree
+        self._path = tree / "runner.log"
+        self._log = self._path.open("w", encoding="utf-8")
+        mine, others = zip(*(Pipe() for _ in range(WORKERS)), strict=True)
+        numbers = [other.fileno() for other in others]
+        command, environment = pytest_command(tree, "-s", *test_files(tree))
+        self._process = subprocess.Popen(
             command,
-            cwd=tree, env={**environment, "GUARD_TRACE": directory}, capture_output=True, text=True,
-            timeout=TRACE_TIMEOUT_S, check=False,
+            cwd=tree, env={**environment, "GUARD_PIPES": ",".join(map(str, numbers))}, pass_fds=numbers,
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         )  # fmt: skip
-        if done.returncode != 0:
-            sys.exit(f"the tests must pass before anything is broken:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
-        ran: dict[str, list[str]] = {}
-        for path in Path(directory).glob("ran.*.json"):
-            for place, names in json.loads(path.read_text(encoding="utf-8")).items():
-                ran.setdefault(place, []).extend(names)
-        return ran
+        for other in others:
+            other.close()
+        self._pipes = mine
+        self._free: Queue[Connection] = Queue()
+        for pipe in mine:
+            self._free.put(pipe)
+
+    def ask(self, *request: object) -> Any:
+        """Send a request to a process and wait for the answer."""
+        pipe = self._free.get()
+        try:
+            pipe.send(request)
+            return pipe.recv()
+        except (EOFError, OSError):
+            sys.exit(f"pytest ended:\n{self._path.read_text(encoding='utf-8')[-4000:]}")
+        finally:
+            self._free.put(pipe)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        self._process.wait()
+        self._log.close()
 
 
-def tests_for(mutant: Mutant, ran: dict[str, list[str]]) -> list[str]:
-    """The tests that ran the guard's condition, first those that also ran its body; no others can notice."""
-    body = ran.get(f"{mutant.path}:{mutant.body_line}", [])
-    return list(dict.fromkeys([*body, *ran.get(f"{mutant.path}:{mutant.line}", [])]))
+def trace(runner: Runner, pool: ThreadPoolExecutor, mutants: list[Mutant]) -> Traced:
+    """Which tests can notice which mutants; each process takes its share of the tests."""
+    guards: dict[str, dict[tuple[int, int], list[str]]] = {}
+    for mutant in mutants:
+        guards.setdefault(mutant.path, {}).setdefault((mutant.line, mutant.column), []).append(mutant.after)
+    whole = Traced()
+    for failed, traced in pool.map(lambda part: runner.ask("trace", guards, part, WORKERS), range(WORKERS)):
+        if failed:
+            sys.exit("the tests must pass before anything is broken; failed: " + " ".join(failed))
+        whole.add(traced)
+    return whole
 
 
-def is_caught(mutant: Mutant, tree: Path, tests: list[str]) -> bool:
-    """Break the tree, run the tests, restore the tree. A test that hangs fails by its own time limit."""
-    if not tests:
-        return False
+def run_at_import(tree: Path, mutants: list[Mutant]) -> set[tuple[str, str]]:
+    """(path, function) of what runs while the modules with guards are imported, as it makes tables."""
+    modules = sorted({module_of(mutant.path) for mutant in mutants})
+    done = subprocess.run(
+        [sys.executable, "-c", NOTE_IMPORTS, *modules],
+        cwd=tree, env={**os.environ, "PYTHONPATH": python_path(tree)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = (line.split("\t") for line in done.stdout.splitlines())
+    return {
+        (str(Path(path).relative_to(tree)), function) for path, function in found if Path(path).is_relative_to(tree)
+    }
+
+
+class Judge:
+    """Whether tests notice a mutant."""
+
+    def __init__(self, runner: Runner, tree: Path, at_import: set[tuple[str, str]], traced: Traced) -> None:
+        self._runner = runner
+        self._tree, self._tree_lock = tree, Lock()
+        self._at_import = at_import
+        self._traced = traced
+
+    def is_caught(self, mutant: Mutant) -> bool:
+        """Run the tests with the broken guard, up to the first that fails. One that hangs fails by its own limit."""
+        tests = self._traced.tests_for(mutant.place, mutant.after)
+        if not tests:
+            return False
+        original = (self._runner.tree / mutant.path).read_bytes()
+        broken = original[: mutant.start] + f"({mutant.after})".encode() + original[mutant.stop :]
+        verdict = self._runner.ask("judge", mutant.path, mutant.function, broken.decode(), tests, MUTANT_TIMEOUT_S)
+        if verdict is Verdict.NO_END:
+            print(f"no verdict within {MUTANT_TIMEOUT_S} s, counted as survived", flush=True)
+        is_unsure = verdict is Verdict.SURVIVED and (mutant.path, mutant.function) in self._at_import
+        if verdict is Verdict.AFRESH or is_unsure:
+            with self._tree_lock:
+                return is_caught_afresh(mutant, self._tree, broken, tests)
+        return verdict is Verdict.CAUGHT
+
+
+def is_caught_afresh(mutant: Mutant, tree: Path, broken: bytes, tests: list[str]) -> bool:
+    """Break the tree, run the tests in a new process, restore the tree."""
     path = tree / mutant.path
     original = path.read_bytes()
     order = tree / "order.txt"
     order.write_text("\n".join(tests), encoding="utf-8")
-    command, environment = pytest_command(
-        tree, "-x", "--timeout", str(TEST_TIMEOUT_S), *sorted({name.partition("::")[0] for name in tests})
-    )
+    command, environment = pytest_command(tree, "-x", *sorted({name.partition("::")[0] for name in tests}))
     try:
-        path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.stop :])
+        path.write_bytes(broken)
         done = subprocess.run(
             command,
-            cwd=tree, env={**environment, "GUARD_TESTS": str(order), "PATIENCE": PATIENCE}, capture_output=True,
+            cwd=tree, env={**environment, "GUARD_TESTS": str(order)}, capture_output=True,
             timeout=MUTANT_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -328,30 +399,25 @@ def main() -> int:
     if arguments.list:
         print("\n".join(map(str, mutants)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as directory:
-        trees: Queue[Path] = Queue()
-        for number in range(WORKERS):
-            tree = Path(directory) / str(number)
-            copy_tree(tree)
-            trees.put(tree)
-        ran = trace(trees.queue[0], mutants)
-        reached = [item for item in mutants if any(f"{item.path}:{line}" in ran for line in item.function_lines)]
-        places = {(item.path, item.line, item.start) for item in reached}
+    with ThreadPoolExecutor(WORKERS) as pool, tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as directory:
+        whole, spare = Path(directory).resolve() / "whole", Path(directory).resolve() / "spare"
+        runner = Runner(whole)
+        copy_tree(spare)
+        traced = trace(runner, pool, mutants)
+        reached = [item for item in mutants if f"{item.path}::{item.function}" in traced.entered]
         drawn = reached if arguments.all else draw(reached, arguments.count, seed)
-        print(f"seed {seed}: {len(drawn)} mutants of {len(places)} guards in functions that the tests run", flush=True)
+        guard_count = len({item.place for item in reached})
+        print(f"seed {seed}: {len(drawn)} mutants of {guard_count} guards in functions that the tests run", flush=True)
+        judge = Judge(runner, spare, run_at_import(spare, mutants), traced)
 
-        def judge(mutant: Mutant) -> bool:
-            tree = trees.get()
-            try:
-                caught = is_caught(mutant, tree, tests_for(mutant, ran))
-            finally:
-                trees.put(tree)
+        def is_caught(mutant: Mutant) -> bool:
+            caught = judge.is_caught(mutant)
             if not caught:
                 print(f"survived: {mutant}  [{mutant.function}]", flush=True)
             return caught
 
-        with ThreadPoolExecutor(WORKERS) as pool:
-            verdicts = list(pool.map(judge, drawn))
+        verdicts = list(pool.map(is_caught, drawn))
+        runner.close()
     survivors = verdicts.count(False)
     print(f"mutants: {len(drawn) - survivors} of {len(drawn)} caught")
     return 0 if survivors * ONE_SURVIVOR_IN <= len(drawn) else 1

@@ -132,6 +132,7 @@ def test_what_did_not_change_keeps_its_version():
     assert (config["revEpoch"], config["rev"]) == engine.config_version(engine.buckets["default"])
 
 
+@rule("KV-LOGIN-05")
 def test_a_client_that_has_the_newest_gets_nothing():
     engine = engine_of(release="7.6")
     client = Talker(engine, features=(*USUAL_FEATURES, Feature.CLUSTER_CONFIG_KNOWN_VERSION))
@@ -189,6 +190,7 @@ def test_not_my_vbucket_brings_the_map():
     assert dedupe.call(Opcode.GET, vbid=9, key=dedupe.key("k")).value
 
 
+@rule("KV-VB-16")
 def test_a_node_without_a_map():
     engine = engine_of(release="7.6")
     client, told = Talker(engine), Talker(engine, features=FULL)
@@ -314,6 +316,7 @@ def test_a_manager_s_map_is_pushed():
     assert listener.collect() == []
 
 
+@rule("KV-VB-19")
 def test_an_older_map_is_refused():
     client = Talker(engine_of())
     assert give(client, 7, 5, given(7, 5, CHAINS)) == 0

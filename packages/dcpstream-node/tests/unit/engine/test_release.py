@@ -155,6 +155,7 @@ def clients(*names: str) -> list[Talker]:
     return [Talker(engine_of(release=name)) for name in names]
 
 
+@rule("KV-REQ-22")
 @pytest.mark.parametrize(
     ("opcode", "last"),
     [
@@ -171,6 +172,7 @@ def test_a_command_that_is_gone_is_not_supported_whatever_its_parts(opcode: int,
         assert client.call(opcode, **bad).status == (Status.EINVAL if is_known else Status.NOT_SUPPORTED)
 
 
+@rule("KV-META-18")
 def test_80_stores_json_as_json_whatever_the_request_says():
     extras = struct.pack(">IIQQ", 0, 0, 5, 1 << 60)
     found = []
@@ -181,6 +183,7 @@ def test_80_stores_json_as_json_whatever_the_request_says():
     assert found == [(0, 1), (1, 0)]
 
 
+@rule("KV-META-19")
 def test_80_names_a_cas_that_no_document_can_have():
     for cas in (0, (1 << 64) - 1):
         asked: dict[str, Any] = {"key": b"\0k", "extras": struct.pack(">IIQQ", 0, 0, 1, cas), "value": b"v"}
@@ -188,6 +191,7 @@ def test_80_names_a_cas_that_no_document_can_have():
         assert statuses == [Status.KEY_EEXISTS, Status.CAS_VALUE_INVALID]
 
 
+@rule("KV-SUBDOC-23")
 def test_80_reads_parts_of_a_locked_document():
     asked: dict[str, Any] = {"key": b"\0k", "extras": b"\0\1\0", "value": b"a"}
     found = []
@@ -199,6 +203,7 @@ def test_80_reads_parts_of_a_locked_document():
     assert found == [(Status.LOCKED, 0), (Status.SUCCESS, (1 << 64) - 1)]
 
 
+@rule("KV-VB-18")
 def test_80_knows_one_form_of_set_vbucket():
     wide, with_cas = {"extras": b"\0\0\0\1"}, {"extras": b"\1", "cas": 1}
     old, new = clients("7.6", "8.0")
@@ -210,6 +215,7 @@ def test_80_knows_one_form_of_set_vbucket():
     assert new.session.is_closing
 
 
+@rule("KV-FRAME-08")
 def test_80_takes_no_trace_context():
     framing = b"\x31x"
     old, new = clients("7.6", "8.0")
@@ -232,6 +238,7 @@ def manifest_of(uid: int, names: str) -> bytes:
     return json.dumps({"uid": f"{uid:x}", "scopes": scopes}).encode()
 
 
+@rule("KV-COL-09")
 def test_80_begins_collections_scope_by_scope_and_in_one_checkpoint():
     found = {}
     for name in ("7.6", "8.0"):
@@ -247,6 +254,7 @@ def test_80_begins_collections_scope_by_scope_and_in_one_checkpoint():
     assert found["8.0"] == (["s", "z", "a", "b"], [1, 5])
 
 
+@rule("KV-COL-08")
 @pytest.mark.parametrize(
     ("old", "new", "member"),
     [
@@ -265,6 +273,7 @@ def test_a_release_checks_the_members_of_a_manifest_that_it_knows(old: str, new:
     assert statuses == [Status.SUCCESS, Status.EINVAL]
 
 
+@rule("OPEN-09", "OPEN-28")
 def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
     """Source: kv_engine docs/dcp/documentation/commands/open-connection.md; no server of 8.5 was recorded."""
 
@@ -306,6 +315,7 @@ def test_80_names_the_nodes_of_a_map():
     assert new == cluster_map(clients("8.0", "8.0")[1])["nodesExt"][0], "the same as long as the place is"
 
 
+@rule("COL-34")
 def test_80_empties_a_collection_by_its_flush_uid():
     found = {}
     for name in ("7.6", "8.0"):

@@ -99,8 +99,6 @@ def encode_xattrs(xattrs: Mapping[str, bytes], body: bytes = b"") -> bytes:
 
 def split_xattrs(value: bytes) -> tuple[bytes, bytes]:
     """(xattr section with its length, body) of a value whose datatype has XATTR."""
-    if len(value) < LENGTH_BYTES:
-        raise FieldError("an xattr section needs four bytes of length")
     end = LENGTH_BYTES + int.from_bytes(value[:LENGTH_BYTES], "big")
     if end > len(value):
         raise FieldError(f"an xattr section of {end} bytes in a value of {len(value)}")
@@ -117,8 +115,6 @@ def decode_xattrs(value: bytes) -> tuple[dict[str, bytes], bytes]:
     result: dict[str, bytes] = {}
     at = LENGTH_BYTES
     while at < len(section):
-        if at + LENGTH_BYTES > len(section):
-            raise FieldError("an xattr pair is cut short")
         end = at + LENGTH_BYTES + int.from_bytes(section[at : at + LENGTH_BYTES], "big")
         pair = section[at + LENGTH_BYTES : end]
         if end > len(section) or not pair.endswith(b"\0"):

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from dcpstream import wire
 from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.wire import Frame, FrameReader, Magic, Opcode
+from dcpstream.wire.columns import check_rest
 from dcpstream.wire.messages import dcp
 from dcpstream_node.testing.strategies import any_frames
+from tests.kit.rules import rule
 
 
 @given(any_frames())
@@ -59,6 +61,7 @@ def test_garbage_raises_wire_errors_only(data: bytes) -> None:
         pass
 
 
+@rule("HDR-03")
 def test_a_bad_magic_is_reported_with_its_place_in_the_stream() -> None:
     reader = FrameReader()
     reader.receive_data(wire.encode_request(Opcode.NOOP))
@@ -71,6 +74,16 @@ def test_a_bad_magic_is_reported_with_its_place_in_the_stream() -> None:
     assert caught.value.header.startswith(b"GET /")
 
 
+@rule("HDR-03")
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\x18\x50\0"])
+def test_a_frame_that_is_not_whole_yet_begins_with_a_magic(data: bytes) -> None:
+    check_rest(b"??" + data + b"?", 2, 2 + len(data))
+    if data:
+        with pytest.raises(FrameError, match="0x3f is not a magic"):
+            check_rest(b"??" + data, 1, 2 + len(data))
+
+
+@rule("HDR-04")
 def test_parts_longer_than_the_body_are_refused() -> None:
     data = bytearray(wire.encode_request(Opcode.SET, extras=b"\0" * 8, key=b"key"))
     data[8:12] = (5).to_bytes(4, "big")
@@ -78,6 +91,7 @@ def test_parts_longer_than_the_body_are_refused() -> None:
         wire.decode_frame(bytes(data))
 
 
+@rule("HDR-21")
 def test_the_limit_is_checked_as_soon_as_the_header_is_there() -> None:
     reader = FrameReader(max_frame_bytes=1024)
     reader.receive_data(wire.encode_request(Opcode.SET, key=b"k", value=b"v" * 2000)[:24])
@@ -95,6 +109,7 @@ def test_the_limit_may_be_raised_after_authentication() -> None:
     assert frame.encode() == data
 
 
+@rule("HDR-02")
 def test_less_than_a_frame_is_refused() -> None:
     data = wire.encode_request(Opcode.SET, key=b"key", value=b"value")
     with pytest.raises(FrameError, match="the data ends after 10 of the 24 bytes of the header at byte 0"):
@@ -119,11 +134,13 @@ def test_framing_extras_make_a_flexible_frame() -> None:
     assert message.stream_id == 7
 
 
+@rule("HDR-01", "HDR-05")
 @pytest.mark.parametrize(
     "frame",
     [
         Frame(Magic.REQUEST, Opcode.GET, framing=b"\x22\0\1"),
         Frame(Magic.FLEX_REQUEST, Opcode.GET, key=b"k" * 256),
+        Frame(Magic.FLEX_REQUEST, Opcode.GET, framing=b"f" * 256),
         Frame(Magic.REQUEST, Opcode.GET, key=b"k" * 65536),
         Frame(Magic.REQUEST, Opcode.GET, vbid=65536),
         Frame(Magic.REQUEST, Opcode.GET, cas=-1),
@@ -132,6 +149,20 @@ def test_framing_extras_make_a_flexible_frame() -> None:
 def test_what_does_not_fit_the_header_is_refused(frame: Frame) -> None:
     with pytest.raises(FieldError):
         frame.encode()
+
+
+@rule("HDR-05")
+@pytest.mark.parametrize(("framing", "key"), [(255, 255), (256, 1), (1, 256)])
+def test_flexible_framing_has_a_byte_for_each_length(framing: int, key: int) -> None:
+    frame = Frame(Magic.FLEX_REQUEST, Opcode.DCP_MUTATION, framing=b"f" * framing, key=b"k" * key, extras=bytes(31))
+    message = dcp.Mutation(by_seqno=0, rev_seqno=0, framing=frame.framing, key=frame.key)
+    if max(framing, key) == 255:
+        assert wire.decode_frame(frame.encode()) == frame
+        assert wire.decode_frame(message.encode()).key == frame.key
+    else:
+        for made in (frame, message):
+            with pytest.raises(FieldError, match="255 bytes of key and of framing extras"):
+                made.encode()
 
 
 def test_a_frame_names_itself() -> None:

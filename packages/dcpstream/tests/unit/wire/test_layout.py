@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,10 @@ from dcpstream.errors import FieldError
 from dcpstream.wire import LAYOUTS, Kind, Layout, Opcode, Record, decode_frame
 from dcpstream.wire.fields import i64, raw, record, u16
 from dcpstream.wire.layout import Side
-from dcpstream.wire.messages import dcp, subdoc
+from dcpstream.wire.messages import dcp, kv, subdoc
 from dcpstream_node.testing.strategies import messages_of
 from tests.kit import recorded
+from tests.kit.rules import rule
 
 
 def test_every_dcp_opcode_has_a_request_layout() -> None:
@@ -111,6 +113,7 @@ def test_packing_unpacking_and_encoding_agree(layout: Layout, data: st.DataObjec
     assert message.encode() == frame.encode()
 
 
+@rule("HDR-01")
 def test_packing_names_the_field_that_does_not_fit() -> None:
     with pytest.raises(FieldError, match=r"StreamEnd\.reason=-1 is not a u32"):
         dcp.StreamEnd.pack(-1)
@@ -118,8 +121,11 @@ def test_packing_names_the_field_that_does_not_fit() -> None:
         dcp.SnapshotMarkerV2.pack(1, 2, 2**32, 4, 5)
     with pytest.raises(FieldError, match="a header field does not fit"):
         dcp.StreamEnd.pack(0, vbid=2**16)
+    with pytest.raises(FieldError, match=r"RangeScanCancel\.scan_id=b'short' is not 16 bytes"):
+        kv.RangeScanCancel(scan_id=b"short").encode()
 
 
+@rule("HDR-01")
 def test_a_typed_decode_refuses_other_messages() -> None:
     frame = decode_frame(dcp.StreamEnd(reason=1, vbid=2).encode())
     assert dcp.StreamEnd.decode(frame).reason == 1
@@ -129,15 +135,7 @@ def test_a_typed_decode_refuses_other_messages() -> None:
         dcp.SeqnoAdvanced.unpack(frame)
 
 
-@record
-class Sample(Record):
-    """A record with every kind of field."""
-
-    name: bytes = raw(3)
-    epoch: int = i64()
-    count: int = u16(default=1)
-
-
+@rule("KV-SUBDOC-20")
 def test_the_length_of_the_extras_shows_which_optional_fields_are_there() -> None:
     assert subdoc.SubdocDictAdd.layout.extras_lengths == (3, 4, 7, 8, 11, 12)
     by_length = {
@@ -156,6 +154,8 @@ def test_the_length_of_the_extras_shows_which_optional_fields_are_there() -> Non
         assert subdoc.SubdocDictAdd.decode(frame) == replace(made, magic=0x80)
     with pytest.raises(FieldError, match="path_flags, user_flags without the fields before them"):
         add(path_length=1, path_flags=2, user_flags=3).encode()
+    with pytest.raises(struct.error, match="extras of 5 bytes"):
+        add.layout.unpack_extras(bytes(5))
 
 
 def test_a_subclass_shares_the_declaration_of_its_base() -> None:
@@ -169,7 +169,16 @@ def test_a_subclass_shares_the_declaration_of_its_base() -> None:
     assert decode_frame(subdoc.SubdocDictUpsert.pack(1, 2, None, None, 5)).opcode == Opcode.SUBDOC_DICT_UPSERT
 
 
+@rule("HDR-01")
 def test_records() -> None:
+    @record
+    class Sample(Record):
+        """A record with every kind of field."""
+
+        name: bytes = raw(3)
+        epoch: int = i64()
+        count: int = u16(default=1)
+
     sample = Sample(b"abc", -5)
     data = sample.pack()
     assert (Sample.size, data) == (13, b"abc" + b"\xff" * 7 + b"\xfb" + b"\0\1")

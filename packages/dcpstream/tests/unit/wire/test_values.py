@@ -11,6 +11,7 @@ from dcpstream.errors import FieldError
 from dcpstream.model import FailoverLog
 from dcpstream.wire import Feature, Opcode, Status, keys, values
 from dcpstream.wire.messages.kv import encode_features
+from tests.kit.rules import rule
 
 LEB128 = [
     (0, "00"),
@@ -37,6 +38,7 @@ def test_collection_key_round_trip(number: int, key: bytes) -> None:
     assert keys.split_collection_key(keys.leb128_encode(number) + key) == (number, key)
 
 
+@rule("COL-03")
 @pytest.mark.parametrize("text", ["", "80", "8080808080", "8000", "ffffffff1f", "808080808001"])
 def test_bad_collection_ids_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
@@ -49,6 +51,7 @@ def test_frame_infos_round_trip(infos: list[tuple[int, bytes]]) -> None:
     assert list(keys.decode_frame_infos(framing)) == infos
 
 
+@rule("HDR-07")
 @pytest.mark.parametrize("text", ["22", "2200", "f0", "0f", "13000000"[:6]])
 def test_frame_infos_that_run_past_the_section_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
@@ -67,6 +70,7 @@ def test_xattrs_round_trip(xattrs: dict[str, bytes], body: bytes) -> None:
     assert rest == body
 
 
+@rule("XAT-01", "XAT-02")
 @pytest.mark.parametrize("text", ["", "000000", "00000005", "0000000400000000", "0000000900000005610062", "00000001aa"])
 def test_bad_xattr_sections_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
@@ -78,11 +82,13 @@ def test_snappy_round_trip(data: bytes) -> None:
     assert values.snappy_uncompress(values.snappy_compress(data)) == data
 
 
+@rule("HDR-15")
 def test_a_snappy_value_that_claims_too_much_is_refused_before_it_is_inflated() -> None:
     with pytest.raises(FieldError, match="more than the"):
         values.snappy_uncompress(b"\xff\xff\xff\xff\x0f" + b"\0" * 20)
 
 
+@rule("HDR-15", "CMP-05")
 def test_what_is_not_snappy_is_refused() -> None:
     with pytest.raises(FieldError, match="not a snappy block"):
         values.snappy_uncompress(b"\x10\xff\xff\xff")
@@ -93,10 +99,24 @@ def test_failover_log_round_trip() -> None:
     assert values.decode_failover_log(values.encode_failover_log(log)) == log
 
 
-@pytest.mark.parametrize("length", [0, 8, 17])
+@rule("FOL-02", "CON-11")
+@pytest.mark.parametrize("length", [0, 8, 17, 16 * (values.MAX_FAILOVER_ENTRIES + 1)])
 def test_failover_logs_of_wrong_length_are_refused(length: int) -> None:
     with pytest.raises(FieldError, match="multiple of 16"):
         values.decode_failover_log(b"\0" * length)
+
+
+@rule("STA-10")
+@pytest.mark.parametrize("length", [9, 10 * (values.MAX_SEQNO_PAIRS + 1)])
+def test_seqno_lists_of_wrong_length_are_refused(length: int) -> None:
+    with pytest.raises(FieldError, match="a seqno list"):
+        values.decode_vbucket_seqnos(b"\0" * length)
+
+
+@rule("FOL-02", "STA-10")
+def test_the_longest_lists_are_read() -> None:
+    assert len(values.decode_failover_log(bytes(16 * values.MAX_FAILOVER_ENTRIES)).entries) == 4096
+    assert len(values.decode_vbucket_seqnos(bytes(10 * values.MAX_SEQNO_PAIRS))) == 1 << 16
 
 
 def test_vbucket_seqnos_round_trip() -> None:

@@ -7,10 +7,12 @@ import pytest
 from dcpstream.dcp.consumer import checkpoint
 from dcpstream.dcp.consumer.checkpoint import ReceivedCheckpoint
 from dcpstream.errors import RemoteProtocolError
+from tests.kit.rules import rule
 
 A, B = b"\0a", b"\0b"
 
 
+@rule("KV-COPY-16")
 def test_what_a_checkpoint_may_hold():
     received = ReceivedCheckpoint(1, 5)
     received.plain_write(A, 5)
@@ -20,6 +22,7 @@ def test_what_a_checkpoint_may_hold():
     received.commit(B, 9, 4)
 
 
+@rule("KV-COPY-16")
 def test_a_plain_version_after_a_commit():
     received = ReceivedCheckpoint(1, 1)
     received.prepare_or_abort(A, 1)
@@ -29,6 +32,7 @@ def test_a_plain_version_after_a_commit():
         received.plain_write(A, 4)
 
 
+@rule("KV-COPY-16")
 def test_a_commit_after_another_version():
     received = ReceivedCheckpoint(1, 3)
     received.commit(A, 5, 2)
@@ -36,6 +40,7 @@ def test_a_commit_after_another_version():
         received.commit(A, 6, 5)
 
 
+@rule("KV-COPY-16")
 def test_a_prepare_after_a_prepare_or_abort():
     received = ReceivedCheckpoint(1, 1)
     received.prepare_or_abort(A, 1)

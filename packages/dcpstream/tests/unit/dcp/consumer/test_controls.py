@@ -7,6 +7,7 @@ from dcpstream.dcp.controls import ReplicaWishes, asked_by_replica
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.release import RELEASES
+from tests.kit.rules import rule
 
 
 def answered(negotiation, opcode, opaque, status=0):
@@ -122,6 +123,7 @@ def is_short(frame):
     return frame.value == b"0.100000"
 
 
+@rule("CON-01", "CON-03")
 def test_an_80_asks_for_its_buffer_last_and_for_a_short_noop_interval():
     negotiation, question = new_negotiation_of_80()
     asked = asked_until_the_end(negotiation, question, is_short)
@@ -131,6 +133,7 @@ def test_an_80_asks_for_its_buffer_last_and_for_a_short_noop_interval():
     assert negotiation.is_done
 
 
+@rule("CON-03")
 def test_an_80_ends_the_connection_if_both_intervals_are_refused():
     negotiation, question = new_negotiation_of_80()
     while question.value != b"1":
@@ -140,6 +143,7 @@ def test_an_80_ends_the_connection_if_both_intervals_are_refused():
         answered(negotiation, question.opcode, question.opaque, Status.EINVAL)
 
 
+@rule("KV-COPY-17")
 def test_an_80_ends_the_connection_if_there_is_no_error_map():
     negotiation, question = new_negotiation_of_80()
     with pytest.raises(RemoteProtocolError, match="GET_ERROR_MAP"):

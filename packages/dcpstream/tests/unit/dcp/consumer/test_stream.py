@@ -81,6 +81,7 @@ def marked(stream, start, end, flags=MarkerFlag.MEMORY, **more):
     return stream.marker(Marker(start, end, int(flags), **more), is_sync_replication=False)
 
 
+@rule("KV-COPY-18")
 def test_a_replica_of_80_refuses_a_marker_inside_a_snapshot_from_memory():
     for may_be_inside in (True, False):
         stream = reading()
