@@ -30,6 +30,7 @@ __all__ = [
     "CHANGE_STREAMS",
     "CONTROLS",
     "FLATBUFFERS",
+    "MARKER_VERSION",
     "NOOP_INTERVAL",
     "OUT_OF_ORDER",
     "SYNC_WRITES",
@@ -53,6 +54,7 @@ V7_STATUS_CODES = "v7_dcp_status_codes"
 FLATBUFFERS = "flatbuffers_system_events"
 SYNC_WRITES = "enable_sync_writes"
 CHANGE_STREAMS = "change_streams"
+MARKER_VERSION = "max_marker_version"
 
 MARKER_WITH_PURGE_SEQNO = "2.2"
 _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
@@ -377,7 +379,12 @@ _IN_ORDER = (
     Control("backfill_order", "backfill_order", _choice("round-robin", "sequential", context=_BACKFILL_ORDER)),
     Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
     Control(
-        "max_marker_version", "max_marker_version", _marker_version, since="8.0", replica=Wish(MARKER_WITH_PURGE_SEQNO)
+        MARKER_VERSION,
+        "max_marker_version",
+        _marker_version,
+        since="8.0",
+        client=Wish(MARKER_WITH_PURGE_SEQNO),
+        replica=Wish(MARKER_WITH_PURGE_SEQNO),
     ),
     Control("cache_transfer", "", _if_cache_transfer, since="8.5"),
 )

@@ -47,6 +47,9 @@ class StreamOffset:
         collections: those whose rows up to `seqno` the reader has, by ascending id; None if unknown. A resuming reader
             compares them with the manifest: it reports dropped collections, and reads new ones from their beginning.
             Neither they nor the uid count when positions are compared.
+        purge_limit: u64, for a reader in its first snapshot: the end of that snapshot as it began. No deletion up to
+            there can be missing, whatever a node has purged of them; see docs/explanation/resume.md. None if there is
+            no such seqno above the position's own. It does not count when positions are compared.
     """
 
     vbuuid: int
@@ -55,6 +58,7 @@ class StreamOffset:
     snapshot_end: int | None
     manifest_uid: int = field(default=0, compare=False)
     collections: tuple[CollectionName, ...] | None = field(default=None, compare=False)
+    purge_limit: int | None = field(default=None, compare=False)
 
     ZERO: ClassVar[StreamOffset]
 
@@ -63,11 +67,17 @@ class StreamOffset:
         end = MAX_SEQNO if self.snapshot_end is None else self.snapshot_end
         if not 0 <= self.snapshot_start <= self.seqno <= end <= MAX_SEQNO:
             raise ValueError(f"seqno {self.seqno} is not within its snapshot {self.snapshot_start}..{end}")
+        limit = self.purge_limit
+        if limit is not None and not (self.snapshot_start < self.seqno < limit <= (self.snapshot_end or 0)):
+            raise ValueError(
+                f"the purge limit {limit} is not above seqno {self.seqno} and within its snapshot "
+                f"{self.snapshot_start}..{self.snapshot_end}, or nothing of that snapshot was read"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields alone: short, and fast for the thousands of positions in Spark's tasks."""
         fields = (self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections)
-        return StreamOffset, fields
+        return StreamOffset, fields if self.purge_limit is None else (*fields, self.purge_limit)
 
     @property
     def least_manifest_uid(self) -> int:
@@ -106,7 +116,9 @@ class StreamOffset:
         """The same position of a reader that has these collections, by a manifest of this version."""
         known = None if collections is None else tuple(sorted(collections))
         uid = max(self.manifest_uid, manifest_uid)
-        return StreamOffset(self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, uid, known)
+        return StreamOffset(
+            self.vbuuid, self.seqno, self.snapshot_start, self.snapshot_end, uid, known, self.purge_limit
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A dict for people, with every u64 as decimal text: JSON numbers lose bits above 2^53.
@@ -120,6 +132,8 @@ class StreamOffset:
             "snapshot_end": None if self.snapshot_end is None else str(self.snapshot_end),
             "manifest_uid": str(self.manifest_uid),
         }
+        if self.purge_limit is not None:
+            data["purge_limit"] = str(self.purge_limit)
         if self.collections is not None:
             data["collections"] = {f"{item.collection_id:x}": item.path for item in self.collections}
         return data
@@ -133,7 +147,7 @@ class StreamOffset:
         """
         try:
             end = data["snapshot_end"]
-            named = data.get("collections")
+            named, limit = data.get("collections"), data.get("purge_limit")
             return cls(
                 vbuuid=int(data["vbuuid"]),
                 seqno=int(data["seqno"]),
@@ -141,6 +155,7 @@ class StreamOffset:
                 snapshot_end=None if end is None else int(end),
                 manifest_uid=int(data.get("manifest_uid") or 0),
                 collections=None if named is None else tuple(sorted(_collections(named))),
+                purge_limit=None if limit is None else int(limit),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a stream offset: {data!r} ({error!r})") from error

@@ -13,7 +13,7 @@ The beginning of the history is `.`. Any other chain of positions is written new
 neighbours, so that what is usual needs no character. Numbers are in base 36. A position is
 
 ```
-[branch "@"] seqno ["<" start] ["#" manifest uid] ["/" set] end
+[branch "@"] seqno ["<" start] ["#" manifest uid] ["/" set] end ["^" limit ";"]
 ```
 
 - branch: the vbuuid. Left out: that of the newer position; for the newest, 0.
@@ -24,6 +24,7 @@ neighbours, so that what is usual needs no character. Numbers are in base 36. A 
   newest, 0.
 - end: the end of the snapshot. `.` is the seqno of the newer position, `=` that of its own, `?` unknown, a capital
   letter 1 (A), 2 (B), 4 (C), … above the seqno, and `+3;` is 3 above the seqno.
+- limit: the distance of the purge limit above the seqno. Left out: there is none.
 
 Example: `1ekg@rs?go+3;` is a vbucket at seqno 1000 of branch 65536, in a snapshot from 400 to an unknown end. Before,
 it was at seqno 400, in a snapshot from 0 to 403.
@@ -53,6 +54,7 @@ _POWERS = {1 << exponent: chr(ord("A") + exponent) for exponent in range(26)}
 
 _POSITION = re.compile(
     r"(?:([0-9a-z]+)@)?(-?[0-9a-z]+)(?:<([0-9a-z]+))?(?:#([0-9a-z]+))?(?:/([0-9a-z]+))?(?:([=?.A-Z])|\+([0-9a-z]+);)"
+    r"(?:\^([0-9a-z]+);)?"
 )
 
 CollectionSet = tuple[CollectionName, ...] | None
@@ -132,6 +134,8 @@ def chain_text(chain: Sequence[StreamOffset], number_of: NumberOf) -> str:
             parts.append(".")
         else:
             parts.append(_POWERS.get(end - seqno) or f"+{number_text(end - seqno)};")
+        if at.purge_limit is not None:
+            parts.append(f"^{number_text(at.purge_limit - seqno)};")
     return "".join(parts)
 
 
@@ -147,14 +151,14 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
     """
     if text == BEGINNING:
         return (StreamOffset.ZERO,)
-    found: list[tuple[int, int, str | None, int, int, str | None, str | None]] = []
+    found: list[tuple[int, int, str | None, int, int, str | None, str | None, str | None]] = []
     vbuuid = seqno = uid = set_number = place = 0
     while place < len(text):
         match = _POSITION.match(text, place)
         if match is None:
             raise ValueError(f"not a position: {_short(text[place:])}")
         place = match.end()
-        branch, below, start, new_uid, new_set, mark, above = match.groups()
+        branch, below, start, new_uid, new_set, mark, above, limit = match.groups()
         if branch is not None:
             vbuuid = int(branch, 36)
         seqno = seqno - int(below, 36) if found else int(below, 36)
@@ -162,9 +166,9 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
             uid = int(new_uid, 36)
         if new_set is not None:
             set_number = int(new_set, 36)
-        found.append((vbuuid, seqno, start, uid, set_number, mark, above))
+        found.append((vbuuid, seqno, start, uid, set_number, mark, above, limit))
     result: list[StreamOffset] = []
-    for index, (vbuuid, seqno, start, uid, set_number, mark, above) in enumerate(found):
+    for index, (vbuuid, seqno, start, uid, set_number, mark, above, limit) in enumerate(found):
         if start is not None:
             snapshot_start = seqno - int(start, 36)
         else:
@@ -181,7 +185,9 @@ def chain(text: str, sets: Sequence[CollectionSet] = ()) -> tuple[StreamOffset, 
             end = found[index - 1][1] if index else seqno
         else:
             end = seqno + (1 << (ord(mark) - ord("A")))
-        result.append(StreamOffset(vbuuid, seqno, snapshot_start, end, uid, sets[set_number] if sets else None))
+        purge_limit = None if limit is None else seqno + int(limit, 36)
+        collections = sets[set_number] if sets else None
+        result.append(StreamOffset(vbuuid, seqno, snapshot_start, end, uid, collections, purge_limit))
     return tuple(result)
 
 

@@ -30,6 +30,7 @@ class Run(NamedTuple):
         unordered_high: inside an out-of-order snapshot the highest seqno received in it so far, else 0.
         collections: what the position covers.
         held: the position that counts instead, whatever the rows' seqnos.
+        purge_limit: that of the position, as long as it lies below.
         event: the event of a scope or collection, for a run without rows.
     """
 
@@ -44,6 +45,7 @@ class Run(NamedTuple):
     unordered_high: int = 0
     collections: tuple[CollectionName, ...] | None = None
     held: StreamOffset | None = None
+    purge_limit: int | None = None
     event: ManifestEvent | None = None
 
     @classmethod
@@ -57,9 +59,29 @@ class Run(NamedTuple):
             return self.held
         if seqno is None or self.unordered_high:
             seqno = self.seqno
-        return StreamOffset(
-            self.vbuuid, seqno, self.snapshot_start, self.snapshot_end, self.manifest_uid, self.collections
+        return _position(
+            self.vbuuid,
+            seqno,
+            (self.snapshot_start, self.snapshot_end),
+            self.manifest_uid,
+            self.collections,
+            self.purge_limit,
         )
+
+
+def _position(
+    vbuuid: int,
+    seqno: int,
+    bounds: tuple[int, int | None],
+    manifest_uid: int,
+    collections: tuple[CollectionName, ...] | None,
+    purge_limit: int | None,
+) -> StreamOffset:
+    """A position, with its purge limit if the limit lies above it and within its snapshot."""
+    start, end = bounds
+    if purge_limit is not None and (end is None or not start < seqno < purge_limit <= end):
+        purge_limit = None
+    return StreamOffset(vbuuid, seqno, start, end, manifest_uid, collections, purge_limit)
 
 
 class Offsets(Mapping[int, StreamOffset]):
@@ -110,6 +132,7 @@ class PositionTracker:
         self._collections = offset.collections
         self._vbuuid = offset.vbuuid
         self._manifest_uid = offset.manifest_uid
+        self._purge_limit = offset.purge_limit
 
     @property
     def seqno(self) -> int:
@@ -129,8 +152,10 @@ class PositionTracker:
     @property
     def reached_offset(self) -> StreamOffset:
         """The position of this stream, also if another position is held meanwhile."""
-        start, end = self.snapshots.bounds
-        return StreamOffset(self._vbuuid, self.snapshots.seqno, start, end, self._manifest_uid, self._collections)
+        snapshots = self.snapshots
+        return _position(
+            self._vbuuid, snapshots.seqno, snapshots.bounds, self._manifest_uid, self._collections, self._purge_limit
+        )
 
     def run(self, vbid: int, first: int, stop: int) -> Run:
         """The rows from `first` up to `stop`, the last of which was the last `item`."""
@@ -151,6 +176,7 @@ class PositionTracker:
                 snapshots.unordered_high or 0,
                 self._collections,
                 self._held,
+                self._purge_limit,
                 None,
             ),
         )
@@ -183,13 +209,20 @@ class PositionTracker:
         """A system event named a newer collections manifest."""
         self._manifest_uid = max(self._manifest_uid, uid)
 
-    def marker(self, start_seqno: int, end_seqno: int) -> None:
+    def marker(self, start_seqno: int, end_seqno: int, *, is_unique: bool = False) -> None:
         """A snapshot marker arrived: what follows lies within these bounds.
+
+        Args:
+            start_seqno, end_seqno: the bounds.
+            is_unique: whether the snapshot has each document once, as it is at the end. If the reader has nothing yet,
+                the end is its purge limit; a later snapshot changes nothing about the rows that the reader has.
 
         Raises:
             RemoteProtocolError: it may not come now.
         """
         refuse(self.snapshots.marker(start_seqno, end_seqno))
+        if not self.snapshots.seqno:
+            self._purge_limit = end_seqno if is_unique else None
 
     def oso(self, is_start: bool) -> None:
         """An out-of-order snapshot begins or ends.
@@ -198,6 +231,7 @@ class PositionTracker:
             RemoteProtocolError: a second one begins inside it, or one ends that did not begin.
         """
         refuse(self.snapshots.out_of_order(is_start=is_start))
+        self._purge_limit = None
 
     def item(self, seqno: int) -> None:
         """An item, system event or seqno-advanced arrived.

@@ -67,6 +67,10 @@ class Stream:
         names: resolves the names in system events; None to ignore these events.
         is_filtered: whether the request named collections.
         is_of_disk: whether it brings only what is on disk; see `DcpSession.open_stream`.
+        ignores_purged: whether the node sends it also if deletions after its start have been purged.
+        is_guarded: whether its first snapshot decides if it is of use; see `purge_check`.
+        value: of its request.
+        held: its rows, and its end, while the answer is awaited; None if it is not.
     """
 
     opaque: int
@@ -78,6 +82,10 @@ class Stream:
     names: EventNames | None = None
     is_filtered: bool = False
     is_of_disk: bool = False
+    ignores_purged: bool = False
+    is_guarded: bool = False
+    value: bytes = b""
+    held: list[RowsReceived | StreamDone | StreamStopped | StreamBroken] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,19 @@ class StreamRefused:
     status: int
     rollback_seqno: int | None = None
     value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeChecked:
+    """A guarded stream's first snapshot has begun; comes before its rows. See `purge_check`.
+
+    Attributes:
+        stream: the stream.
+        purge_seqno: no deletion above it was purged from the copy when the snapshot was taken; None if it is not known.
+    """
+
+    stream: Stream
+    purge_seqno: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,4 +278,14 @@ class ConfigPushed:
     config: bytes
 
 
-Event = ConfigPushed | StreamOpened | StreamRefused | StreamDone | StreamStopped | StreamBroken | RowsReceived | Answer
+Event = (
+    ConfigPushed
+    | StreamOpened
+    | StreamRefused
+    | PurgeChecked
+    | StreamDone
+    | StreamStopped
+    | StreamBroken
+    | RowsReceived
+    | Answer
+)

@@ -23,7 +23,7 @@ from enum import Enum
 
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.secrets import current, current_token
-from dcpstream.dcp.controls import OUT_OF_ORDER
+from dcpstream.dcp.controls import MARKER_VERSION, OUT_OF_ORDER
 from dcpstream.dcp.sasl import MECHANISMS, OAUTHBEARER, PLAIN, ClientLogin, strongest_mechanism
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import (
@@ -80,6 +80,10 @@ DCP_FEATURES = (
 )
 """Features of a connection for DCP, on which the node may push maps. The last one only tells servers of 8.0 from older
 ones, which do not grant it."""
+
+_ONLY_8_0 = frozenset((OUT_OF_ORDER, MARKER_VERSION))
+"""Controls that are asked of servers of 8.0 and later. Older ones leave out some keys in an out-of-order snapshot
+(MB-67551), and have no marker with the purge seqno."""
 
 MAX_FEATURES = 1024
 """Features that a HELLO may grant; some forty are known."""
@@ -385,8 +389,8 @@ class Handshake:
         self._happen(Event.OPEN_SENT)
         parts = [self._request(Open(flags=self._dcp.open_flags, key=self._dcp.name.encode()))]
         for key, value, is_required in self._dcp.controls():
-            if key == OUT_OF_ORDER and not self.is_8_0:
-                continue  # older servers leave out some keys then (MB-67551)
+            if key in _ONLY_8_0 and not self.is_8_0:
+                continue
             self._is_required[key] = is_required
             parts.append(self._request(Control(key=key.encode(), value=value.encode())))
         return b"".join(parts)

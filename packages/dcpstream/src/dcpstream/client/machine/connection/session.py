@@ -39,6 +39,7 @@ from dcpstream.client.machine.connection.events import (
     ConfigPushed,
     Event,
     EventNames,
+    PurgeChecked,
     RequestedRows,
     RowsReceived,
     Stream,
@@ -49,6 +50,7 @@ from dcpstream.client.machine.connection.events import (
     StreamStopped,
 )
 from dcpstream.client.machine.connection.handshake import login_is_over
+from dcpstream.client.machine.connection.purge_check import PurgeCheck
 from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.settings.options import DcpSettings
@@ -90,6 +92,7 @@ from dcpstream.wire.messages.dcp import (
     SnapshotMarker,
     SnapshotMarkerResponse,
     SnapshotMarkerV2,
+    SnapshotMarkerV22,
     StreamEnd,
     StreamRequest,
     SystemEvent,
@@ -118,6 +121,9 @@ _ACK = int(MarkerFlag.ACK)
 _ACTIVE_ONLY = int(StreamFlag.ACTIVE_ONLY)
 _DISK_ONLY = int(StreamFlag.DISK_ONLY)
 _IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
+_FROM_DISK = int(MarkerFlag.DISK)
+_KIND = int(MarkerFlag.DISK | MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE)
+_V22 = bytes((2,))
 
 
 @dataclass(slots=True)
@@ -125,22 +131,35 @@ class _Turn:
     """The events of one receive.
 
     Attributes:
+        now: its time.
         first: events to report before the rows.
         last: events to report after the rows.
         runs: the rows, and positions that moved without a row.
+        held: the same of streams whose rows are held.
+        checked: streams whose rows are held no more.
         row: rows before the message that is being handled.
         uncounted: bytes of the frames that do not count in flow control; less what counts beyond a frame's length.
     """
 
+    now: float
     first: list[Event] = field(default_factory=list)
-    last: list[Event] = field(default_factory=list)
+    last: list[StreamDone | StreamStopped | StreamBroken] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    held: dict[Stream, list[Run]] = field(default_factory=dict)
+    checked: list[PurgeChecked] = field(default_factory=list)
     row: int = 0
     uncounted: int = 0
 
     def moved(self, stream: Stream) -> None:
         """The stream's position moved without a row."""
-        self.runs.append(stream.tracker.run(stream.vbid, self.row, self.row))
+        self.add(stream, stream.tracker.run(stream.vbid, self.row, self.row))
+
+    def add(self, stream: Stream, run: Run) -> None:
+        """Take a run of a stream."""
+        if stream.held is None:
+            self.runs.append(run)
+        else:
+            self.held.setdefault(stream, []).append(run)
 
 
 _HANDLERS: ByMessage[Callable[[DcpSession, Frame, Stream, _Turn], None]] = ByMessage("the client")
@@ -169,6 +188,7 @@ class DcpSession:
         self._closed: dict[int, int] = {}
         self._closings: dict[int, int] = {}
         self._ending: dict[int, int] = {}
+        self._checks: dict[int, PurgeCheck] = {}
         self._allows_oso = settings.out_of_order
         self._next_opaque = 1
         self._out: list[bytes] = []
@@ -190,6 +210,7 @@ class DcpSession:
         *,
         wanted: RequestedRows = UNFILTERED,
         ignore_purged: bool = False,
+        is_guarded: bool = False,
         held: StreamOffset | None = None,
         names: EventNames | None = None,
     ) -> Stream:
@@ -202,6 +223,7 @@ class DcpSession:
             now: as everywhere.
             wanted: the rows to ask for.
             ignore_purged: also if deletions above the offset have been purged.
+            is_guarded: ignore purged deletions, and tell with PurgeChecked which ones the first snapshot may lack.
             held: the position to report all the while: the rows fill a gap below it.
             names: resolves the names in events of scopes and collections; None to ignore these events.
 
@@ -210,22 +232,25 @@ class DcpSession:
         Servers before 8.0 may claim that the rest of a snapshot is for nobody when it is not (MB-65581, MB-66612). They
         do so to streams of some collections that begin inside a snapshot, from memory. So such a stream is asked for
         what is on disk, and ends there; the reader goes on with another one.
+
+        A guarded stream brings one snapshot, because a node lets it ignore purged deletions as long as it lasts. At the
+        marker of the second one it is closed, and the reader goes on with another stream.
         """
         if self._ending.pop(vbid, None) is not None:
             self._send_close(vbid)
         start, snapshot_start, snapshot_end = offset.request_bounds()
-        requested_end = max(end_seqno, start)
+        requested_end = MAX_SEQNO if is_guarded else max(end_seqno, start)
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and wanted.is_filtered
-        flags = _ACTIVE_ONLY | _IGNORE_PURGED if ignore_purged else _ACTIVE_ONLY
-        if stream.is_filtered and not self._is_8_0 and snapshot_start < start < snapshot_end:
+        stream.ignores_purged, stream.is_guarded = ignore_purged or is_guarded, is_guarded
+        flags = _ACTIVE_ONLY | _IGNORE_PURGED if stream.ignores_purged else _ACTIVE_ONLY
+        if self._may_hide_rows(stream) and not is_guarded and snapshot_start < start < snapshot_end:
             flags |= _DISK_ONLY
             stream.is_of_disk = True
             stream.requested_end = MAX_SEQNO  # the node stops where its disk ends
-        value = b""
         if self.has_collections and (stream.is_filtered or offset.manifest_uid):
-            value = _filter_text(wanted, offset.manifest_uid)
+            stream.value = _filter_text(wanted, offset.manifest_uid)
         self._send(
             StreamRequest.pack(
                 flags,
@@ -237,15 +262,26 @@ class DcpSession:
                 snapshot_end,
                 vbid=vbid,
                 opaque=stream.opaque,
-                value=value,
+                value=stream.value,
             )
         )
         self._streams[stream.opaque] = stream
         self._requests.sent(stream.opaque, Opcode.DCP_STREAM_REQ, now)
         return stream
 
+    def _may_hide_rows(self, stream: Stream) -> bool:
+        """Whether the node may claim, from memory, that rows of the stream are for nobody; see `open_stream`."""
+        return stream.is_filtered and not self._is_8_0
+
     def close_stream(self, stream: Stream) -> None:
         """Close a stream; messages that still arrive for it are dropped. No event follows."""
+        held, stream.held = stream.held or (), None
+        for event in held:
+            if isinstance(event, RowsReceived):
+                self.consumed(event.flow_bytes)
+        self._close(stream)
+
+    def _close(self, stream: Stream) -> None:
         if self._streams.get(stream.opaque) is stream:
             self._forget(stream)
             self._send_close(stream.vbid)
@@ -315,7 +351,7 @@ class DcpSession:
             ConnectionLost: the login is over.
         """
         self._silence.received(now)
-        turn = _Turn()
+        turn = _Turn(now)
         try:
             self._walk(rows, turn)
         except struct.error as error:
@@ -377,7 +413,7 @@ class DcpSession:
 
     def _break(self, stream: Stream, what: str, turn: _Turn) -> None:
         """End a stream on which the node broke the protocol: close it, unless the node has ended it."""
-        self.close_stream(stream)
+        self._close(stream)
         error = RemoteProtocolError(f"{self.address} broke the protocol: vbucket {stream.vbid}: {what}")
         turn.last.append(StreamBroken(stream, error))
 
@@ -399,11 +435,20 @@ class DcpSession:
         flow_bytes = rows.wire_bytes - turn.uncounted
         self.window.received(flow_bytes)
         self._events.extend(turn.first)
+        for stream, runs in turn.held.items():
+            if stream.held is not None:
+                stream.held.append(RowsReceived(rows, runs, flow_bytes))
+                flow_bytes = 0  # they are consumed with these rows
         if turn.runs:
             self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
         else:
             self.consumed(flow_bytes)
-        self._events.extend(turn.last)
+        for event in turn.last:
+            (self._events if event.stream.held is None else event.stream.held).append(event)
+        for checked in turn.checked:
+            held, checked.stream.held = checked.stream.held, None
+            if held is not None:
+                self._events += (checked, *held)
 
     def _new_opaque(self) -> int:
         """An opaque that the connection has not used before."""
@@ -426,11 +471,11 @@ class DcpSession:
             # fills a gap ends where the gap does.
             tracker.item(rows.highest(first, stop))
             if not tracker.is_held:
-                turn.runs.append(tracker.run(stream.vbid, first, stop))
+                turn.add(stream, tracker.run(stream.vbid, first, stop))
                 return
             for row in range(first, stop):
                 if rows.seqno(row) <= stream.end_seqno:
-                    turn.runs.append(tracker.run(stream.vbid, row, row + 1))
+                    turn.add(stream, tracker.run(stream.vbid, row, row + 1))
             return
         if last_seqno < stream.end_seqno:
             tracker.items(first_seqno, last_seqno)
@@ -441,7 +486,7 @@ class DcpSession:
             if end > first:
                 tracker.items(first_seqno, rows.seqno(end - 1))
         if end > first:
-            turn.runs.append(tracker.run(stream.vbid, first, end))
+            turn.add(stream, tracker.run(stream.vbid, first, end))
         if last_seqno >= stream.end_seqno:
             turn.row = end
             self._done(stream, turn)
@@ -455,7 +500,7 @@ class DcpSession:
             self._forget(stream)
             self._ending[stream.vbid] = stream.opaque
         else:
-            self.close_stream(stream)
+            self._close(stream)
         turn.last.append(StreamDone(stream))
 
     def _control(self, frame: Frame, turn: _Turn) -> None:
@@ -526,14 +571,14 @@ class DcpSession:
             stream.tracker.item(seqno)
             reports = [] if event is None else follow(stream, event, seqno)
             for report in reports:
-                turn.runs.append(stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=report))
+                turn.add(stream, stream.tracker.run(stream.vbid, turn.row, turn.row)._replace(event=report))
             if not reports:
                 turn.moved(stream)
         if seqno >= stream.end_seqno and not is_unordered:
             self._done(stream, turn)
 
     @_HANDLERS.of(SnapshotMarker)
-    def _marker(self, frame: Frame, stream: Stream, _turn: _Turn) -> None:
+    def _marker(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
         if len(frame.extras) == _MARKER.size:
             body = frame.extras
         elif len(frame.extras) == SnapshotMarkerV2.layout.extras_bytes and len(frame.value) >= _MARKER.size:
@@ -541,9 +586,42 @@ class DcpSession:
         else:
             raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
         start, end, flags = _MARKER.unpack_from(body)
-        stream.tracker.marker(start, end)
+        is_first = stream.tracker.snapshots.announced is None
+        if stream.is_guarded and not is_first:
+            self._close(stream)
+            turn.last.append(StreamStopped(stream, StreamEndReason.ROLLBACK))
+            return
+        stream.tracker.marker(start, end, is_unique=flags & _KIND == _FROM_DISK)
+        if stream.is_guarded:
+            self._check_purged(frame, stream, turn, is_from_disk=bool(flags & _FROM_DISK))
         if flags & _ACK:
             self._send(SnapshotMarkerResponse.pack(opaque=frame.opaque))
+
+    def _check_purged(self, frame: Frame, stream: Stream, turn: _Turn, *, is_from_disk: bool) -> None:
+        """The first marker of a guarded stream has come: find out which deletions its snapshot may lack."""
+        if frame.extras == _V22:
+            turn.first.append(PurgeChecked(stream, SnapshotMarkerV22.decode(frame).purge_seqno))
+            return
+        if self._may_hide_rows(stream) and not is_from_disk:
+            turn.first.append(PurgeChecked(stream, None))
+            return
+        stream.held = []
+        check = PurgeCheck(stream)
+        self._checks[self.request(check.question(), turn.now)] = check
+        start, snapshot_start, snapshot_end = stream.tracker.offset.request_bounds()
+        again = StreamRequest(
+            vbid=stream.vbid,
+            flags=_ACTIVE_ONLY,
+            start_seqno=start,
+            end_seqno=start,
+            vbuuid=stream.tracker.vbuuid,
+            snapshot_start=snapshot_start,
+            snapshot_end=snapshot_end,
+            value=stream.value,
+        )
+        opaque = self.request(again, turn.now)
+        self._checks[opaque] = check
+        _remember(self._closed, opaque, stream.vbid)  # if the node opens it after all, it is empty
 
     @_HANDLERS.of(SystemEvent)
     def _system_event(self, frame: Frame, stream: Stream, turn: _Turn) -> None:
@@ -559,6 +637,9 @@ class DcpSession:
         if frame.status == Status.AUTH_STALE:
             # Also to BUFFER_ACK, which is not answered otherwise. The node goes on sending, up to the window.
             raise login_is_over(self.address)
+        check = self._checks.get(frame.opaque)
+        if check is not None and check.takes_item(frame):
+            return
         asked = self._requests.answered(frame.opaque)
         if asked is None:
             self._unasked(frame)
@@ -567,6 +648,18 @@ class DcpSession:
             raise RemoteProtocolError(
                 f"{self.address} answered {code_name(Opcode, asked)} with {code_name(Opcode, frame.opcode)}"
             )
+        if check is not None:
+            del self._checks[frame.opaque]
+            match check.take(frame):
+                case PurgeChecked() as checked:
+                    turn.checked.append(checked)
+                case StreamStopped() as stopped if stopped.stream.held is not None:
+                    self.close_stream(stopped.stream)
+                    turn.held.pop(stopped.stream, None)
+                    turn.last.append(stopped)
+                case _:
+                    pass
+            return
         if frame.opcode != Opcode.DCP_STREAM_REQ:
             turn.first.append(Answer(frame.opaque, frame))
             return

@@ -99,11 +99,47 @@ def opened(vbucket: Vbucket, branch: int, at: StreamOffset, rules: ReadRules) ->
     return StartOver(before)
 
 
+# --------------------------------------------------------------------------------------------------- a guarded stream
+
+
+class Confirm(NamedTuple):
+    """Read the stream: no deletion that it lacks is one of a document that the reader has."""
+
+
+def checked(vbucket: Vbucket, purge_seqno: int | None, rules: ReadRules) -> Confirm | Probe | GoBack:
+    """The step after the first snapshot of a guarded stream has begun.
+
+    The reader has only rows of one snapshot, which showed the whole history up to the position's purge limit. A
+    deletion of a document that the reader has therefore lies above the limit. If nothing above the limit was purged,
+    all these deletions are in the stream.
+
+    Args:
+        vbucket: it.
+        purge_seqno: no deletion above it was purged from the copy when its snapshot was taken; None if it is not known.
+        rules: the user's choices.
+
+    Raises:
+        RollbackRequired: deletions may be missing, and the policy does not allow to go back.
+    """
+    limit = vbucket.offset.purge_limit
+    if limit is not None and purge_seqno is not None and purge_seqno <= limit:
+        return Confirm()
+    if rules.purge_gap.needs_probe(0, vbucket.offset.seqno):
+        return Probe()
+    return _gone_back(vbucket, 0, rules)
+
+
 # --------------------------------------------------------------------------------------------------- a refused request
 
 
 class Probe(NamedTuple):
-    """Ask again with purged deletions ignored, to learn why the position was refused."""
+    """Ask again with purged deletions ignored, to learn why the position was refused.
+
+    Attributes:
+        is_guarded: by a guarded stream, which also shows whether a deletion is missing.
+    """
+
+    is_guarded: bool = False
 
 
 class GoBack(NamedTuple):
@@ -147,9 +183,11 @@ def refused(vbucket: Vbucket, answer: StreamRefused, rules: ReadRules, *, names_
     if answer.rollback_seqno is not None:
         if vbucket.part is Part.NEW_COLLECTIONS:
             return _gone_back(vbucket, 0, rules)  # rows of the new collections may be void, too
-        needs_probe = rules.purge_gap.needs_probe(answer.rollback_seqno, vbucket.offset.seqno)
-        if needs_probe and vbucket.state is not State.PROBING:
-            return Probe()
+        if vbucket.state is not State.PROBING:
+            if answer.rollback_seqno == 0 and vbucket.can_be_guarded:
+                return Probe(is_guarded=True)
+            if rules.purge_gap.needs_probe(answer.rollback_seqno, vbucket.offset.seqno):
+                return Probe()
         return _gone_back(vbucket, answer.rollback_seqno, rules)
     # A reader of the whole bucket names collections too, while it reads those that are new.
     is_gone = answer.status in GONE and (names_collections or vbucket.part is Part.NEW_COLLECTIONS)
@@ -232,6 +270,10 @@ def stopped(vbucket: Vbucket, stream: Stream, reason: int, *, names_collections:
         names_collections: whether the user chose collections.
     """
     is_endless = vbucket.range.end_seqno == MAX_SEQNO and vbucket.part is Part.RANGE
+    is_elsewhere = reason == StreamEndReason.STATE_CHANGED
+    trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
+    if vbucket.state is State.CONFIRMING and reason != StreamEndReason.LOST_PRIVILEGES:
+        return Reopen(trouble, is_elsewhere, at_once=False)  # before its first snapshot, so that it shows nothing
     if reason == StreamEndReason.OK and not is_endless:
         violation = stream.tracker.snapshots.end_violation(
             stream.end_seqno, is_filtered=stream.is_filtered, ended_at=vbucket.attempts.ended_at
@@ -243,5 +285,4 @@ def stopped(vbucket: Vbucket, stream: Stream, reason: int, *, names_collections:
         return Refilter() if names_collections else Finish()
     if reason == StreamEndReason.LOST_PRIVILEGES:
         return Forbidden()
-    trouble = f"the node ends its stream with {code_name(StreamEndReason, reason)}"
-    return Reopen(trouble, reason == StreamEndReason.STATE_CHANGED, reason == StreamEndReason.ROLLBACK)
+    return Reopen(trouble, is_elsewhere, reason == StreamEndReason.ROLLBACK)

@@ -167,7 +167,9 @@ class OpenQueue:
         report_ended: Callable[[Vbucket, Op, CollectionName, int], None],
     ) -> bool:
         """Report collections that ended and find new ones; False while the node is asked for their bounds."""
-        coverage = self._catalog.coverage(vbucket.offset, is_purged=vbucket.state is State.SUSPECT)
+        coverage = self._catalog.coverage(
+            vbucket.offset, is_purged=vbucket.state is State.SUSPECT and not vbucket.is_guarded
+        )
         uid = self._catalog.manifest_uid
         bounds: Mapping[int, int] | None = {}
         if coverage.dropped and not self._catalog.is_plan:
@@ -219,7 +221,11 @@ class OpenQueue:
     ) -> None:
         assert connection.session is not None
         self.vbids.discard(vbucket.range.vbid)
-        ignore_purged = vbucket.state is State.SUSPECT
+        is_suspect = vbucket.state is State.SUSPECT
+        is_guarded = is_suspect and vbucket.is_guarded and vbucket.can_be_guarded
+        # If a guarded stream is not possible any more, the position is put to the node as it is.
+        ignore_purged = is_suspect and not vbucket.is_guarded
+        vbucket.attempts.guarded += is_guarded
         vbucket.happen(Event.REQUESTED)
         vbucket.connection = connection
         vbucket.stream = connection.session.open_stream(
@@ -229,6 +235,7 @@ class OpenQueue:
             now,
             wanted=asked,
             ignore_purged=ignore_purged,
+            is_guarded=is_guarded,
             held=held,
             names=self._catalog,
         )

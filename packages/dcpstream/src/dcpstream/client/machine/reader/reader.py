@@ -36,6 +36,7 @@ from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
     ConfigPushed,
+    PurgeChecked,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -369,6 +370,8 @@ class StreamReader(Generic[R]):
                 self._opened(connection, event, now)
             case StreamRefused():
                 self._refused(connection, event, now)
+            case PurgeChecked():
+                self._checked(connection, event, now)
             case StreamDone():
                 self._finish(self._vbuckets[event.stream.vbid], event.stream, now)
             case StreamStopped():
@@ -436,6 +439,8 @@ class StreamReader(Generic[R]):
         else:
             vbucket.new_offset = StreamOffset.ZERO
         vbucket.turn(PartEvent.INTERRUPTED)
+        if vbucket.opened is not None:
+            return  # nothing of the stream counts, and its rows may be held
         if self._gate is not None:
             self._gate.drop(vbucket.range.vbid)
             vbucket.offset = vbucket.given.last.offset()
@@ -448,10 +453,14 @@ class StreamReader(Generic[R]):
         if event.offset != vbucket.attempts.opened_from:
             self._last_progress = now  # opening a stream again at the same position is no progress
         vbucket.attempts.opened_at, vbucket.attempts.opened_from = now, event.offset
-        if vbucket.state is State.PROBING and newest == vbucket.offset.vbuuid:
+        if event.stream.is_guarded and vbucket.state is State.PROBING:
+            vbucket.happen(Event.ACCEPTED_PURGED)
+            vbucket.opened = event
+            return
+        if event.stream.ignores_purged and vbucket.state is State.PROBING and newest == vbucket.offset.vbuuid:
             self._rules.purge_gap.accept_purged(vbid, event.offset.seqno)
         step = next_step.opened(vbucket, newest, event.offset, self._rules)
-        vbucket.happen(Event.ACCEPTED)
+        vbucket.happen(Event.CONFIRMED if vbucket.state is State.CONFIRMING else Event.ACCEPTED)
         if isinstance(step, next_step.AskAgain):
             self._leave(vbucket, now)
             vbucket.offset = event.offset
@@ -471,6 +480,33 @@ class StreamReader(Generic[R]):
                 self._give_up(connection, vbucket, event.stream, newest, now)
             case _:
                 assert_never(step)
+
+    def _checked(self, connection: NodeConnection, event: PurgeChecked, now: float) -> None:
+        """The first snapshot of a guarded stream has begun."""
+        vbucket = self._vbuckets[event.stream.vbid]
+        if vbucket.stream is not event.stream or vbucket.opened is None:
+            return
+        opened, vbucket.opened = vbucket.opened, None
+        step = next_step.checked(vbucket, event.purge_seqno, self._rules)
+        if not isinstance(step, next_step.Confirm):
+            assert connection.session is not None
+            connection.session.close_stream(event.stream)
+        match step:
+            case next_step.Confirm():
+                self._opened(connection, opened, now)
+            case next_step.Probe(is_guarded):
+                vbucket.is_guarded = is_guarded
+                self._open_queue.add(vbucket, Event.SUSPECTED, now)
+            case next_step.GoBack(to, earlier):
+                self._go_back(vbucket, to, earlier, now)
+            case _:
+                assert_never(step)
+
+    def _go_back(self, vbucket: Vbucket, to: StreamOffset, earlier: tuple[StreamOffset, ...], now: float) -> None:
+        self._last_progress = now
+        vbucket.rewind(vbucket.rewound_from or vbucket.offset, to, earlier)
+        vbucket.is_at_end = False  # what lies between the position and the end is to be read now
+        self._open_queue.add(vbucket, Event.ROLLED_BACK, now)
 
     def _read_on(
         self,
@@ -523,13 +559,11 @@ class StreamReader(Generic[R]):
             vbucket, event, self._rules, names_collections=self._catalog.wanted.collections is not None
         )
         match step:
-            case next_step.Probe():
+            case next_step.Probe(is_guarded):
+                vbucket.is_guarded = is_guarded
                 self._open_queue.add(vbucket, Event.SUSPECTED, now)
             case next_step.GoBack(to, earlier):
-                self._last_progress = now
-                vbucket.rewind(vbucket.rewound_from or vbucket.offset, to, earlier)
-                vbucket.is_at_end = False  # what lies between the position and the end is to be read now
-                self._open_queue.add(vbucket, Event.ROLLED_BACK, now)
+                self._go_back(vbucket, to, earlier, now)
             case next_step.Retry(trouble, outdates, is_elsewhere):
                 if outdates:
                     self._catalog.outdate()
@@ -647,7 +681,7 @@ class StreamReader(Generic[R]):
             # The rows of the new collections are deduplicated up to the end of their snapshot. If that is lost, what it
             # superseded comes only from 0.
             end = None if at.snapshot_end is None else max(at.snapshot_end, reached.request_bounds()[2])
-            at = replace(at, snapshot_start=0, snapshot_end=end)
+            at = replace(at, snapshot_start=0, snapshot_end=end, purge_limit=None)
             known = (*(at.collections or ()), *vbucket.new_collections)
             vbucket.offset = at.with_collections(known, self._catalog.manifest_uid)
             vbucket.turn(PartEvent.READ)

@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import Stream
+from dcpstream.client.machine.connection.events import Stream, StreamOpened
 from dcpstream.client.machine.nodes.retry import has_progressed
 from dcpstream.client.machine.reader.selection import Wanted
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.model import CollectionName, StreamOffset
+
+GUARDED_STREAMS_MAX = 3
+"""Guarded streams of a vbucket without a row in between, before its position counts as one without a purge limit: a
+stream that ends before its first snapshot shows nothing."""
 
 
 class State(Enum):
@@ -34,6 +38,9 @@ class State(Enum):
     next request ignores purged deletions, to learn the reason."""
     PROBING = "probing"
     """The stream was requested with purged deletions ignored."""
+    CONFIRMING = "confirming"
+    """The node accepted that request of a position with a purge limit. Its first snapshot decides whether the stream
+    is of use: nothing counts until it is known which deletions that snapshot may lack."""
     OPEN = "open"
     SETTLING = "settling"
     """The end was reached, but rows are held back until all copies have them (see `stability`)."""
@@ -42,7 +49,7 @@ class State(Enum):
     """The planned branch is lost, and the range ended without rows (`VbucketRange.keeps_start`)."""
 
 
-NOT_OPEN = frozenset((State.WAITING, State.OPENING, State.SUSPECT, State.PROBING, State.VOID))
+NOT_OPEN = frozenset((State.WAITING, State.OPENING, State.SUSPECT, State.PROBING, State.CONFIRMING, State.VOID))
 """States in which rows that arrive do not count: they are those of an earlier stream."""
 
 
@@ -55,6 +62,8 @@ class Event(Enum):
     POSTPONED = "no node for it yet"
     NOTHING_WANTED = "nothing is left to read"
     ACCEPTED = "request accepted"
+    ACCEPTED_PURGED = "request accepted, deletions may be missing"
+    CONFIRMED = "no deletion is missing"
     REFUSED = "request refused"
     ROLLED_BACK = "position refused"
     SUSPECTED = "position refused for unknown reasons"
@@ -95,8 +104,16 @@ TRANSITIONS = Transitions(
         },
         State.PROBING: {
             Event.ACCEPTED: State.OPEN,
+            Event.ACCEPTED_PURGED: State.CONFIRMING,
             Event.REFUSED: State.SUSPECT,
             Event.ROLLED_BACK: State.WAITING,
+            Event.INTERRUPTED: State.WAITING,
+            Event.LEFT: State.WAITING,
+        },
+        State.CONFIRMING: {
+            Event.CONFIRMED: State.OPEN,
+            Event.ROLLED_BACK: State.WAITING,
+            Event.SUSPECTED: State.SUSPECT,
             Event.INTERRUPTED: State.WAITING,
             Event.LEFT: State.WAITING,
         },
@@ -115,7 +132,14 @@ TRANSITIONS = Transitions(
         State.DONE: {},
         State.VOID: {},
     },
-    peer_events=(Event.ACCEPTED, Event.REFUSED, Event.ROLLED_BACK, Event.SUSPECTED),
+    peer_events=(
+        Event.ACCEPTED,
+        Event.ACCEPTED_PURGED,
+        Event.CONFIRMED,
+        Event.REFUSED,
+        Event.ROLLED_BACK,
+        Event.SUSPECTED,
+    ),
 )
 
 
@@ -184,6 +208,7 @@ class Attempts:
         trouble: why there is none, for messages.
         opened_at: when its stream was opened.
         opened_from: the position that the last stream was opened from.
+        guarded: guarded streams that were requested since the last row.
     """
 
     due: float = 0.0
@@ -195,10 +220,12 @@ class Attempts:
     trouble: str = ""
     opened_at: float = 0.0
     opened_from: StreamOffset | None = None
+    guarded: int = 0
 
     def succeeded(self) -> None:
         """The stream brought rows, or its position moved."""
         self.failures, self.stuck_since, self.trouble = 0, None, ""
+        self.guarded = 0
 
     def failed(self, trouble: str) -> None:
         """The request was refused, or the stream ended early."""
@@ -254,6 +281,8 @@ class Vbucket:
         new_collections: those that the position does not cover.
         new_offset: where to ask next for them.
         rewound_from: the position that was refused, until a stream is open.
+        opened: the node's answer to a guarded stream, until it is confirmed.
+        is_guarded: whether the stream that probes a suspect position is a guarded one.
         emptied: a selection of which the node said that nothing is left in the vbucket.
         is_at_end: whether its range is empty: only events of the manifest are reported, and new collections read.
         attempts: to read it.
@@ -268,11 +297,23 @@ class Vbucket:
     new_collections: tuple[CollectionName, ...] = ()
     new_offset: StreamOffset = StreamOffset.ZERO
     rewound_from: StreamOffset | None = None
+    opened: StreamOpened | None = None
+    is_guarded: bool = False
     emptied: Wanted | None = None
     is_at_end: bool = False
     attempts: Attempts = field(default_factory=Attempts)
     connection: NodeConnection | None = None
     stream: Stream | None = None
+
+    @property
+    def can_be_guarded(self) -> bool:
+        """Whether a guarded stream can show that no deletion after the position is missing."""
+        return (
+            self.offset.purge_limit is not None
+            and self.offset.seqno < self.range.end_seqno
+            and self.part is Part.RANGE
+            and self.attempts.guarded < GUARDED_STREAMS_MAX
+        )
 
     @property
     def position(self) -> StreamOffset:
@@ -313,5 +354,5 @@ class Vbucket:
         self.happen(event)
         if self.attempts.stuck_since is None:
             self.attempts.stuck_since = now
-        self.stream = self.connection = None
+        self.stream = self.connection = self.opened = None
         self.attempts.due = due
