@@ -50,7 +50,7 @@ from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation import VirtualClock
 from tests.kit.fake_node import config
 from tests.kit.messages import marker, seqno_advanced, stream_end
-from tests.kit.resume_world import Producer, Table
+from tests.kit.resume_world import DELETED, Producer, Table
 
 VBUCKETS = 2
 ADDRESS = NodeAddress("127.0.0.1", 11210)
@@ -356,8 +356,7 @@ class Consumer:
                 if limit is not None and not limit:
                     held = change
                     break
-                assert change.value is not None
-                self._apply(change.vbid, (change.seqno, int(change.key), int(change.value)))
+                self._apply(change.vbid, (change.seqno, int(change.key), int(change.value or DELETED)))
                 limit = None if limit is None else limit - 1
                 dealt[change.vbid] = change.seqno
         finally:
@@ -423,7 +422,7 @@ CONNECT_OPTIONS = ConnectOptions(
 
 def rows_of(batch: Batch) -> list[tuple[int, tuple[int, int, int]]]:
     return [
-        (row["vbucket"], (row["seqno"], int(row["key"]), int(row["value"])))
+        (row["vbucket"], (row["seqno"], int(row["key"]), int(row["value"] or DELETED)))
         for row in batch.record_batch.to_pylist()
         if row["op"] != "rollback"
     ]

@@ -26,6 +26,9 @@ REPLICAS = 2
 Item = tuple[int, int, int]
 """seqno, key, value"""
 
+DELETED = 0
+"""The value of a deletion."""
+
 
 def request(offset: StreamOffset, end_seqno: int, *, flags: int = 0) -> StreamRequest:
     """The request of a stream that begins at this position."""
@@ -34,6 +37,11 @@ def request(offset: StreamOffset, end_seqno: int, *, flags: int = 0) -> StreamRe
         vbid=0, opaque=0, flags=flags, start_seqno=start, end_seqno=max(end_seqno, start), vbuuid=offset.vbuuid,
         snapshot_start=snapshot_start, snapshot_end=snapshot_end,
     )  # fmt: skip
+
+
+def living(documents: dict[int, int]) -> dict[int, int]:
+    """The documents that are not deleted."""
+    return {key: value for key, value in documents.items() if value != DELETED}
 
 
 @dataclass
@@ -65,12 +73,13 @@ class Copy:
         return sorted(item for item in newest.values() if item[0] > after)
 
     def documents(self) -> dict[int, int]:
-        return {key: value for _, key, value in self.items}
+        return living({key: value for _, key, value in self.items})
 
     def cut(self, seqno: int) -> None:
         self.items = [item for item in self.items if item[0] <= seqno]
         self.high_seqno = seqno
         self.horizon = min(self.horizon, seqno)
+        self.purge_seqno = min(self.purge_seqno, seqno)
 
 
 class Producer:
@@ -211,7 +220,7 @@ class Table:
         self.rows.update({row[0]: row for row in rows})
 
     def documents(self) -> dict[int, int]:
-        return {key: value for _, (_, key, value) in sorted(self.rows.items())}
+        return living({key: value for _, (_, key, value) in sorted(self.rows.items())})
 
 
 class CutError(Exception):

@@ -15,7 +15,10 @@ from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.model import StreamOffset
 from tests.kit import consumer_world
 
-PEER_EVENTS = {Event.ACCEPTED, Event.REFUSED, Event.ROLLED_BACK, Event.SUSPECTED}
+PEER_EVENTS = {
+    *(Event.ACCEPTED, Event.ACCEPTED_PURGED, Event.CONFIRMED),
+    *(Event.REFUSED, Event.ROLLED_BACK, Event.SUSPECTED),
+}
 
 
 def a_vbucket(state: State) -> Vbucket:
@@ -61,7 +64,7 @@ def test_readers_make_only_transitions_of_the_table_and_most_of_them(monkeypatch
         consumer_world.run(seed, "changes", reads_stable=seed % 2 == 0)
     rare = {(State.OPENING, Event.LEFT), (State.WAITING, Event.LEFT)}
     rare |= {(State.OPEN, Event.CAUGHT_UP), (State.OPEN, Event.GIVEN_UP)}
-    rare |= {(state, event) for state in (State.SUSPECT, State.PROBING) for event in Event}
+    rare |= {(state, event) for state in (State.SUSPECT, State.PROBING, State.CONFIRMING) for event in Event}
     rare |= {(State.OPENING, Event.SUSPECTED)}
     missing = {(state, event) for state, event, _ in set(TRANSITIONS) - made} - rare
     assert missing <= {(State.SETTLING, Event.LEFT), (State.WAITING, Event.NOTHING_WANTED)}, missing
