@@ -41,6 +41,7 @@ class World:
         answer: what a node says to a stream request, given the frame and how many came before.
         arrow: whether rows come as Arrow batches.
         observe: what the node at a port says to OBSERVE_SEQNO; with it, rows are held back until they are stable.
+        statistics: what a node says to STAT, given the frame and how many stream requests came before.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class World:
         high_seqnos: dict[int, int] | None = None,
         purge_gap: PurgeGap = PurgeGap.RECONCILE,
         observe: Answer | None = None,
+        statistics: Answer | None = None,
         to_zero: bool = False,
         idle_timeout_s: float | None = 30.0,
         arrow: bool = False,
@@ -69,6 +71,7 @@ class World:
         self.links: dict[NodeConnection, FakeNode] = {}
         self._answer = answer
         self._observe = observe
+        self._statistics = statistics
         self.flags: list[int] = []
         self._high_seqnos = high_seqnos or {}
         self._manifest = manifest
@@ -164,6 +167,9 @@ class World:
                 if self._observe is not None:
                     return self._observe(frame, connection.address.kv_port)
                 return observed(frame, self._high_seqnos)
+            if frame.opcode == Opcode.STAT:
+                assert self._statistics is not None
+                return self._statistics(frame, len(self.requests))
             if frame.opcode == Opcode.GET_COLLECTIONS_MANIFEST:
                 assert self._manifest is not None
                 text = json.dumps(self._manifest().to_json()).encode()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import struct
 
 from dcpstream.model import FailoverLog
-from dcpstream.wire import Opcode, Status, encode_request, encode_response
+from dcpstream.wire import Frame, MarkerFlag, Opcode, Status, encode_request, encode_response
 from dcpstream.wire.values import encode_failover_log
+
+DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
+"""The flags of a marker of a snapshot from disk."""
 
 LOG = FailoverLog.of((0xA, 0))
 """The failover log of the node that sends them."""
@@ -15,6 +18,21 @@ LOG = FailoverLog.of((0xA, 0))
 def marker(opaque: int, start: int, end: int, *, vbid: int = 0, flags: int = 1) -> bytes:
     extras = struct.pack(">QQI", start, end, flags)
     return encode_request(Opcode.DCP_SNAPSHOT_MARKER, vbid=vbid, opaque=opaque, extras=extras)
+
+
+def marker_v22(opaque: int, start: int, end: int, purge_seqno: int, *, vbid: int = 0) -> bytes:
+    """Of a snapshot from disk."""
+    value = struct.pack(">QQIQQQQ", start, end, DISK, 0, 0, purge_seqno, 0)
+    return encode_request(Opcode.DCP_SNAPSHOT_MARKER, vbid=vbid, opaque=opaque, extras=b"\x02", value=value)
+
+
+def purge_statistics(frame: Frame, purge_seqno: int, *, vbid: int = 0) -> bytes:
+    """The answer to STAT with the key vbucket-seqno."""
+    items = {b"high_seqno": b"99", b"purge_seqno": b"%d" % purge_seqno}
+    return b"".join(
+        encode_response(Opcode.STAT, opaque=frame.opaque, key=b"vb_%d:%s" % (vbid, name), value=value)
+        for name, value in items.items()
+    ) + encode_response(Opcode.STAT, opaque=frame.opaque)
 
 
 def mutation(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k", value: bytes = b"v", rev: int = 1) -> bytes:

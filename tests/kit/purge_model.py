@@ -83,21 +83,10 @@ class Reader:
                 self.other.happen()
 
     def stir(self) -> None:
-        """What matters to a guarded stream happens, perhaps: a compaction, or another copy."""
+        """What matters to a guarded stream happens, perhaps."""
         if self.is_calm or self.rng.random() < 0.6:
             return
-        producer, chance = self.producer, self.rng.random()
-        if chance < 0.5:
-            producer.write(self.rng.randint(0, 4))
-            for replica in producer.copies if self.rng.random() < 0.5 else ():
-                for _ in range(3 * (replica is not producer.active)):
-                    producer.replicate(replica)  # the replica has the deletions that are purged now
-            producer.persist()
-            producer.compact()
-        elif chance < 0.8:
-            producer.move()
-        else:
-            producer.happen()
+        self.producer.stir()
 
     def record(self, at: StreamOffset) -> None:
         self.recorded = at

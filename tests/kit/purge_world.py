@@ -15,6 +15,7 @@ import contextlib
 import random
 import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -51,12 +52,12 @@ from tests.kit.consumer_world import (
     Wrong,
     row_frame,
 )
-from tests.kit.messages import marker, seqno_advanced, stream_end
+from tests.kit.messages import DISK, marker, marker_v22, purge_statistics, seqno_advanced, stream_end
+from tests.kit.recorded import split_frames
 from tests.kit.resume_world import DELETED, Copy, Item, Producer
 
 KEYS = 12
 ROLLBACK = 6
-DISK = int(MarkerFlag.DISK | MarkerFlag.CHECKPOINT)
 MEMORY = int(MarkerFlag.MEMORY | MarkerFlag.CHECKPOINT)
 
 
@@ -95,10 +96,13 @@ class PurgingProducer(Producer):
         if before < self.active.purge_seqno and not replica.pending:
             self.source_purge_seqnos[id(replica)] = self.active.purge_seqno
         super().replicate(replica)
-        if replica.high_seqno < before:  # it began again
-            self.source_purge_seqnos[id(replica)] = self.active.purge_seqno
         lacks = min(self.source_purge_seqnos.get(id(replica), 0), replica.high_seqno)
         replica.purge_seqno = max(replica.purge_seqno, lacks)
+
+    def _join(self, replica: Copy) -> None:
+        super()._join(replica)
+        if not replica.high_seqno:
+            self.source_purge_seqnos[id(replica)] = self.active.purge_seqno
 
     def compact(self) -> None:
         """Purge some deletions of the active copy, of those on disk."""
@@ -126,6 +130,21 @@ class PurgingProducer(Producer):
         self.moves += 1
         for copy in self.copies:
             copy.pending, copy.is_streaming = [], False
+
+    def stir(self) -> None:
+        """What matters to a guarded stream happens: a compaction, or another copy."""
+        rng, chance = self.rng, self.rng.random()
+        if chance < 0.5:
+            self.write(rng.randint(0, 4))
+            for replica in self.copies if rng.random() < 0.5 else ():
+                for _ in range(3 * (replica is not self.active)):
+                    self.replicate(replica)  # the replica has the deletions that are purged now
+            self.persist()
+            self.compact()
+        elif chance < 0.8:
+            self.move()
+        else:
+            self.happen()
 
     def happen(self) -> None:
         rng = self.rng
@@ -166,11 +185,19 @@ class PurgeWorld(World):
 
     def happen(self) -> None:
         """Something happens to a vbucket; its streams end with the copy that they read."""
-        producer = self.rng.choice(self.producers)
+        vbid = self.rng.randrange(VBUCKETS)
+        self._let(vbid, self.producers[vbid].happen)
+
+    def _stir(self, vbid: int) -> None:
+        if not self.is_calm and self.rng.random() < 0.4:
+            self._let(vbid, self.producers[vbid].stir)
+
+    def _let(self, vbid: int, something_happen: Callable[[], None]) -> None:
+        producer = self.producers[vbid]
         copy, branch = producer.active, producer.active.failover_log.newest
-        producer.happen()
+        something_happen()
         if producer.active is not copy or producer.active.failover_log.newest != branch:
-            self._end_streams(self.producers.index(producer))
+            self._end_streams(vbid)
 
     def _end_streams(self, vbid: int) -> None:
         for link in self.links.values():
@@ -188,12 +215,12 @@ class PurgeWorld(World):
         if is_dead(serving):
             link.streams.pop(opaque, None)
             return False
-        producer = self.producers[vbid]
-        active, begin = producer.active, serving.at
         ignores_purged = asked.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES
-        if ignores_purged and not self.is_calm and rng.random() < 0.2:
-            producer.persist()
-            producer.compact()  # between the request and the snapshot
+        if ignores_purged:
+            self._stir(vbid)  # between the request and the snapshot, or between two
+        if is_dead(serving):
+            return bool(serving.pending)
+        active, begin = self.producers[vbid].active, serving.at
         if begin >= asked.end_seqno or begin >= active.high_seqno:
             return super()._fill(link, serving)
         if begin and begin < active.purge_seqno and not ignores_purged:
@@ -227,14 +254,10 @@ class PurgeWorld(World):
         if frame.opcode == Opcode.STAT and not frame.is_response:
             self.counts["asked for the purge seqno"] += 1
             vbid = int(frame.key.split()[1])
-            active = self.producers[vbid].active
-            values = {b"high_seqno": active.high_seqno, b"purge_seqno": active.purge_seqno}
-            for name, value in values.items():
-                key = b"vb_%d:%s" % (vbid, name)
-                link.answers.append(encode_response(Opcode.STAT, opaque=frame.opaque, key=key, value=b"%d" % value))
-            link.answers.append(encode_response(Opcode.STAT, opaque=frame.opaque))
-            if not self.is_calm and self.rng.random() < 0.1:
-                self.happen()  # between the two questions
+            self._stir(vbid)
+            purge_seqno = self.producers[vbid].active.purge_seqno
+            link.answers += split_frames(purge_statistics(frame, purge_seqno, vbid=vbid))
+            self._stir(vbid)  # between the two questions
         else:
             super()._answer(link, frame)
 
@@ -267,11 +290,6 @@ def is_dead(serving: Serving) -> bool:
 def deletion(opaque: int, vbid: int, row: Item) -> bytes:
     extras = struct.pack(">QQIB", row[0], 1, 0, 0)
     return encode_request(Opcode.DCP_DELETION, vbid=vbid, opaque=opaque, cas=row[0], extras=extras, key=b"%d" % row[1])
-
-
-def marker_v22(opaque: int, start: int, end: int, purge_seqno: int, *, vbid: int) -> bytes:
-    value = struct.pack(">QQIQQQQ", start, end, DISK, 0, 0, purge_seqno, 0)
-    return encode_request(Opcode.DCP_SNAPSHOT_MARKER, vbid=vbid, opaque=opaque, extras=b"\x02", value=value)
 
 
 class PurgeConsumer(Consumer):

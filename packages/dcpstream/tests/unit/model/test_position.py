@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -16,14 +17,17 @@ _SEQNOS = st.integers(0, MAX_SEQNO)
 
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
-    start, seqno, end = sorted((draw(_SEQNOS), draw(_SEQNOS), draw(_SEQNOS)))
+    start, seqno, limit, end = sorted(draw(_SEQNOS) for _ in range(4))
+    if start < seqno < limit and draw(st.booleans()):
+        return StreamOffset(draw(_SEQNOS), seqno, start, end, draw(_SEQNOS), purge_limit=limit)
     return StreamOffset(draw(_SEQNOS), seqno, start, draw(st.sampled_from((None, end))), draw(_SEQNOS))
 
 
 @given(offsets())
 def test_json_keeps_all_bits(offset: StreamOffset) -> None:
     text = json.dumps(offset.to_json())
-    assert StreamOffset.from_json(json.loads(text)) == offset
+    for found in (StreamOffset.from_json(json.loads(text)), pickle.loads(pickle.dumps(offset))):
+        assert (found, found.manifest_uid, found.purge_limit) == (offset, offset.manifest_uid, offset.purge_limit)
     assert not any(isinstance(value, int | float) for value in json.loads(text).values())
 
 
@@ -31,6 +35,22 @@ def test_json_keeps_all_bits(offset: StreamOffset) -> None:
 def test_a_seqno_outside_its_snapshot_is_refused(start: int, seqno: int, end: int | None) -> None:
     with pytest.raises(ValueError, match="not within its snapshot"):
         StreamOffset(1, seqno, start, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "seqno", "end", "limit"), [(0, 5, 9, 5), (0, 5, 9, 10), (5, 5, 9, 7), (0, 5, None, 7)]
+)
+def test_a_purge_limit_lies_between_the_seqno_and_the_end_of_its_snapshot(
+    start: int, seqno: int, end: int | None, limit: int
+) -> None:
+    with pytest.raises(ValueError, match=f"the purge limit {limit} is not"):
+        StreamOffset(1, seqno, start, end, purge_limit=limit)
+
+
+def test_a_purge_limit_stays_with_other_collections_and_does_not_count_in_comparisons() -> None:
+    at = StreamOffset(1, 5, 0, 9, purge_limit=8)
+    assert at.with_collections(()).purge_limit == 8
+    assert at == StreamOffset(1, 5, 0, 9)
 
 
 def test_an_unknown_end_is_sent_as_the_largest_seqno() -> None:

@@ -24,6 +24,14 @@ def test_what_is_usual_needs_no_character() -> None:
     assert chain(text) == positions
 
 
+def test_a_purge_limit_stands_last() -> None:
+    positions = (StreamOffset(1, 9, 5, 20, purge_limit=12), StreamOffset(1, 5, 0, 9, purge_limit=9))
+    text = chain_text(positions, lambda names: 0)
+    assert text == "1@9+b;^3;4C^4;"
+    assert [one.purge_limit for one in chain(text)] == [12, 9]
+    assert chain(text) == positions
+
+
 def test_sets_of_collections_have_numbers() -> None:
     at = StreamOffset(1, 9, 0, 9).with_collections(())
     text = chain_text((at, StreamOffset(1, 5, 0, 5)), lambda names: 0 if names is None else 1)
@@ -37,7 +45,9 @@ def test_the_beginning_of_the_history_is_a_dot() -> None:
     assert chain(chain_text((StreamOffset.ZERO.with_collections(()),), lambda names: 0), [()])[0].collections == ()
 
 
-@pytest.mark.parametrize("text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3"])
+@pytest.mark.parametrize(
+    "text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3", "1@2=^1", "1@2=^;"]
+)
 def test_what_is_no_chain_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a|within"):
+    with pytest.raises(ValueError, match=r"not a|within|not above"):
         chain(text)

@@ -36,6 +36,46 @@ def test_positions_through_snapshots() -> None:
     assert tracker.offset == at(11, 11, 12)
 
 
+def test_the_first_snapshot_from_disk_gives_the_purge_limit() -> None:
+    tracker = opened()
+    tracker.marker(0, 10, is_unique=True)
+    assert tracker.offset.purge_limit is None, "nothing was received"
+    tracker.items(4, 7)
+    assert tracker.offset.purge_limit == 10
+    run = tracker.run(0, 0, 2)
+    assert [run.offset(seqno).purge_limit for seqno in (4, 7)] == [10, 10]
+    tracker.item(10)
+    assert tracker.offset.purge_limit is None, "the snapshot is whole"
+    assert run._replace(seqno=10).offset(10).purge_limit is None
+    tracker.marker(11, 20, is_unique=True)
+    tracker.item(15)
+    assert tracker.offset.purge_limit is None, "rows from before it may be deleted in it"
+
+
+def test_a_snapshot_with_several_versions_gives_no_purge_limit() -> None:
+    tracker = opened()
+    tracker.marker(0, 10)
+    tracker.item(4)
+    assert tracker.offset.purge_limit is None
+
+
+def test_a_snapshot_that_is_resumed_keeps_its_purge_limit() -> None:
+    tracker = opened(StreamOffset(0xA, 4, 0, 10, purge_limit=10), FailoverLog.of((0xB, 10), (0xA, 0)))
+    assert tracker.offset.purge_limit == 10
+    tracker.marker(0, 30, is_unique=True)
+    tracker.item(6)
+    assert (tracker.offset, tracker.offset.purge_limit) == (at(6, 0, 30, vbuuid=0xB), 10)
+    tracker.item(12)
+    assert tracker.offset.purge_limit is None
+
+
+def test_an_out_of_order_snapshot_has_no_purge_limit() -> None:
+    tracker = opened(StreamOffset(0xA, 4, 0, 10, purge_limit=10))
+    tracker.oso(True)
+    tracker.oso(False)
+    assert tracker.offset.purge_limit is None
+
+
 def test_an_accepted_position_moves_to_the_newest_branch() -> None:
     tracker = opened(at(5, 2, 9), FailoverLog.of((0xB, 9), (0xA, 0)))
     assert tracker.offset == at(5, 2, 9, vbuuid=0xB)

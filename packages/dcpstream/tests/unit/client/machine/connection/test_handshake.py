@@ -21,7 +21,7 @@ from dcpstream.errors import (
 )
 from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
 from tests.kit.client_machines import NONCE, new_connection, ready_connection
-from tests.kit.fake_node import ADDRESS, LOGIN, FakeNode
+from tests.kit.fake_node import ADDRESS, GRANTED, LOGIN, FakeNode
 
 SETTINGS = DcpSettings(name="reader", buffer_bytes=4096)
 
@@ -57,6 +57,14 @@ def test_all_the_way() -> None:
     controls = {frame.key: frame.value for frame in node.asked(Opcode.DCP_CONTROL)}
     assert controls[b"connection_buffer_size"] == b"4096"
     assert controls[b"enable_noop"] == b"true"
+
+
+@pytest.mark.parametrize("is_8_0", [False, True])
+def test_markers_with_the_purge_seqno_are_asked_of_newer_servers(is_8_0: bool) -> None:
+    node = FakeNode(granted=GRANTED if is_8_0 else set(GRANTED) - {Feature.SUBDOC_REPLICA_READ_DELETED})
+    shake(node)
+    controls = {frame.key: frame.value for frame in node.asked(Opcode.DCP_CONTROL)}
+    assert controls.get(b"max_marker_version") == (b"2.2" if is_8_0 else None)
 
 
 def test_for_documents_nothing_of_dcp_is_sent() -> None:

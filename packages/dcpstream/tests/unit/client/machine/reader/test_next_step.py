@@ -1,0 +1,116 @@
+"""The decisions about a position that a node refuses for purged deletions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dcpstream.client.machine.connection.events import Stream, StreamRefused
+from dcpstream.client.machine.reader import next_step
+from dcpstream.client.machine.reader.next_step import Confirm, GoBack, Probe, Reopen
+from dcpstream.client.machine.reader.read_rules import ReadRules
+from dcpstream.client.machine.reader.vbucket import GUARDED_STREAMS_MAX, Event, Given, Part, State, Vbucket
+from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
+from dcpstream.client.machine.tracker import PositionTracker, Run
+from dcpstream.client.machine.values import VbucketRange
+from dcpstream.errors import RollbackRequired
+from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.wire import Status, StreamEndReason
+
+LIMITED = StreamOffset(0xA, 4, 0, 9, purge_limit=8)
+PLAIN = StreamOffset(0xA, 4, 0, 9)
+RECORDED = StreamOffset(0xB, 3, 0, 9)
+
+
+def vbucket(at: StreamOffset = LIMITED, state: State = State.OPENING, end: int = MAX_SEQNO) -> Vbucket:
+    return Vbucket(VbucketRange(0, at, end), at, (RECORDED,), Given(Run.standing(0, at)), state=state)
+
+
+def rules(gap: PurgeGap = PurgeGap.RECONCILE, policy: RollbackPolicy = RollbackPolicy.REWIND) -> ReadRules:
+    return ReadRules(policy=policy, collections=None, patience_s=1.0, purge_gap=gap)
+
+
+def refuse(one: Vbucket, rollback_seqno: int, **options: Any) -> next_step.AfterRefused:
+    stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO)
+    answer = StreamRefused(stream, Status.ROLLBACK, rollback_seqno)
+    return next_step.refused(one, answer, rules(**options), names_collections=False)
+
+
+@pytest.mark.parametrize("gap", PurgeGap)
+def test_a_position_with_a_limit_is_probed_by_a_guarded_stream(gap: PurgeGap) -> None:
+    assert refuse(vbucket(), 0, gap=gap) == Probe(is_guarded=True)
+
+
+@pytest.mark.parametrize("policy", [RollbackPolicy.FAIL, RollbackPolicy.REWIND_UNREAD])
+def test_so_it_is_where_the_user_allows_no_rollback(policy: RollbackPolicy) -> None:
+    assert refuse(vbucket(), 0, policy=policy) == Probe(is_guarded=True)
+
+
+def test_a_rollback_to_a_seqno_has_another_reason() -> None:
+    assert refuse(vbucket(), 3) == GoBack(RECORDED, ())
+
+
+def test_a_refused_probe_has_another_reason() -> None:
+    assert refuse(vbucket(state=State.PROBING), 0) == GoBack(RECORDED, ())
+
+
+@pytest.mark.parametrize(
+    ("at", "change"),
+    [
+        (PLAIN, {}),
+        (LIMITED, {"part": Part.POSITION}),
+        (LIMITED, {"range": VbucketRange(0, LIMITED, LIMITED.seqno)}),
+    ],
+    ids=["no limit", "only put to the node", "nothing to read"],
+)
+def test_other_positions_are_probed_as_the_policy_says(at: StreamOffset, change: dict[str, Any]) -> None:
+    one = vbucket(at)
+    for name, value in change.items():
+        setattr(one, name, value)
+    assert refuse(one, 0) == GoBack(RECORDED, ())
+    assert refuse(one, 0, gap=PurgeGap.IGNORE) == Probe(is_guarded=False)
+
+
+def test_a_vbucket_is_probed_so_only_a_few_times_without_a_row() -> None:
+    one = vbucket()
+    one.attempts.guarded = GUARDED_STREAMS_MAX
+    assert refuse(one, 0) == GoBack(RECORDED, ())
+    one.attempts.succeeded()
+    assert refuse(one, 0) == Probe(is_guarded=True)
+
+
+@pytest.mark.parametrize("purge_seqno", [0, 4, 7, 8])
+def test_purged_deletions_up_to_the_limit_do_no_harm(purge_seqno: int) -> None:
+    assert next_step.checked(vbucket(state=State.CONFIRMING), purge_seqno, rules()) == Confirm()
+
+
+@pytest.mark.parametrize("purge_seqno", [9, None])
+def test_others_may(purge_seqno: int | None) -> None:
+    one = vbucket(state=State.CONFIRMING)
+    assert next_step.checked(one, purge_seqno, rules()) == GoBack(RECORDED, ())
+    for gap in (PurgeGap.FAIL, PurgeGap.IGNORE):
+        assert next_step.checked(one, purge_seqno, rules(gap)) == Probe(is_guarded=False)
+    one.given.has_rows = True
+    with pytest.raises(RollbackRequired):
+        next_step.checked(one, purge_seqno, rules(policy=RollbackPolicy.REWIND_UNREAD))
+
+
+def test_a_position_that_has_lost_its_limit_is_not_confirmed() -> None:
+    assert next_step.checked(vbucket(PLAIN, State.CONFIRMING), 0, rules()) == GoBack(RECORDED, ())
+
+
+@pytest.mark.parametrize("reason", [StreamEndReason.OK, StreamEndReason.FILTER_EMPTY, StreamEndReason.ROLLBACK])
+def test_a_guarded_stream_that_ends_before_its_snapshot_is_asked_for_again(reason: StreamEndReason) -> None:
+    one = vbucket(state=State.CONFIRMING)
+    stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO, is_guarded=True)
+    step = next_step.stopped(one, stream, reason, names_collections=True)
+    assert isinstance(step, Reopen)
+    assert not step.at_once
+
+
+def test_the_events_of_a_guarded_stream() -> None:
+    one = vbucket(state=State.SUSPECT)
+    for event in (Event.REQUESTED, Event.ACCEPTED_PURGED, Event.CONFIRMED):
+        one.happen(event)
+    assert one.state is State.OPEN
