@@ -32,6 +32,7 @@ OTHER_VBUCKET = "the purge seqno of another vbucket"
 ASKED_BEFORE = "asked before the snapshot"
 MAYBE_DEAD = "not asked whether the stream lives"
 NO_BOUNDS = "the bounds dropped in the guarded request"
+FROM_MEMORY = "a position with a limit read on from memory"
 SECOND_SNAPSHOT = "the guarded stream read beyond its first snapshot"
 
 FAULTS = (
@@ -42,6 +43,7 @@ FAULTS = (
     ASKED_BEFORE,
     MAYBE_DEAD,
     NO_BOUNDS,
+    FROM_MEMORY,
     SECOND_SNAPSHOT,
 )
 
@@ -158,12 +160,16 @@ class Reader:
                 first = max(first, min(asked.request_bounds()[2], copy.high_seqno))
             end = last if rng.random() < 0.5 else rng.randint(first, last)
             is_from_disk = begin < copy.purge_seqno or rng.random() < 0.7
+            if not is_guarded and tracker.offset.purge_limit is not None and self.fault != FROM_MEMORY:
+                is_from_disk = True  # it is asked for so
             rows = copy.deduplicated(begin, end)
             if not is_from_disk:
                 rows = [item for item in copy.items if begin < item[0] <= end]
             purge_seqno = copy.purge_seqno
             if is_guarded and is_first:
-                checked = self._check(copy, branch, known_before, purge_seqno if is_from_disk else None)
+                if not is_from_disk:
+                    return False
+                checked = self._check(copy, branch, known_before, purge_seqno)
                 if checked is not None:
                     return checked
             start = begin + rng.randint(0, 1)
@@ -188,10 +194,10 @@ class Reader:
         self._leave(tracker)
         return True
 
-    def _check(self, copy: Copy, branch: FailoverEntry, known_before: int, purge_seqno: int | None) -> bool | None:
+    def _check(self, copy: Copy, branch: FailoverEntry, known_before: int, purge_seqno: int) -> bool | None:
         """Whether a guarded stream is to be left, and if so whether the position may be asked for again."""
         found: int | None
-        if self.has_v22 and purge_seqno is not None and not self.fault:
+        if self.has_v22 and not self.fault:
             found = purge_seqno
         else:
             self.stir()

@@ -221,6 +221,7 @@ class PurgeWorld(World):
         if is_dead(serving):
             return bool(serving.pending)
         active, begin = self.producers[vbid].active, serving.at
+        is_of_disk = bool(asked.flags & StreamFlag.DISK_ONLY)
         if begin >= asked.end_seqno or begin >= active.high_seqno:
             return super()._fill(link, serving)
         if begin and begin < active.purge_seqno and not ignores_purged:
@@ -235,7 +236,9 @@ class PurgeWorld(World):
                 first = max(first, min(asked.snapshot_end, active.high_seqno))
         serving.is_first = False
         end = last if rng.random() < 0.5 else rng.randint(first, last)
-        is_from_disk = bool(begin < active.purge_seqno or rng.random() < 0.7)
+        is_from_disk = is_of_disk or begin < active.purge_seqno or rng.random() < 0.7
+        if is_of_disk:
+            end = max(begin + 1, active.persisted_seqno)
         rows = active.deduplicated(begin, end)
         if not is_from_disk:  # several versions of a document may come from memory
             rows = [item for item in active.items if begin < item[0] <= end]
@@ -275,6 +278,8 @@ class PurgeWorld(World):
             return encode_response(frame.opcode, status=decision.status, opaque=frame.opaque)
         assert isinstance(decision, Accept)
         branch = active.failover_log.newest
+        if asked.flags & StreamFlag.DISK_ONLY:
+            asked = replace(asked, end_seqno=decision.end_seqno)
         link.streams[frame.opaque] = Serving(frame.opaque, frame.vbid, asked, branch, asked.start_seqno)
         return encode_response(frame.opcode, opaque=frame.opaque, value=encode_failover_log(active.failover_log))
 
@@ -329,6 +334,8 @@ def run(
             for _ in range(rng.choice((0, 1, 3, 6))):
                 world.happen()
         world.is_calm = consumer.is_calm = True
+        for producer in world.producers:
+            producer.persist()
         for _ in range(2):
             consumer.run(to_the_end=True)
     except InexactError as error:
@@ -388,8 +395,8 @@ def _asked_before_the_stream(session: DcpSession, vbid: int, *arguments: Any, **
     return stream
 
 
-def _known_before(session: DcpSession, frame: Frame, stream: Stream, turn: Any, *, is_from_disk: bool) -> None:
-    del frame, is_from_disk
+def _known_before(session: DcpSession, frame: Frame, stream: Stream, turn: Any, *, is_unique: bool) -> None:
+    del frame, is_unique
     turn.first.append(PurgeChecked(stream, session._checks.pop(-stream.opaque).found))
 
 
@@ -399,10 +406,18 @@ def _without_bounds(session: DcpSession, vbid: int, offset: Any, *arguments: Any
     return _open_stream(session, vbid, offset, *arguments, **options)
 
 
+def _from_memory(session: DcpSession, vbid: int, offset: Any, *arguments: Any, **options: Any) -> Stream:
+    if options.get("is_guarded"):
+        return _open_stream(session, vbid, offset, *arguments, **options)
+    stream = _open_stream(session, vbid, replace(offset, purge_limit=None), *arguments, **options)
+    stream.tracker._purge_limit = offset.purge_limit
+    return stream
+
+
 def _read_beyond_the_first_snapshot(
-    session: DcpSession, frame: Frame, stream: Stream, turn: Any, *, is_from_disk: bool
+    session: DcpSession, frame: Frame, stream: Stream, turn: Any, *, is_unique: bool
 ) -> None:
-    _check_purged(session, frame, stream, turn, is_from_disk=is_from_disk)
+    _check_purged(session, frame, stream, turn, is_unique=is_unique)
     stream.is_guarded = False
 
 
@@ -431,6 +446,7 @@ WRONG: dict[str, Patches] = {
         Wrong(DcpSession, "_check_purged", _known_before, "changes"),
     ),
     "not asked whether the stream lives": (Wrong(PurgeCheck, "take", _alive_or_not, "changes"),),
+    "a position with a limit read on from memory": (Wrong(DcpSession, "open_stream", _from_memory, "changes"),),
     "the bounds dropped in the guarded request": (Wrong(DcpSession, "open_stream", _without_bounds, "changes"),),
     "the guarded stream read beyond its first snapshot": (
         Wrong(DcpSession, "_check_purged", _read_beyond_the_first_snapshot, "changes"),

@@ -27,7 +27,7 @@ def test_what_is_usual_needs_no_character() -> None:
 def test_a_purge_limit_stands_last() -> None:
     positions = (StreamOffset(1, 9, 5, 20, purge_limit=12), StreamOffset(1, 5, 0, 9, purge_limit=9))
     text = chain_text(positions, lambda names: 0)
-    assert text == "1@9+b;^3;4C^4;"
+    assert text == "1@9+b;^3;4.^4;"
     assert [one.purge_limit for one in chain(text)] == [12, 9]
     assert chain(text) == positions
 

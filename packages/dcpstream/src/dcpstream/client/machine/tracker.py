@@ -215,7 +215,8 @@ class PositionTracker:
         Args:
             start_seqno, end_seqno: the bounds.
             is_unique: whether the snapshot has each document once, as it is at the end. If the reader has nothing yet,
-                the end is its purge limit; a later snapshot changes nothing about the rows that the reader has.
+                the end is its purge limit. The limit stays as long as the reader is below it and gets rows that were
+                not deleted up to there.
 
         Raises:
             RemoteProtocolError: it may not come now.
@@ -223,6 +224,8 @@ class PositionTracker:
         refuse(self.snapshots.marker(start_seqno, end_seqno))
         if not self.snapshots.seqno:
             self._purge_limit = end_seqno if is_unique else None
+        elif not is_unique or end_seqno < (self._purge_limit or 0):
+            self._purge_limit = None
 
     def oso(self, is_start: bool) -> None:
         """An out-of-order snapshot begins or ends.

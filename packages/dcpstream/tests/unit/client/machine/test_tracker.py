@@ -69,6 +69,14 @@ def test_a_snapshot_that_is_resumed_keeps_its_purge_limit() -> None:
     assert tracker.offset.purge_limit is None
 
 
+@pytest.mark.parametrize(("end", "is_unique"), [(9, True), (30, False)])
+def test_rows_that_may_be_deleted_up_to_the_limit_end_it(end: int, is_unique: bool) -> None:
+    tracker = opened(StreamOffset(0xA, 4, 0, 10, purge_limit=10))
+    tracker.marker(0, end, is_unique=is_unique)
+    tracker.item(6)
+    assert tracker.offset.purge_limit is None
+
+
 def test_an_out_of_order_snapshot_has_no_purge_limit() -> None:
     tracker = opened(StreamOffset(0xA, 4, 0, 10, purge_limit=10))
     tracker.oso(True)

@@ -233,6 +233,9 @@ class DcpSession:
         do so to streams of some collections that begin inside a snapshot, from memory. So such a stream is asked for
         what is on disk, and ends there; the reader goes on with another one.
 
+        A position with a purge limit is read on from disk, too: snapshots from memory may have several versions of a
+        document up to the limit.
+
         A guarded stream brings one snapshot, because a node lets it ignore purged deletions as long as it lasts. At the
         marker of the second one it is closed, and the reader goes on with another stream.
         """
@@ -245,7 +248,9 @@ class DcpSession:
         stream.is_filtered = self.has_collections and wanted.is_filtered
         stream.ignores_purged, stream.is_guarded = ignore_purged or is_guarded, is_guarded
         flags = _ACTIVE_ONLY | _IGNORE_PURGED if stream.ignores_purged else _ACTIVE_ONLY
-        if self._may_hide_rows(stream) and not is_guarded and snapshot_start < start < snapshot_end:
+        is_hidden = stream.is_filtered and not self._is_8_0 and snapshot_start < start < snapshot_end
+        is_limited = offset.purge_limit is not None and start < requested_end
+        if (is_hidden or is_limited) and not is_guarded:
             flags |= _DISK_ONLY
             stream.is_of_disk = True
             stream.requested_end = MAX_SEQNO  # the node stops where its disk ends
@@ -268,10 +273,6 @@ class DcpSession:
         self._streams[stream.opaque] = stream
         self._requests.sent(stream.opaque, Opcode.DCP_STREAM_REQ, now)
         return stream
-
-    def _may_hide_rows(self, stream: Stream) -> bool:
-        """Whether the node may claim, from memory, that rows of the stream are for nobody; see `open_stream`."""
-        return stream.is_filtered and not self._is_8_0
 
     def close_stream(self, stream: Stream) -> None:
         """Close a stream; messages that still arrive for it are dropped. No event follows."""
@@ -587,22 +588,31 @@ class DcpSession:
             raise RemoteProtocolError("a snapshot marker of unknown layout", event=repr(frame))
         start, end, flags = _MARKER.unpack_from(body)
         is_first = stream.tracker.snapshots.announced is None
+        is_unique = flags & _KIND == _FROM_DISK
         if stream.is_guarded and not is_first:
-            self._close(stream)
-            turn.last.append(StreamStopped(stream, StreamEndReason.ROLLBACK))
+            self._stop(stream, StreamEndReason.ROLLBACK, turn)
             return
-        stream.tracker.marker(start, end, is_unique=flags & _KIND == _FROM_DISK)
+        if end < (stream.tracker.reached_offset.purge_limit or 0):
+            # The node has less on disk than the reader's first snapshot had: rows may be deleted up to the limit.
+            self._stop(stream, StreamEndReason.TOO_SLOW, turn)
+            return
+        stream.tracker.marker(start, end, is_unique=is_unique)
         if stream.is_guarded:
-            self._check_purged(frame, stream, turn, is_from_disk=bool(flags & _FROM_DISK))
+            self._check_purged(frame, stream, turn, is_unique=is_unique)
         if flags & _ACK:
             self._send(SnapshotMarkerResponse.pack(opaque=frame.opaque))
 
-    def _check_purged(self, frame: Frame, stream: Stream, turn: _Turn, *, is_from_disk: bool) -> None:
+    def _stop(self, stream: Stream, reason: StreamEndReason, turn: _Turn) -> None:
+        """Close a stream before the snapshot that begins; the reader goes on with another one."""
+        self._close(stream)
+        turn.last.append(StreamStopped(stream, reason))
+
+    def _check_purged(self, frame: Frame, stream: Stream, turn: _Turn, *, is_unique: bool) -> None:
         """The first marker of a guarded stream has come: find out which deletions its snapshot may lack."""
         if frame.extras == _V22:
             turn.first.append(PurgeChecked(stream, SnapshotMarkerV22.decode(frame).purge_seqno))
             return
-        if self._may_hide_rows(stream) and not is_from_disk:
+        if not is_unique:
             turn.first.append(PurgeChecked(stream, None))
             return
         stream.held = []

@@ -13,11 +13,18 @@ from dcpstream.client.machine.connection.events import (
     StreamOpened,
     StreamStopped,
 )
-from dcpstream.client.machine.connection.session import DcpSession
-from dcpstream.client.settings.options import DcpSettings
 from dcpstream.errors import DeadConnection
-from dcpstream.model import MAX_SEQNO, NodeAddress, StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, StreamEndReason, StreamFlag, decode_message, encode_response
+from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.wire import (
+    Frame,
+    MarkerFlag,
+    Opcode,
+    Status,
+    StreamEndReason,
+    StreamFlag,
+    decode_message,
+    encode_response,
+)
 from dcpstream.wire.messages.dcp import CloseStream, StreamRequest
 from tests.kit.client_machines import ClientEnd, client_of_streams
 from tests.kit.messages import (
@@ -191,18 +198,41 @@ def test_it_ends_at_its_second_snapshot() -> None:
     assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_CLOSE_STREAM]
 
 
-@pytest.mark.parametrize("flags", [DISK, 1])
-def test_where_a_server_may_hide_rows_a_snapshot_from_memory_shows_nothing(flags: int) -> None:
-    """Servers before 8.0 (MB-65581, MB-66612), streams of some collections."""
+@pytest.mark.parametrize("flags", [1, DISK | MarkerFlag.MAY_DUPLICATE])
+def test_a_snapshot_with_several_versions_shows_nothing(flags: int) -> None:
     client = client_of_streams()
-    client.session = DcpSession(
-        NodeAddress("node", 11210, 8091), DcpSettings(name="reader"), True, client.now, is_8_0=False
-    )
-    stream, request = guarded(client)
-    stream.is_filtered = True
-    assert not request.flags & StreamFlag.DISK_ONLY
-    events = client.receive(marker(stream.opaque, 0, 9, flags=flags))
-    assert events == ([] if flags == DISK else [PurgeChecked(stream, None)])
+    stream, _ = guarded(client)
+    assert client.receive(marker(stream.opaque, 0, 9, flags=flags)) == [PurgeChecked(stream, None)]
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_snapshot_that_ends_below_the_limit_is_not_read(is_guarded: bool) -> None:
+    client = client_of_streams()
+    stream = client.session.open_stream(0, POSITION, MAX_SEQNO, client.now, is_guarded=is_guarded)
+    client.receive(accepted(stream.opaque))
+    client.sent()
+    events = client.receive(marker(stream.opaque, 0, 8, flags=DISK) + mutation(stream.opaque, 5))
+    assert events == [StreamStopped(stream, StreamEndReason.TOO_SLOW)]
+    assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_CLOSE_STREAM]
+    assert stream.tracker.offset.purge_limit == 9
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "is_of_disk"),
+    [
+        (POSITION, MAX_SEQNO, True),
+        (POSITION, POSITION.seqno, False),
+        (StreamOffset(0xA, 4, 0, 9), MAX_SEQNO, False),
+    ],
+    ids=["with a limit", "only put to the node", "without a limit"],
+)
+def test_a_position_with_a_limit_is_read_on_from_disk(offset: StreamOffset, end: int, is_of_disk: bool) -> None:
+    client = client_of_streams()
+    client.session.open_stream(0, offset, end, client.now)
+    (frame,) = client.sent()
+    request = decode_message(frame)
+    assert isinstance(request, StreamRequest)
+    assert bool(request.flags & StreamFlag.DISK_ONLY) is is_of_disk
 
 
 def test_an_answer_that_does_not_come_costs_the_connection() -> None:
