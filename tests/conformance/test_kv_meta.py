@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import BucketSettings, ConflictResolution
-from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire import Feature, Frame, Opcode, Status, encode_request
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.rules import of_release, rule
@@ -88,10 +88,24 @@ def test_options_of_a_bucket_that_resolves_by_time() -> None:
         assert answer.status == (0 if is_right else Status.EINVAL), options
 
 
-@rule("KV-META-02")
+@rule("KV-META-18")
 @pytest.mark.parametrize("state", [REPLICA, PENDING])
-def test_a_forced_write_is_taken_in_other_roles(node: SimulatedNode, peer: Peer, state: int) -> None:
+def test_a_forced_write_is_not_taken_in_other_roles_since_80(state: int) -> None:
+    node = SimulatedNode(release="8.0")
     node.set_vbucket(1, state)
+    peer = node.connect()
+    peer.deliver(encode_request(SET, vbid=1, key=KEY, extras=extras_of(options=FORCE)))
+    assert [frame.status for frame in peer.take()] == ([Status.NOT_MY_VBUCKET] if state == REPLICA else [])
+    assert node.vbucket(1).high_seqno == 0
+
+
+@rule("KV-META-02", "KV-META-18")
+@pytest.mark.parametrize("state", [REPLICA, PENDING])
+@pytest.mark.parametrize("release", ["7.2", "7.6"])
+def test_a_forced_write_is_taken_in_other_roles(release: str, state: int) -> None:
+    node = SimulatedNode(release=release)
+    node.set_vbucket(1, state)
+    peer = node.connect()
     for opcode in (SET, DELETE):
         for options in (FORCE, FORCE | REGENERATE):
             assert peer.call(opcode, vbid=1, key=KEY, extras=extras_of(rev=1, options=options)).status == 0

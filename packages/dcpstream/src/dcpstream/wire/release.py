@@ -115,6 +115,7 @@ FEATURES: Mapping[Feature, Row] = MappingProxyType(
         Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="8.0"),
         Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="8.0"),
         Feature.RANDOM_KEY_XATTR: Row(FEATURE_H, since="8.0"),
+        Feature.MUTATE_WITH_META: Row(FEATURE_H, since="8.5"),
         Feature.DCP_SKIP_DELETES_IN_BACKFILL: Row(FEATURE_H, since="8.5"),
     }
 )
@@ -357,6 +358,10 @@ class Rule(Enum):
     SUBDOC_DENIES_ALOUD = (
         "A sub-document request for a system attribute is EACCESS without XERROR, too; before, it closes.",
         Row(RECORDED_80, since="8.0"),
+    )
+    FORCED_META_REACHES_COPIES = (
+        "SET_WITH_META with the option 0x01 is taken by replica and pending vbuckets, too; later, by active ones only.",
+        Row("kv_engine engines/ep/src/ep_engine.cc (MB-67207)", until="8.0"),
     )
     WITH_META_LOOKS_FOR_JSON = (
         "SET_WITH_META looks itself whether the document is JSON; before, only for clients without that datatype.",

@@ -12,6 +12,7 @@ from dcpstream_node.engine.handlers import (
     admin,
     listing,
     login,
+    mutate_with_meta,
     reads,
     scans,
     scopes,
@@ -26,7 +27,10 @@ from dcpstream_node.engine.session.session import Session
 COMMANDS: CommandTable[Session] = CommandTable()
 """Every command but those of DCP."""
 
-for _module in (admin, listing, login, reads, scans, scopes, stat, subdoc, vbuckets, with_meta, writes):
+for _module in (
+    *(admin, listing, login, mutate_with_meta, reads, scans),
+    *(scopes, stat, subdoc, vbuckets, with_meta, writes),
+):
     _module.register(COMMANDS)
 
 __all__ = ["COMMANDS"]

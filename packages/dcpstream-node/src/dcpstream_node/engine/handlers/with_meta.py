@@ -1,13 +1,15 @@
 """Writes of versions from another cluster: SET, ADD and DELETE_WITH_META, each with its quiet form; RETURN_META.
 
 A WITH_META request has the revision and the CAS of its version. The bucket's `conflict_resolution` says whether the
-higher revision or the higher CAS wins. RETURN_META is a plain write whose answer has the new metadata.
+higher revision or the higher CAS wins. RETURN_META is a plain write whose answer has the new metadata. MUTATE_WITH_META
+of 8.5 (`dcpstream_node.engine.handlers.mutate_with_meta`) is another form of the first three, and ends in `carry_out`.
 
 Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (setWithMeta), conflict_resolution.cc.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.errors import FieldError
@@ -41,9 +43,17 @@ _EXTENDED_TYPES = frozenset((1, 2))
 """Adjusted time and conflict resolution mode; both are ignored."""
 
 
-class _Meta(NamedTuple):
-    """The extras; `time` is the expiration, or the time of a deletion."""
+class Meta(NamedTuple):
+    """The metadata of a version, as a request has them.
 
+    Attributes:
+        command: SET_WITH_META, ADD_WITH_META or DELETE_WITH_META.
+        time: the expiration, or the time of a deletion.
+        options: see `FORCE` and the following.
+        meta_bytes: length of the further metadata at the end of the value.
+    """
+
+    command: int
     flags: int
     time: int
     rev_seqno: int
@@ -56,28 +66,61 @@ class _Meta(NamedTuple):
         """Whether the version must win over the present one."""
         return not self.options & (SKIP_RESOLUTION | FORCE)
 
+    @property
+    def is_deletion(self) -> bool:
+        """Whether the version is a deletion."""
+        return self.command == Opcode.DELETE_WITH_META
 
-class _Content(NamedTuple):
-    """The value to store."""
+    def fits(self, *, is_by_time: bool) -> bool:
+        """Whether the options contradict neither each other nor the bucket's conflict resolution.
+
+        In a bucket that resolves conflicts by time, the request must accept timestamps or let the node choose the CAS.
+        """
+        options = self.options
+        return not (
+            (options & ACCEPT_TIMESTAMPS and not is_by_time)
+            or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
+            or (options & REGENERATE_CAS and self.checks_conflicts)
+        )
+
+
+class Content(NamedTuple):
+    """The value to store.
+
+    Attributes:
+        cas_offsets, seqno_offsets: where the version's own CAS and seqno are written into the value.
+    """
 
     value: bytes
     datatype: int
+    cas_offsets: Sequence[int] = ()
+    seqno_offsets: Sequence[int] = ()
+
+    def value_of(self, cas: int, seqno: int) -> bytes:
+        """The value of the version with this CAS and seqno."""
+        if not self.cas_offsets and not self.seqno_offsets:
+            return self.value
+        value = bytearray(self.value)
+        # As in the macros of sub-documents, the CAS is in the byte order of the wire.
+        swapped = int.from_bytes(cas.to_bytes(8, "big"), "little")
+        for number, offsets in ((swapped, self.cas_offsets), (seqno, self.seqno_offsets)):
+            for offset in offsets:
+                value[offset : offset + HEX_TEXT_BYTES] = hex_text(number)
+        return bytes(value)
 
 
-def _read(frame: Frame, *, is_by_time: bool) -> _Meta | None:
-    """The extras, or None if the options contradict each other or the bucket's conflict resolution.
+HEX_TEXT_BYTES = 18
+"""Length of a `hex_text`."""
 
-    In a bucket that resolves conflicts by time, the request must accept timestamps or let the node choose the CAS.
-    """
-    flags, time, rev_seqno, cas, options, meta_bytes = kv.SetWithMeta.unpack(frame)
-    meta = _Meta(flags, time, rev_seqno, cas, options or 0, meta_bytes or 0)
-    options = meta.options
-    is_wrong = (
-        (options & ACCEPT_TIMESTAMPS and not is_by_time)
-        or (is_by_time and not options & (ACCEPT_TIMESTAMPS | REGENERATE_CAS))
-        or (options & REGENERATE_CAS and meta.checks_conflicts)
-    )
-    return None if is_wrong else meta
+
+def hex_text(number: int) -> bytes:
+    """A number of 64 bits as it is written into a value."""
+    return b"0x%016x" % number
+
+
+def is_by_time(session: Session) -> bool:
+    """Whether the selected bucket resolves conflicts by time."""
+    return session.selected.settings.conflict_resolution is ConflictResolution.LWW
 
 
 def write(session: Session, frame: Frame) -> None:
@@ -85,33 +128,40 @@ def write(session: Session, frame: Frame) -> None:
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
         return
-    is_by_time = session.selected.settings.conflict_resolution is ConflictResolution.LWW
-    meta = _read(frame, is_by_time=is_by_time)
-    if meta is None:
+    flags, time, rev_seqno, cas, options, meta_bytes = kv.SetWithMeta.unpack(frame)
+    meta = Meta(int(loud_form(frame.opcode)), flags, time, rev_seqno, cas, options or 0, meta_bytes or 0)
+    if not meta.fits(is_by_time=is_by_time(session)):
         session.refuse(frame, Status.EINVAL)
         return
     content = _content(session, frame, meta)
-    found = target(session, frame, states=_STATES if meta.options & FORCE else None) if content is not None else None
-    if found is None or content is None:
+    if content is not None:
+        carry_out(session, frame, meta, content)
+
+
+def carry_out(session: Session, frame: Frame, meta: Meta, content: Content) -> None:
+    """Write a version if it wins over the present one, and answer."""
+    reaches_copies = meta.options & FORCE and session.engine.release.has(Rule.FORCED_META_REACHES_COPIES)
+    found = target(session, frame, states=_STATES if reaches_copies else None)
+    if found is None:
         return
     vbucket, key = found
     if meta.cas in _IMPOSSIBLE_CAS:
         has_name = session.engine.release.has(Rule.WITH_META_NAMES_BAD_CAS)
         session.refuse(frame, Status.CAS_VALUE_INVALID if has_name else Status.KEY_EEXISTS)
         return
-    is_deletion = _is_deletion(frame)
-    if not is_deletion:
+    if not meta.is_deletion:
         time = documents.limited_expiration(meta.time, session.engine.unix_s, max_ttl_of(session, key))
         meta = meta._replace(time=time)
     old = vbucket.log.meta(key)  # even if the document has expired
     prepared = documents.prepared_meta(vbucket, key)
     if prepared is not None:
-        is_won = not meta.checks_conflicts or _wins(frame, meta, content, prepared, is_by_time=is_by_time)
+        is_won = not meta.checks_conflicts or _wins(meta, content, prepared, is_by_time=is_by_time(session))
         session.refuse(frame, Status.SYNC_WRITE_IN_PROGRESS if is_won else Status.KEY_EEXISTS)
         return
-    kept = documents.remains(vbucket, key, old)[0] if is_deletion and old is not None and not content.value else b""
-    status = _status(session, frame, meta, content, old, found, is_by_time=is_by_time, is_pruned=bool(kept))
-    if status == Status.LOCKED and is_deletion and not content.value:
+    is_bare = meta.is_deletion and not content.value
+    kept = documents.remains(vbucket, key, old)[0] if is_bare and old is not None else b""
+    status = _status(session, frame, meta, content, old, found, is_pruned=bool(kept))
+    if status == Status.LOCKED and is_bare:
         refuse_locked(session, frame)
         return
     if status:
@@ -120,15 +170,17 @@ def write(session: Session, frame: Frame) -> None:
     _store(session, frame, meta, content._replace(value=kept, datatype=int(Datatype.XATTR)) if kept else content, found)
 
 
-def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place: Place) -> None:
+def _store(session: Session, frame: Frame, meta: Meta, content: Content, place: Place) -> None:
     vbucket, key = place
     unix_ns = session.engine.unix_ns
-    is_deletion = _is_deletion(frame)
+    is_deletion = meta.is_deletion
     time = meta.time or (unix_ns // 1_000_000_000 if is_deletion else 0)
+    cas = vbucket.next_cas(unix_ns) if meta.options & REGENERATE_CAS else meta.cas
+    value = content.value_of(cas, vbucket.log.high_seqno + 1)
     result = documents.store_version(
         vbucket,
-        Version(key, content.value, meta.rev_seqno, content.datatype, meta.flags, time),
-        cas=vbucket.next_cas(unix_ns) if meta.options & REGENERATE_CAS else meta.cas,
+        Version(key, value, meta.rev_seqno, content.datatype, meta.flags, time),
+        cas=cas,
         is_deleted=is_deletion,
         # Like the server, a tombstone with attributes does not keep that it is an expiration's.
         is_expiration=bool(is_deletion and meta.options & IS_EXPIRATION and not content.value),
@@ -140,10 +192,6 @@ def _store(session: Session, frame: Frame, meta: _Meta, content: _Content, place
         has_stored = is_deletion or session.engine.release.has(Rule.WITH_META_RETURNS_STORED_CAS)
         cas = result.cas if has_stored else meta.cas
         session.respond(frame, cas=cas, extras=token_of(session, vbucket, result))
-
-
-def _is_deletion(frame: Frame) -> bool:
-    return loud_form(frame.opcode) == Opcode.DELETE_WITH_META
 
 
 def _is_sound_extension(data: bytes) -> bool:
@@ -161,7 +209,7 @@ def _is_sound_extension(data: bytes) -> bool:
     return True
 
 
-def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
+def _content(session: Session, frame: Frame, meta: Meta) -> Content | None:
     """The value to store, or None if the request was refused."""
     if meta.meta_bytes > len(frame.value):
         session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
@@ -178,7 +226,7 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
             return None
     elif datatype & Datatype.SNAPPY:
         value = session.payload
-    if _is_deletion(frame):
+    if meta.is_deletion:
         section, body = split_xattrs(value) if datatype & Datatype.XATTR and value else (b"", value)
         if body and not session.selected.parameters.strips_deletions:
             why = "It is only possible to specify Xattrs as a value to DeleteWithMeta"
@@ -190,11 +238,11 @@ def _content(session: Session, frame: Frame, meta: _Meta) -> _Content | None:
         session.refuse(frame, Status.EINVAL, "Invalid extended metadata")
         return None
     if not value:
-        return _Content(b"", 0)
-    return _checked(session, frame, sent, value, datatype)
+        return Content(b"", 0)
+    return checked(session, frame, sent, value, datatype)
 
 
-def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> _Content | None:
+def checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype: int) -> Content | None:
     """The value to store, or None if it was refused as too large; `sent` as received, `value` inflated."""
     if datatype & Datatype.SNAPPY and (not session.selected.keeps_compressed or len(value) < len(sent)):
         sent, datatype = value, datatype & ~Datatype.SNAPPY
@@ -212,18 +260,17 @@ def _checked(session: Session, frame: Frame, sent: bytes, value: bytes, datatype
     if looks_always or not session.is_json:
         body = split_xattrs(value)[1] if datatype & Datatype.XATTR else value
         datatype |= Datatype.JSON if is_json(body) else 0
-    return _Content(sent, int(datatype))
+    return Content(sent, int(datatype))
 
 
 def _status(
     session: Session,
     frame: Frame,
-    new: _Meta,
-    content: _Content,
+    new: Meta,
+    content: Content,
     old: ItemMeta | None,
     place: Place,
     *,
-    is_by_time: bool,
     is_pruned: bool,
 ) -> int:
     """The status that forbids the write, or 0, in the server's order: conflict, existence, lock, CAS.
@@ -233,33 +280,33 @@ def _status(
             checks neither lock nor CAS.
     """
     exists = old is not None and not old.is_deleted
-    if old is not None and new.checks_conflicts and not _wins(frame, new, content, old, is_by_time=is_by_time):
+    if old is not None and new.checks_conflicts and not _wins(new, content, old, is_by_time=is_by_time(session)):
         return Status.KEY_EEXISTS
     if is_pruned:
         return Status.SUCCESS
-    if loud_form(frame.opcode) == Opcode.ADD_WITH_META and exists:
+    if new.command == Opcode.ADD_WITH_META and exists:
         return Status.KEY_EEXISTS
     if is_kept_out(session, frame, *place):
         return Status.LOCKED
     lock = documents.lock_of(*place, session.engine.unix_ns)
     if not frame.cas or lock is not None:
         return Status.SUCCESS
-    is_soft = _is_deletion(frame) and not content.value
+    is_soft = new.is_deletion and not content.value
     if old is None:
         if is_soft:
             return Status.KEY_EEXISTS if new.checks_conflicts else Status.SUCCESS
         return Status.KEY_ENOENT
     if frame.cas == old.cas:
         return Status.SUCCESS
-    return Status.KEY_ENOENT if old.is_deleted and not _is_deletion(frame) else Status.KEY_EEXISTS
+    return Status.KEY_ENOENT if old.is_deleted and not new.is_deletion else Status.KEY_EEXISTS
 
 
-def _wins(frame: Frame, new: _Meta, content: _Content, old: ItemMeta, *, is_by_time: bool) -> bool:
+def _wins(new: Meta, content: Content, old: ItemMeta, *, is_by_time: bool) -> bool:
     """Whether the new version wins over the old one."""
     mine, theirs = (new.rev_seqno, new.cas), (old.rev_seqno, old.cas)
     if is_by_time:
         mine, theirs = mine[::-1], theirs[::-1]
-    if _is_deletion(frame):
+    if new.is_deletion:
         return mine > theirs
     time = old.delete_time if old.is_deleted else old.expiration
     ours = (*mine, new.time, _swapped(new.flags))

@@ -483,13 +483,12 @@ _FOREIGN = (
     _Foreign(Opcode.PREPARE_SNAPSHOT, "8.0", privilege="Administrator"),
     _Foreign(Opcode.DOWNLOAD_SNAPSHOT, "8.0", privilege="Administrator", value=_REQUIRED),
     _Foreign(Opcode.REGISTER_AUTH_TOKEN, "8.5", "", "", _OPTIONAL, _OPTIONAL, _REFUSED),
-    _Foreign(Opcode.MUTATE_WITH_META, "8.5", "", "MetaWrite", _OPTIONAL, _OPTIONAL, _REFUSED),
     _Foreign(Opcode.CREATE_FUSION_NAMESPACE, "8.5", "", "NodeSupervisor", _OPTIONAL, _OPTIONAL, _REFUSED),
     _Foreign(Opcode.VALIDATE_BUCKET_CONFIG, "8.5", "", "NodeSupervisor", _OPTIONAL, _OPTIONAL, _REFUSED),
 )
 FOREIGN: tuple[Opcode, ...] = tuple(item.opcode for item in _FOREIGN)
-"""Opcodes of commands about encryption at rest, Fusion, file-based rebalance, throttling and metadata of versions in
-one request, which a node here does not have. It checks their parts, and answers NOT_SUPPORTED."""
+"""Opcodes of commands about encryption at rest, Fusion, file-based rebalance and throttling, which a node here does not
+have. It checks their parts, and answers NOT_SUPPORTED."""
 
 
 def _declare_foreign(item: _Foreign) -> None:

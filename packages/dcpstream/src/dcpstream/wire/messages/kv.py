@@ -743,6 +743,34 @@ class DeleteWithMetaQ(DeleteWithMeta):
 
 
 @message(
+    Opcode.MUTATE_WITH_META,
+    privilege="MetaWrite",
+    document_key=True,
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    datatypes=Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR,
+    since="8.5",
+    source="kv_engine docs/mutate-with-meta.md",
+)
+class MutateWithMeta(Request):
+    """Write a version of a document or a deletion, as another cluster has it, with its own CAS and seqno inside it.
+
+    The value is the document, and behind it JSON with `command` (add, set or delete), `cas`, `rev_seqno`, `flags`,
+    `expiration`, `options` (as of `SetWithMeta`), `cas_offsets` and `seqno_offsets`.
+
+    Attributes:
+        meta_bytes: u32, length of the JSON.
+    """
+
+    meta_bytes: int = u32()
+
+
+@message(Opcode.MUTATE_WITH_META)
+class MutateWithMetaResponse(SetResponse):
+    """The write's place in history; see `SetResponse`."""
+
+
+@message(
     Opcode.RETURN_META, privilege="MetaWrite", document_key=True, rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY
 )
 class ReturnMeta(Request):
