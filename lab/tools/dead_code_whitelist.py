@@ -219,3 +219,7 @@ fr
 keylen
 extlen
 bodylen
+
+# Called by pytest.
+_.runtest
+_.reportinfo

@@ -99,9 +99,9 @@ class Comparison:
             self.setup += sum(step.setup for step in ours)
             for left, right in paired_lanes(ours, theirs):
                 self.compare_lane(left, right)
-        if self.candidate.aborted and not self.reference.aborted:
-            reason = self.candidate.aborted
-            self.differences.append(Difference("-", "scenario could not run", "", got=reason))
+        if self.candidate.aborted or self.reference.aborted:
+            texts = {"expected": self.reference.aborted, "got": self.candidate.aborted}
+            self.differences.append(Difference("-", "scenario could not run", "", **texts))
         for difference in self.differences:
             text = f"{difference.request} | {difference.expected} | {difference.got}"
             where = self.reference.release, self.reference.name, difference.connection

@@ -81,7 +81,7 @@ def up_to(release: str) -> list[Scenario]:
 
 
 def choose(available: Sequence[Scenario], names: Iterable[str]) -> list[Scenario]:
-    """The scenarios that begin with one of the names; without names all of them.
+    """The scenarios that begin with one of the names; without names all that do no harm.
 
     Raises: ConfigError: none begins so.
     """
@@ -91,7 +91,9 @@ def choose(available: Sequence[Scenario], names: Iterable[str]) -> list[Scenario
             known = " ".join(each.name.partition("_")[0] for each in available)
             message = f"no scenario of this release begins with {name!r}. There are {known}"
             raise ConfigError("NAME", name, "the beginning of a scenario's name", message=message)
-    return [each for each in available if not wanted or each.name.startswith(wanted)]
+    if not wanted:
+        return [each for each in available if not each.ends_servers]
+    return [each for each in available if each.name.startswith(wanted)]
 
 
 def play(scenario: Scenario, target: Target, recorder: Recorder) -> Play:

@@ -18,7 +18,9 @@ def test_there_are_two_releases() -> None:
 def test_every_recording_has_its_scenario(release: str) -> None:
     names = recordings.names(release)
     key = recordings.release_key(release)
-    assert set(names) == {name for name, item in SCENARIOS.items() if recordings.release_key(item.release) <= key}
+    played = {name for name, item in SCENARIOS.items() if recordings.release_key(item.release) <= key}
+    assert played - set(names) == {"s81_known_bugs", "s82_bugs_that_end_servers"}, "no recording"
+    assert set(names) <= played
 
 
 @pytest.mark.parametrize("name", ["s07_stream_inmemory", "s22_stats", "s25_collections_oso", "s43_quiet"])

@@ -13,6 +13,7 @@ from dcpstream_node.judge.scenarios import (
     key_value,
     node,
     release_8,
+    server_bugs,
     session,
     streams,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "key_value",
     "node",
     "release_8",
+    "server_bugs",
     "session",
     "streams",
 ]

@@ -36,12 +36,14 @@ class Scenario:
         play: the function.
         first_vb: its vbuckets are first_vb + 1, + 2, …
         release: the first release of the server that it asks for.
+        ends_servers: a server with a known bug ends at it, so it is only played if it is named.
     """
 
     name: str
     play: Callable[[Run], None]
     first_vb: int
     release: str
+    ends_servers: bool = False
 
     @property
     def title(self) -> str:
@@ -53,11 +55,13 @@ SCENARIOS: dict[str, Scenario] = {}
 """Name → scenario; each registers itself when its module is imported."""
 
 
-def scenario(first_vb: int, release: str = "7.2") -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+def scenario(
+    first_vb: int, release: str = "7.2", *, ends_servers: bool = False
+) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
     """Register a function as a scenario."""
 
     def register(function: Callable[[Run], None]) -> Callable[[Run], None]:
-        SCENARIOS[function.__name__] = Scenario(function.__name__, function, first_vb, release)
+        SCENARIOS[function.__name__] = Scenario(function.__name__, function, first_vb, release, ends_servers)
         return function
 
     return register
