@@ -65,6 +65,16 @@ def test_another_release_differs(node: Node, commands: Commands) -> None:
     assert text.splitlines()[-1].startswith("1 scenarios: 36 steps, ")
 
 
+def test_a_scenario_that_differs_is_played_again(node: Node, commands: Commands) -> None:
+    """The first time the node is late; what it does otherwise comes every time."""
+    at = ("judge", node.connection_string, "--destroy-documents", "--attempts", "3")
+    node.inject("refuse", status="TMPFAIL", opcode="HELLO", count=2)  # the first one is the judge's own
+    line = commands(*at, "s34").splitlines()[0]
+    assert line == "s34_hello_variants           equal        36 steps, 36 equal, at attempt 2"
+    node.lift()
+    assert "at attempt" not in commands(*at, "s34", "--release", "8.0", expect=1)
+
+
 def test_it_says_what_is_wrong_with_the_server(node: Node, commands: Commands) -> None:
     with KvClient(node.connection_string, "Administrator", "password", "default") as kv:
         kv.set("mine", "{}")

@@ -57,6 +57,13 @@ _OPTIONS = (
         show_default=True,
         help="Seconds that one scenario may take.",
     ),
+    click.option(
+        "--attempts",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="How often a scenario that differs is played; the attempt with the fewest differences counts.",
+    ),
 )
 """The server, the bucket and what is asked; the test plugin takes them as well."""
 
@@ -78,6 +85,7 @@ class JudgeAccess:
     read_only: bool
     destroy_documents: bool
     timeout: float
+    attempts: int
 
     def judge(self) -> Judge:
         """A judge of the server. Raises: as `Judge`; UsageError: the server is missing."""
@@ -90,6 +98,7 @@ class JudgeAccess:
             read_only=self.read_only,
             destroy_documents=self.destroy_documents,
             timeout_s=self.timeout,
+            attempts=self.attempts,
         )
         against = None if self.against is None else self._target(self.against)
         return Judge(self._target(self.place), against=against, wishes=wishes)

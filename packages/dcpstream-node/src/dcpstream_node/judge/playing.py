@@ -45,6 +45,7 @@ class Verdict:
         stopped: why it stopped before its end; empty if it did not.
         steps_whole: the steps of the whole recording.
         play: what passed.
+        attempt: the number of the attempt that this is.
     """
 
     scenario: Scenario
@@ -53,6 +54,7 @@ class Verdict:
     stopped: str
     steps_whole: int
     play: Play
+    attempt: int = 1
 
     @property
     def result(self) -> str:

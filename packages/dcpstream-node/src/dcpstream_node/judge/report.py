@@ -29,6 +29,8 @@ def line_of(verdict: Verdict) -> str:
         words.append(f"{len(verdict.variations)} vary")
     if comparison.skipped:
         words.append(f"{comparison.skipped} optional ones refused")
+    if verdict.attempt > 1:
+        words.append(f"at attempt {verdict.attempt}")
     line = f"{verdict.scenario.name:28} {verdict.result:12} {', '.join(words)}"
     if not verdict.stopped:
         return line
@@ -112,6 +114,7 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
         "different": len(comparison.failures),
         "optional_refused": comparison.skipped,
         "stopped": verdict.stopped,
+        "attempt": verdict.attempt,
         "differences": [asdict(each) for each in comparison.differences],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dcpstream_node.judge.scenarios import SCENARIOS
 from dcpstream_node.judge.variations import VARIATIONS, reason_of
+from lab.layout import ROOT
 
 MARKER = "DCP_SNAPSHOT_MARKER request vb=171 opaque=0x1 extras=.. start=9 end=9 flags=1"
 
@@ -12,6 +13,11 @@ def test_every_variation_has_a_reason_and_a_scenario_that_is_there() -> None:
     for each in VARIATIONS:
         assert each.reason
         assert any(name.startswith(each.scenario) for name in SCENARIOS), each
+
+
+def test_the_page_has_every_reason() -> None:
+    page = (ROOT / "docs" / "reference" / "judge.md").read_text("utf-8")
+    assert [each.reason for each in VARIATIONS if each.reason not in page] == []
 
 
 def test_a_variation_is_of_one_release_scenario_and_connection() -> None:

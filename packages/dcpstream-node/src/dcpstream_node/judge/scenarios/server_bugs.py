@@ -137,7 +137,7 @@ def out_of_order(garden):
 
 
 def to_disk(garden, vb):
-    """What is in the vbucket is on disk, and no longer in memory where a server lets us say so."""
+    """Persist the vbucket, and drop it from memory where a server lets us say so."""
     persist(garden.admin, vb)
     new_checkpoint(garden.admin, vb)
     garden.run.sleep(0.5)
