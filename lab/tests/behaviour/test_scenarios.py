@@ -34,7 +34,6 @@ QUICK = [name[:3] for name in recorded.scenario_names() if name[:3] not in SLOW]
 KNOWN_DIFFERENCES = {
     "7.2": {"s34": 1, "s41": 2, "s44": 7, "s51": 6, "s54": 1, "s55": 3},
     "8.0": {
-        "s22": 5,
         "s29": 2,
         "s32": 8,
         "s41": 2,
@@ -43,8 +42,7 @@ KNOWN_DIFFERENCES = {
         "s54": 1,
         "s55": 6,
         "s63": 74,
-        "s65": 317,
-        "s67": 146,
+        "s65": 10,
         "s69": 110,
         "s71": 28,
         "s79": 40,
