@@ -76,7 +76,7 @@ class CollectionTail:
 
 @dataclass(frozen=True, slots=True)
 class TailFacts:
-    """What the caller of a fold knows, so that the engine need not ask.
+    """Facts that the caller of a fold knows, so that the engine need not ask.
 
     Attributes:
         rows: of the tail of this table.

@@ -78,14 +78,16 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
 
         directory = _directory(target, is_asked_for=engine != "auto")
         return DeltaRsEngine(directory, target.value_format, keeps_dropped=target.keeps_dropped)
-    from dcpstream_spark.tables.spark_sql import SparkSqlEngine
+    from dcpstream_spark.tables.spark_sql import KeptTables, SparkSqlEngine
     from dcpstream_spark.tables.table_formats import FORMATS, Table
 
     _require_format(chosen, spark, target)
     changes = Table.of(target.changes, child(target.path, "changes"), chosen)
     current = Table.of(target.current, child(target.path, "current"), chosen)
-    names = target.value_format, target.live, target.rejects
-    return SparkSqlEngine(spark, FORMATS[chosen](), changes, current, *names, keeps_dropped=target.keeps_dropped)
+    tables = KeptTables(
+        changes, current, target.value_format, target.live, target.rejects, keeps_dropped=target.keeps_dropped
+    )
+    return SparkSqlEngine(spark, FORMATS[chosen](), tables)
 
 
 def choose_parts(engine: str, spark: SparkSession, target: TableTarget) -> Parts:
@@ -172,7 +174,7 @@ class SparkParts:
         return self._target.live is not None or self._target.rejects is not None
 
     def _engine(self, name: str, places: Collection[Place], part: Part, sessions: Sessions | None) -> SparkSqlEngine:
-        from dcpstream_spark.tables.spark_sql import SparkSqlEngine
+        from dcpstream_spark.tables.spark_sql import KeptTables, SparkSqlEngine
         from dcpstream_spark.tables.table_formats import Table
 
         target = self._target
@@ -181,19 +183,17 @@ class SparkParts:
             for option in ("current", "live", "rejects")
         }
         current = Table.of(named["current"], child(child(target.path, directory_of(name)), "current"), self.name)
-        return SparkSqlEngine(
-            self._spark,
-            self._format,
+        tables = KeptTables(
             Table.of(target.changes, child(target.path, "changes"), self.name),
             current,
             target.value_format,
             named["live"],
             named["rejects"],
-            part=part,
-            places=None if part == "log" else places,
-            sessions=sessions,
-            keeps_dropped=target.keeps_dropped,
+            part,
+            None if part == "log" else places,
+            target.keeps_dropped,
         )
+        return SparkSqlEngine(self._spark, self._format, tables, sessions)
 
 
 def _chosen(engine: str, spark: SparkSession, target: TableTarget) -> str:

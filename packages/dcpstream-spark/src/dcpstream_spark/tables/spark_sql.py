@@ -20,7 +20,7 @@ import math
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -84,55 +84,66 @@ _SOURCE = "dcpstream_fold_source"
 _DOCUMENT_OPS = [op.value for op in Op if not op.is_control]
 
 
-class SparkSqlEngine:
-    """The tables `changes` and `current`, written by Spark; see `dcpstream_spark.tables.engine.TableEngine`.
+@dataclass(frozen=True, slots=True)
+class KeptTables:
+    """The tables of an engine, and their views.
 
-    Args:
-        spark: the user's session.
-        table_format: how the tables are stored.
+    Attributes:
         changes, current: the tables.
         value_format: "binary" or "string", the type of `value`.
         live: the name of a view in a catalog that shows every batch at once; None for no view.
         rejects: the name of a view in a catalog with the documents that do not fit the types; None for no view.
         part: the tables that the engine keeps. `current` is not used by one that keeps the log.
         places: the collections whose rows `current` has; None for all.
-        sessions: for batches and for folds; None for copies of the user's.
         keeps_dropped: see `FoldQuery`.
     """
 
+    changes: Table
+    current: Table
+    value_format: ValueFormat = "binary"
+    live: str | None = None
+    rejects: str | None = None
+    part: Part = "both"
+    places: Collection[Place] | None = None
+    keeps_dropped: bool = False
+
+    @property
+    def own(self) -> list[Table]:
+        """The tables that the engine keeps itself."""
+        return [one for one, other in ((self.changes, "current"), (self.current, "log")) if self.part != other]
+
+
+class SparkSqlEngine:
+    """The tables `changes` and `current`, written by Spark; see `dcpstream_spark.tables.engine.TableEngine`.
+
+    Args:
+        spark: the user's session.
+        table_format: how the tables are stored.
+        tables: those that it keeps.
+        sessions: for batches and for folds; None for copies of the user's.
+    """
+
     def __init__(
-        self,
-        spark: SparkSession,
-        table_format: TableFormat,
-        changes: Table,
-        current: Table,
-        value_format: ValueFormat = "binary",
-        live: str | None = None,
-        rejects: str | None = None,
-        *,
-        part: Part = "both",
-        places: Collection[Place] | None = None,
-        sessions: Sessions | None = None,
-        keeps_dropped: bool = False,
+        self, spark: SparkSession, table_format: TableFormat, tables: KeptTables, sessions: Sessions | None = None
     ) -> None:
         self.name = table_format.name
         self.fold_rows_min = FOLD_ROWS_MIN
-        self.changes = changes
-        self.current = current
+        self.changes = tables.changes
+        self.current = tables.current
         self._format = table_format
         self._user_session = spark
-        self._part = part
-        self._places = places
-        self._keeps_dropped = keeps_dropped
-        self._kept = [table for table, other in ((changes, "current"), (current, "log")) if part != other]
-        self.sessions = sessions or own_sessions(spark, table_format, {changes, *self._kept})
+        self._part = tables.part
+        self._places = tables.places
+        self._keeps_dropped = tables.keeps_dropped
+        self._kept = tables.own
+        self.sessions = sessions or own_sessions(spark, table_format, {tables.changes, *tables.own})
         self._session, self._fold_session = self.sessions
         self._tail_name = f"dcpstream_tail_{id(self)}"
         # Held while the view is made: the later text must win.
         self._publishing = threading.Lock()
-        self._value_format = value_format
-        self._live = live
-        self._rejects = rejects
+        self._value_format = tables.value_format
+        self._live = tables.live
+        self._rejects = tables.rejects
         self._types: DocumentTypes | None = None
 
     def state(self) -> TableState:
