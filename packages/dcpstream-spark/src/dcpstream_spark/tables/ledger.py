@@ -29,6 +29,9 @@ DIRECTORY = "dcp-tables"
 
 FILES_KEPT = 2
 
+READ_ATTEMPTS = 3
+"""Times that a reader looks for a file, because the writer may delete those that it has seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -105,10 +108,14 @@ class Ledger:
     def read(self) -> Entries:
         """The newest content; none without a file."""
         files = self._files()
-        for number in reversed(_numbers(files.names())):
-            found = Entries.parse(files.read(str(number)))
-            if found is not None:
-                return found
+        for _ in range(READ_ATTEMPTS):
+            numbers = _numbers(files.names())
+            for number in reversed(numbers):
+                found = Entries.parse(files.read(str(number)))
+                if found is not None:
+                    return found
+            if not numbers:
+                break
         return Entries()
 
     def save(self, entries: Entries) -> None:

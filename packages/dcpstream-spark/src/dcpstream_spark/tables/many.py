@@ -98,6 +98,11 @@ class ManyTables:
         """The tables that exist: name → paths of the collections in it."""
         return {name: tuple(map(".".join, one.places)) for name, one in sorted(self._ledger.read().tables.items())}
 
+    def reset(self) -> None:
+        """Look at the tables again: somebody may have removed some since the last run."""
+        self._is_prepared = False
+        self._forget()
+
     def prepare(self, app: str | None) -> None:
         """Create the log, and make missing tables again.
 

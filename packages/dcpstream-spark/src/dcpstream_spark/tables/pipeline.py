@@ -310,6 +310,8 @@ class Pipeline:
 
     def _start(self, until: Until, trigger: str | None) -> None:
         self._folder.reset()
+        if isinstance(self.engine, ManyTables):
+            self.engine.reset()
         self._typing.prepare(self.engine, self._app)
         tasks = cluster_partitions(self._spark)
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}

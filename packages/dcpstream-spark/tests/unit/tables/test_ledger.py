@@ -25,6 +25,21 @@ def test_the_newest_file_that_is_whole_counts(tmp_path: Path) -> None:
     assert len([one for one in (tmp_path / "tables").iterdir() if one.name.isdecimal()]) == FILES_KEPT
 
 
+def test_a_reader_meets_a_writer_that_deletes(tmp_path: Path) -> None:
+    class Moving(LocalFiles):
+        def names(self) -> list[str]:
+            found = super().names()
+            if "0" in found:
+                ledger.save(two)
+                ledger.save(two)
+            return found
+
+    one, two = Entries("a", 1), Entries("a", 2)
+    ledger = Ledger(lambda: LocalFiles(tmp_path))
+    ledger.save(one)
+    assert Ledger(lambda: Moving(tmp_path)).read() == two
+
+
 def test_collections_join_a_table() -> None:
     entries = Entries().with_places({("s", "b"): "s", ("s", "a"): "s", ("t", "a"): "t"})
     assert entries.tables == {"s": Entry((("s", "a"), ("s", "b"))), "t": Entry((("t", "a"),))}
