@@ -1,6 +1,6 @@
 """Break guards of the code one at a time, and count those that the tests of the protocol's rules notice.
 
-    python lab/tools/mutants.py [--seed N] [--count 60] [--list] [--file PART] [--all]
+    python lab/tools/mutants.py [--seed N,…] [--count 60] [--list] [--file PART] [--all]
 
 A guard is an `if` (or `elif`) of the wire codec, the protocol's machines or the node's engine whose body rejects the
 peer: it raises, refuses, drops or closes, or returns a refusal, an error status, or the text of a fault. (ConfigError
@@ -371,6 +371,9 @@ def left_out(mutants: list[Mutant]) -> list[Mutant]:
     listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
     same = {tuple(entry[name] for name in KEY) for entry in listed.get("mutant", []) if entry["reason"]}
     ours = {tuple(entry[name] for name in KEY[:-1]) for entry in listed.get("no_rule", []) if entry["reason"]}
+    stale = (same - {item.key for item in mutants}) | (ours - {item.key[:-1] for item in mutants})
+    if stale:
+        sys.exit(f"{EQUIVALENT.name} lists what is no longer there: {sorted(stale)}")
     return [item for item in mutants if item.key not in same and item.key[:-1] not in ours]
 
 
@@ -387,27 +390,26 @@ def draw(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 def main() -> int:
     """Trace, draw, break, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--seed", default="", help="one or several, 1,2,3: a draw each, after one tracing run")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--file", default="", help="only guards of files whose path has one of these parts, a,b,c")
     parser.add_argument("--list", action="store_true", help="only say which guards there are")
     parser.add_argument("--all", action="store_true", help="every mutation of every guard; takes long")
     arguments = parser.parse_args()
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(SEED_BITS)
+    seeds = [int(seed) for seed in arguments.seed.split(",") if seed] or [random.SystemRandom().getrandbits(SEED_BITS)]
     parts = arguments.file.split(",")
     mutants = [item for item in left_out(all_mutants()) if any(part in item.path for part in parts)]
     if arguments.list:
         print("\n".join(map(str, mutants)))
         return 0
+    is_good = True
     with ThreadPoolExecutor(WORKERS) as pool, tempfile.TemporaryDirectory(prefix="dcpstream-mutants-") as directory:
         whole, spare = Path(directory).resolve() / "whole", Path(directory).resolve() / "spare"
         runner = Runner(whole)
         copy_tree(spare)
         traced = trace(runner, pool, mutants)
         reached = [item for item in mutants if f"{item.path}::{item.function}" in traced.entered]
-        drawn = reached if arguments.all else draw(reached, arguments.count, seed)
         guard_count = len({item.place for item in reached})
-        print(f"seed {seed}: {len(drawn)} mutants of {guard_count} guards in functions that the tests run", flush=True)
         judge = Judge(runner, spare, run_at_import(spare, mutants), traced)
 
         def is_caught(mutant: Mutant) -> bool:
@@ -416,11 +418,17 @@ def main() -> int:
                 print(f"survived: {mutant}  [{mutant.function}]", flush=True)
             return caught
 
-        verdicts = list(pool.map(is_caught, drawn))
+        for seed in seeds:
+            drawn = reached if arguments.all else draw(reached, arguments.count, seed)
+            which = "all" if arguments.all else f"seed {seed}"
+            print(f"{which}: {len(drawn)} mutants of {guard_count} guards in functions that the tests run", flush=True)
+            survivors = list(pool.map(is_caught, drawn)).count(False)
+            print(f"mutants: {len(drawn) - survivors} of {len(drawn)} caught", flush=True)
+            is_good = is_good and survivors * ONE_SURVIVOR_IN <= len(drawn)
+            if arguments.all:
+                break
         runner.close()
-    survivors = verdicts.count(False)
-    print(f"mutants: {len(drawn) - survivors} of {len(drawn)} caught")
-    return 0 if survivors * ONE_SURVIVOR_IN <= len(drawn) else 1
+    return 0 if is_good else 1
 
 
 if __name__ == "__main__":

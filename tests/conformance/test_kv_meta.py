@@ -88,7 +88,7 @@ def test_options_of_a_bucket_that_resolves_by_time() -> None:
         assert answer.status == (0 if is_right else Status.EINVAL), options
 
 
-@rule("KV-META-18")
+@rule("KV-META-20")
 @pytest.mark.parametrize("state", [REPLICA, PENDING])
 def test_a_forced_write_is_not_taken_in_other_roles_since_80(state: int) -> None:
     node = SimulatedNode(release="8.0")
@@ -99,7 +99,7 @@ def test_a_forced_write_is_not_taken_in_other_roles_since_80(state: int) -> None
     assert node.vbucket(1).high_seqno == 0
 
 
-@rule("KV-META-02", "KV-META-18")
+@rule("KV-META-02", "KV-META-20")
 @pytest.mark.parametrize("state", [REPLICA, PENDING])
 @pytest.mark.parametrize("release", ["7.2", "7.6"])
 def test_a_forced_write_is_taken_in_other_roles(release: str, state: int) -> None:

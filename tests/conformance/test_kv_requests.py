@@ -192,7 +192,9 @@ def test_the_highest_cas_of_a_vbucket_is_set(node: SimulatedNode) -> None:
         extras = struct.pack(">I", 5)
         return node.admin.call(Opcode.SET_PARAM, vbid=vbid, key=b"max_cas", value=text, extras=extras).status
 
-    assert set_max_cas(b"12x") == Status.EINVAL
+    for text in (b"12x", b"\xd9\xa1", b"1".zfill(21)):  # the second is a decimal number in Arabic
+        assert set_max_cas(text) == Status.EINVAL
+    assert set_max_cas(b"1".zfill(20)) == 0
     assert set_max_cas(b"1", FOREIGN_VBUCKET) == Status.NOT_MY_VBUCKET
     ahead = 1 << 62
     assert set_max_cas(str(ahead).encode()) == 0

@@ -337,6 +337,7 @@ def test_a_copy_without_a_name_follows_durable_writes(old: SimulatedNode, new: S
     assert new.admin.call(Opcode.GET_REPLICA, vbid=1, key=b"\0e").status == 0
 
 
+@rule("KV-COPY-19")
 @pytest.mark.parametrize("seqno", [2, 3, 9])
 def test_an_advance_has_no_answer(new: SimulatedNode, seqno: int) -> None:
     source = ScriptedProducer(new, features=USUAL_FEATURES)

@@ -18,6 +18,7 @@ from dcpstream.wire import Frame, Opcode, Status, encode_response
 from dcpstream_node import Node
 from tests.kit.commands import Commands
 from tests.kit.peer import SocketPeer
+from tests.kit.rules import rule
 from tests.kit.tls import trusting
 from tests.kit.tokens import issuer, private_key, token
 
@@ -84,6 +85,7 @@ def test_a_token_logs_in_its_user(node: Node) -> None:
         assert login(wire, fresh(), b"a=ann").status == Status.SUCCESS
 
 
+@rule("KV-LOGIN-08")
 def test_every_request_of_an_expired_token_is_answered_auth_stale(node: Node) -> None:
     """As the recorded 8.0.1 answers; first comes what is wrong with the request itself."""
     with entered(node) as wire:
@@ -111,6 +113,7 @@ def dcp(node: Node) -> SocketPeer:
     return wire
 
 
+@rule("KV-LOGIN-08")
 def test_a_stream_goes_on_and_its_client_may_ask_for_nothing(node: Node) -> None:
     with dcp(node) as wire, SocketPeer(node.port).open("bob", "a-local-one") as writer:
         node.inject("move_clock", seconds=LIFETIME_S + 1)

@@ -13,6 +13,7 @@ from dcpstream.wire.release import RELEASES, Release, release_of
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import WITH_REPLICA, requirement
+from tests.kit.rules import rule
 from tests.kit.streams import (
     ACTIVE,
     DISK,
@@ -80,6 +81,7 @@ def prepared_garden(*names: ServerBug) -> SimulatedNode:
     return node
 
 
+@rule("ADV-04")
 def test_a_lost_advance() -> None:
     peer = prepared_garden(ServerBug.LOST_ADVANCE).producer()
     assert sent(peer.stream(1, 3, value=FRUIT)) == [(3, 5, FIRST), 4]
@@ -105,6 +107,7 @@ def test_the_first_marker_after_a_snapshot_out_of_order() -> None:
         assert drain(peer) == [(start, 11, FIRST), 11]
 
 
+@rule("CLS-12")
 @pytest.mark.parametrize("has_bug", [True, False])
 def test_closing_a_stream_whose_rest_is_queued(has_bug: bool) -> None:
     node = SimulatedNode(release=having(*[ServerBug.CLOSE_QUEUED][:has_bug]))
@@ -139,6 +142,7 @@ def test_an_early_advance() -> None:
     assert (messages, peer.closed) == ([(3, 8, FIRST), 8], False)
 
 
+@rule("ADV-04")
 def test_an_advance_to_the_next_write() -> None:
     for names, is_closed in (([ServerBug.FUTURE_ADVANCE], True), ([], False)):
         node = garden(release=having(*names))
@@ -159,6 +163,7 @@ def test_an_advance_to_the_next_write() -> None:
         assert peer.closed is is_closed
 
 
+@rule("ADV-04")
 def test_an_advance_above_the_high_seqno() -> None:
     for names, is_closed in (([ServerBug.END_ABOVE_HIGH], True), ([], False)):
         node = garden(release=having(*names))

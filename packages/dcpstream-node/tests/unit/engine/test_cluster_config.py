@@ -322,6 +322,7 @@ def test_an_older_map_is_refused():
     assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
     assert give(client, 7, 4, given(7, 4, CHAINS[::-1])) == Status.KEY_EEXISTS
     assert give(client, 6, 9, given(6, 9, CHAINS[::-1])) == Status.KEY_EEXISTS
+    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
     assert config_of(client)["vBucketServerMap"]["vBucketMap"] == CHAINS
     assert give(client, 8, 1, given(8, 1, CHAINS[::-1])) == 0
     assert config_of(client)["vBucketServerMap"]["vBucketMap"] == CHAINS[::-1]
@@ -349,6 +350,12 @@ def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
         (given(7, 5, CHAINS).replace(b"thisNode", b"other"), b"default", Status.EINVAL),
         (given(7, 6, CHAINS), b"default", Status.EINVAL),
         (given(7, 5, CHAINS[:3]), b"default", Status.EINVAL),
+        (
+            given(7, 5, [[0]] * 4, this=1).replace(b'"nodesExt"', b'"nodes": [{}], "nodesExt"'),
+            b"default",
+            Status.EINVAL,
+        ),
+        (given(7, 5, CHAINS), b"missing", Status.KEY_ENOENT),
     ],
 )
 def test_what_is_no_map_is_refused(value: bytes, key: bytes, status: int):

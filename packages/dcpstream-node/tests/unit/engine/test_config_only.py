@@ -13,6 +13,7 @@ from dcpstream_node.engine.engine import MAX_BUCKETS
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 MAP = b'{"rev":5,"nodesExt":[{"services":{"kv":1}}],"name":"away"}'
 PUSHED = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION)
@@ -34,6 +35,7 @@ def selected(engine: Engine, features: tuple[int, ...] = USUAL_FEATURES) -> Talk
     return peer
 
 
+@rule("KV-BUCKET-02")
 def test_such_a_bucket_gives_its_map_and_refuses_everything_else(engine: Engine) -> None:
     assert set_map(engine) == Status.SUCCESS
     assert Talker(engine).call(Opcode.LIST_BUCKETS).value == b"default away"
@@ -58,6 +60,7 @@ def test_their_number_is_limited(engine: Engine) -> None:
     assert set_map(engine, 6, name=b"b0") == Status.SUCCESS
 
 
+@rule("KV-BUCKET-02", "KV-LOGIN-05")
 def test_a_map_is_pushed_unless_the_client_knows_a_newer_one(engine: Engine) -> None:
     set_map(engine)
     peer = selected(engine, PUSHED)
@@ -91,6 +94,7 @@ def test_a_real_bucket_takes_its_place_and_keeps_the_map(engine: Engine) -> None
     assert not engine.config_only
 
 
+@rule("KV-BUCKET-02")
 def test_it_is_deleted_as_what_it_is(engine: Engine) -> None:
     set_map(engine)
     peer, admin = selected(engine), Talker(engine)
@@ -106,6 +110,7 @@ def test_it_is_deleted_as_what_it_is(engine: Engine) -> None:
     assert delete("ClusterConfigOnly") == Status.KEY_ENOENT
 
 
+@rule("KV-BUCKET-03")
 def test_a_paused_bucket_closes_its_connections_and_takes_no_others(engine: Engine) -> None:
     set_map(engine)
     admin, idle, reader = Talker(engine), Talker(engine), Talker(engine)
@@ -136,6 +141,7 @@ def test_a_paused_bucket_closes_its_connections_and_takes_no_others(engine: Engi
     assert Talker(engine).get("k").value == b"v"
 
 
+@rule("KV-BUCKET-03")
 def test_who_selected_the_paused_bucket_is_answered_before_the_end(engine: Engine) -> None:
     admin = Talker(engine)
     (answer,) = admin.send(encode_request(Opcode.PAUSE_BUCKET, key=b"default", opaque=3))

@@ -77,6 +77,27 @@ def test_a_feature_that_is_not_known_needs_nothing():
     assert Talker(engine_of(release="7.6"), features=()).hello(asked).status == Status.EINVAL
 
 
+@rule("KV-LOGIN-07")
+def test_an_80_lets_both_settings_of_delay_be_asked_for():
+    old, new = (Talker(engine_of(release=name), features=()) for name in ("7.6", "8.0"))
+    both = (Feature.TCP_NODELAY, Feature.TCP_DELAY)
+    assert old.hello(both).status == Status.EINVAL
+    assert granted(new, both) == {Feature.TCP_NODELAY}
+
+
+@rule("KV-SUBDOC-24")
+def test_an_80_refuses_an_attribute_of_the_system_without_closing():
+    features = tuple(set(USUAL_FEATURES) - {Feature.XERROR})
+    found = []
+    for name in ("7.6", "8.0"):
+        client = Talker(engine_of(release=name), features=features)
+        client.set("k", b"{}")
+        client.call(Opcode.DROP_PRIVILEGE, key=b"SystemXattrRead")
+        frames = client.send(encode_request(Opcode.SUBDOC_GET, key=b"\0k", value=b"_s", extras=b"\0\2\4"))
+        found.append(([frame.status for frame in frames], client.session.is_closing))
+    assert found == [([], True), ([Status.EACCESS], False)]
+
+
 @rule("KV-LOGIN-01")
 @BOTH
 @pytest.mark.parametrize("feature", [Feature.VATTR, Feature.SUBDOC_DOCUMENT_MACROS])
@@ -211,6 +232,7 @@ def test_80_knows_one_form_of_set_vbucket():
     assert old.call(Opcode.SET_VBUCKET, **with_cas).status == Status.KEY_EEXISTS
     for asked in (wide, with_cas):
         assert new.call(Opcode.SET_VBUCKET, **asked).status == Status.EINVAL
+    assert new.call(Opcode.SET_VBUCKET, extras=b"\1", value=b"{}", datatype=1).status == Status.SUCCESS
     assert new.send(encode_request(Opcode.SET_VBUCKET, extras=b"\2", value=b"{}", datatype=1)) == []
     assert new.session.is_closing
 

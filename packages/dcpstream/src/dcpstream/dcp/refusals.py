@@ -67,7 +67,7 @@ def check_shape(frame: Frame, *, release: Release = DEFAULT_RELEASE, has_collect
     if shape.refused is not None:
         return Refusal(shape.refused)
     if frame.opcode == Opcode.DCP_SNAPSHOT_MARKER:
-        refusal = _bad_marker(frame, release)
+        refusal = _bad_marker(frame)
         if refusal is not None:
             return refusal
     else:
@@ -99,7 +99,7 @@ def bad_flags(flags: int, release: Release, names: Mapping[int, str] = MappingPr
     return f"Request contains invalid flags: {text}"
 
 
-def _bad_marker(frame: Frame, release: Release) -> Refusal | None:
+def _bad_marker(frame: Frame) -> Refusal | None:
     """Refuse a marker whose parts do not fit its version."""
     plain = SnapshotMarker.layout
     if len(frame.extras) == plain.extras_bytes:
@@ -108,7 +108,7 @@ def _bad_marker(frame: Frame, release: Release) -> Refusal | None:
         return Refusal(Status.EINVAL)
     version = frame.extras[0]
     layout = _MARKERS.get(version)
-    if layout is None or not release.knows(layout.since):
+    if layout is None:
         return Refusal(Status.EINVAL, f"Unsupported dcp snapshot version:{version}")
     wanted = layout.value_bytes
     return Refusal(Status.EINVAL, f"valuelen not expected:{wanted}") if len(frame.value) != wanted else None

@@ -12,8 +12,10 @@ from dcpstream.wire.layout import Kind, Side
 from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS
 from dcpstream.wire.release import RELEASES
 from tests.kit.lists import frame_of
+from tests.kit.rules import rule
 
 
+@rule("HDR-18")
 @pytest.mark.parametrize(
     ("opcode", "fields", "text"),
     [
@@ -81,7 +83,18 @@ def test_a_stream_from_latest_may_be_asked_of_a_76():
     assert refusal.context == 'Request contains invalid flags: ["unknown:0x100","unknown:0x200"]'
 
 
-@pytest.mark.parametrize("fields", [{}, {"extras": bytes(19)}, {"extras": b"\0", "value": bytes(20)}])
+@rule("SNP-04")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"extras": bytes(19)},
+        {"extras": b"\0", "value": bytes(20)},
+        {"extras": b"\0", "value": bytes(36), "key": b"k"},
+        {"extras": b"\0", "value": bytes(36), "datatype": 1},
+        {"extras": b"\3", "value": bytes(52)},
+    ],
+)
 def test_a_marker_of_no_version(fields):
     refusal = check_shape(frame_of(Opcode.DCP_SNAPSHOT_MARKER, **fields))
     assert refusal is not None

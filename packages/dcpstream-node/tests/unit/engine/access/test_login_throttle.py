@@ -16,6 +16,7 @@ from dcpstream_node.engine.access.login_throttle import (
 )
 from dcpstream_node.engine.session.step import Wants
 from tests.kit.engine import Talker, engine_of, pass_time
+from tests.kit.rules import rule
 
 
 def test_the_first_failures_are_free_and_then_each_takes_longer() -> None:
@@ -42,6 +43,7 @@ def guess(engine: Engine) -> Talker:
     return peer
 
 
+@rule("KV-LOGIN-04")
 def test_a_refusal_that_waits_comes_in_time_and_a_right_password_does_not_wait() -> None:
     engine = engine_of()
     wrong: dict[str, Any] = {"key": b"PLAIN", "value": b"\0admin\0wrong"}

@@ -51,6 +51,7 @@ def scopes(peer: Talker) -> set[str]:
     return {scope["name"] for scope in json.loads(peer.call(Opcode.GET_COLLECTIONS_MANIFEST).value)["scopes"]}
 
 
+@rule("KV-ACCESS-12")
 def test_reading_and_writing_need_a_privilege_each(engine: Engine) -> None:
     assert put(client(engine, LOOKUP), QUERY) == Status.SUCCESS
     assert get(client(engine, LOOKUP), QUERY) == Status.EACCESS
@@ -62,6 +63,7 @@ def test_reading_and_writing_need_a_privilege_each(engine: Engine) -> None:
     assert b"without the SystemCollectionLookup privilege" in denied.value
 
 
+@rule("KV-ACCESS-12")
 def test_names_are_shown_to_those_with_either_privilege(engine: Engine) -> None:
     for dropped in ((), (LOOKUP,), (MUTATION,)):
         peer = client(engine, *dropped)
@@ -76,6 +78,7 @@ def test_names_are_shown_to_those_with_either_privilege(engine: Engine) -> None:
     assert neither.call(Opcode.GET_SCOPE_ID, value=b"_default").status == Status.SUCCESS
 
 
+@rule("KV-ACCESS-12")
 def test_statistics_leave_them_out(engine: Engine) -> None:
     few = client(engine, LOOKUP)
     assert "0x8:0x9:name" in Talker(engine).stats("collections")
@@ -88,12 +91,14 @@ def test_statistics_leave_them_out(engine: Engine) -> None:
     assert few.call(Opcode.STAT, key=b"collections _system.none").status == Status.UNKNOWN_COLLECTION
 
 
+@rule("KV-ACCESS-11")
 def test_a_privilege_that_was_given_up_comes_back_with_the_next_login(engine: Engine) -> None:
     peer = client(engine, b"Read")
     assert get(peer, 0) == Status.EACCESS
     assert not peer.session.plain_opcodes & {int(Opcode.GET)}
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == 0
     assert get(peer, 0) == Status.EACCESS
+    assert peer.call(Opcode.GET_ALL_VB_SEQNOS).status == Status.EACCESS
     assert peer.call(Opcode.DROP_PRIVILEGE, key=b"read").status == Status.KEY_ENOENT
     assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == 0
     assert get(peer, 0) == Status.KEY_ENOENT
@@ -137,12 +142,14 @@ def test_a_stream_of_everything_leaves_them_out(engine: Engine) -> None:
     assert len(seqnos(few.collect())) == 1
 
 
+@rule("KV-ACCESS-12")
 @pytest.mark.parametrize("value", [b'{"collections":["9"]}', b'{"collections":["a","9"]}', b'{"scope":"8"}'])
 def test_a_filter_that_names_one_is_refused(engine: Engine, value: bytes) -> None:
     assert stream(client(engine, LOOKUP), value)[0].status == Status.EACCESS
     assert stream(Talker(engine), value)[0].status == Status.SUCCESS
 
 
+@rule("SEC-07")
 def test_a_stream_of_everything_ends_with_the_privilege(engine: Engine) -> None:
     peer = Talker(engine)
     stream(peer)

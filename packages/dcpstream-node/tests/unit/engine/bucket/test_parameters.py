@@ -136,4 +136,5 @@ def test_groups(client):
     assert set_param(client, "max_ttl", "1", 2).status == Status.KEY_ENOENT
     assert set_param(client, "max_ttl", "1", 0).status == Status.EINVAL
     assert set_param(client, "max_ttl", "1", 7).status == Status.EINVAL
+    assert set_param(client, "dcp_takeover_max_time", "9", FLUSH).status == Status.EINVAL
     assert client.call(Opcode.SET_PARAM, key=b"\xff", value=b"1", extras=bytes(3) + b"\1").status == Status.EINVAL

@@ -13,6 +13,7 @@ from dcpstream.wire.release import RELEASES
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of
+from tests.kit.rules import rule
 
 FEATURES = (*USUAL_FEATURES, Feature.SNAPPY_EVERYWHERE)
 BODY = b'{"b":3}'
@@ -28,6 +29,7 @@ def client(**options) -> Talker:
     return peer
 
 
+@rule("KV-GETEX-01")
 def test_a_document_comes_with_its_attributes() -> None:
     peer = client()
     found = peer.call(Opcode.GET_EX, key=KEY)
@@ -39,6 +41,7 @@ def test_a_document_comes_with_its_attributes() -> None:
     assert (locked.status, locked.cas) == (Status.SUCCESS, 2**64 - 1)
 
 
+@rule("KV-GETEX-01")
 def test_without_the_privilege_the_attributes_of_the_system_stay_out_and_in_the_store() -> None:
     peer = client()
     assert peer.call(Opcode.DROP_PRIVILEGE, key=b"SystemXattrRead").status == Status.SUCCESS
@@ -52,6 +55,7 @@ def test_without_the_privilege_the_attributes_of_the_system_stay_out_and_in_the_
     assert (found.datatype, found.value) == (int(Datatype.JSON), BODY)
 
 
+@rule("KV-GETEX-01")
 def test_a_client_needs_three_features() -> None:
     base = set(FEATURES) - {Feature.XATTR, Feature.JSON, Feature.SNAPPY_EVERYWHERE}
     texts = []
@@ -63,6 +67,7 @@ def test_a_client_needs_three_features() -> None:
     assert [text.split(b'"')[5].split()[0] for text in texts] == [b"Xattr", b"JSON", b"SnappyEverywhere"]
 
 
+@rule("KV-GETEX-01")
 def test_each_has_its_kind_of_vbucket() -> None:
     peer = client()
     assert peer.call(Opcode.GET_EX_REPLICA, key=KEY).status == Status.NOT_MY_VBUCKET
@@ -72,11 +77,13 @@ def test_each_has_its_kind_of_vbucket() -> None:
     assert peer.call(Opcode.GET_EX_REPLICA, key=b"\0none").status == Status.KEY_ENOENT
 
 
+@rule("KV-GETEX-01")
 @pytest.mark.parametrize("fields", [{"extras": bytes(4)}, {"value": b"v"}, {"cas": 1}, {"datatype": 1}, {"key": b""}])
 def test_other_parts_are_refused(fields) -> None:
     assert client().call(Opcode.GET_EX, **({"key": KEY} | fields)).status == Status.EINVAL
 
 
+@rule("KV-REQ-23")
 def test_commands_of_newer_servers_are_refused_by_those_that_have_them() -> None:
     """As a recorded 8.0.1 without these services does it: first the parts, then NOT_SUPPORTED."""
     for name, release in RELEASES.items():

@@ -270,6 +270,18 @@ def test_a_client_that_asks_more_than_it_reads_is_not_read_on():
     assert client.session.receive(one).used == len(one)
 
 
+@rule("NOP-07")
+def test_a_dcp_client_that_is_silent_too_long_is_closed_at_the_timeout():
+    client = Talker(engine_of())
+    assert client.call(Opcode.DCP_OPEN, key=b"reader", extras=struct.pack(">II", 0, 1)).status == 0
+    assert client.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
+    client.session.handle_timeout()
+    assert not client.session.is_closing
+    client.engine.set_time(client.engine.now + 400, client.engine.unix_ns)
+    client.session.handle_timeout()
+    assert client.session.is_closing
+
+
 def test_the_configuration_comes_with_and_without_a_bucket():
     client = Talker(engine_of(release="7.6"))
     config = json.loads(client.call(Opcode.GET_CLUSTER_CONFIG).value)

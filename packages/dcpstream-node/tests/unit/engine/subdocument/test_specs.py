@@ -81,6 +81,7 @@ def test_single_paths_that_are_refused(opcode, path, value, path_flags, doc_flag
     [
         (MULTI_LOOKUP, [], 0, COMBO),
         (MULTI_LOOKUP, [lookup(GET, b"a")] * 17, 0, COMBO),
+        (MULTI_LOOKUP, [lookup(GET, b"a" * 1025)], 0, EINVAL),
         (MULTI_LOOKUP, [lookup(UPSERT, b"a")], 0, COMBO),
         (MULTI_LOOKUP, [lookup(0x55, b"a")], 0, COMBO),
         (MULTI_LOOKUP, [lookup(GET, b"a")[:-1]], 0, EINVAL),

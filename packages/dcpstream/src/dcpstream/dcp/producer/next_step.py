@@ -214,7 +214,7 @@ def after_rows(terms: StreamTerms, at: Progress, snapshot: Snapshot) -> End | Fi
         return End(StreamEndReason.FILTER_EMPTY if has_collections else StreamEndReason.OK)
     if snapshot.marker is None:
         return None  # a message of its own ends it
-    if is_read and at.sent_seqno >= snapshot.end:
+    if at.sent_seqno >= snapshot.end:
         return _FINISH
     if at.skipped >= SKIPPED_MESSAGES_MAX and not is_read and has_collections:
         return Advance(at.read_seqno)

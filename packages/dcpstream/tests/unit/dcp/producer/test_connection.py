@@ -26,6 +26,7 @@ from dcpstream.wire import (
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent
 from tests.kit.lists import UUID, ListSource, ListVBucket, frame_of, frames_in
+from tests.kit.rules import rule
 from tests.kit.streams import read
 
 PLAIN = frozenset((Feature.XERROR, Feature.JSON))
@@ -387,6 +388,7 @@ def test_of_a_snapshot_from_disk_nothing_is_sent_after_the_close():
     assert read(client.all()) == [*[("answer", 0)] * 2, ("end", StreamEndReason.CLOSED)]
 
 
+@rule("END-07")
 @pytest.mark.parametrize(
     ("happens", "rest"),
     [("vbucket_state_changed", [1, 2, 3, 4, 5, ("end", 2)]), ("vbucket_rolled_back", [("end", 6)])],

@@ -9,6 +9,7 @@ from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope
 from dcpstream.wire import Status, SystemEventId
 from dcpstream.wire.release import RELEASES
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
+from tests.kit.rules import rule
 
 MANIFEST = Manifest(
     3,
@@ -25,6 +26,7 @@ def read(value, *, collections=True, sids=False, sync=False):
     return refusal or found
 
 
+@rule("COL-08", "COL-11", "COL-16")
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -43,6 +45,7 @@ def test_accepted(value, expected):
     assert read(value) == expected
 
 
+@rule("COL-10", "COL-12", "COL-13", "COL-14")
 @pytest.mark.parametrize(
     ("value", "status"),
     [
@@ -79,11 +82,13 @@ def test_refused(value, status):
     assert (refusal.manifest_uid == 3) == (status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE))
 
 
+@rule("SID-03", "SID-04", "SID-05")
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (b'{"sid":1}', 1),
         (b'{"sid":65535}', 65535),
+        (b'{"sid":18446744073709551615}', 65535),
         (b'{"sid":0}', Status.DCP_STREAMID_INVALID),
         (b'{"sid":65536}', Status.DCP_STREAMID_INVALID),
         (b'{"sid":"1"}', Status.EINVAL),
@@ -99,6 +104,7 @@ def test_stream_ids(value, expected):
     assert (found.status if isinstance(found, Refusal) else found.stream_id) == expected
 
 
+@rule("COL-12", "COL-14")
 @pytest.mark.parametrize(
     ("value", "status"),
     [
@@ -121,6 +127,7 @@ def test_without_collections_there_is_only_the_default_one():
     assert read(b"", collections=False, sids=True) == Refusal(Status.DCP_STREAMID_INVALID)
 
 
+@rule("COL-17")
 def test_sync_writes_take_no_filter():
     assert read(b'{"collections":["8"]}', sync=True) == Refusal(Status.NOT_SUPPORTED)
     assert read(b'{"uid":"1"}', sync=True) == StreamFilter()
@@ -177,6 +184,7 @@ def test_a_scope_is_looked_for_under_what_the_bucket_knows_by_now() -> None:
     assert scope.collection_ids == {8, 20}, "what is gone from the manifest may still be in the history"
 
 
+@rule("COL-18")
 @pytest.mark.parametrize(
     ("text", "number"),
     [
@@ -203,6 +211,7 @@ def test_a_release_without_purge_seqnos_ignores_the_member():
     assert found == Refusal(Status.EINVAL)
 
 
+@rule("COL-18")
 def test_a_purge_seqno_of_more_than_64_bits_ends_the_connection():
     value = b'{"purge_seqno":"18446744073709551616"}'
     with pytest.raises(RemoteProtocolError):
