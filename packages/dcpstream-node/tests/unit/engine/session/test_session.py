@@ -270,6 +270,20 @@ def test_a_client_that_asks_more_than_it_reads_is_not_read_on():
     assert client.session.receive(one).used == len(one)
 
 
+@rule("KV-LOGIN-08")
+def test_an_answer_after_the_token_has_expired_closes():
+    client = Talker(engine_of(release="8.0"))
+    assert client.call(Opcode.DCP_OPEN, key=b"reader", extras=struct.pack(">II", 0, 1)).status == 0
+    answer = encode_response(Opcode.DCP_MUTATION, opaque=7)
+    client.session.identity.expires_at = client.engine.now
+    assert client.send(answer) == []
+    assert not client.session.is_closing, "it is the last moment of the token"
+    client.session.identity.expires_at = client.engine.now - 1
+    assert client.call(Opcode.DCP_CLOSE_STREAM).status == Status.AUTH_STALE
+    assert client.send(answer) == []
+    assert client.session.is_closing
+
+
 @rule("NOP-07")
 def test_a_dcp_client_that_is_silent_too_long_is_closed_at_the_timeout():
     client = Talker(engine_of())

@@ -36,8 +36,9 @@ def test_a_plain_version_after_a_commit():
 def test_a_commit_after_another_version():
     received = ReceivedCheckpoint(1, 3)
     received.commit(A, 5, 2)
-    with pytest.raises(RemoteProtocolError):
-        received.commit(A, 6, 5)
+    for key, version_seqno in ((A, 5), (B, 3)):
+        with pytest.raises(RemoteProtocolError):
+            received.commit(key, 6, version_seqno)
 
 
 @rule("KV-COPY-16")

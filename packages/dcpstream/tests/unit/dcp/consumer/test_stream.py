@@ -93,3 +93,4 @@ def test_a_replica_of_80_refuses_a_marker_inside_a_snapshot_from_memory():
         stream = reading()
         marked(stream, 1, 9)
         stream.marker(Marker(2, 10, 1), is_sync_replication=False, may_be_inside=may_be_inside)
+        stream.marker(Marker(2, 9, MarkerFlag.DISK), is_sync_replication=False, may_be_inside=may_be_inside)
