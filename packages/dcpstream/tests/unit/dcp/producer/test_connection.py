@@ -688,6 +688,19 @@ def test_a_client_that_began_with_nothing_misses_no_purged_deletion():
     assert read(client.all()) == list(range(1, 11))
 
 
+@rule("REQ-21", "REQ-24")
+def test_a_stream_waits_while_its_history_is_fetched(monkeypatch):
+    vbucket = filled()
+    client, stored, waits = Client(vbucket), vbucket.read, [True, True]
+    monkeypatch.setattr(vbucket, "read", lambda *at, **more: None if waits and waits.pop() else stored(*at, **more))
+    client.request()
+    seqnos = []
+    for _ in range(3):
+        seqnos.append([item for item in read(client.all()) if isinstance(item, int)])
+        client.machine.vbucket_changed(0, 0.0)
+    assert seqnos == [[], [], list(range(1, vbucket.high_seqno + 1))]
+
+
 def test_history_that_cannot_be_read_ends_the_stream(monkeypatch):
     vbucket = filled()
     client = Client(vbucket)
