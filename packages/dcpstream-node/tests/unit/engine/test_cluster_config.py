@@ -355,7 +355,6 @@ def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
             b"default",
             Status.EINVAL,
         ),
-        (given(7, 5, CHAINS), b"missing", Status.KEY_ENOENT),
     ],
 )
 def test_what_is_no_map_is_refused(value: bytes, key: bytes, status: int):
