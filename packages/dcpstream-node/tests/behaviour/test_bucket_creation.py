@@ -33,7 +33,7 @@ def fill(node: Node, bucket: bytes = b"default") -> None:
     with SocketPeer(node.port).open() as peer:
         assert peer.call(Opcode.SELECT_BUCKET, key=bucket).status == Status.SUCCESS
         assert peer.set("key", b"value").status == Status.SUCCESS
-        peer.persisted(1)
+        peer.persisted(4)  # after the events of the scope _system
 
 
 def is_served(node: Node, bucket: bytes = b"default") -> bool:

@@ -24,7 +24,7 @@ FAST_CHANGES, SLOW_CHANGES = 4, 200
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with several segments, collections, users and certificates."""
     path = tmp_path_factory.mktemp("kept") / "data"
-    node = Node(vbuckets=2, path=path, flush_interval_s=0.001, segment_bytes=3000, tls=True).start()
+    node = Node(vbuckets=2, path=path, flush_interval_s=0.001, segment_bytes=3000, tls=True, system_scope=False).start()
     node.create_bucket("passing", BucketSettings(is_ephemeral=True))
     node.set_collections("default", {"_default": ["hotels"]})
     node.add_user("ann", "the password", ["data_reader[default]"])

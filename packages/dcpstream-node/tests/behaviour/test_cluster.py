@@ -35,7 +35,7 @@ VBUCKETS = 16
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(vbuckets=VBUCKETS) as running:
+    with Cluster(vbuckets=VBUCKETS, system_scope=False) as running:
         yield running
 
 
@@ -358,7 +358,7 @@ def test_buckets_collections_and_users_are_the_cluster_s(cluster: Cluster):
 
 
 def test_a_cluster_starts_again_and_stops_twice():
-    cluster = Cluster(nodes=1, replicas=1, vbuckets=4)
+    cluster = Cluster(nodes=1, replicas=1, vbuckets=4, system_scope=False)
     for _ in range(2):
         with cluster:
             assert [chain[1] for chain in cluster.chains()] == [None] * 4
@@ -371,7 +371,7 @@ def test_a_cluster_starts_again_and_stops_twice():
 
 def test_a_capture_has_every_frame(tmp_path: Path):
     path = tmp_path / "frames.hex"
-    with Cluster(nodes=2, replicas=1, vbuckets=2, capture=path) as cluster:
+    with Cluster(nodes=2, replicas=1, vbuckets=2, capture=path, system_scope=False) as cluster:
         with admin(active_of(cluster, 0)) as connection:
             connection.set(0, b"k", b"captured")
         cluster.wait_until_drained()
@@ -391,7 +391,7 @@ def test_a_capture_has_every_frame(tmp_path: Path):
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]):
     with pytest.raises(ConfigError):
-        Cluster(**options)
+        Cluster(**options, system_scope=False)
 
 
 def test_nodes_that_cannot_be_are_refused(cluster: Cluster):
@@ -410,7 +410,7 @@ def test_nodes_that_cannot_be_are_refused(cluster: Cluster):
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_nodes_serve_over_tls_with_certificates_of_one_authority(*, processes: bool):
-    with Cluster(2, vbuckets=VBUCKETS, tls=True, processes=processes) as cluster:
+    with Cluster(2, vbuckets=VBUCKETS, tls=True, processes=processes, system_scope=False) as cluster:
         trust = TlsOptions(trust=cluster.ca_certificate)
         options = ClientOptions(tls=trust)
         with KvClient(cluster.tls_connection_string, cluster.username, cluster.password, options=options) as kv:
@@ -431,7 +431,7 @@ def test_the_nodes_serve_over_tls_with_certificates_of_one_authority(*, processe
 
 def test_a_users_certificate_logs_in_on_every_node_also_after_a_restart(tmp_path: Path):
     settings = TlsSettings(client_auth="mandatory")
-    with Cluster(2, vbuckets=VBUCKETS, tls=settings, path=tmp_path / "data") as cluster:
+    with Cluster(2, vbuckets=VBUCKETS, tls=settings, path=tmp_path / "data", system_scope=False) as cluster:
         cluster.restart_node(cluster.nodes[1])
         certificate, key = cluster.client_certificate(cluster.username)
         for name, text in (("user.pem", certificate), ("user.key", key)):
@@ -443,7 +443,7 @@ def test_a_users_certificate_logs_in_on_every_node_also_after_a_restart(tmp_path
             with urllib.request.urlopen(url, context=context, timeout=TIMEOUT_S) as answer:
                 assert json.load(answer)["id"] == cluster.username
     with pytest.raises(ConfigError, match="no authority"):
-        Cluster(2).client_certificate("x")
+        Cluster(2, system_scope=False).client_certificate("x")
 
 
 def test_of_several_nodes_each_has_a_name_in_the_map_and_of_one_node_none(cluster: Cluster):
@@ -459,7 +459,7 @@ def test_of_several_nodes_each_has_a_name_in_the_map_and_of_one_node_none(cluste
 
 @pytest.mark.parametrize("options", [{"host": "0.0.0.0", "password": "of my own"}, {"plain": "tls"}])
 def test_nodes_that_refuse_plain_passwords_take_their_managers(options: dict[str, Any]):
-    with Cluster(2, vbuckets=1, **options) as cluster:
+    with Cluster(2, vbuckets=1, **options, system_scope=False) as cluster:
         cluster.wait_until_drained()
         assert None not in cluster.chains()[0]
 

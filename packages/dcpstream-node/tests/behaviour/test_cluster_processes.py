@@ -32,7 +32,7 @@ AT_ONCE = BucketSettings.from_texts({"persist": "every"})
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(vbuckets=VBUCKETS, processes=True) as running:
+    with Cluster(vbuckets=VBUCKETS, processes=True, system_scope=False) as running:
         yield running
 
 
@@ -102,7 +102,9 @@ def test_buckets_and_users_reach_every_process(cluster: Cluster):
     "processes", [pytest.param(False, id="threads"), pytest.param(True, id="processes", marks=pytest.mark.slow)]
 )
 def test_a_node_that_was_stopped_goes_on_with_its_data(processes: bool, tmp_path: Path):
-    with Cluster(nodes=2, replicas=0, vbuckets=VBUCKETS, processes=processes, path=tmp_path / "data") as cluster:
+    with Cluster(
+        nodes=2, replicas=0, vbuckets=VBUCKETS, processes=processes, path=tmp_path / "data", system_scope=False
+    ) as cluster:
         documents = write(cluster, 100)
         node = cluster.nodes[1]
         ports = node.port, node.mgmt_port
@@ -129,6 +131,7 @@ def test_a_restarted_node_gives_way_to_a_replica_that_has_more(tmp_path: Path):
         settings=settings,
         flush_interval_s=NEVER_S,
         auto_failover=None,
+        system_scope=False,
     ) as cluster:
         victim = active_of(cluster, 0)
         write_durably(victim, 0, b"durable")
@@ -143,7 +146,7 @@ def test_a_restarted_node_gives_way_to_a_replica_that_has_more(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_restarted_node_serves_nothing_before_its_cluster_says_so(tmp_path: Path):
-    with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
+    with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE, system_scope=False) as cluster:
         node = cluster.nodes[0]
         mine = served_by(cluster, node)
         write(cluster, 20)
@@ -157,7 +160,13 @@ def test_a_failed_node_comes_back_by_delta_recovery(tmp_path: Path):
     """It is sent what changed, and rolled back from what nobody else has."""
     capture = tmp_path / "frames.hex"
     with Cluster(
-        nodes=3, vbuckets=VBUCKETS, processes=True, path=tmp_path / "data", settings=AT_ONCE, capture=capture
+        nodes=3,
+        vbuckets=VBUCKETS,
+        processes=True,
+        path=tmp_path / "data",
+        settings=AT_ONCE,
+        capture=capture,
+        system_scope=False,
     ) as cluster:
         documents = write(cluster, 400)
         cluster.wait_until_drained()
@@ -199,7 +208,7 @@ def test_a_failed_node_comes_back_by_delta_recovery(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_full_recovery_rebuilds_the_copies(tmp_path: Path):
-    with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
+    with Cluster(nodes=2, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE, system_scope=False) as cluster:
         documents = write(cluster, 40)
         cluster.wait_until_drained()
         victim = cluster.nodes[0]
@@ -213,7 +222,9 @@ def test_a_full_recovery_rebuilds_the_copies(tmp_path: Path):
 
 @pytest.mark.slow
 def test_what_only_a_failed_node_has_comes_back_with_it(tmp_path: Path):
-    with Cluster(nodes=2, replicas=0, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE) as cluster:
+    with Cluster(
+        nodes=2, replicas=0, vbuckets=VBUCKETS, path=tmp_path / "data", settings=AT_ONCE, system_scope=False
+    ) as cluster:
         documents = write(cluster, 100)
         victim = cluster.nodes[0]
         mine = served_by(cluster, victim)
@@ -229,7 +240,7 @@ def test_what_only_a_failed_node_has_comes_back_with_it(tmp_path: Path):
 
 @pytest.mark.slow
 def test_what_cannot_be_recovered_is_reported(tmp_path: Path):
-    with Cluster(nodes=2, vbuckets=1, path=tmp_path / "data") as cluster:
+    with Cluster(nodes=2, vbuckets=1, path=tmp_path / "data", system_scope=False) as cluster:
         with pytest.raises(ConfigError, match="failed over"):
             cluster.add_back(cluster.nodes[0])
         with pytest.raises(ConfigError, match="delta or full"):
@@ -272,9 +283,9 @@ def write_all(cluster: Cluster, count: int, prefix: str) -> dict[bytes, bytes]:
 
 @pytest.mark.slow
 def test_a_killed_node_is_failed_over_by_itself():
-    assert Cluster().auto_failover == AutoFailover(is_enabled=True, timeout_s=120, max_count=1)
+    assert Cluster(system_scope=False).auto_failover == AutoFailover(is_enabled=True, timeout_s=120, max_count=1)
     soon = AutoFailover(is_enabled=True, timeout_s=patient(0.5))
-    with Cluster(vbuckets=VBUCKETS, processes=True, auto_failover=soon) as cluster:
+    with Cluster(vbuckets=VBUCKETS, processes=True, auto_failover=soon, system_scope=False) as cluster:
         documents = write(cluster, 50)
         cluster.wait_until_drained()
         first, second, third = cluster.nodes
@@ -289,7 +300,7 @@ def test_a_killed_node_is_failed_over_by_itself():
 @pytest.mark.parametrize("behind", [1, 2])
 def test_the_replica_that_has_most_is_promoted(behind: int):
     """Wherever in the chain the replica is that lacks a document."""
-    with Cluster(nodes=3, replicas=2, vbuckets=1, processes=True) as cluster:
+    with Cluster(nodes=3, replicas=2, vbuckets=1, processes=True, system_scope=False) as cluster:
         active, *replicas = (cluster.node(str(name)) for name in cluster.chains()[0])
         with admin(active) as connection:
             connection.set(0, b"first", b"1")

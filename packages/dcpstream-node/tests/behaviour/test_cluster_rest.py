@@ -28,7 +28,7 @@ KEYS = [f"k{number}" for number in range(40)]
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=2, vbuckets=VBUCKETS) as running:
+    with Cluster(nodes=2, vbuckets=VBUCKETS, system_scope=False) as running:
         yield running
 
 
@@ -167,7 +167,7 @@ def test_a_node_is_failed_over_and_ejected(cluster: Cluster):
 
 
 def test_several_nodes_are_failed_over_gracefully():
-    with Cluster(3, 2, vbuckets=4) as cluster:
+    with Cluster(3, 2, vbuckets=4, system_scope=False) as cluster:
         first, second, third = cluster.nodes
         form = f"otpNode={second.name}&otpNode={third.name}"
         assert post(first, "/controller/startGracefulFailover", form).status == 200
@@ -213,7 +213,7 @@ def test_a_node_that_is_down_does_not_come_back(cluster: Cluster):
 
 
 def test_without_replicas_there_is_no_graceful_failover():
-    with Cluster(nodes=2, replicas=0, vbuckets=2) as cluster:
+    with Cluster(nodes=2, replicas=0, vbuckets=2, system_scope=False) as cluster:
         refused = post(cluster.nodes[0], "/controller/startGracefulFailover", {"otpNode": cluster.nodes[1].name})
         assert (refused.status, refused.body) == (
             400,
@@ -281,7 +281,7 @@ def test_answers_are_the_server_s(path: str, form: dict[str, str], status: int, 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
     """For tests that change nothing."""
-    with Cluster(nodes=2, vbuckets=1, auto_failover=AutoFailover()) as running:
+    with Cluster(nodes=2, vbuckets=1, auto_failover=AutoFailover(), system_scope=False) as running:
         yield running
 
 
@@ -304,7 +304,7 @@ def test_only_administrators_change_the_cluster(shared: Cluster):
 
 
 def test_a_node_that_is_alone_is_a_cluster_of_one():
-    with dcpstream_node.Node(vbuckets=1) as node:
+    with dcpstream_node.Node(vbuckets=1, system_scope=False) as node:
         found = ask(node, "GET", "/nodes/self").json
         name = found["otpNode"]
         assert (name, found["clusterMembership"]) == ("ns_1@127.0.0.1", "active")
@@ -472,7 +472,7 @@ def test_settings_of_the_cluster_reach_all(cluster: Cluster):
 
 def test_a_cluster_stops_although_an_order_is_under_way():
     """The page that waits for the manager does not hold its node up."""
-    with Cluster(nodes=2, vbuckets=1) as cluster:
+    with Cluster(nodes=2, vbuckets=1, system_scope=False) as cluster:
         cluster.pause_replication()  # no replica of a new bucket is fed
         node = cluster.nodes[0]
 
@@ -489,7 +489,7 @@ def test_a_cluster_stops_although_an_order_is_under_way():
 
 
 def test_a_failover_waits_for_no_other_order():
-    with Cluster(nodes=3, vbuckets=1) as cluster:
+    with Cluster(nodes=3, vbuckets=1, system_scope=False) as cluster:
         cluster.pause_replication()  # no replica of a new bucket is fed
         first, second, third = cluster.nodes
         answers: list[int] = []

@@ -30,7 +30,7 @@ AT_ONCE = BucketSettings.from_texts({"persist": "every"})
 
 
 def cluster_in(path: Path, **options: Any) -> Cluster:
-    return Cluster(**{"vbuckets": VBUCKETS, "path": path, "settings": AT_ONCE, **options})
+    return Cluster(**{"vbuckets": VBUCKETS, "path": path, "settings": AT_ONCE, **options}, system_scope=False)
 
 
 def failover_logs(cluster: Cluster) -> list[FailoverLog]:
@@ -166,11 +166,11 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path):
     for option, value, kept in (("nodes", 2, "nodes=3"), ("replicas", 2, "replicas=1"), ("vbuckets", 8, "vbuckets=16")):
         with pytest.raises(ConfigError, match=f"{option}={value}.*has {kept}"):
             cluster_in(tmp_path / "three", **{option: value}).start()
-    with Cluster(path=tmp_path / "three") as found:
+    with Cluster(path=tmp_path / "three", system_scope=False) as found:
         assert len(found.chains()) == VBUCKETS, "its own number"
     with pytest.raises(StoreError, match="--nodes"):
-        dcpstream_node.Node(path=tmp_path / "three").start()
-    dcpstream_node.Node(vbuckets=1, path=tmp_path / "single").start().stop()
+        dcpstream_node.Node(path=tmp_path / "three", system_scope=False).start()
+    dcpstream_node.Node(vbuckets=1, path=tmp_path / "single", system_scope=False).start().stop()
     with pytest.raises(ConfigError, match="single node"):
         cluster_in(tmp_path / "single").start()
     file = tmp_path / "three" / ".cluster.json"
@@ -213,7 +213,7 @@ def test_no_acknowledged_write_is_lost_when_all_processes_are_killed(tmp_path: P
     """SIGKILL of all nodes at random moments, under writes and a rebalance; every acknowledged write was durable."""
     chance = random.Random(5)
     acknowledged: dict[bytes, bytes] = {}
-    Cluster(vbuckets=VBUCKETS, path=tmp_path, settings=AT_ONCE, processes=True).start().stop()
+    Cluster(vbuckets=VBUCKETS, path=tmp_path, settings=AT_ONCE, processes=True, system_scope=False).start().stop()
     for kill in range(12):
         cluster = cluster_in(tmp_path, nodes=3 + kill, processes=True).start()
         assert acknowledged.items() <= read(cluster).items(), kill

@@ -17,7 +17,7 @@ from tests.kit.waiting import TIMEOUT_S
 
 
 def start(path) -> Node:
-    return Node(buckets=("default", "other"), vbuckets=1, path=path, flush_interval_s=0.001).start()
+    return Node(buckets=("default", "other"), vbuckets=1, path=path, flush_interval_s=0.001, system_scope=False).start()
 
 
 def fill(node: Node, bucket: bytes) -> None:
@@ -83,7 +83,7 @@ def test_other_buckets_are_served_and_the_damaged_one_says_so(damaged, caplog):
 
 
 def test_a_node_that_has_nothing_else_to_serve_does_not_start(tmp_path):
-    node = Node(buckets=("other",), vbuckets=1, path=tmp_path, flush_interval_s=0.001).start()
+    node = Node(buckets=("other",), vbuckets=1, path=tmp_path, flush_interval_s=0.001, system_scope=False).start()
     with SocketPeer(node.port) as peer:
         peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password")
         peer.call(Opcode.SELECT_BUCKET, key=b"other")
@@ -92,4 +92,4 @@ def test_a_node_that_has_nothing_else_to_serve_does_not_start(tmp_path):
     node.stop()
     damage(tmp_path)
     with pytest.raises(CorruptLog, match="store check"):
-        Node(buckets=("other",), vbuckets=1, path=tmp_path).start()
+        Node(buckets=("other",), vbuckets=1, path=tmp_path, system_scope=False).start()

@@ -31,7 +31,7 @@ LIVE = (1 << 64) - 1
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(vbuckets=1) as running:
+    with Node(vbuckets=1, system_scope=False) as running:
         yield running
 
 
@@ -289,7 +289,7 @@ def test_connections_are_dropped_now(node: Node):
 
 
 def test_time_travel_expires_documents_and_ends_durable_writes():
-    with dcpstream_node.Cluster(nodes=2, replicas=1, vbuckets=1) as cluster:
+    with dcpstream_node.Cluster(nodes=2, replicas=1, vbuckets=1, system_scope=False) as cluster:
         node = cluster.node(str(cluster.chains()[0][0])).node
         with peer(node) as writer, peer(node) as other:
             hour = struct.pack(">II", 0, 3600)
@@ -372,7 +372,7 @@ def test_a_failover_to_a_stale_replica_rolls_clients_back(node: Node):
 
 
 def test_clients_get_a_stale_map():
-    with dcpstream_node.Cluster(nodes=2, replicas=1, vbuckets=4) as cluster:
+    with dcpstream_node.Cluster(nodes=2, replicas=1, vbuckets=4, system_scope=False) as cluster:
         stale, other = cluster.nodes
         before = ask(stale.node, "GET", "/pools/default/b/default").json
         number = stale.node.inject("stale_map")
@@ -395,7 +395,7 @@ def test_clients_get_a_stale_map():
 
 def test_a_forgotten_manifest():
     key = b"\x08k"  # of the first collection that is made
-    with Node(vbuckets=1) as node, peer(node) as client:
+    with Node(vbuckets=1, system_scope=False) as node, peer(node) as client:
         node.set_collections("default", {"shop": ["orders"]})
         known = json.loads(client.succeed(Opcode.GET_COLLECTIONS_MANIFEST).value)
         client.succeed(Opcode.SET, key=key, value=b"1", extras=bytes(8))
@@ -414,7 +414,7 @@ def test_a_forgotten_manifest():
 
 
 def test_a_node_has_no_map():
-    with Node(vbuckets=1) as node, peer(node) as client:
+    with Node(vbuckets=1, system_scope=False) as node, peer(node) as client:
         number = node.inject("no_map")
         client.send(Opcode.GET, key=b"\0k", vbid=1)
         refused = client.next()
@@ -426,7 +426,7 @@ def test_a_node_has_no_map():
 
 
 def test_a_full_and_a_slow_disk(tmp_path: Path):
-    with Node(vbuckets=1, path=tmp_path) as node, peer(node) as writer, peer(node) as waiting:
+    with Node(vbuckets=1, path=tmp_path, system_scope=False) as node, peer(node) as writer, peer(node) as waiting:
         number = node.inject("full_disk")
         assert writer.set("k", b"1").status == 0
         waiting.send(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1), vbid=0)
@@ -447,7 +447,7 @@ def test_a_full_and_a_slow_disk(tmp_path: Path):
 
 
 def test_a_fault_of_the_node_ends_by_time(tmp_path: Path):
-    with Node(vbuckets=1, path=tmp_path) as node:
+    with Node(vbuckets=1, path=tmp_path, system_scope=False) as node:
         node.inject("full_disk", after_s=0.01, for_s=0.01)
         wait_until(lambda: node.faults() == [])
         with peer(node) as writer:
@@ -456,7 +456,7 @@ def test_a_fault_of_the_node_ends_by_time(tmp_path: Path):
 
 
 def test_a_node_in_its_own_process_has_faults_too():
-    with Node(vbuckets=1, process=True) as node:
+    with Node(vbuckets=1, process=True, system_scope=False) as node:
         fill(node, 1)
         number = node.inject("refuse", status="TMPFAIL", opcode="GET")
         with peer(node) as reader:
@@ -529,5 +529,5 @@ def test_faults_that_cannot_be_are_refused(kind: str, fields: dict[str, Any], on
 
 @pytest.fixture(scope="module")
 def one() -> Iterator[Node]:
-    with Node(vbuckets=1) as running:
+    with Node(vbuckets=1, system_scope=False) as running:
         yield running

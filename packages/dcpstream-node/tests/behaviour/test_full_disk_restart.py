@@ -62,7 +62,7 @@ def fill_up(disk: Path) -> None:
 
 def started(path: Path, persist: str = "group") -> Node:
     settings = BucketSettings(persist=Persist(persist))
-    return Node(vbuckets=VBUCKETS, path=path, flush_interval_s=0.001, settings=settings).start()
+    return Node(vbuckets=VBUCKETS, path=path, flush_interval_s=0.001, settings=settings, system_scope=False).start()
 
 
 def log_of(peer: SocketPeer) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ LARGE = 5 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def node():
-    with Node(vbuckets=8) as running:
+    with Node(vbuckets=8, system_scope=False) as running:
         yield running
 
 
@@ -43,7 +43,7 @@ def get(node: Node, path: str, user: str = "Administrator", password: str = "pas
 
 
 def test_start_and_stop_may_be_called_again():
-    node = Node(vbuckets=1)
+    node = Node(vbuckets=1, system_scope=False)
     node.stop()
     assert node.start() is node
     port = node.port
@@ -63,7 +63,7 @@ def test_start_and_stop_may_be_called_again():
 
 
 def test_stopping_closes_connections():
-    node = Node(vbuckets=1).start()
+    node = Node(vbuckets=1, system_scope=False).start()
     peer = SocketPeer(node.port).open()
     node.stop()
     assert peer.is_closed()
@@ -72,7 +72,7 @@ def test_stopping_closes_connections():
 
 def test_stopping_leaves_no_threads():
     before = threading.active_count()
-    with Node(vbuckets=1):
+    with Node(vbuckets=1, system_scope=False):
         pass
     assert threading.active_count() == before
 
@@ -81,7 +81,7 @@ def test_stopping_leaves_no_threads():
 def test_a_taken_port_is_reported(option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        node = Node(vbuckets=1, **{option: port})
+        node = Node(vbuckets=1, **{option: port}, system_scope=False)
         with pytest.raises(ConfigError, match=rf"port {port} .*in use.*with {option} "):
             node.start()
         node.stop()
@@ -108,16 +108,16 @@ def test_a_taken_port_is_reported(option):
 )
 def test_wrong_options_are_named(options, name):
     with pytest.raises(ConfigError, match=name):
-        Node(**options)
+        Node(**options, system_scope=False)
 
 
 def test_an_address_that_is_not_ours_is_reported():
     with pytest.raises(ConfigError, match="host"):
-        Node(vbuckets=1, host="192.0.2.1", password="other").start()
+        Node(vbuckets=1, host="192.0.2.1", password="other", system_scope=False).start()
 
 
 def test_two_buckets_are_apart():
-    with Node(buckets=("one", "two"), vbuckets=1) as node, SocketPeer(node.port) as peer:
+    with Node(buckets=("one", "two"), vbuckets=1, system_scope=False) as node, SocketPeer(node.port) as peer:
         peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0Administrator\0password")
         peer.call(Opcode.SELECT_BUCKET, key=b"one")
         peer.call(Opcode.SET, key=b"k", extras=bytes(8), value=b"1")
@@ -199,7 +199,7 @@ def test_many_requests_in_one_write_are_answered_in_order(node):
 
 
 def open_on(path, **options) -> Node:
-    return Node(vbuckets=4, path=path, **options).start()
+    return Node(vbuckets=4, path=path, **options, system_scope=False).start()
 
 
 def test_a_clean_restart_keeps_everything_and_the_branch(tmp_path):
@@ -237,13 +237,13 @@ def test_a_crash_loses_only_what_was_not_persisted_and_begins_a_branch(tmp_path)
 
 def test_a_bucket_keeps_its_number_of_vbuckets_unless_another_is_asked_for(tmp_path):
     open_on(tmp_path).stop()
-    node = Node(path=tmp_path).start()
+    node = Node(path=tmp_path, system_scope=False).start()
     assert node.engine.buckets["default"].vbucket_count == 4
     node.create_bucket("new")
     assert node.engine.buckets["new"].vbucket_count == 1024
     node.stop()
     with pytest.raises(StoreError, match="4"):
-        Node(path=tmp_path, vbuckets=8).start()
+        Node(path=tmp_path, vbuckets=8, system_scope=False).start()
 
 
 def test_the_same_directory_serves_one_node_at_a_time(tmp_path):
@@ -309,7 +309,7 @@ def test_management_asks_who_it_is(node):
 
 
 def test_the_configuration_is_streamed_and_follows_changes():
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         connection = http.client.HTTPConnection("127.0.0.1", node.mgmt_port, timeout=TIMEOUT_S)
         token = base64.b64encode(b"Administrator:password").decode()
         connection.request("GET", "/pools/default/bs/default", headers={"Authorization": f"Basic {token}"})
@@ -350,7 +350,11 @@ def test_a_stream_over_the_socket_with_noop(node):
 
 
 def test_a_slow_dcp_client_is_not_fed_without_end():
-    with Node(vbuckets=1) as node, SocketPeer(node.port).open() as writer, SocketPeer(node.port).open() as dcp:
+    with (
+        Node(vbuckets=1, system_scope=False) as node,
+        SocketPeer(node.port).open() as writer,
+        SocketPeer(node.port).open() as dcp,
+    ):
         value = b"\x80" * (1 << 20)
         for number in range(30):
             writer.set(f"k{number}", value)
@@ -373,7 +377,7 @@ def test_a_slow_dcp_client_is_not_fed_without_end():
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_bucket_is_made_and_deleted_while_the_node_runs(tmp_path, is_on_disk: bool) -> None:
-    with Node(vbuckets=4, path=tmp_path if is_on_disk else None) as node:
+    with Node(vbuckets=4, path=tmp_path if is_on_disk else None, system_scope=False) as node:
         manager, reader = SocketPeer(node.port).open(), SocketPeer(node.port).open()
         assert manager.call(0x85, key=b"../b2", value=b"ep.so\0max_vbuckets=8").status == Status.EINVAL
         assert manager.call(0x85, key=b"b2", value=b"ep.so\0max_vbuckets=8").status == 0

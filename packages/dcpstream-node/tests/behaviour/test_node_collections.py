@@ -22,7 +22,7 @@ SCOPES = "/pools/default/buckets/default/scopes"
 @pytest.fixture
 def node() -> Iterator[Node]:
     users = {"reader": {"password": "secret", "privileges": ["Read"]}}
-    with Node(vbuckets=4, users=users) as made:
+    with Node(vbuckets=4, users=users, system_scope=False) as made:
         yield made
 
 
@@ -112,7 +112,7 @@ def test_only_administrators_change_anything(node: Node) -> None:
 
 
 def test_what_was_made_survives(tmp_path: Path) -> None:
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         ask(node, "POST", SCOPES, name="s1")
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert ask(node, "GET", SCOPES)[1]["uid"] == "1"

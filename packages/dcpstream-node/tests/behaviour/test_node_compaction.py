@@ -59,7 +59,7 @@ def write_all(node: Node) -> None:
 
 @pytest.fixture(params=["disk", "memory"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
-    with Node(vbuckets=1, path=tmp_path if request.param == "disk" else None) as node:
+    with Node(vbuckets=1, path=tmp_path if request.param == "disk" else None, system_scope=False) as node:
         write_all(node)
         yield node
 
@@ -138,7 +138,7 @@ def test_a_stream_gets_its_whole_snapshot_although_everything_in_it_was_supersed
 def test_a_node_that_stops_breaks_a_compaction_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "REST_IF_AWAITED", 1e6)
     monkeypatch.setattr(compactor, "MAX_REST_S", 0.5)
-    with Node(vbuckets=8, path=tmp_path) as node:
+    with Node(vbuckets=8, path=tmp_path, system_scope=False) as node:
         for _ in range(3):
             write_all(node)
         store_of(node).commit()
@@ -149,5 +149,5 @@ def test_a_node_that_stops_breaks_a_compaction_off(tmp_path: Path, monkeypatch: 
         running = hosts.compactors["default"].status  # type: ignore[attr-defined]
         wait_until(lambda: bool(running.is_running))
     client.close()
-    with Node(vbuckets=8, path=tmp_path) as node:
+    with Node(vbuckets=8, path=tmp_path, system_scope=False) as node:
         assert store_of(node).vbuckets[0].item_count == DOCUMENTS

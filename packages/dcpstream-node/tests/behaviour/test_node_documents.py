@@ -19,7 +19,7 @@ PAGES = "/ui/buckets/default/documents/_default/_default"
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(vbuckets=4, development=True) as made:
+    with Node(vbuckets=4, development=True, system_scope=False) as made:
         yield made
 
 
@@ -95,7 +95,7 @@ def test_rights_are_those_of_the_key_value_port(node: Node) -> None:
 
 
 def test_only_a_node_for_development_lets_documents_be_changed() -> None:
-    with Node(vbuckets=4) as node:
+    with Node(vbuckets=4, system_scope=False) as node:
         with KvClient(node.connection_string, node.username, node.password) as kv:
             kv.set("k", b"{}")
         for method, form in (("POST", {"value": "{}"}), ("DELETE", None)):
@@ -109,7 +109,7 @@ def test_only_a_node_for_development_lets_documents_be_changed() -> None:
 
 def test_a_durable_write_is_answered_when_it_is_on_disk(tmp_path) -> None:
     settings = BucketSettings(persist=Persist.EVERY)
-    with Node(vbuckets=1, path=tmp_path, settings=settings, development=True) as node:
+    with Node(vbuckets=1, path=tmp_path, settings=settings, development=True, system_scope=False) as node:
         assert write(node, "k", "{}").status == 200
         assert node.engine is not None
         vbucket = node.engine.buckets["default"].vbuckets[0]
@@ -132,7 +132,7 @@ def test_what_documents_hold_is_shown_as_text(node: Node) -> None:
 
 
 def test_a_member_names_the_node_that_has_a_document() -> None:
-    with Cluster(nodes=2, replicas=0, vbuckets=8) as cluster:
+    with Cluster(nodes=2, replicas=0, vbuckets=8, system_scope=False) as cluster:
         with KvClient(cluster.connection_string, "Administrator", "password") as kv:
             for number in range(8):
                 kv.set(f"k{number}", b"{}")

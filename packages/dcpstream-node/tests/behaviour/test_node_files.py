@@ -33,7 +33,8 @@ EPHEMERAL = BucketSettings(is_ephemeral=True, max_ttl=77)
 
 
 def started(path: Path, **more: object) -> Node:
-    return Node(vbuckets=2, path=path, flush_interval_s=0.001, **more).start()  # type: ignore[arg-type]
+    more |= {"path": path, "flush_interval_s": 0.001, "system_scope": False}
+    return Node(vbuckets=2, **more).start()  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,8 @@ import json, os, sys, threading
 os.umask(int(sys.argv[1], 8))
 from dcpstream.cli.app import run
 sys.exit(run(["node", "--data", sys.argv[2], "--vbuckets", "2", "--port", "0", "--mgmt-port", "0", "--tls",
-              "--tls-port", "0", "--mgmt-tls-port", "0", "--ready-file", sys.argv[3], "--flush-interval", "0.001"]))
+              "--tls-port", "0", "--mgmt-tls-port", "0", "--ready-file", sys.argv[3], "--flush-interval", "0.001",
+              "--no-system-scope"]))
 """
 
 

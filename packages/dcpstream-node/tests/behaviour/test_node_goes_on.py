@@ -49,7 +49,7 @@ def test_upkeep_goes_on_after_a_fault_and_does_not_flood_the_log(
         raise FaultError("what nobody foresaw")
 
     monkeypatch.setattr(maintenance.Maintenance, "check_quota", fault)
-    with Node(vbuckets=1):
+    with Node(vbuckets=1, system_scope=False):
         wait_until(lambda: calls >= 5)
     assert caplog.text.count("upkeep: what nobody foresaw") == 1
 
@@ -71,7 +71,7 @@ def test_the_pager_that_fails_waits_for_its_time(
 
     monkeypatch.setattr(maintenance.Maintenance, "check_quota", look)
     monkeypatch.setattr(maintenance.Maintenance, "page", page)
-    with Node(vbuckets=1, settings=BucketSettings(expiry_pager_s=1)):
+    with Node(vbuckets=1, settings=BucketSettings(expiry_pager_s=1), system_scope=False):
         wait_until(lambda: pages == 1)
         looked = looks
         wait_until(lambda: looks >= looked + 10)
@@ -82,7 +82,7 @@ def test_a_fault_in_a_compaction_is_reported_and_the_next_is_done(monkeypatch: p
     def fault(_: object, order: CompactionOrder) -> None:
         raise FaultError
 
-    with Node(vbuckets=1) as node, monkeypatch.context() as patch:
+    with Node(vbuckets=1, system_scope=False) as node, monkeypatch.context() as patch:
         peer = SocketPeer(node.port).open()
         patch.setattr(BucketStore, "compact", fault)
         assert peer.call(Opcode.COMPACT_DB, extras=COMPACT).status == Status.EINTERNAL
@@ -92,7 +92,7 @@ def test_a_fault_in_a_compaction_is_reported_and_the_next_is_done(monkeypatch: p
 
 
 def test_commits_go_on_after_a_fault_in_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Node(vbuckets=1, path=tmp_path, flush_interval_s=0.01) as node:
+    with Node(vbuckets=1, path=tmp_path, flush_interval_s=0.01, system_scope=False) as node:
         engine, has_failed = node.engine, False
         assert engine is not None
         tell = engine.persisted
@@ -121,7 +121,7 @@ def test_every_bucket_is_closed_although_one_cannot_be(tmp_path: Path, monkeypat
         if self.path.name == "a":
             raise StoreError("a is full")
 
-    node = Node(buckets=("a", "b"), vbuckets=1, path=tmp_path).start()
+    node = Node(buckets=("a", "b"), vbuckets=1, path=tmp_path, system_scope=False).start()
     monkeypatch.setattr(DiskBucketStore, "close", close_or_fail)
     with pytest.raises(StoreError, match="a is full"):
         node.stop()
@@ -134,7 +134,7 @@ def test_the_cache_gives_way_before_writes_are_refused(tmp_path: Path, monkeypat
     quota = MIN_RAM_QUOTA_BYTES
     settings = BucketSettings(ram_quota_bytes=quota, cache_bytes=quota)
     monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
-    with Node(vbuckets=1, path=tmp_path, settings=settings) as node:
+    with Node(vbuckets=1, path=tmp_path, settings=settings, system_scope=False) as node:
         assert node.engine is not None
         store = node.engine.buckets["default"].store
         assert isinstance(store, DiskBucketStore)
@@ -153,7 +153,7 @@ def test_the_cache_gives_way_before_writes_are_refused(tmp_path: Path, monkeypat
 
 def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "QUOTA_INTERVAL_S", 0.01)
-    with Node(vbuckets=1, settings=BucketSettings(history_retention_s=3600)) as node:
+    with Node(vbuckets=1, settings=BucketSettings(history_retention_s=3600), system_scope=False) as node:
         assert node.engine is not None
         bucket = node.engine.buckets["default"]
         log = bucket.store.vbuckets[0]
@@ -165,7 +165,7 @@ def test_history_that_was_switched_off_is_not_kept_any_more(monkeypatch: pytest.
 
 
 def test_a_purge_does_not_reach_durable_writes_that_begin_meanwhile() -> None:
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         peer = SocketPeer(node.port).open()
         for number in range(3):
             peer.set(f"k{number}", b"v")

@@ -25,7 +25,7 @@ SMALL = {"name": "shop", "ramQuotaMB": "100"}
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(vbuckets=4) as made:
+    with Node(vbuckets=4, system_scope=False) as made:
         yield made
 
 
@@ -38,7 +38,7 @@ def client(node: Node, bucket: str) -> KvClient:
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_bucket_lives_and_dies(tmp_path: Path, is_on_disk: bool) -> None:
-    with Node(vbuckets=4, path=tmp_path if is_on_disk else None) as node:
+    with Node(vbuckets=4, path=tmp_path if is_on_disk else None, system_scope=False) as node:
         made = ask(node, "POST", BUCKETS, SMALL | {"flushEnabled": "1", "replicaNumber": "0"})
         assert (made.status, made.body, made.headers["location"]) == (202, b"", f"{BUCKETS}/shop")
         assert [bucket["name"] for bucket in ask(node, "GET", BUCKETS).json] == ["default", "shop"]
@@ -208,7 +208,7 @@ def test_a_bucket_that_cannot_be_emptied_is_as_it_was(tmp_path: Path, monkeypatc
             raise StoreError("no space left")
         put(self, values, lines)
 
-    with Node(vbuckets=4, path=tmp_path, settings=BucketSettings(flush_enabled=True)) as node:
+    with Node(vbuckets=4, path=tmp_path, settings=BucketSettings(flush_enabled=True), system_scope=False) as node:
         with client(node, "default") as kv:
             kv.set("k", b"{}")
         node.stop()
@@ -222,12 +222,12 @@ def test_a_bucket_that_cannot_be_emptied_is_as_it_was(tmp_path: Path, monkeypatc
             assert kv.get("k").value == b"{}"
             kv.set("k2", b"{}")
         assert ask(node, "POST", f"{BUCKETS}/default/controller/doFlush").status == 200
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert ask(node, "GET", f"{BUCKETS}/default").json["basicStats"]["itemCount"] == 0
 
 
 def test_compaction_gives_back_what_an_emptied_bucket_had(tmp_path: Path) -> None:
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         with client(node, "default") as kv:
             kv.set_many([(f"k{number}", b"x" * 10_000) for number in range(300)])
         node.stop()
@@ -251,7 +251,7 @@ def test_compaction_is_asked_for(node: Node) -> None:
 
 
 def test_all_buckets_of_the_directory_come_back(tmp_path: Path) -> None:
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         ask(node, "POST", BUCKETS, SMALL | {"numVBuckets": "2", "maxTTL": "0", "replicaNumber": "0"})
         ask(node, "POST", BUCKETS, SMALL | {"name": "cache", "bucketType": "ephemeral", "maxTTL": "9"})
         ask(node, "POST", f"{BUCKETS}/cache/scopes", {"name": "s"})
@@ -260,7 +260,7 @@ def test_all_buckets_of_the_directory_come_back(tmp_path: Path) -> None:
                 kv.set("k", b"{}")
         before = {bucket["name"]: bucket for bucket in ask(node, "GET", BUCKETS).json}
         pools = ask(node, "GET", "/pools").json
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         after = {bucket["name"]: bucket for bucket in ask(node, "GET", BUCKETS).json}
         assert ask(node, "GET", "/pools").json["uuid"] == pools["uuid"]
         assert ask(node, "GET", f"{BUCKETS}/cache/scopes").json["scopes"][1]["name"] == "s"
@@ -274,34 +274,36 @@ def test_all_buckets_of_the_directory_come_back(tmp_path: Path) -> None:
         "cache": 0,
     }
     assert (after["shop"]["numVBuckets"], after["cache"]["maxTTL"]) == (2, 9)
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert [bucket["name"] for bucket in ask(node, "GET", BUCKETS).json] == ["default", "shop"]
 
 
 def test_what_is_on_disk_stays_on_disk(tmp_path: Path) -> None:
     """Whatever kind the settings say that new buckets are of."""
-    with Node(vbuckets=4, path=tmp_path) as node, client(node, "default") as kv:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node, client(node, "default") as kv:
         kv.set("k", b"{}")
-    with Node(("default", "cache"), vbuckets=4, path=tmp_path, settings=BucketSettings(is_ephemeral=True)) as node:
+    with Node(
+        ("default", "cache"), vbuckets=4, path=tmp_path, settings=BucketSettings(is_ephemeral=True), system_scope=False
+    ) as node:
         assert not node.engine.buckets["default"].settings.is_ephemeral
         assert node.engine.buckets["cache"].settings.is_ephemeral
         with client(node, "default") as kv:
             assert kv.get("k").value == b"{}"
-    with Node(("default", "cache"), vbuckets=4, path=tmp_path) as node:
+    with Node(("default", "cache"), vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert node.engine.buckets["cache"].settings.is_ephemeral
 
 
 def test_stores_are_found_without_the_file(tmp_path: Path) -> None:
-    with Node(("default", "shop"), vbuckets=4, path=tmp_path) as node, client(node, "shop") as kv:
+    with Node(("default", "shop"), vbuckets=4, path=tmp_path, system_scope=False) as node, client(node, "shop") as kv:
         kv.set("k", b"{}")
     (tmp_path / ".node.json").unlink()
     (tmp_path / "no bucket").mkdir()
     (tmp_path / "nothing").mkdir()
-    with Node(vbuckets=4, path=tmp_path) as node, client(node, "shop") as kv:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node, client(node, "shop") as kv:
         assert kv.get("k").value == b"{}"
         assert set(node.engine.buckets) == {"default", "shop"}
     shutil.rmtree(tmp_path / "shop")
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert set(node.engine.buckets) == {"default"}
 
 
@@ -311,14 +313,14 @@ def test_stores_are_found_without_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_understood_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / ".node.json").write_text(text)
     with pytest.raises((StoreError, ConfigError)):
-        Node(vbuckets=4, path=tmp_path).start()
+        Node(vbuckets=4, path=tmp_path, system_scope=False).start()
 
 
 # ----------------------------------------------------------------------------------------------------- in this process
 
 
 def test_settings_and_collections_from_code(tmp_path: Path) -> None:
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         node.change_bucket("default", BucketSettings(max_ttl=5))
         with pytest.raises(ConfigError, match="is_ephemeral"):
             node.change_bucket("default", BucketSettings(is_ephemeral=True))
@@ -330,7 +332,7 @@ def test_settings_and_collections_from_code(tmp_path: Path) -> None:
         for order in (node.flush_bucket, lambda name: node.set_collections(name, {})):
             with pytest.raises(ConfigError, match="nosuch"):
                 order("nosuch")
-    with Node(vbuckets=4, path=tmp_path) as node:
+    with Node(vbuckets=4, path=tmp_path, system_scope=False) as node:
         assert ask(node, "GET", f"{BUCKETS}/default").json["maxTTL"] == 5
         second = ask(node, "GET", f"{BUCKETS}/default/scopes").json
     names = [
@@ -399,7 +401,7 @@ def test_the_host_is_the_one_that_was_asked(node: Node) -> None:
 
 def test_other_networks_are_reported() -> None:
     external = {"external": {"hostname": "db.example", "kv": 31210, "mgmt": 38091}}
-    with Node(vbuckets=1, alternate_addresses=external) as node:
+    with Node(vbuckets=1, alternate_addresses=external, system_scope=False) as node:
         (entry,) = ask(node, "GET", "/pools/default/nodeServices").json["nodesExt"]
     assert entry["hostname"] == "127.0.0.1"
     assert entry["alternateAddresses"] == {
@@ -445,7 +447,7 @@ def _next(answer: http.client.HTTPResponse) -> dict:
 
 def test_the_clusters_name_and_quotas_can_be_set() -> None:
     settings = BucketSettings(ram_quota_bytes=200 * 1024 * 1024)
-    with Node(vbuckets=2, release="7.6", settings=settings) as node:
+    with Node(vbuckets=2, release="7.6", settings=settings, system_scope=False) as node:
         before = ask(node, "GET", "/pools/default/nodeServices").json
         form = {"clusterName": "tests & more", "memoryQuota": "512", "indexMemoryQuota": "300"}
         assert ask(node, "POST", "/pools/default", form).status == 200
@@ -463,7 +465,7 @@ def test_the_clusters_name_and_quotas_can_be_set() -> None:
 
 
 def test_buckets_fit_into_the_quota_that_was_set() -> None:
-    with Node(vbuckets=2, settings=BucketSettings(ram_quota_bytes=200 * 1024 * 1024)) as node:
+    with Node(vbuckets=2, settings=BucketSettings(ram_quota_bytes=200 * 1024 * 1024), system_scope=False) as node:
         assert ask(node, "POST", "/pools/default", {"memoryQuota": "256"}).status == 200
         form = {"name": "more", "ramQuotaMB": "100"}
         found = ask(node, "POST", "/pools/default/buckets", form)
@@ -502,7 +504,7 @@ def test_settings_of_the_cluster_that_cannot_be(node: Node, form: dict[str, str]
 
 @pytest.mark.parametrize("release", ["7.2", "7.6"])
 def test_what_a_node_reports_is_of_one_release(release: str) -> None:
-    with Node(vbuckets=2, release=release) as node:
+    with Node(vbuckets=2, release=release, system_scope=False) as node:
         form = {"name": "magma", "storageBackend": "magma", "ramQuotaMB": "1024"}
         assert ask(node, "POST", BUCKETS, form).status == 202
         maps = {name: ask(node, "GET", f"/pools/default/b/{name}").json for name in ("default", "magma")}
@@ -527,9 +529,9 @@ def test_what_a_node_reports_is_of_one_release(release: str) -> None:
 
 def test_the_clusters_settings_are_there_after_a_restart(tmp_path: Path) -> None:
     settings = BucketSettings(ram_quota_bytes=200 * 1024 * 1024)
-    with Node(vbuckets=2, path=tmp_path, settings=settings) as node:
+    with Node(vbuckets=2, path=tmp_path, settings=settings, system_scope=False) as node:
         assert ask(node, "POST", "/pools/default", {"clusterName": "kept", "memoryQuota": "300"}).status == 200
-    with Node(vbuckets=2, path=tmp_path, settings=settings) as node:
+    with Node(vbuckets=2, path=tmp_path, settings=settings, system_scope=False) as node:
         found = ask(node, "GET", "/pools/default").json
         assert (found["clusterName"], found["memoryQuota"]) == ("kept", 300)
         assert ask(node, "POST", BUCKETS, {"name": "more", "ramQuotaMB": "101"}).status == 400
@@ -542,4 +544,4 @@ def test_settings_of_the_cluster_that_nobody_wrote_are_reported(tmp_path: Path, 
     content = {"format": 1, "cluster_uuid": "c", "buckets": {}, "cluster": cluster}
     (tmp_path / ".node.json").write_text(json.dumps(content))
     with pytest.raises(StoreError, match="cannot be understood"):
-        Node(vbuckets=2, path=tmp_path).start()
+        Node(vbuckets=2, path=tmp_path, system_scope=False).start()

@@ -28,7 +28,7 @@ ROLES = {
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with Node(("default", "other"), vbuckets=2) as made:
+    with Node(("default", "other"), vbuckets=2, system_scope=False) as made:
         made.set_collections("default", {"shop": ["orders", "carts"], "logs": []})
         for name, roles in ROLES.items():
             made.add_user(name, "secret1", roles.split())
@@ -41,7 +41,7 @@ def by(node: Node, user: str, method: str, path: str, form: dict[str, str] | Non
 
 def test_users_of_two_domains() -> None:
     users = {"ldap": {"password": "secret1", "roles": ["ro_admin"], "domain": "external", "name": "From LDAP"}}
-    with Node(vbuckets=1, users=users) as node:
+    with Node(vbuckets=1, users=users, system_scope=False) as node:
         (found,) = ask(node, "GET", f"{USERS}/external").json
         assert (found["id"], found["domain"], found["name"]) == ("ldap", "external", "From LDAP")
         assert ask(node, "GET", f"{USERS}/external/ldap").json == found
@@ -50,7 +50,7 @@ def test_users_of_two_domains() -> None:
         assert [user["id"] for user in ask(node, "GET", USERS).json] == ["Administrator", "ldap"]
         assert by(node, "ldap", "GET", "/whoami").json["domain"] == "external"
     with pytest.raises(ConfigError, match="domain of user ldap"):
-        Node(users={"ldap": {"password": "secret1", "domain": "elsewhere"}})
+        Node(users={"ldap": {"password": "secret1", "domain": "elsewhere"}}, system_scope=False)
 
 
 def test_a_user_is_made_changed_and_removed(node: Node) -> None:
@@ -221,7 +221,7 @@ def test_one_sees_what_one_may_use(node: Node) -> None:
 
 
 def test_users_from_code() -> None:
-    with Node(vbuckets=1) as node:
+    with Node(vbuckets=1, system_scope=False) as node:
         node.add_user("app", "secret1", ["bucket_full_access[default]"])
         with KvClient(node.connection_string, "app", "secret1", "default") as kv:
             kv.set("k", b"{}")
@@ -240,7 +240,7 @@ GROUPS = "/settings/rbac/groups"
 
 
 def test_a_group_gives_its_roles_to_those_who_are_in_it() -> None:
-    with Node(("default", "other"), vbuckets=2) as node:
+    with Node(("default", "other"), vbuckets=2, system_scope=False) as node:
         form = {"roles": "data_reader[default],bucket_admin[other]", "description": "They read."}
         assert ask(node, "PUT", f"{GROUPS}/readers", form).status == 200
         assert ask(node, "PUT", f"{GROUPS}/empty", {"roles": "", "ldap_group_ref": "cn=a,dc=b"}).status == 200

@@ -28,7 +28,7 @@ def free_port() -> int:
 
 def test_behind_all_addresses_the_one_that_was_reached_is_reported() -> None:
     with (
-        Node(vbuckets=1, host="0.0.0.0", password=PASSWORD, plain="always") as node,
+        Node(vbuckets=1, host="0.0.0.0", password=PASSWORD, plain="always", system_scope=False) as node,
         SocketPeer(node.port).open(password=PASSWORD) as peer,
     ):
         config = json.loads(peer.call(Opcode.GET_CLUSTER_CONFIG).value)
@@ -43,7 +43,7 @@ def test_an_address_with_colons() -> None:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6")
-    with Node(vbuckets=1, host="::1") as node, SocketPeer(node.port, host="::1").open() as peer:
+    with Node(vbuckets=1, host="::1", system_scope=False) as node, SocketPeer(node.port, host="::1").open() as peer:
         config = json.loads(peer.call(Opcode.GET_CLUSTER_CONFIG).value)
         with KvClient(node.connection_string, node.username, node.password, "default") as kv:
             kv.set("k", b"{}")
@@ -56,7 +56,7 @@ def test_a_client_of_another_network_uses_its_address() -> None:
     port = free_port()
     external = {"external": {"hostname": "localhost", "kv": port}}
     with (
-        Node(vbuckets=4, port=port, alternate_addresses=external) as node,
+        Node(vbuckets=4, port=port, alternate_addresses=external, system_scope=False) as node,
         KvClient(f"{node.connection_string}?network=external", node.username, node.password, "default") as kv,
     ):
         kv.set("k", b"{}")
@@ -65,7 +65,7 @@ def test_a_client_of_another_network_uses_its_address() -> None:
 
 def test_a_change_is_pushed_over_the_socket() -> None:
     features = (Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION, Feature.JSON)
-    with Node(vbuckets=2) as node, SocketPeer(node.port).open(features=features) as peer:
+    with Node(vbuckets=2, system_scope=False) as node, SocketPeer(node.port).open(features=features) as peer:
         node.set_collections("default", {"s": ["c"]})
         pushed = peer.next()
         assert (pushed.magic, pushed.opcode, pushed.key) == (0x82, 0x01, b"default")
@@ -81,7 +81,7 @@ def stream_of(node: Node) -> tuple[http.client.HTTPConnection, http.client.HTTPR
 
 def test_a_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_map, "HEARTBEAT_S", 0.02)
-    with Node(vbuckets=1) as node:
+    with Node(vbuckets=1, system_scope=False) as node:
         connection, answer = stream_of(node)
         data = b""
         while data.count(b"\n\n\n\n") < 3:
@@ -92,7 +92,7 @@ def test_a_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_streams_have_a_limit_and_end_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_map, "MAX_STREAMS", 1)
-    with Node(vbuckets=1) as node:
+    with Node(vbuckets=1, system_scope=False) as node:
         connection, answer = stream_of(node)
         assert answer.read(1) == b"{"
         assert ask(node, "GET", "/pools/default/bs/default").status == 503
@@ -104,7 +104,7 @@ def test_streams_have_a_limit_and_end_with_the_node(monkeypatch: pytest.MonkeyPa
 def test_a_stream_goes_back_to_the_beginning_after_the_bucket_was_emptied() -> None:
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     with (
-        Node(vbuckets=1) as node,
+        Node(vbuckets=1, system_scope=False) as node,
         KvClient(node.connection_string, node.username, node.password, "default") as kv,
         Client(node.connection_string, username=node.username, password=node.password, bucket="default") as client,
     ):

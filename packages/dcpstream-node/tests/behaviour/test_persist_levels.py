@@ -21,7 +21,11 @@ KEY = b"\0k"
 
 def open_on(path, persist: Persist, flush_interval_s: float = NEVER_S) -> Node:
     return Node(
-        vbuckets=2, path=path, flush_interval_s=flush_interval_s, settings=BucketSettings(persist=persist)
+        vbuckets=2,
+        path=path,
+        flush_interval_s=flush_interval_s,
+        settings=BucketSettings(persist=persist),
+        system_scope=False,
     ).start()
 
 

@@ -19,7 +19,7 @@ VBUCKETS = 4
 
 @pytest.fixture
 def node(tmp_path):
-    node = Node(vbuckets=VBUCKETS, path=tmp_path, flush_interval_s=0.001).start()
+    node = Node(vbuckets=VBUCKETS, path=tmp_path, flush_interval_s=0.001, system_scope=False).start()
     with SocketPeer(node.port).open() as peer:
         for number in range(DOCUMENTS):
             assert peer.set(f"k{number}", bytes(10_000), number % VBUCKETS).status == 0

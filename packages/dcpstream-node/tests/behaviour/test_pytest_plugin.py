@@ -100,7 +100,7 @@ def test_tests_share_a_node_and_have_an_empty_bucket_each(runner: Runner) -> Non
         @pytest.mark.parametrize("number", range(20))
         def test_fresh(number, couchbase_bucket, couchbase_node, wide):
             with kv(couchbase_bucket, couchbase_bucket.name) as client:
-                assert client.set("k", b"{}").seqno == 1
+                assert client.set("k", b"{}").seqno == 4
             nodes.append(couchbase_node); buckets.append(couchbase_bucket.name)
             assert couchbase_bucket.node is couchbase_node is wide
             assert len(couchbase_node.engine.buckets) == 2
@@ -132,7 +132,7 @@ def test_markers_say_which_node_and_bucket(runner: Runner) -> None:
             assert not any(node.is_running for node in seen.get("function", ()))
             seen.setdefault("function", []).append(couchbase_node)
             with kv(couchbase_node) as client:
-                assert client.set("k", b"{}").seqno == 1
+                assert client.set("k", b"{}").seqno == 4
 
         @pytest.mark.couchbase_node(scope="class", vbuckets=16, buckets=["a", "b"], collections=["shop.orders"])
         class TestClass:
@@ -279,7 +279,7 @@ def test_every_worker_has_a_node_of_its_own(runner: Runner) -> None:
         @pytest.mark.parametrize("number", range(12))
         def test_parallel(number, couchbase_node, couchbase_bucket, worker_id):
             with kv(couchbase_bucket, couchbase_bucket.name) as client:
-                assert client.set("k", b"{}").seqno == 1
+                assert client.set("k", b"{}").seqno == 4
             pathlib.Path(__file__).with_name(f"{worker_id}-{couchbase_node.port}.port").touch()
         """,
     )

@@ -46,7 +46,9 @@ def check_quota(node: Node) -> None:
 
 @pytest.fixture(params=["memory", "disk"])
 def node(request, tmp_path):
-    with Node(vbuckets=2, path=tmp_path if request.param == "disk" else None, settings=SETTINGS) as running:
+    with Node(
+        vbuckets=2, path=tmp_path if request.param == "disk" else None, settings=SETTINGS, system_scope=False
+    ) as running:
         yield running
 
 
@@ -72,7 +74,7 @@ def test_beyond_the_quota_writes_are_refused_and_deletions_are_not(node):
 
 
 def test_a_bucket_in_memory_counts_its_documents():
-    with Node(vbuckets=1, settings=SETTINGS) as node, SocketPeer(node.port).open() as peer:
+    with Node(vbuckets=1, settings=SETTINGS, system_scope=False) as node, SocketPeer(node.port).open() as peer:
         before = node.engine.buckets["default"].store.memory_bytes
         peer.set("k", bytes(1_000_000))
         assert 1_000_000 < node.engine.buckets["default"].store.memory_bytes - before < 1_001_000
@@ -80,7 +82,7 @@ def test_a_bucket_in_memory_counts_its_documents():
 
 def test_a_bucket_on_disk_may_hold_more_than_its_quota(tmp_path):
     with (
-        Node(vbuckets=1, path=tmp_path, flush_interval_s=0.001, settings=SETTINGS) as node,
+        Node(vbuckets=1, path=tmp_path, flush_interval_s=0.001, settings=SETTINGS, system_scope=False) as node,
         SocketPeer(node.port).open() as peer,
     ):
         for number in range(12):
@@ -113,7 +115,10 @@ def test_the_pager_expires_what_nobody_looks_at(node):
 def test_the_pager_goes_to_work_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr("dcpstream_node.tasks.maintenance.QUOTA_INTERVAL_S", 0.01)
     settings = BucketSettings(expiry_pager_s=0.01)
-    with Node(vbuckets=1, path=tmp_path, settings=settings) as node, SocketPeer(node.port).open() as peer:
+    with (
+        Node(vbuckets=1, path=tmp_path, settings=settings, system_scope=False) as node,
+        SocketPeer(node.port).open() as peer,
+    ):
         peer.call(Opcode.SET, key=b"\0old", value=b"v", extras=struct.pack(">II", 0, 40 * 24 * 3600))
         bucket = node.engine.buckets["default"]
         deadline = time.monotonic() + TIMEOUT_S

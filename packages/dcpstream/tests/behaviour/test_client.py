@@ -57,7 +57,7 @@ OPTIONS = ClientOptions(connect_timeout_s=patient(5.0))
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as running:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as running:
         yield running
 
 
@@ -425,7 +425,7 @@ def test_a_failover_without_loss_is_no_rollback(shell: Shell, kv: KvClient) -> N
 
 def crashed(tmp_path: Path) -> Generator[dcpstream_node.Node]:
     """A node that lost what was not on disk: "kept" is there, "lost" is not, "new" came instead."""
-    node = dcpstream_node.Node(vbuckets=1, path=tmp_path / "data", flush_interval_s=3600)
+    node = dcpstream_node.Node(vbuckets=1, path=tmp_path / "data", flush_interval_s=3600, system_scope=False)
     with node, KvClient(node.connection_string, **LOGIN) as kv:
         kv.set_many([("kept", "1"), ("lost", "1")])
         yield node

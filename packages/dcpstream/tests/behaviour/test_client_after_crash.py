@@ -31,7 +31,7 @@ def read(node: dcpstream_node.Node, store: dcpstream.FileOffsetStore) -> tuple[l
 def test_the_new_branch_is_shorter_as_long_or_longer(kept: int, tmp_path: Path) -> None:
     """As long is the hard one: the position's seqno is the very end that is planned, on another branch."""
     store = dcpstream.FileOffsetStore(tmp_path / "positions")
-    node = dcpstream_node.Node(vbuckets=1, path=tmp_path / "data", flush_interval_s=3600)
+    node = dcpstream_node.Node(vbuckets=1, path=tmp_path / "data", flush_interval_s=3600, system_scope=False)
     with node:
         write(node, "lost 1", "lost 2")
         assert read(node, store) == ([b"lost 1", b"lost 2"], [])

@@ -62,7 +62,7 @@ def changes(
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=1) as running:
+    with dcpstream_node.Node(vbuckets=1, system_scope=False) as running:
         yield running
 
 
@@ -83,7 +83,10 @@ def with_purged_deletions(node: dcpstream_node.Node) -> StreamOffset:
 
 
 def test_stable_changes_of_a_node_that_persists(kind: str, tmp_path: Path) -> None:
-    with dcpstream_node.Node(path=tmp_path, vbuckets=4) as node, KvClient(node.connection_string, **LOGIN) as kv:
+    with (
+        dcpstream_node.Node(path=tmp_path, vbuckets=4, system_scope=False) as node,
+        KvClient(node.connection_string, **LOGIN) as kv,
+    ):
         kv.set_many((f"doc {number}", "{}") for number in range(500))
         found = changes(kind, node.connection_string, end="latest", read_stable=True)
     assert {change.key.decode() for change in found} == {f"doc {number}" for number in range(500)}
@@ -91,7 +94,7 @@ def test_stable_changes_of_a_node_that_persists(kind: str, tmp_path: Path) -> No
 
 def test_what_is_not_on_disk_is_not_seen(kind: str, tmp_path: Path) -> None:
     with (
-        dcpstream_node.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S) as node,
+        dcpstream_node.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S, system_scope=False) as node,
         KvClient(node.connection_string, **LOGIN) as kv,
     ):
         kv.set("doc", "{}")
@@ -103,7 +106,7 @@ def test_what_is_not_on_disk_is_not_seen(kind: str, tmp_path: Path) -> None:
 def test_stable_ranges(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     with (
-        dcpstream_node.Node(path=tmp_path, vbuckets=1) as node,
+        dcpstream_node.Node(path=tmp_path, vbuckets=1, system_scope=False) as node,
         KvClient(node.connection_string, **LOGIN) as kv,
         BucketReader(node.connection_string, **LOGIN) as cluster,
     ):
@@ -181,7 +184,7 @@ def test_ipv6() -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    with dcpstream_node.Node(vbuckets=1, host="::1") as node:
+    with dcpstream_node.Node(vbuckets=1, host="::1", system_scope=False) as node:
         with KvClient(node.connection_string, **LOGIN) as kv:
             kv.set("doc", "{}")
         assert len(changes("blocking", node.connection_string, end="latest")) == 1

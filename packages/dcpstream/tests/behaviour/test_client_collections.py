@@ -103,7 +103,7 @@ class Reader:
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as running:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as running:
         running.set_collections("default", {"shop": ["orders", "returns"]})
         yield running
 

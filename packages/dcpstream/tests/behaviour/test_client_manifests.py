@@ -26,7 +26,7 @@ FORGET = "forget_manifest"
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as running:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as running:
         running.set_collections("default", {"s": ["a"]})
         fill(running, "first")
         yield running
@@ -104,11 +104,14 @@ def test_a_reader_that_waits_in_vain_ends_with_an_error(node: dcpstream_node.Nod
 
 def test_positions_of_another_bucket_go_back_in_spite_of_an_older_manifest(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as first:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as first:
         first.set_collections("default", {"s": ["a"]})
         fill(first, "first")
         read(first, store=store)
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as second, KvClient(second.connection_string, **LOGIN) as kv:
+    with (
+        dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as second,
+        KvClient(second.connection_string, **LOGIN) as kv,
+    ):
         kv.set_many((f"new{number}", b"1") for number in range(8))
         found = read(second, store=store)
     rolled_back = {change.vbid for change in found if change.op == "rollback"}
@@ -149,7 +152,7 @@ def test_rows_of_a_dropped_collection_have_one_name_with_its_end(node: dcpstream
 
 def test_another_node_is_asked(tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
-    with dcpstream_node.Cluster(nodes=2, replicas=0, vbuckets=4) as cluster:
+    with dcpstream_node.Cluster(nodes=2, replicas=0, vbuckets=4, system_scope=False) as cluster:
         cluster.set_collections("default", {"s": ["a"]})
         with KvClient(cluster.connection_string, **LOGIN, collection="s.a") as kv:
             keys = [f"k{number}" for number in range(16)]

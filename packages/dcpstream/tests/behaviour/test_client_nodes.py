@@ -153,7 +153,9 @@ def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None
     ],
 )
 def test_addresses_of_another_network(dialled: str, network: str | None, host: str) -> None:
-    with dcpstream_node.Node(vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}) as node:
+    with dcpstream_node.Node(
+        vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}, system_scope=False
+    ) as node:
         string = f"couchbase://{dialled}:{node.port}"
         with KvClient(string, **LOGIN, options=ClientOptions(network=network)) as kv:
             kv.set("doc", "{}")
@@ -165,7 +167,9 @@ def test_addresses_of_another_network(dialled: str, network: str | None, host: s
 
 def test_a_network_that_nobody_has() -> None:
     with (
-        dcpstream_node.Node(vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}) as node,
+        dcpstream_node.Node(
+            vbuckets=1, alternate_addresses={"external": {"hostname": "localhost"}}, system_scope=False
+        ) as node,
         Client(f"{node.connection_string}?network=elsewhere", **LOGIN) as client,
         pytest.raises(ConfigError, match="auto, default, external"),
     ):

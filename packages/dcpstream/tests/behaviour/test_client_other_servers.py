@@ -27,7 +27,7 @@ FROM_0 = "0" * 16
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(vbuckets=2) as running:
+    with Node(vbuckets=2, system_scope=False) as running:
         yield running
 
 

@@ -30,7 +30,7 @@ def write(node: Node, key: str) -> None:
 
 
 def test_a_stream_goes_on_with_the_new_password() -> None:
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         node.add_user("reader", "first-word", ROLES)
         words = Words("first-word", "first-word", "second-word")
         with Client(node.connection_string, username="reader", password=words, bucket="default") as client:
@@ -47,7 +47,7 @@ def test_a_stream_goes_on_with_the_new_password() -> None:
 
 
 def test_a_wrong_password_of_a_function_is_not_tried_for_ever() -> None:
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         words = Words("wrong")
         options = ClientOptions(connect_timeout_s=0.5)
         with (
@@ -59,7 +59,7 @@ def test_a_wrong_password_of_a_function_is_not_tried_for_ever() -> None:
 
 
 def test_documents_are_written_with_the_new_password() -> None:
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         node.add_user("reader", "first-word", ROLES)
         words = Words("first-word", "second-word")
         with KvClient(node.connection_string, "reader", words) as kv:

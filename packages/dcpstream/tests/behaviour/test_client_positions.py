@@ -57,7 +57,7 @@ class World:
     """A node with changes that are on disk, and others that it loses."""
 
     def __init__(self, path: Path) -> None:
-        self.node = dcpstream_node.Node(vbuckets=1, path=path / "data", flush_interval_s=3600)
+        self.node = dcpstream_node.Node(vbuckets=1, path=path / "data", flush_interval_s=3600, system_scope=False)
         with self.node:
             self._write("kept", KEPT)
 

@@ -58,7 +58,7 @@ def read(request: pytest.FixtureRequest) -> Read:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Node]:
     """A node that has the bucket, with a document."""
-    with Node(vbuckets=2) as node:
+    with Node(vbuckets=2, system_scope=False) as node:
         with KvClient(node.connection_string, **LOGIN) as kv:
             kv.set(KEY, "{}")
         yield node
@@ -67,7 +67,7 @@ def served() -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def without() -> Iterator[Node]:
     """A node that has another bucket only: it answers EACCESS."""
-    with Node(vbuckets=2, buckets=["other"]) as node:
+    with Node(vbuckets=2, buckets=["other"], system_scope=False) as node:
         yield node
 
 
@@ -100,7 +100,7 @@ def test_no_seed_has_the_bucket(read: Read, without: Node) -> None:
 
 
 def test_one_seed_lacks_the_bucket_and_the_other_is_away(read: Read, without: Node) -> None:
-    with Node(vbuckets=1) as away:
+    with Node(vbuckets=1, system_scope=False) as away:
         port = away.port
     with pytest.raises(ConnectTimeout) as failed:
         read(f"couchbase://127.0.0.1:{without.port},127.0.0.1:{port}", 0.3)

@@ -54,7 +54,7 @@ def identity(authority: Authority) -> Identity:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=4) as running:
+    with dcpstream_node.Node(vbuckets=4, system_scope=False) as running:
         with KvClient(running.connection_string, **LOGIN) as kv:
             kv.set("doc", "{}")
         yield running
@@ -247,7 +247,7 @@ def encrypted(shell: Shell, authority: Authority) -> Iterator[dcpstream_node.Nod
         "reader": {"password": "unused", "roles": ["admin"]},
         "ldap": {"password": "secret", "roles": ["admin"], "domain": "external"},
     }
-    with dcpstream_node.Node(vbuckets=4, tls=settings, users=users) as running:
+    with dcpstream_node.Node(vbuckets=4, tls=settings, users=users, system_scope=False) as running:
         with KvClient(running.connection_string, **LOGIN) as kv:
             kv.set("doc", "{}")
         yield running
