@@ -152,7 +152,8 @@ class MappedNodes:
 
     def __init__(self, path: Path, count: int, vbuckets: int) -> None:
         self.nodes = [
-            dcpstream_node.Node(path=path / f"{number}", vbuckets=vbuckets).start() for number in range(count)
+            dcpstream_node.Node(path=path / f"{number}", vbuckets=vbuckets, system_scope=False).start()
+            for number in range(count)
         ]
         self.vbuckets = vbuckets
         self.rev = 10

@@ -23,7 +23,7 @@ VBUCKETS = 16
 
 
 class Bucket:
-    """A node on disk with one bucket, whose last writes can be lost."""
+    """A node on disk with one bucket that begins empty, and whose last writes can be lost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,11 @@ class Bucket:
 
     def _started(self, flush_interval_s: float) -> dcpstream_node.Node:
         node = dcpstream_node.Node(
-            vbuckets=VBUCKETS, path=self._path, port=self._port, flush_interval_s=flush_interval_s
+            vbuckets=VBUCKETS,
+            path=self._path,
+            port=self._port,
+            flush_interval_s=flush_interval_s,
+            system_scope=False,
         )
         return node.start()
 

@@ -285,7 +285,7 @@ def test_a_disk_that_fails_is_reported_and_gets_better(tmp_path, caplog):
 
 def test_management_answers_what_clients_ask(node):
     assert get(node, "/")[0] == 302
-    assert json.loads(get(node, "/pools")[1])["implementationVersion"].startswith("7.")
+    assert json.loads(get(node, "/pools")[1])["implementationVersion"].startswith("8.")
     bucket = json.loads(get(node, "/pools/default/buckets/default")[1])
     assert (bucket["name"], bucket["bucketType"], bucket["nodes"][0]["status"]) == ("default", "membase", "healthy")
     assert json.loads(get(node, "/pools/default/buckets/")[1])[0]["name"] == "default"

@@ -377,7 +377,7 @@ def test_pages_about_the_cluster(node: Node) -> None:
     assert pool["nodes"][0]["services"] == ["kv"]
     assert pool["bucketNames"][0]["bucketName"] == "default"
     assert ask(node, "GET", "/pools/nodes").json["nodes"][0]["thisNode"]
-    assert ask(node, "GET", "/pools/default/terseClusterInfo").json["clusterCompatVersion"] == "7.2"
+    assert ask(node, "GET", "/pools/default/terseClusterInfo").json["clusterCompatVersion"] == "8.0"
     (status,) = ask(node, "GET", "/pools/default/nodeStatuses").json.values()
     assert status["status"] == "healthy"
     assert ask(node, "GET", "/pools/default/serverGroups").json["groups"][0]["nodes"]

@@ -234,7 +234,8 @@ def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
             seen.append(couchbase_node)
             for bucket in couchbase_node.engine.buckets.values():
                 assert bucket.vbucket_count == 4
-                assert len(list(bucket.manifest.collections())) == 3
+                names = {scope.name for scope, _ in bucket.manifest.collections()}
+                assert len(list(bucket.manifest.collections())) == 3 + 2 and "_system" in names
         """,
     )
     runner.run(passed=2)

@@ -40,7 +40,7 @@ RESETS = {
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as node:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as node:
         yield node
 
 
@@ -186,7 +186,7 @@ def test_a_checkpoint_without_a_uuid_learns_it(node: dcpstream_node.Node) -> Non
 
 
 def test_a_lost_history_of_one_vbucket_is_a_rollback() -> None:
-    with dcpstream_node.Node(vbuckets=1) as node:
+    with dcpstream_node.Node(vbuckets=1, system_scope=False) as node:
         write(node, "old", 5)
         stream, table = Stream(node, onRollback="rewindAndMark"), Table()
         table.read(stream)

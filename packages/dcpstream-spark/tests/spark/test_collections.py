@@ -140,7 +140,7 @@ def filled(documents: dict[Place, dict[str, str]], *paths: str) -> dict[Place, d
 
 @pytest.fixture
 def bucket() -> Iterator[Catalog]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as node:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as node:
         yield Catalog(node)
 
 
@@ -293,7 +293,9 @@ def test_what_a_new_collection_lost_to_a_newer_version_comes_back_with_a_rollbac
     """The old version of a document was superseded when its collection was added, and that change is then lost."""
 
     def started(flush_interval_s: float, port: int) -> dcpstream_node.Node:
-        return dcpstream_node.Node(vbuckets=1, path=tmp_path, port=port, flush_interval_s=flush_interval_s).start()
+        return dcpstream_node.Node(
+            vbuckets=1, path=tmp_path, port=port, flush_interval_s=flush_interval_s, system_scope=False
+        ).start()
 
     options = {"onRollback": "rewindAndMark"}
     bucket = Catalog(started(0.02, 0))

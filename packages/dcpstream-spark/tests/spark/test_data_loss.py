@@ -26,7 +26,7 @@ NEVER_S = 3600.0
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=2) as node:
+    with dcpstream_node.Node(vbuckets=2, system_scope=False) as node:
         yield node
 
 
@@ -150,7 +150,7 @@ def test_reconciling_needs_control_rows(node: dcpstream_node.Node) -> None:
 
 @pytest.mark.parametrize("is_stable", [False, True])
 def test_stable_reads_wait_for_the_disk(tmp_path: Path, is_stable: bool) -> None:
-    with dcpstream_node.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S) as node:
+    with dcpstream_node.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S, system_scope=False) as node:
         stream = Stream(node, readStable=str(is_stable).lower(), idleTimeout="0.5")
         with kv_of(node) as kv:
             kv.set("k", b"1")

@@ -62,7 +62,7 @@ def test_a_server_that_listens_before_it_has_its_bucket(spark: SparkSession, buc
         assert query is not None
         query.processAllAvailable()
         bucket.node.stop()
-        with dcpstream_node.Node(buckets=["other"], vbuckets=VBUCKETS, port=port):
+        with dcpstream_node.Node(buckets=["other"], vbuckets=VBUCKETS, port=port, system_scope=False):
             # Each of these connections is told that there is no such bucket, or none that the user may use.
             before = proxy.connections
             while proxy.connections < before + 4:

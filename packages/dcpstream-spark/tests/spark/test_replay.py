@@ -21,7 +21,7 @@ VBUCKETS = 8
 
 @pytest.fixture
 def node() -> Iterator[dcpstream_node.Node]:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as node:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as node:
         yield node
 
 

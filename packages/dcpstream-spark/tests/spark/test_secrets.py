@@ -55,7 +55,7 @@ def write(node: Node, prefix: str) -> list[str]:
 def test_the_password_changes(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("word number 0")
-    with Node(vbuckets=8) as node:
+    with Node(vbuckets=8, system_scope=False) as node:
         node.add_user("reader", "word number 0", ROLES)
         options = {
             "connectionString": node.connection_string,
@@ -80,7 +80,7 @@ def test_the_token_expires(spark: SparkSession, tmp_path: Path) -> None:
     file, trust = tmp_path / "token", tmp_path / "ca.pem"
     users = {"ann": {"password": None, "roles": ROLES, "domain": "external"}}
     settings = {"issuers": [issuer(expiryLeewayS=0)]}
-    with Node(vbuckets=8, tls=True, users=users, jwt=settings, release="8.0") as node:
+    with Node(vbuckets=8, tls=True, users=users, jwt=settings, release="8.0", system_scope=False) as node:
         trust.write_text(node.ca_certificate)
         moved_s = 0.0
 

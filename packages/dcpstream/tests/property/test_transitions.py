@@ -23,6 +23,7 @@ from dcpstream.dcp.transitions import Transitions
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.release import RELEASES
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
 from tests.kit.lists import ListSource, ListVBucket, MachineProducer, frame_of, frames_in, replica
@@ -130,7 +131,8 @@ class ConsumerWalk:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.source = MachineProducer(replica())
+        # A 7.2 asks for its buffer before the error map, later releases ask for it after all other controls.
+        self.source = MachineProducer(replica(), release=RELEASES[random.choice(("7.2", "8.0"))])
         self.asked: list[Frame] = []
         self.controls: list[Frame] = []
         self.in_order = random.choice((0.0, 0.6, 1.0))

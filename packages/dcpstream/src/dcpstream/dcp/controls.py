@@ -26,6 +26,7 @@ from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.server_bugs import ServerBug
 
 __all__ = [
+    "BACKFILL_ORDERS",
     "BUFFER_SIZE",
     "CHANGE_STREAMS",
     "CONTROLS",
@@ -33,6 +34,7 @@ __all__ = [
     "MARKER_VERSION",
     "NOOP_INTERVAL",
     "OUT_OF_ORDER",
+    "PRIORITIES",
     "SYNC_WRITES",
     "V7_STATUS_CODES",
     "ClientWishes",
@@ -55,6 +57,9 @@ FLATBUFFERS = "flatbuffers_system_events"
 SYNC_WRITES = "enable_sync_writes"
 CHANGE_STREAMS = "change_streams"
 MARKER_VERSION = "max_marker_version"
+
+PRIORITIES = ("high", "medium", "low")
+BACKFILL_ORDERS = ("round-robin", "sequential")
 
 MARKER_WITH_PURGE_SEQNO = "2.2"
 _UNSIGNED = re.compile(rb"\s*\+?([0-9]{1,20})\s*")
@@ -286,6 +291,16 @@ class ClientWishes(Protocol):
         """Whether out-of-order snapshots are welcome."""
         ...
 
+    @property
+    def priority(self) -> str:
+        """The share of the node's time, one of `PRIORITIES`; "" for the node's default."""
+        ...
+
+    @property
+    def backfill_order(self) -> str:
+        """The order in which vbuckets are read from disk, one of `BACKFILL_ORDERS`; "" for the node's default."""
+        ...
+
 
 class ReplicaWishes(NamedTuple):
     """The settings of a replica's connection that its controls depend on.
@@ -350,8 +365,15 @@ _IN_ORDER = (
     Control("enable_noop", "noop_enabled", _switch, client=Wish(is_required=True), replica=_TRUE, has_prefixes=True),
     Control("force_value_compression", "force_value_compression", _if_snappy),
     Control(NOOP_INTERVAL, "noop_interval_s", _interval, client=_INTERVAL, replica=_REPLICA_INTERVAL),
-    Control("set_priority", "priority", _choice("high", "medium", "low"), replica=Wish("high")),
-    Control("supports_cursor_dropping", "cursor_dropping", _switch),
+    Control(
+        "set_priority",
+        "priority",
+        _choice(*PRIORITIES),
+        client=Wish("{0.priority}", only_if="priority"),
+        replica=Wish("high"),
+    ),
+    # A producer that takes the connection for one of a replica, by its name, keeps what it has not read in memory.
+    Control("supports_cursor_dropping", "cursor_dropping", _switch, client=_TRUE),
     Control("supports_cursor_dropping_vulcan", "cursor_dropping", _switch, replica=_TRUE),
     Control("supports_hifi_MFU", "hifi_mfu", _switch, replica=_TRUE),
     Control(
@@ -376,7 +398,12 @@ _IN_ORDER = (
     Control("include_deleted_user_xattrs", "deleted_user_xattrs", _if_opened_so, replica=_TRUE),
     Control(V7_STATUS_CODES, "v7_status_codes", _true, since="7.0", replica=_TRUE),
     Control(FLATBUFFERS, "flatbuffers_system_events", _true, since="7.2", client=_TRUE, replica=_TRUE),
-    Control("backfill_order", "backfill_order", _choice("round-robin", "sequential", context=_BACKFILL_ORDER)),
+    Control(
+        "backfill_order",
+        "backfill_order",
+        _choice(*BACKFILL_ORDERS, context=_BACKFILL_ORDER),
+        client=Wish("{0.backfill_order}", only_if="backfill_order"),
+    ),
     Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
     Control(
         MARKER_VERSION,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dcpstream.client.settings.secrets import Secret
 from dcpstream.client.settings.tls import TlsOptions
+from dcpstream.dcp.controls import BACKFILL_ORDERS, PRIORITIES
 from dcpstream.dcp.sasl import MECHANISMS
 from dcpstream.errors import ConfigError
 
@@ -30,8 +31,8 @@ for a connection, and of the bytes that are read in vain when a read ends inside
 class ClientOptions:
     """The options of `Client`, `AsyncClient`, `BucketReader` and `KvClient`.
 
-    Programs may share one object between clients. `buffer_bytes`, `patience_s` and `name` are of streams, so they mean
-    nothing to a `KvClient`; a `BucketReader` gets its patience with each read.
+    Programs may share one object between clients. `buffer_bytes`, `patience_s`, `name`, `priority` and `backfill_order`
+    are of streams, so they mean nothing to a `KvClient`; a `BucketReader` gets its patience with each read.
 
     Attributes:
         tls: certificates, for `couchbases://`.
@@ -46,6 +47,11 @@ class ClientOptions:
             vbucket, end its stream at once, or give an older version of the bucket's collections than is known.
         buffer_bytes: flow-control window of each connection: the bound of memory.
         name: of the connections in the node's statistics; a unique part is appended.
+        priority: "high", "medium" or "low": the share of a node's time that its connections get beside those of other
+            clients. None: medium, as nodes do without being asked.
+        backfill_order: "round-robin" or "sequential": whether a node reads the vbuckets of a connection from disk in
+            turn, or one after the other, which ends the first ones earlier and reads the disk in larger pieces. None:
+            in turn.
 
     Raises:
         ConfigError: an option is not allowed.
@@ -59,12 +65,20 @@ class ClientOptions:
     patience_s: float = PATIENCE_S
     buffer_bytes: int = BUFFER_BYTES
     name: str = "dcpstream"
+    priority: str | None = None
+    backfill_order: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without the connection string."""
         if self.sasl_mechanism is not None:
             object.__setattr__(self, "sasl_mechanism", checked_mechanism(self.sasl_mechanism))
         check_buffer_bytes(self.buffer_bytes)
+        for option, value, allowed in (
+            ("priority", self.priority, PRIORITIES),
+            ("backfill_order", self.backfill_order, BACKFILL_ORDERS),
+        ):
+            if value is not None and value not in allowed:
+                raise ConfigError(option, value, " or ".join(allowed))
 
 
 def checked_mechanism(mechanism: str) -> str:

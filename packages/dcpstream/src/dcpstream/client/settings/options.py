@@ -75,6 +75,7 @@ class DcpSettings:
         no_value: leave out values and xattrs.
         out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
             where it finds the collection faster that way.
+        priority, backfill_order: as in `ClientOptions`; "" for the node's default.
     """
 
     name: str
@@ -83,6 +84,8 @@ class DcpSettings:
     xattrs: bool = True
     no_value: bool = False
     out_of_order: bool = False
+    priority: str = ""
+    backfill_order: str = ""
 
     @property
     def open_flags(self) -> int:
@@ -168,7 +171,12 @@ class Access:
             login=self.login,
             connect_timeout_s=self.options.connect_timeout_s,
             arrow=False,
-            settings=DcpSettings(name=self.options.name, buffer_bytes=self.options.buffer_bytes),
+            settings=DcpSettings(
+                name=self.options.name,
+                buffer_bytes=self.options.buffer_bytes,
+                priority=self.options.priority or "",
+                backfill_order=self.options.backfill_order or "",
+            ),
             tls=self.tls,
         )
 
