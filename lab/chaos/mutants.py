@@ -190,10 +190,10 @@ Layout.batch = _batch
         "the source does not report that a collection was dropped",
         "dcpstream_spark.source.reading",
         """
-_true_manifest_batch = manifest_batch
+_true_events_batch = events_batch
 
-def manifest_batch(*arguments, **named):
-    return _true_manifest_batch(*arguments, **named).slice(0, 0)
+def events_batch(*arguments, **named):
+    return _true_events_batch(*arguments, **named).slice(0, 0)
 """,
         ("parquet",),
         _DROPS,

@@ -14,7 +14,7 @@ from typing import assert_never
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.reader.changes import Change, ChangeConverter
-from dcpstream.client.machine.values import CollectionEvents, RollbackEvent, RowsRead
+from dcpstream.client.machine.values import CollectionEvents, ManifestEvent, RollbackEvent, RowsRead
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings, Login
 from dcpstream.client.stream_options import StreamOptions
@@ -260,7 +260,8 @@ class SimulatedReader:
                         self._look(vbid, offset)
                 case CollectionEvents(events):
                     for each in events:
-                        if each.op is Op.COLLECTION_DROPPED and each.collection_id is not None:
+                        is_drop = isinstance(each, ManifestEvent) and each.op is Op.COLLECTION_DROPPED
+                        if is_drop and each.collection_id is not None:
                             judge.drop(each.vbid, each.seqno, each.collection_id)
                 case RollbackEvent():
                     judge.roll_back(output.vbid, output.to_seqno)

@@ -251,7 +251,8 @@ class ClientEnd:
 
     def __init__(self, settings: DcpSettings, now: float = START_S) -> None:
         self.now = now
-        self.session = DcpSession(NodeAddress("node", 11210, 8091), settings, True, now)
+        address = NodeAddress("node", 11210, 8091)
+        self.session = DcpSession(address, settings, True, now, has_history=settings.history)
 
     def stream(self, vbid: int = 1, offset: StreamOffset = StreamOffset.ZERO, end: int = MAX_SEQNO) -> Stream:
         """Ask for a stream; the request is taken off the output."""

@@ -30,7 +30,7 @@ NEEDED_BY_TABLES = frozenset((DELETES, EXPIRATIONS, SYSTEM_EVENTS))
 _OPS = {
     DELETES: (Op.DELETION,),
     EXPIRATIONS: (Op.EXPIRATION,),
-    SYSTEM_EVENTS: tuple(op for op in Op if op.is_control and op not in {Op.ROLLBACK, Op.SNAPSHOT}),
+    SYSTEM_EVENTS: tuple(op for op in Op if op.is_control and op not in {Op.ROLLBACK, Op.SNAPSHOT, Op.HISTORY_GAP}),
 }
 
 _WITH_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")

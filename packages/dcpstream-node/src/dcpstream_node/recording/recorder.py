@@ -184,7 +184,8 @@ class _Recorder:
                     self._run(run, messages, parts)
             case CollectionEvents(events, moved):
                 for event in events:
-                    self._event(event, messages, parts)
+                    if isinstance(event, ManifestEvent):  # no recording asks for every version
+                        self._event(event, messages, parts)
                 for vbid, at in moved.items():
                     self._advance(self._histories.of(vbid), at, parts)
             case RollbackEvent():

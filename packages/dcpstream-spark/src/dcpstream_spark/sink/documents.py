@@ -44,6 +44,7 @@ OPS: dict[str, WriteOp | None] = {
     Op.COLLECTION_CREATED: None,
     Op.COLLECTION_MODIFIED: None,
     Op.SCOPE_CREATED: None,
+    Op.HISTORY_GAP: None,
 }
 """Texts in the column of operations; None for control rows without a meaning for documents."""
 

@@ -23,14 +23,14 @@ from pyspark.sql.datasource import InputPartition
 
 from dcpstream.arrow import ControlRow, RowFilter, control_rows
 from dcpstream.client.blocking.bucket_reader import BucketReader
-from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
+from dcpstream.client.machine.reader.batches import events_batch, rollback_batch
 from dcpstream.client.machine.reader.selection import FixedSelection, Selection
 from dcpstream.client.machine.values import (
     CollectionEvents,
-    ManifestEvent,
     ReaderOutput,
     RollbackEvent,
     RowsRead,
+    VbucketEvent,
     VbucketRange,
 )
 from dcpstream.errors import BucketReset, RollbackRequired
@@ -193,8 +193,8 @@ class _ControlRows:
     def of_rollback(self, event: RollbackEvent) -> Iterator[pa.RecordBatch]:
         yield from self._shown(rollback_batch(event, self._layout.value_format, self._columns, self._clock.time_ns()))
 
-    def of_events(self, events: Sequence[ManifestEvent]) -> Iterator[pa.RecordBatch]:
-        yield from self._shown(manifest_batch(events, self._layout.value_format, self._columns, self._clock.time_ns()))
+    def of_events(self, events: Sequence[VbucketEvent]) -> Iterator[pa.RecordBatch]:
+        yield from self._shown(events_batch(events, self._layout.value_format, self._columns, self._clock.time_ns()))
 
     def of_snapshots(self, reached: Mapping[int, StreamOffset]) -> Iterator[pa.RecordBatch]:
         rows = [

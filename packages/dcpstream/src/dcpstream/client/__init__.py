@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dcpstream.client.machine.values import (
         Accepted,
         CollectionEvents,
+        HistoryGap,
         ManifestEvent,
         RollbackEvent,
         RollbackTo,
@@ -50,6 +51,7 @@ __all__ = [
     "ClientOptions",
     "CollectionEvents",
     "FileOffsetStore",
+    "HistoryGap",
     "KvClient",
     "ManifestEvent",
     "OffsetStore",
@@ -75,6 +77,7 @@ _HOME_OF = {
     "ClientOptions": "dcpstream.client.settings.client_options",
     "BucketReader": "dcpstream.client.blocking.bucket_reader",
     "CollectionEvents": "dcpstream.client.machine.values",
+    "HistoryGap": "dcpstream.client.machine.values",
     "FileOffsetStore": "dcpstream.client.offsets",
     "KvClient": "dcpstream.client.kv.client",
     "ManifestEvent": "dcpstream.client.machine.values",

@@ -69,6 +69,9 @@ class StreamOptions:
             None: "fail" if `on_rollback` is "fail", else "reconcile".
         read_stable: hold changes back until the active node and all replicas have them on disk: what a failover can
             lose is never seen. Costs their latency, and waits while a replica of the map is away.
+        history: every version of each document that the bucket still keeps arrives, each at its seqno, where the
+            bucket has a change history; without one, and where the history begins later than the position, the newest
+            versions. An event HistoryGap says where older versions may be missing.
         members: (i, n): read only the vbuckets of member i (from 0) of n.
         idle_timeout_s: seconds without progress after which the read raises; None to wait for ever. A stream that is
             only opened again is no progress.
@@ -89,6 +92,7 @@ class StreamOptions:
     rewind_to: RewindTo = "recorded"
     purge_gap: OnPurgeGap | None = None
     read_stable: bool = False
+    history: bool = False
     members: tuple[int, int] = (0, 1)
     idle_timeout_s: float | None = None
 
@@ -182,6 +186,7 @@ class StreamOptions:
         return (
             self.policy is RollbackPolicy.REWIND
             and not self.read_stable
+            and not self.history
             and Selection.of(self.collections).may_be_one_collection
             and any(not part.start.seqno for part in ranges)
         )

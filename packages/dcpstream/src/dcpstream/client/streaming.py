@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 from dcpstream.client.machine.nodes.nodes import Nodes
-from dcpstream.client.machine.reader.batches import manifest_batch, rollback_batch
-from dcpstream.client.machine.reader.changes import Change, manifest_change, positions_after, rollback_change
+from dcpstream.client.machine.reader.batches import events_batch, rollback_batch
+from dcpstream.client.machine.reader.changes import Change, event_change, positions_after, rollback_change
 from dcpstream.client.machine.reader.messages import MessageRun
 from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.reader.reader import StreamReader
@@ -90,6 +90,7 @@ class StreamRun(Generic[R]):
         settings = connect_options.settings.for_columns(
             options.wanted_columns,
             out_of_order=not converter.keeps_frames and options.may_come_out_of_order(ranges),
+            history=options.history,
         )
         form = replace(connect_options, arrow=converter.is_arrow, frames=converter.keeps_frames, settings=settings)
         self.nodes = Nodes(form, random)
@@ -122,7 +123,7 @@ class StreamRun(Generic[R]):
             case RowsRead(rows):
                 return make(rows, offsets, None, positions, number, ())
             case CollectionEvents(events):
-                return make(manifest_batch(events, form, columns, time_ns), offsets, None, positions, number, events)
+                return make(events_batch(events, form, columns, time_ns), offsets, None, positions, number, events)
             case RollbackEvent():
                 if callable(options.on_rollback):
                     options.on_rollback(output)
@@ -155,7 +156,7 @@ class Portion:
             case RowsRead(rows):
                 self._changes = rows
             case CollectionEvents(events):
-                self._changes = tuple(manifest_change(event) for event in events)
+                self._changes = tuple(event_change(event) for event in events)
             case RollbackEvent() as rollback:
                 if callable(self._on_rollback):
                     self._on_rollback(rollback)

@@ -301,6 +301,11 @@ class ClientWishes(Protocol):
         """The order in which vbuckets are read from disk, one of `BACKFILL_ORDERS`; "" for the node's default."""
         ...
 
+    @property
+    def history(self) -> bool:
+        """Whether every version is wanted."""
+        ...
+
 
 class ReplicaWishes(NamedTuple):
     """The settings of a replica's connection that its controls depend on.
@@ -404,7 +409,14 @@ _IN_ORDER = (
         _choice(*BACKFILL_ORDERS, context=_BACKFILL_ORDER),
         client=Wish("{0.backfill_order}", only_if="backfill_order"),
     ),
-    Control(CHANGE_STREAMS, "change_streams", _if_history, since="7.2", replica=_TRUE),
+    Control(
+        CHANGE_STREAMS,
+        "change_streams",
+        _if_history,
+        since="7.2",
+        client=Wish(only_if="history"),
+        replica=_TRUE,
+    ),
     Control(
         MARKER_VERSION,
         "max_marker_version",

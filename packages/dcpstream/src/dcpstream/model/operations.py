@@ -28,6 +28,8 @@ class Op(StrEnum):
     SCOPE_CREATED = "scope_created"
     SCOPE_DROPPED = "scope_dropped"
     """The scope is deleted, after a row for each of its collections."""
+    HISTORY_GAP = "history_gap"
+    """A reader of every version begins where the bucket has no older versions any more: some may be missing."""
 
     SNAPSHOT = "snapshot"
     """A mark: a reader has all rows of the vbucket up to here; the mark says whether they are a whole snapshot."""

@@ -18,7 +18,7 @@ from dcpstream.client.machine.reader.changes import Change, ChangeConverter
 from dcpstream.client.machine.reader.messages import MessageConverter
 from dcpstream.client.machine.reader.output_queue import Converter
 from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
+from dcpstream.client.machine.values import R, ReaderOutput, RollbackEvent, VbucketEvent
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.connection_string import ConnectionString
@@ -44,7 +44,7 @@ class AsyncBatch:
     rollback: RollbackEvent | None
     _positions: Positions
     _number: int
-    events: tuple[ManifestEvent, ...] = ()
+    events: tuple[VbucketEvent, ...] = ()
 
     async def ack(self) -> None:
         """Save the positions after this batch and all before it, in another thread: the user has processed them."""

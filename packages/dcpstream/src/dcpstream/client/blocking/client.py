@@ -14,7 +14,7 @@ from dcpstream.client.machine.reader.batches import ArrowConverter
 from dcpstream.client.machine.reader.changes import Change, ChangeConverter
 from dcpstream.client.machine.reader.messages import MessageConverter
 from dcpstream.client.machine.reader.output_queue import Converter
-from dcpstream.client.machine.values import ManifestEvent, R, ReaderOutput, RollbackEvent
+from dcpstream.client.machine.values import R, ReaderOutput, RollbackEvent, VbucketEvent
 from dcpstream.client.positions import Positions
 from dcpstream.client.settings.client_options import CLIENT_DEFAULTS, ClientOptions
 from dcpstream.client.settings.secrets import Secret
@@ -45,7 +45,7 @@ class Batch:
     rollback: RollbackEvent | None
     _positions: Positions
     _number: int
-    events: tuple[ManifestEvent, ...] = ()
+    events: tuple[VbucketEvent, ...] = ()
 
     def ack(self) -> None:
         """Save the positions after this batch and all before it: the user has processed them."""

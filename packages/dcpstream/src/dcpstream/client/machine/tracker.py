@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from dcpstream.client.machine.values import ManifestEvent
+from dcpstream.client.machine.values import VbucketEvent
 from dcpstream.dcp.snapshot import READER, ReceivedSnapshots, Violation
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
@@ -31,7 +31,7 @@ class Run(NamedTuple):
         collections: what the position covers.
         held: the position that counts instead, whatever the rows' seqnos.
         purge_limit: that of the position, as long as it lies below.
-        event: the event of a scope or collection, for a run without rows.
+        event: an event of the vbucket, for a run without rows.
     """
 
     vbid: int
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     collections: tuple[CollectionName, ...] | None = None
     held: StreamOffset | None = None
     purge_limit: int | None = None
-    event: ManifestEvent | None = None
+    event: VbucketEvent | None = None
 
     @classmethod
     def standing(cls, vbid: int, at: StreamOffset) -> Run:

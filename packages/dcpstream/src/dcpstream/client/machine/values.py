@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from dcpstream.model import FailoverLog, Op, StreamOffset
 
@@ -142,15 +142,47 @@ class ManifestEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryGap:
+    """A read of every version meets a snapshot with the newest version of each document alone.
+
+    The bucket's change history begins later, or the bucket keeps none of these documents. The newest versions up to
+    `to_seqno` arrive; versions that they replaced within the gap do not.
+
+    Attributes:
+        vbid, vbuuid: the vbucket, and its branch.
+        seqno: the reader's position; the gap begins above it.
+        to_seqno: the end of the gap.
+        offset: the position before the gap.
+    """
+
+    vbid: int
+    vbuuid: int
+    seqno: int
+    to_seqno: int
+    offset: StreamOffset
+    op: ClassVar[Op] = Op.HISTORY_GAP
+    scope: ClassVar[str] = ""
+    collection: ClassVar[str] = ""
+
+    def details(self) -> dict[str, object]:
+        """The JSON of a control row: both seqnos as decimal texts."""
+        return {"from_seqno": str(self.seqno), "to_seqno": str(self.to_seqno)}
+
+
+VbucketEvent: TypeAlias = ManifestEvent | HistoryGap
+"""What happens in a vbucket's history beside documents."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectionEvents:
-    """Adjacent events of scopes and collections: in order for each vbucket, with no row between them.
+    """Adjacent events of vbuckets: in order for each vbucket, with no row between them.
 
     Attributes:
         events: in order; empty if only positions have moved.
         moved: positions that are reached without an event, after the events.
     """
 
-    events: tuple[ManifestEvent, ...]
+    events: tuple[VbucketEvent, ...]
     moved: Mapping[int, StreamOffset] = field(default_factory=dict)
 
     @property

@@ -76,6 +76,7 @@ class DcpSettings:
         out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
             where it finds the collection faster that way.
         priority, backfill_order: as in `ClientOptions`; "" for the node's default.
+        history: whether the node sends every version that its bucket keeps.
     """
 
     name: str
@@ -86,6 +87,7 @@ class DcpSettings:
     out_of_order: bool = False
     priority: str = ""
     backfill_order: str = ""
+    history: bool = False
 
     @property
     def open_flags(self) -> int:
@@ -102,7 +104,9 @@ class DcpSettings:
             flags |= OpenFlag.INCLUDE_XATTRS
         return int(flags)
 
-    def for_columns(self, columns: Sequence[str] | None, *, out_of_order: bool = False) -> DcpSettings:
+    def for_columns(
+        self, columns: Sequence[str] | None, *, out_of_order: bool = False, history: bool = False
+    ) -> DcpSettings:
         """The settings of a connection that needs only some columns."""
         wanted = None if columns is None else frozenset(columns)
         return replace(
@@ -110,6 +114,7 @@ class DcpSettings:
             xattrs=wanted is None or "xattrs" in wanted,
             no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
             out_of_order=out_of_order,
+            history=history,
         )
 
     def controls(self) -> list[tuple[str, str, bool]]:

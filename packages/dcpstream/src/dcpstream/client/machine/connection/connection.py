@@ -6,7 +6,9 @@ Sans-IO, in the shape of asyncio's BufferedProtocol: the shell reads into `get_b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
@@ -15,6 +17,7 @@ from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, Fram
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
+from dcpstream.dcp.controls import CHANGE_STREAMS
 from dcpstream.errors import ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import kernel
@@ -41,7 +44,17 @@ FRAME_STALL_S = 10.0
 """Seconds without a byte in the middle of a frame before the connection counts as dead. A node sends a frame at once,
 so this is a node that hangs, or a path that is broken; and no NOOP can come in between to show that it lives."""
 
+BUCKETS_REPORTED = 64
+"""Buckets without a change history whose report is remembered, so that each is reported once."""
+
+logger = logging.getLogger(__name__)
+
 _PUSHES = frozenset((Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF))
+
+
+@lru_cache(BUCKETS_REPORTED)
+def _report_no_history(bucket: str) -> None:
+    logger.warning("bucket %s keeps no change history: only the newest version of each document arrives", bucket)
 
 
 def _decoder_for_changes(collections: bool) -> Decoder:
@@ -78,6 +91,7 @@ class NodeConnection:
         self.address = address
         self.settings = settings
         self.session: DcpSession | None = None
+        self._bucket = login.bucket
         self._handshake = Handshake(login, address, nonce, settings)
         self._deadline = now + connect_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -229,8 +243,16 @@ class NodeConnection:
             if self._handshake.is_done:
                 has_collections = Feature.COLLECTIONS in self._handshake.granted
                 self._decoder = self._make_decoder(has_collections)
+                has_history = CHANGE_STREAMS in self._handshake.controls
+                if self.settings.history and not has_history:
+                    _report_no_history(self._bucket)
                 self.session = DcpSession(
-                    self.address, self.settings, has_collections, now, is_8_0=self._handshake.is_8_0
+                    self.address,
+                    self.settings,
+                    has_collections,
+                    now,
+                    is_8_0=self._handshake.is_8_0,
+                    has_history=has_history,
                 )
 
     def _tidy(self) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dcpstream.client.machine.connection.rows import Rows, Slice
 from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
-from dcpstream.client.machine.values import CollectionEvents, ManifestEvent
+from dcpstream.client.machine.values import CollectionEvents, VbucketEvent
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
 from dcpstream.wire import Frame
@@ -161,7 +161,7 @@ class RowsReceived:
         flow_bytes: the argument of `consumed` once the user has consumed them.
         keep: the slices of rows that count, ascending.
         offsets: vbucket → position after these rows, for every stream that moved.
-        has_events: whether there are events of scopes or collections.
+        has_events: whether there are events between the rows.
     """
 
     rows: Rows
@@ -204,7 +204,7 @@ class RowsReceived:
             yield self
             return
         rows: list[list[Run]] = [[]]
-        events: list[list[ManifestEvent]] = [[]]
+        events: list[list[VbucketEvent]] = [[]]
         level: dict[int, int] = {}
         is_past_rows: dict[int, bool] = {}
         for run in self.runs:

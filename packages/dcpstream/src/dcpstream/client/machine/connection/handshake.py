@@ -147,6 +147,7 @@ class Handshake:
 
     Attributes:
         granted: the features that the node granted.
+        controls: names of the controls that the node granted.
         config: the cluster map, JSON.
         release: the node's release, as it says; empty if it does not.
 
@@ -172,6 +173,7 @@ class Handshake:
     ) -> None:
         self.state = TRANSITIONS.start
         self.granted: frozenset[int] = frozenset()
+        self.controls: set[str] = set()
         self.config = b""
         self.release = ""
         self._login = login
@@ -263,6 +265,8 @@ class Handshake:
             self._check(frame, f"opening a DCP connection to {self._address} as {self._login}")
         elif frame.status != Status.SUCCESS and self._is_required[detail]:
             self._check(frame, f"DCP control {detail}, which is needed, at {self._address}")
+        elif frame.status == Status.SUCCESS:
+            self.controls.add(detail)
         if not self._expected:
             self._happen(Event.OPENED)
         return b""

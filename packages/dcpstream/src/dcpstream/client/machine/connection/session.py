@@ -53,6 +53,7 @@ from dcpstream.client.machine.connection.handshake import login_is_over
 from dcpstream.client.machine.connection.purge_check import PurgeCheck
 from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
+from dcpstream.client.machine.values import HistoryGap
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S, PendingRequests, Silence, silence_limit_s
 from dcpstream.dcp.snapshot import not_above
@@ -122,6 +123,7 @@ _ACTIVE_ONLY = int(StreamFlag.ACTIVE_ONLY)
 _DISK_ONLY = int(StreamFlag.DISK_ONLY)
 _IGNORE_PURGED = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
 _FROM_DISK = int(MarkerFlag.DISK)
+_HISTORY = int(MarkerFlag.HISTORY)
 _KIND = int(MarkerFlag.DISK | MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE)
 _V22 = bytes((2,))
 
@@ -174,15 +176,24 @@ class DcpSession:
         settings: what the connection was opened with.
         has_collections: whether keys carry collection ids, and stream requests may have a filter.
         is_8_0: whether the node is a server of release 8.0 or later, or a node like one.
+        has_history: whether the node sends every version that it keeps, and marks the snapshots that have them.
         now: seconds of a monotonic clock, as everywhere below.
     """
 
     def __init__(
-        self, address: NodeAddress, settings: DcpSettings, has_collections: bool, now: float, *, is_8_0: bool = True
+        self,
+        address: NodeAddress,
+        settings: DcpSettings,
+        has_collections: bool,
+        now: float,
+        *,
+        is_8_0: bool = True,
+        has_history: bool = False,
     ) -> None:
         self.address = address
         self.has_collections = has_collections
         self._is_8_0 = is_8_0
+        self._has_history = has_history
         self._streams: dict[int, Stream] = {}
         self._requests = PendingRequests()
         self._closed: dict[int, int] = {}
@@ -597,6 +608,10 @@ class DcpSession:
             self._stop(stream, StreamEndReason.TOO_SLOW, turn)
             return
         stream.tracker.marker(start, end, is_unique=is_unique)
+        if self._has_history and not flags & _HISTORY and end > stream.tracker.seqno:
+            at = stream.tracker.run(stream.vbid, turn.row, turn.row)
+            gap = HistoryGap(stream.vbid, stream.tracker.vbuuid, stream.tracker.seqno, end, at.offset())
+            turn.add(stream, at._replace(event=gap))
         if stream.is_guarded:
             self._check_purged(frame, stream, turn, is_unique=is_unique)
         if flags & _ACK:

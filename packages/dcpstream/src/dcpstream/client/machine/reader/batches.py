@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from dcpstream.client.machine.connection.events import RowsReceived
 from dcpstream.client.machine.connection.rows import ArrowRows, require_arrow
 from dcpstream.client.machine.reader.output_queue import Branches, Names
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, RowsRead
+from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,10 +125,10 @@ def rollback_batch(
     return batch
 
 
-def manifest_batch(
-    events: Iterable[ManifestEvent], value_format: ValueFormat, columns: Sequence[str] | None, time_ns: int
+def events_batch(
+    events: Iterable[VbucketEvent], value_format: ValueFormat, columns: Sequence[str] | None, time_ns: int
 ) -> pa.RecordBatch:
-    """The control rows that report events of scopes and collections to a table."""
+    """The control rows that report events to a table."""
     columnar = require_arrow()
     rows = [
         columnar.ControlRow(

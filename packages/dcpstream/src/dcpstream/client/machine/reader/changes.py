@@ -13,7 +13,7 @@ from dcpstream.client.machine.connection.native_rows import NativeRows
 from dcpstream.client.machine.connection.rows import FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
-from dcpstream.client.machine.values import ManifestEvent, RollbackEvent, RowsRead
+from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent
 from dcpstream.errors import FieldError
 from dcpstream.model import Op, StreamOffset
 from dcpstream.wire import Datatype, Frame
@@ -215,8 +215,8 @@ def positions_after(changes: Iterable[Change]) -> dict[int, StreamOffset]:
     return {vbid: change.offset for vbid, change in last.items()}
 
 
-def manifest_change(event: ManifestEvent) -> Change:
-    """The control change for a scope or collection: the op says what happened, the value is JSON."""
+def event_change(event: VbucketEvent) -> Change:
+    """The control change for an event: the op says what happened, the value is JSON."""
     return _control_change(
         event.op,
         event.details(),

@@ -41,7 +41,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.kv import GetAllVbSeqnos
 from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
-from tests.kit.client_machines import new_connection, pump, ready_connection
+from tests.kit.client_machines import client_of_streams, new_connection, pump, ready_connection
 from tests.kit.fake_node import GRANTED, FakeNode
 from tests.kit.messages import (
     LOG,
@@ -696,3 +696,37 @@ def test_a_flushed_collection_is_distinguished_from_a_new_one(connection: NodeCo
     event = CollectionEvent(0, 7, 9, 10, "fleet", 0, 8)
     stream.tracker.opened(FailoverLog.of((0xA, 0)))
     assert follow(stream, event, 4)[0].op is Op.COLLECTION_FLUSHED
+
+
+HISTORY = 0x10
+
+
+def test_a_snapshot_without_history_is_a_gap_for_a_reader_of_every_version() -> None:
+    end = client_of_streams(history=True)
+    stream = end.opened()
+    data = marker(stream.opaque, 0, 5, vbid=1, flags=2) + mutation(stream.opaque, 3, vbid=1)
+    data += mutation(stream.opaque, 5, vbid=1) + marker(stream.opaque, 6, 8, vbid=1, flags=2 | HISTORY | 0x20)
+    data += mutation(stream.opaque, 6, vbid=1) + mutation(stream.opaque, 7, vbid=1)
+    data += mutation(stream.opaque, 8, vbid=1) + marker(stream.opaque, 9, 9, vbid=1, flags=1 | HISTORY)
+    (received,) = end.receive(data)
+    assert isinstance(received, RowsReceived)
+    gap, rows = received.parts()
+    assert isinstance(gap, CollectionEvents)
+    (event,) = gap.events
+    assert (event.op, event.vbid, event.seqno, event.details()) == (
+        Op.HISTORY_GAP,
+        1,
+        0,
+        {"from_seqno": "0", "to_seqno": "5"},
+    )
+    assert gap.offsets[1].seqno == 0
+    assert isinstance(rows, RowsReceived)
+    assert rows.offsets[1].seqno == 8
+
+
+def test_a_reader_of_the_newest_versions_is_told_of_no_gap() -> None:
+    end = client_of_streams()
+    stream = end.opened()
+    (received,) = end.receive(marker(stream.opaque, 0, 5, vbid=1, flags=2) + mutation(stream.opaque, 5, vbid=1))
+    assert isinstance(received, RowsReceived)
+    assert not received.has_events
