@@ -34,8 +34,8 @@ NARROW_COLUMNS = (*DOCUMENT_KEY, *PLACE_COLUMNS)
 WINS = f"(s.{IS_FORCED} OR s.seqno > t.seqno)"
 """The condition for a row s to merge that replaces or removes a row t of `current`."""
 
-_IS_DATA = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if not op.is_control) + ")"
-_IS_EMPTYING = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if op.empties_collection) + ")"
+IS_DATA = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if not op.is_control) + ")"
+IS_EMPTYING = "op IN (" + ", ".join(f"'{op.value}'" for op in Op if op.empties_collection) + ")"
 _IS_DROP = f"op = '{Op.COLLECTION_DROPPED.value}'"
 
 
@@ -93,7 +93,7 @@ class FoldQuery:
         counts = ", ".join(
             f"count(CASE WHEN {condition} THEN 1 END) AS {name}"
             for condition, name in (
-                (_IS_DATA, "documents"),
+                (IS_DATA, "documents"),
                 (self._is_emptying, "emptying"),
                 (f"op = '{Op.COLLECTION_CREATED.value}'", "created"),
             )
@@ -159,7 +159,7 @@ class FoldQuery:
 
     @property
     def _is_emptying(self) -> str:
-        return f"({_IS_EMPTYING} AND NOT {_IS_DROP})" if self.keeps_dropped else _IS_EMPTYING
+        return f"({IS_EMPTYING} AND NOT {_IS_DROP})" if self.keeps_dropped else IS_EMPTYING
 
     @property
     def _tail(self) -> str:
@@ -172,7 +172,7 @@ class FoldQuery:
         """Whether the tail has emptied the collection of a row of `current` after it."""
         return f"""EXISTS (
             SELECT 1 FROM ends AS e
-            WHERE {_same_place(table, "e")} AND {table}.seqno <= e.seqno AND e.{BATCH_ID} > {self.after}
+            WHERE {same_place(table, "e")} AND {table}.seqno <= e.seqno AND e.{BATCH_ID} > {self.after}
         )"""
 
     def _common(self, *, has_ended: bool = False) -> str:
@@ -198,7 +198,7 @@ class FoldQuery:
                 coalesce(_change_type = 'delete', false) AS {IS_REMOVED}, {IS_RESTORED}, {IS_RESTORED} AS {IS_FORCED}
                 FROM candidates AS d WHERE NOT EXISTS (
                     SELECT 1 FROM ends AS e
-                    WHERE {_same_place("d", "e")} AND d.seqno <= e.seqno AND d.{BATCH_ID} <= e.{BATCH_ID}
+                    WHERE {same_place("d", "e")} AND d.seqno <= e.seqno AND d.{BATCH_ID} <= e.{BATCH_ID}
                 )
                 {absent if self.bounds else ""}
             ),
@@ -231,7 +231,7 @@ class FoldQuery:
         if not self.bounds:
             return f"""
                 valid AS (SELECT * FROM {self.changes} WHERE {self._tail}),
-                candidates AS (SELECT *, false AS {IS_RESTORED} FROM valid WHERE {_IS_DATA})
+                candidates AS (SELECT *, false AS {IS_RESTORED} FROM valid WHERE {IS_DATA})
             """
         bounds = ", ".join(f"({vbucket}, CAST({seqno} AS BIGINT))" for vbucket, seqno in self.bounds.items())
         assert self.upto is not None
@@ -245,11 +245,11 @@ class FoldQuery:
             ),
             lost AS (SELECT scope, collection, vbucket FROM void WHERE {self._is_emptying}),
             touched AS (
-                SELECT scope, collection, key FROM void WHERE {_IS_DATA}
+                SELECT scope, collection, key FROM void WHERE {IS_DATA}
                 UNION
                 SELECT scope, collection, key FROM {self.changes} AS r
-                WHERE {_IS_DATA}{self._and_upto()}
-                AND EXISTS (SELECT 1 FROM lost AS l WHERE {_same_place("r", "l")})
+                WHERE {IS_DATA}{self._and_upto()}
+                AND EXISTS (SELECT 1 FROM lost AS l WHERE {same_place("r", "l")})
             ),
             valid AS (
                 SELECT r.* FROM {self.changes} AS r LEFT JOIN bounds AS b ON r.vbucket = b.vbucket
@@ -259,7 +259,7 @@ class FoldQuery:
             candidates AS (
                 SELECT r.*, t.key IS NOT NULL AS {IS_RESTORED}
                 FROM valid AS r LEFT JOIN touched AS t ON {same_document("r", "t")}
-                WHERE {_IS_DATA} AND (r.{BATCH_ID} > {self.after} OR t.key IS NOT NULL)
+                WHERE {IS_DATA} AND (r.{BATCH_ID} > {self.after} OR t.key IS NOT NULL)
             )
         """
 
@@ -304,7 +304,8 @@ def same_document(left: str, right: str) -> str:
     return f"{left}.key = {right}.key AND {left}.collection = {right}.collection AND {_same('scope', left, right)}"
 
 
-def _same_place(left: str, right: str) -> str:
+def same_place(left: str, right: str) -> str:
+    """The condition for rows of one collection in one vbucket."""
     return (
         f"{left}.vbucket = {right}.vbucket AND {left}.collection = {right}.collection AND {_same('scope', left, right)}"
     )
