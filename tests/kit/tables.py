@@ -450,6 +450,9 @@ class MemoryEngine:
     def state(self) -> TableState:
         return TableState(has_changes=True, has_current=True, is_written=bool(self.changes.batch))
 
+    def versions(self, places: Iterable[Place] | None = None) -> pa.Table:
+        raise NotImplementedError
+
     def publish(self, app: str, least: int | None = None) -> None:
         pass
 

@@ -112,7 +112,7 @@ class SourceOptions:
         rewind_to: the target of a rollback: the newest recorded position that the node accepts, or the beginning.
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.ClientOptions`.
-        read_stable, purge_gap: as in `Client.stream`.
+        history, read_stable, purge_gap: as in `Client.stream`.
         flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
     """
 
@@ -124,6 +124,7 @@ class SourceOptions:
     tls: TlsOptions | None = None
     sasl_mechanism: str | None = None
     network: str | None = None
+    history: bool = False
     read_stable: bool = False
     purge_gap: OnPurgeGap | None = None
     collections: tuple[str, ...] | None = None
@@ -242,6 +243,7 @@ class SourceOptions:
             on_rollback="fail" if self.on_rollback == "fail" else "rewind",
             rewind_to=self.rewind_to,
             purge_gap=self.purge_gap,
+            history=self.history,
             read_stable=self.read_stable,
             idle_timeout_s=self.idle_timeout_s,
         )
@@ -570,6 +572,13 @@ OPTIONS = (
         "the strongest",
     ),
     Option("network", "network", _text, "auto, default, external, …: which addresses of the nodes to use", "auto"),
+    Option(
+        "history",
+        "history",
+        _flag,
+        "true: every version of a document that the bucket keeps, where it has a change history",
+        "false",
+    ),
     Option("readStable", "read_stable", _flag, "true: only changes that all copies have on disk", "false"),
     Option(
         "purgeGap",

@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from dcpstream import KvClient
 from dcpstream.errors import ConfigError
+from dcpstream.model import BucketSettings
+from dcpstream_node import Node
 from dcpstream_spark import Pipeline
 from dcpstream_spark.tables.engine import TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
+from dcpstream_spark.tables.versions_sql import VERSION_COLUMNS, versions
 from lab.tools.patience import patient
 from tests.kit.spark import Bucket
 from tests.kit.tables import (
@@ -48,6 +53,7 @@ from tests.spark.test_engines import (
     played_together,
 )
 from tests.spark.typed_stories import TypedPlay, play_evolution, play_failfast, play_interrupted, play_story
+from tests.unit.tables.test_versions_sql import VBUCKETS, found_in, played
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -370,3 +376,57 @@ def test_spark_answers_as_the_other_engines(spark: SparkSession) -> None:
         spark.createDataFrame(current).createOrReplaceTempView("current")
         for sql in questions(query):
             assert rows_of(spark.sql(sql).toArrow()) == rows_of(answered(changes, current, sql)), sql
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_spark_finds_the_versions_that_the_model_has(spark: SparkSession) -> None:
+    """All lives in one query: each has vbuckets and a scope of its own."""
+    lives, expected = [], []
+    for seed in range(40):
+        changes, versions_of_life = played(seed)
+        offset = pa.scalar(VBUCKETS * seed, changes.schema.field("vbucket").type)
+        lives.append(
+            changes.set_column(
+                changes.schema.get_field_index("vbucket"),
+                changes.schema.field("vbucket"),
+                pc.add(changes.column("vbucket"), offset),
+            )
+        )
+        expected += [(vbid + VBUCKETS * seed, *rest) for vbid, *rest in versions_of_life]
+    # Of a table in several chunks, Spark 4.2 takes only the first ones.
+    frame = spark.createDataFrame(pa.concat_tables(lives).combine_chunks())
+    frame.createOrReplaceTempView("lives")
+    try:
+        rows = spark.sql(versions("lives")).toArrow()
+    finally:
+        spark.catalog.dropTempView("lives")
+    assert tuple(rows.schema.names) == VERSION_COLUMNS
+    assert found_in(rows.to_pylist()) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pipeline_keeps_every_version_of_a_bucket_with_history(spark: SparkSession, tmp_path: Path) -> None:
+    settings = BucketSettings(history_retention_s=3600)
+    with Node(vbuckets=4, settings=settings) as node:
+        options = {"connectionString": node.connection_string, "bucket": "default", "history": "true"}
+        options |= {"username": node.username, "password": node.password}
+        with KvClient(node.connection_string, node.username, node.password, "default") as kv:
+            for number in range(3):
+                kv.set("k", str(number))
+            kv.delete("k")
+            kv.set("k", "3")
+        with Pipeline(spark, str(tmp_path), options) as pipeline:
+            pipeline.run(until="available")
+            found: Any = pipeline.versions()
+            rows = found.where("key = 'k'").orderBy("seqno").toArrow().to_pylist()
+    assert [(row["value"], row["is_current"]) for row in rows] == [
+        (b"0", False),
+        (b"1", False),
+        (b"2", False),
+        (b"3", True),
+    ]
+    assert [row["valid_to_seqno"] for row in rows[:2]] == [row["seqno"] for row in rows[1:3]]
+    assert rows[2]["valid_to_seqno"] == rows[2]["seqno"] + 1 == rows[3]["seqno"] - 1
+    assert [row["valid_to"] for row in rows[:2]] == [row["valid_from"] for row in rows[1:3]]

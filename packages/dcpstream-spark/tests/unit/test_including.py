@@ -23,7 +23,7 @@ def test_what_is_left_out_is_a_comparison() -> None:
     (one,) = comparisons(DEFAULT - {"deletes"}, None)
     assert one == Comparison("op", "not in", ("deletion",))
     (none,) = comparisons((), None)
-    assert set(none.value) == {op.value for op in Op} - {"mutation", "rollback", "snapshot"}
+    assert set(none.value) == {op.value for op in Op} - {"mutation", "rollback", "snapshot", "history_gap"}
 
 
 def test_times() -> None:

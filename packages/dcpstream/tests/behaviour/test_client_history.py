@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def node() -> Iterator[Node]:
         yield node
 
 
-def login(node: Node) -> dict[str, str]:
+def login(node: Node) -> dict[str, Any]:
     return {"username": node.username, "password": node.password, "bucket": "default"}
 
 

@@ -70,6 +70,7 @@ from dcpstream_spark.tables.rows import (
     with_batch_id,
     with_tables,
 )
+from dcpstream_spark.tables.versions_sql import versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -405,6 +406,10 @@ class DeltaRsEngine:
             wanted |= (pc.field("scope") == scope) & (pc.field("collection") == collection)
         changes = self.changes.version()
         return changes.rows(changes.schema.names, wanted)
+
+    def versions(self, places: Iterable[Place] | None = None) -> pa.Table:
+        """Every version of the documents in `changes`, see `versions_sql`; of these collections, or of all."""
+        return _answer(self.changes.version(), None, versions("changes", places))
 
     def publish(self, app: str, least: int | None = None) -> None:
         """Nothing to do: there are no views."""

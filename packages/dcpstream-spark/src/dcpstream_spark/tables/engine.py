@@ -263,6 +263,10 @@ class TableEngine(Protocol):
         """
         ...
 
+    def versions(self, places: Iterable[Place] | None = None) -> DataFrame | pa.Table:
+        """Every version of the documents in `changes`, see `versions_sql`; of these collections, or of all."""
+        ...
+
     def maintain(self, retain_hours: float) -> None:
         """Join small files of `changes`, and remove files that only versions older than `retain_hours` use."""
         ...

@@ -286,13 +286,18 @@ def void_rows(bounds: Mapping[int, int], before_batch: int) -> str:
 
 def rows_of_collections(changes: str, places: Iterable[Place]) -> str:
     """The rows of `changes` of some collections, as a query in brackets."""
+    return f"(SELECT * FROM {changes} WHERE {in_collections(places)})"
+
+
+def in_collections(places: Iterable[Place]) -> str:
+    """The condition for rows of some collections."""
     by_scope: dict[str, list[str]] = {}
     for scope, collection in sorted(places):
         by_scope.setdefault(scope, []).append(_text(collection))
     conditions = [
         f"(scope = {_text(scope)} AND collection IN ({', '.join(names)}))" for scope, names in by_scope.items()
     ]
-    return f"(SELECT * FROM {changes} WHERE {' OR '.join(conditions) or 'false'})"
+    return f"({' OR '.join(conditions) or 'false'})"
 
 
 def _text(value: str) -> str:

@@ -396,6 +396,14 @@ class ManyTables:
         """The rows of `changes` of the collections of one table, and the control rows about rollbacks."""
         return self._log.changes_of(self._entry(self._ledger.read(), name).places)
 
+    def versions(self, places: Iterable[Place] | None = None) -> DataFrame | pa.Table:
+        """Every version of the documents of all tables."""
+        return self._log.versions(places)
+
+    def versions_of(self, name: str) -> DataFrame | pa.Table:
+        """Every version of the documents of one table."""
+        return self._log.versions(self._entry(self._ledger.read(), name).places)
+
     def rejects(self) -> DataFrame | pa.Table:
         """The documents of all tables that do not fit their types."""
         return self._joined([self.rejects_of(name) for name in self.tables], REJECT_COLUMNS)

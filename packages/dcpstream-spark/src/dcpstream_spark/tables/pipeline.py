@@ -520,6 +520,29 @@ class Pipeline:
         self._typing.look(self.engine)
         return self.engine.live(self._app())
 
+    def versions(self, table: str | None = None) -> DataFrame | pa.Table:
+        """Every version of the documents that `changes` has, with the time in which it was valid (SCD type 2).
+
+        The columns are those of `current` without _commit_timestamp, and
+
+        - valid_from: when it was written; its place is `seqno`.
+        - valid_to: when it was replaced or deleted, or the end of its collection was read; null if it is valid now.
+        - valid_to_seqno: the seqno of what ended it, or null. It is valid from `seqno` on and before this one.
+        - is_current: whether it is valid now.
+
+        With the option `history` and a bucket that keeps a change history, these are all versions from where the
+        history begins; without, those that were the newest when a batch was read. Rollbacks, dropped collections and
+        batches that wait for a fold are taken into account. Every call looks at all of `changes`.
+
+        Args:
+            table: one of `tables`; None for all.
+
+        Returns: a DataFrame from an engine that writes with Spark, an Arrow table from delta-rs.
+        """
+        if table is not None:
+            return self._many("table").versions_of(table)
+        return self.engine.versions()
+
     def changes(self, table: str) -> DataFrame | pa.Table:
         """The rows of `changes` that are of the collections of one table, and the control rows about rollbacks.
 

@@ -45,6 +45,7 @@ from dcpstream_spark.tables.engine import (
 from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, rows_of_collections, void_rows
 from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED, Place
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
+from dcpstream_spark.tables.versions_sql import versions
 from dcpstream_spark.typed_columns.fitting import CORRUPT
 
 if TYPE_CHECKING:
@@ -350,6 +351,11 @@ class SparkSqlEngine:
         rollbacks = f"(SELECT * FROM {self.changes.sql} WHERE op = '{Op.ROLLBACK.value}')"
         own = rows_of_collections(self.changes.sql, places)
         return self._user_session.sql(f"SELECT * FROM {own} UNION ALL SELECT * FROM {rollbacks}")
+
+    def versions(self, places: Iterable[Place] | None = None) -> DataFrame:
+        """Every version of the documents in `changes`, see `versions_sql`; of these collections, or of all."""
+        self._format.refresh(self._user_session, self.changes)
+        return self._user_session.sql(versions(self.changes.sql, places))
 
     def publish(self, app: str, least: int | None = None) -> None:
         """Make the views again, if they have names."""

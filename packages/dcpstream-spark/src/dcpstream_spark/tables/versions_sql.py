@@ -14,9 +14,11 @@ A document stays in one vbucket, so the seqno orders its versions.
 # ruff: noqa: S608 - tables are named as their owner wrote them; all other parts are ours
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dcpstream.model import Op
-from dcpstream_spark.tables.fold_sql import IS_DATA, IS_EMPTYING, same_place
-from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS
+from dcpstream_spark.tables.fold_sql import IS_DATA, IS_EMPTYING, in_collections, same_place
+from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, Place
 
 VALID_FROM, VALID_TO, VALID_TO_SEQNO, IS_CURRENT = "valid_from", "valid_to", "valid_to_seqno", "is_current"
 
@@ -37,8 +39,14 @@ VERSION_COLUMNS = (
 """
 
 
-def versions(changes: str) -> str:
-    """The query for all versions in a table of changes, named as SQL writes it, or a query in brackets."""
+def versions(changes: str, places: Iterable[Place] | None = None) -> str:
+    """The query for all versions.
+
+    Args:
+        changes: the table, as SQL writes it.
+        places: the collections whose versions are wanted; None for all.
+    """
+    is_wanted = "true" if places is None else in_collections(places)
     document = "PARTITION BY vbucket, scope, collection, key"
     names = ", ".join(f"`{name}`" for name in CURRENT_COLUMNS if name != "_commit_timestamp")
     return f"""
@@ -46,7 +54,7 @@ def versions(changes: str) -> str:
             SELECT vbucket AS v, seqno AS s, {BATCH_ID} AS b FROM {changes} WHERE op = '{Op.ROLLBACK.value}'
         ),
         valid AS (
-            SELECT r.* FROM {changes} AS r WHERE r.op <> '{Op.ROLLBACK.value}' AND NOT EXISTS (
+            SELECT r.* FROM {changes} AS r WHERE r.op <> '{Op.ROLLBACK.value}' AND {is_wanted} AND NOT EXISTS (
                 SELECT 1 FROM rollbacks WHERE v = r.vbucket AND b > r.{BATCH_ID} AND s < r.seqno
             )
         ),

@@ -6,11 +6,18 @@ import json
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream_spark.tables.comparison import DIFFERENCES, ComparisonReport, Difference, report_of
+from dcpstream_spark.tables.comparison import (
+    DIFFERENCES,
+    ComparisonReport,
+    Difference,
+    _without_empty_chunks,
+    report_of,
+)
 
 _KINDS = ["equal", *DIFFERENCES]
 _ROWS = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(1, 1000)))
@@ -51,3 +58,10 @@ def test_any_difference_makes_a_report_unequal(kind: str) -> None:
     counts: dict[str, int] = {kind: 1}
     assert not ComparisonReport(**counts).is_equal  # type: ignore[arg-type]
     assert ComparisonReport(equal=5).is_equal
+
+
+def test_spark_gets_no_empty_chunk_because_it_drops_what_follows() -> None:
+    some = pa.table({"key": ["a", "b"]})
+    table = _without_empty_chunks(pa.concat_tables([some.slice(0, 0), some, some.slice(0, 0), some]))
+    assert [len(chunk) for chunk in table.column("key").chunks] == [2, 2]
+    assert _without_empty_chunks(some.slice(0, 0)).schema == some.schema

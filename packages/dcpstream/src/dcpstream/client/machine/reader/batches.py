@@ -132,7 +132,13 @@ def events_batch(
     columnar = require_arrow()
     rows = [
         columnar.ControlRow(
-            event.op, event.vbid, event.seqno, event.vbuuid, event.details(), event.scope, event.collection or None
+            event.op,
+            event.vbid,
+            event.seqno,
+            event.vbuuid,
+            event.details(),
+            event.scope or None,
+            event.collection or None,
         )
         for event in events
     ]

@@ -662,7 +662,9 @@ def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: boo
     rows = next(item for item in connection.events() if isinstance(item, RowsReceived))
     (group,) = rows.parts()
     assert isinstance(group, CollectionEvents)
-    return group.events[0]
+    (found, *_) = group.events
+    assert isinstance(found, ManifestEvent)
+    return found
 
 
 @pytest.mark.parametrize("flatbuffers", [False, True])
