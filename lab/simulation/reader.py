@@ -260,8 +260,9 @@ class SimulatedReader:
                         self._look(vbid, offset)
                 case CollectionEvents(events):
                     for each in events:
-                        is_drop = isinstance(each, ManifestEvent) and each.op is Op.COLLECTION_DROPPED
-                        if is_drop and each.collection_id is not None:
+                        if not isinstance(each, ManifestEvent) or each.op is not Op.COLLECTION_DROPPED:
+                            continue
+                        if each.collection_id is not None:
                             judge.drop(each.vbid, each.seqno, each.collection_id)
                 case RollbackEvent():
                     judge.roll_back(output.vbid, output.to_seqno)

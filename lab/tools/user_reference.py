@@ -199,6 +199,10 @@ OPS = {
     ),
     Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
     Op.SCOPE_CREATED: ("the scope begins", "nothing"),
+    Op.HISTORY_GAP: (
+        "with `history`: versions from `from_seqno` to `to_seqno` may be missing, because the bucket keeps them no more",
+        "nothing",
+    ),
     Op.SNAPSHOT: (
         "a batch has read the vbucket up to `seqno`; only with `snapshotMarks` in `include`",
         "nothing",

@@ -17,7 +17,9 @@ def release() -> str:
 @pytest.fixture(autouse=True)
 def _nodes_are_of_the_release(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `SimulatedNode()` one of the test's release, also where a helper makes it."""
-    monkeypatch.setitem(SimulatedNode.__init__.__kwdefaults__, "release", release)
+    defaults = SimulatedNode.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "release", release)
 
 
 @pytest.fixture

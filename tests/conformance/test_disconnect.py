@@ -316,8 +316,8 @@ def test_a_manager_makes_and_deletes_a_bucket(release: str) -> None:
     assert user.call(Opcode.SET_VBUCKET, vbid=63, extras=b"\1").status == 0
     reader = node.connect(user="@admin", bucket="b2")
     assert reader.dcp_open().status == 0
-    options = {"value": b"force=false"} if release == "7.2" else {"value": b'{"force":false}'}
-    assert manager.call(0x86, key=b"b2", **options).status == 0
+    options = b"force=false" if release == "7.2" else b'{"force":false}'
+    assert manager.call(0x86, key=b"b2", value=options).status == 0
     assert user.closed
     assert reader.closed
     assert not manager.closed

@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class Bucket:
         self.found: dict[bytes, bytes] = {}
 
     @property
-    def login(self) -> dict[str, str]:
+    def login(self) -> dict[str, Any]:
         return {**LOG_IN, "bucket": self.name}
 
     def write(self, prefix: str, count: int) -> None:

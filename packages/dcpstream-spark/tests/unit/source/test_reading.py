@@ -136,8 +136,9 @@ class Disk:
         self.port = self.node.port
 
     def _node(self, flush_interval_s: float, port: int) -> dcpstream_node.Node:
-        options = {"path": self.path, "port": port, "flush_interval_s": flush_interval_s}
-        return dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False, **options)
+        return dcpstream_node.Node(
+            path=self.path, vbuckets=VBUCKETS, port=port, flush_interval_s=flush_interval_s, system_scope=False
+        )
 
     def stop_flushing(self) -> None:
         """From now on nothing is made durable."""

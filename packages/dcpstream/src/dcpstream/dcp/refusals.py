@@ -94,8 +94,8 @@ def bad_flags(flags: int, release: Release, names: Mapping[int, str] = MappingPr
     if not release.has(Rule.NAMES_BAD_FLAGS):
         return "Request contains invalid flags"
     wrong = [1 << number for number in range(32) if flags & 1 << number]
-    told = [names.get(flag, f"unknown:{flag:#x}") for flag in wrong]
-    text = json.dumps(told if len(told) > 1 else told[0], separators=(",", ":"))
+    named = [names.get(flag, f"unknown:{flag:#x}") for flag in wrong]
+    text = json.dumps(named if len(named) > 1 else named[0], separators=(",", ":"))
     return f"Request contains invalid flags: {text}"
 
 

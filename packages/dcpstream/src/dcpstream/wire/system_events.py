@@ -130,7 +130,7 @@ def events_of_scope(scope_id: int) -> int:
 
 
 def encode_stored_event(event: CollectionEvent, *, vbid: int, by_seqno: int) -> bytes:
-    """The event in stored form. A change of a manifest gives each vbucket the same events, mostly at the same seqnos."""
+    """The event in stored form. A new manifest gives each vbucket the same events, mostly at the same seqnos."""
     of_vbucket_0 = _encode_stored_event(event, by_seqno)
     return of_vbucket_0[:6] + vbid.to_bytes(2, "big") + of_vbucket_0[8:] if vbid else of_vbucket_0
 

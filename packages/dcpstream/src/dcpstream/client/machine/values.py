@@ -170,7 +170,7 @@ class HistoryGap:
 
 
 VbucketEvent: TypeAlias = ManifestEvent | HistoryGap
-"""What happens in a vbucket's history beside documents."""
+"""An event in a vbucket's history that is no change of a document."""
 
 
 @dataclass(frozen=True, slots=True)

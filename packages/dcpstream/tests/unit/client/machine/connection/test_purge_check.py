@@ -151,7 +151,7 @@ def test_held_rows_of_a_stream_that_is_closed_are_dropped_and_acknowledged() -> 
     ],
     ids=["no right", "nothing", "another vbucket", "no number"],
 )
-def test_without_a_purge_seqno_it_is_unknown(answer) -> None:  # type: ignore[no-untyped-def]
+def test_without_a_purge_seqno_it_is_unknown(answer) -> None:
     client = client_of_streams()
     stream, _ = guarded(client)
     client.receive(marker(stream.opaque, 0, 9, flags=DISK))
