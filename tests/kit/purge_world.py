@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dcpstream.client.machine.connection.events import PurgeChecked, Stream
+from dcpstream.client.machine.connection.events import PurgeChecked, Purged, Stream
 from dcpstream.client.machine.connection.purge_check import PurgeCheck
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.reader import next_step
@@ -386,7 +386,7 @@ def _alive_or_not(check: PurgeCheck, frame: Frame) -> Any:
 
 def _asked_before_the_stream(session: DcpSession, vbid: int, *arguments: Any, **options: Any) -> Stream:
     check = None
-    if options.get("is_guarded"):
+    if options.get("purged") is Purged.GUARD:
         check = PurgeCheck(Stream(0, vbid, 0, PositionTracker(arguments[0]), 0))
         session._checks[session.request(check.question(), arguments[2])] = check
     stream = _open_stream(session, vbid, *arguments, **options)
@@ -401,13 +401,13 @@ def _known_before(session: DcpSession, frame: Frame, stream: Stream, turn: Any, 
 
 
 def _without_bounds(session: DcpSession, vbid: int, offset: Any, *arguments: Any, **options: Any) -> Stream:
-    if options.get("is_guarded"):
+    if options.get("purged") is Purged.GUARD:
         offset = replace(offset, snapshot_start=offset.seqno, snapshot_end=offset.seqno, purge_limit=None)
     return _open_stream(session, vbid, offset, *arguments, **options)
 
 
 def _from_memory(session: DcpSession, vbid: int, offset: Any, *arguments: Any, **options: Any) -> Stream:
-    if options.get("is_guarded"):
+    if options.get("purged") is Purged.GUARD:
         return _open_stream(session, vbid, offset, *arguments, **options)
     stream = _open_stream(session, vbid, replace(offset, purge_limit=None), *arguments, **options)
     stream.tracker._purge_limit = offset.purge_limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from dcpstream.client.machine.connection.rows import Rows, Slice
@@ -51,6 +52,14 @@ class RequestedRows:
 
 UNFILTERED = RequestedRows()
 """All rows of a vbucket."""
+
+
+class Purged(Enum):
+    """What a stream request says of deletions above its start that the node has purged."""
+
+    REFUSE = "refuse the position"
+    IGNORE = "leave them out"
+    GUARD = "leave them out, and find out which ones the first snapshot may lack"
 
 
 @dataclass(slots=True, eq=False)

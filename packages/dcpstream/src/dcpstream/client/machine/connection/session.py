@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from dcpstream.client.machine.connection.collection_events import event_in, follow
 from dcpstream.client.machine.connection.events import (
@@ -40,6 +40,7 @@ from dcpstream.client.machine.connection.events import (
     Event,
     EventNames,
     PurgeChecked,
+    Purged,
     RequestedRows,
     RowsReceived,
     Stream,
@@ -220,8 +221,7 @@ class DcpSession:
         now: float,
         *,
         wanted: RequestedRows = UNFILTERED,
-        ignore_purged: bool = False,
-        is_guarded: bool = False,
+        purged: Purged = Purged.REFUSE,
         held: StreamOffset | None = None,
         names: EventNames | None = None,
     ) -> Stream:
@@ -233,8 +233,7 @@ class DcpSession:
             end_seqno: where to stop; MAX_SEQNO = never.
             now: as everywhere.
             wanted: the rows to ask for.
-            ignore_purged: also if deletions above the offset have been purged.
-            is_guarded: ignore purged deletions, and tell with PurgeChecked which ones the first snapshot may lack.
+            purged: what to do if deletions above the offset have been purged. With GUARD, a PurgeChecked follows.
             held: the position to report all the while: the rows fill a gap below it.
             names: resolves the names in events of scopes and collections; None to ignore these events.
 
@@ -253,11 +252,12 @@ class DcpSession:
         if self._ending.pop(vbid, None) is not None:
             self._send_close(vbid)
         start, snapshot_start, snapshot_end = offset.request_bounds()
+        is_guarded = purged is Purged.GUARD
         requested_end = MAX_SEQNO if is_guarded else max(end_seqno, start)
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and wanted.is_filtered
-        stream.ignores_purged, stream.is_guarded = ignore_purged or is_guarded, is_guarded
+        stream.ignores_purged, stream.is_guarded = purged is not Purged.REFUSE, is_guarded
         flags = _ACTIVE_ONLY | _IGNORE_PURGED if stream.ignores_purged else _ACTIVE_ONLY
         is_hidden = stream.is_filtered and not self._is_8_0 and snapshot_start < start < snapshot_end
         is_limited = offset.purge_limit is not None and start < requested_end
@@ -682,8 +682,10 @@ class DcpSession:
                     self.close_stream(stopped.stream)
                     turn.held.pop(stopped.stream, None)
                     turn.last.append(stopped)
-                case _:
-                    pass
+                case None | StreamStopped():
+                    pass  # the second answer is still to come, or the reader has closed the stream
+                case answer:
+                    assert_never(answer)
             return
         if frame.opcode != Opcode.DCP_STREAM_REQ:
             turn.first.append(Answer(frame.opaque, frame))

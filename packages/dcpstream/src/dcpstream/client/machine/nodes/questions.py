@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import Answer, Stream, StreamBroken, StreamOpened, StreamRefused
+from dcpstream.client.machine.connection.events import (
+    Answer,
+    Purged,
+    Stream,
+    StreamBroken,
+    StreamOpened,
+    StreamRefused,
+)
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import ELSEWHERE_STATUSES, LOOK_AGAIN_S, RETRY_STATUSES, pause_s
 from dcpstream.client.machine.resume import BranchState, observed
@@ -227,9 +234,8 @@ class Questions:
             assert question.vbid is not None
             assert question.position is not None
             end_seqno = question.position.seqno
-            stream = session.open_stream(
-                question.vbid, question.position, end_seqno, now, ignore_purged=question.ignore_purged
-            )
+            purged = Purged.IGNORE if question.ignore_purged else Purged.REFUSE
+            stream = session.open_stream(question.vbid, question.position, end_seqno, now, purged=purged)
             question.opaque = stream.opaque
         self._by_opaque[connection, question.opaque] = question
         return True

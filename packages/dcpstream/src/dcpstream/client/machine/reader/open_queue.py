@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
-from dcpstream.client.machine.connection.events import UNFILTERED, RequestedRows
+from dcpstream.client.machine.connection.events import UNFILTERED, Purged, RequestedRows
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
@@ -221,11 +221,12 @@ class OpenQueue:
     ) -> None:
         assert connection.session is not None
         self.vbids.discard(vbucket.range.vbid)
-        is_suspect = vbucket.state is State.SUSPECT
-        is_guarded = is_suspect and vbucket.is_guarded and vbucket.can_be_guarded
-        # If a guarded stream is not possible any more, the position is put to the node as it is.
-        ignore_purged = is_suspect and not vbucket.is_guarded
-        vbucket.attempts.guarded += is_guarded
+        purged = Purged.REFUSE
+        if vbucket.state is State.SUSPECT and not vbucket.is_guarded:
+            purged = Purged.IGNORE
+        elif vbucket.state is State.SUSPECT and vbucket.can_be_guarded:  # else the position is put to the node as it is
+            purged = Purged.GUARD
+            vbucket.attempts.guarded += 1
         vbucket.happen(Event.REQUESTED)
         vbucket.connection = connection
         vbucket.stream = connection.session.open_stream(
@@ -234,8 +235,7 @@ class OpenQueue:
             end_seqno,
             now,
             wanted=asked,
-            ignore_purged=ignore_purged,
-            is_guarded=is_guarded,
+            purged=purged,
             held=held,
             names=self._catalog,
         )

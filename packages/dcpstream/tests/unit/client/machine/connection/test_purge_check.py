@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dcpstream.client.machine.connection.events import (
     Event,
     PurgeChecked,
+    Purged,
     RowsReceived,
     Stream,
     StreamDone,
@@ -43,7 +46,7 @@ POSITION = StreamOffset(0xA, 4, 0, 9, purge_limit=9)
 
 def guarded(client: ClientEnd, *, vbid: int = 0, end: int = MAX_SEQNO) -> tuple[Stream, StreamRequest]:
     """A guarded stream that the node has accepted, and its request."""
-    stream = client.session.open_stream(vbid, POSITION, end, client.now, is_guarded=True)
+    stream = client.session.open_stream(vbid, POSITION, end, client.now, purged=Purged.GUARD)
     (frame,) = client.sent()
     message = decode_message(frame)
     assert isinstance(message, StreamRequest)
@@ -151,7 +154,7 @@ def test_held_rows_of_a_stream_that_is_closed_are_dropped_and_acknowledged() -> 
     ],
     ids=["no right", "nothing", "another vbucket", "no number"],
 )
-def test_without_a_purge_seqno_it_is_unknown(answer) -> None:
+def test_without_a_purge_seqno_it_is_unknown(answer: Callable[[Frame], bytes]) -> None:
     client = client_of_streams()
     stream, _ = guarded(client)
     client.receive(marker(stream.opaque, 0, 9, flags=DISK))
@@ -205,10 +208,10 @@ def test_a_snapshot_with_several_versions_shows_nothing(flags: int) -> None:
     assert client.receive(marker(stream.opaque, 0, 9, flags=flags)) == [PurgeChecked(stream, None)]
 
 
-@pytest.mark.parametrize("is_guarded", [False, True])
-def test_a_snapshot_that_ends_below_the_limit_is_not_read(is_guarded: bool) -> None:
+@pytest.mark.parametrize("purged", [Purged.REFUSE, Purged.GUARD])
+def test_a_snapshot_that_ends_below_the_limit_is_not_read(purged: Purged) -> None:
     client = client_of_streams()
-    stream = client.session.open_stream(0, POSITION, MAX_SEQNO, client.now, is_guarded=is_guarded)
+    stream = client.session.open_stream(0, POSITION, MAX_SEQNO, client.now, purged=purged)
     client.receive(accepted(stream.opaque))
     client.sent()
     events = client.receive(marker(stream.opaque, 0, 8, flags=DISK) + mutation(stream.opaque, 5))
