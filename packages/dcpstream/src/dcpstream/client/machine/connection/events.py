@@ -55,7 +55,7 @@ UNFILTERED = RequestedRows()
 
 
 class Purged(Enum):
-    """What a stream request says of deletions above its start that the node has purged."""
+    """The treatment of deletions above the start of a stream request that the node has purged."""
 
     REFUSE = "refuse the position"
     IGNORE = "leave them out"
