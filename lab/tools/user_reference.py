@@ -200,7 +200,7 @@ OPS = {
     Op.COLLECTION_MODIFIED: ("a setting of the collection changed", "nothing"),
     Op.SCOPE_CREATED: ("the scope begins", "nothing"),
     Op.HISTORY_GAP: (
-        "with `history`: versions from `from_seqno` to `to_seqno` may be missing, because the bucket keeps them no more",
+        "with `history`: versions from `from_seqno` to `to_seqno` may be missing; the newest ones follow",
         "nothing",
     ),
     Op.SNAPSHOT: (
