@@ -48,7 +48,7 @@ def versions(changes: str, places: Iterable[Place] | None = None) -> str:
     """
     is_wanted = "true" if places is None else in_collections(places)
     document = "PARTITION BY vbucket, scope, collection, key"
-    names = ", ".join(f"`{name}`" for name in CURRENT_COLUMNS if name != "_commit_timestamp")
+    names = ", ".join(f"`{name}`" for name in VERSION_COLUMNS)
     return f"""
         WITH rollbacks AS (
             SELECT vbucket AS v, seqno AS s, {BATCH_ID} AS b FROM {changes} WHERE op = '{Op.ROLLBACK.value}'
@@ -76,10 +76,13 @@ def versions(changes: str, places: Iterable[Place] | None = None) -> str:
             FROM followed AS f LEFT JOIN ends AS e ON {same_place("f", "e")} AND f.seqno <= e.seqno
             AND f.{BATCH_ID} <= e.{BATCH_ID} AND (f._next_seqno IS NULL OR e.seqno < f._next_seqno)
             WHERE f.op = '{Op.MUTATION.value}'
+        ),
+        found AS (
+            SELECT *, _commit_timestamp AS {VALID_FROM},
+            CASE WHEN _end_seqno IS NULL THEN _next_time ELSE _end_time END AS {VALID_TO},
+            coalesce(_end_seqno, _next_seqno) AS {VALID_TO_SEQNO},
+            coalesce(_end_seqno, _next_seqno) IS NULL AS {IS_CURRENT}
+            FROM ended WHERE _end = 1
         )
-        SELECT {names}, _commit_timestamp AS {VALID_FROM},
-        CASE WHEN _end_seqno IS NULL THEN _next_time ELSE _end_time END AS {VALID_TO},
-        coalesce(_end_seqno, _next_seqno) AS {VALID_TO_SEQNO},
-        coalesce(_end_seqno, _next_seqno) IS NULL AS {IS_CURRENT}
-        FROM ended WHERE _end = 1
+        SELECT {names} FROM found
     """
