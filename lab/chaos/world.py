@@ -132,6 +132,7 @@ class World:
             port=port,
             mgmt_port=mgmt_port,
             flush_interval_s=NEVER_S,
+            system_scope=False,  # the world is the nodes' manager, and makes their manifests
         )
         node.world, node.number = self, number
         node.start()
