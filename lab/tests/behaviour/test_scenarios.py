@@ -42,10 +42,9 @@ KNOWN_DIFFERENCES = {
         "s54": 1,
         "s55": 6,
         "s63": 74,
-        "s65": 10,
-        "s69": 110,
+        "s65": 6,
+        "s69": 22,
         "s71": 28,
-        "s79": 40,
     },
 }
 OF_72 = [pytest.param("7.2", name, marks=[pytest.mark.slow] if name in SLOW else []) for name in (*QUICK, *SLOW)]
