@@ -14,6 +14,7 @@ from jwt.algorithms import ECAlgorithm
 
 from dcpstream.errors import ConfigError
 from dcpstream_node.engine.access.tokens import MAX_ISSUERS, Holder, Issuers, TokenRefused
+from tests.kit.rules import rule
 from tests.kit.tokens import ISSUER, USER, issuer, private_key, public_jwk, public_pem, token
 
 NOW = 1_700_000_000.0
@@ -30,6 +31,7 @@ def refusal(found: Issuers, text: str, now_s: float = NOW) -> str:
     return str(caught.value)
 
 
+@rule("KV-LOGIN-09")
 @pytest.mark.parametrize("algorithm", ["HS256", "RS256", "PS256", "ES256"])
 def test_a_token_of_each_kind_of_key(algorithm: str) -> None:
     found = issuers(issuer(algorithm))
@@ -38,6 +40,7 @@ def test_a_token_of_each_kind_of_key(algorithm: str) -> None:
     assert refusal(found, forged) == "its signature is wrong"
 
 
+@rule("KV-LOGIN-09")
 def test_the_key_is_chosen_by_its_name() -> None:
     jwks = {"keys": [public_jwk("ES256", "old"), public_jwk("ES256", "new"), public_jwk("RS256", "rsa")]}
     found = issuers(issuer(publicKeySource="jwks", jwks=jwks))
@@ -53,6 +56,7 @@ def test_the_key_is_chosen_by_its_name() -> None:
     assert "no key" in refusal(found, token(NOW, key=private_key("ES256", "old"), headers={"kid": "rsa"}))
 
 
+@rule("KV-LOGIN-09")
 def test_times_are_those_of_the_nodes_clock_with_the_leeway() -> None:
     found = issuers(issuer(expiryLeewayS=10))
     text = token(NOW, nbf=int(NOW) - 100)
@@ -62,6 +66,7 @@ def test_times_are_those_of_the_nodes_clock_with_the_leeway() -> None:
     assert refusal(found, text, NOW + 11) == "the token has expired"
 
 
+@rule("KV-LOGIN-09")
 @pytest.mark.parametrize(
     ("handling", "audience", "is_taken"),
     [
@@ -82,6 +87,7 @@ def test_audiences(handling: str, audience: str | list[str], is_taken: bool) -> 
         assert refusal(found, text) == "the token is for another audience"
 
 
+@rule("KV-LOGIN-09")
 def test_claims_at_paths() -> None:
     found = issuers(issuer(subClaim="user.login", audClaim="meant_for"))
     text = token(NOW, aud=None, sub=None, user={"login": "bob"}, meant_for="couchbase")
@@ -89,6 +95,7 @@ def test_claims_at_paths() -> None:
     assert "user's name" in refusal(found, token(NOW, user="bob", meant_for="couchbase"))
 
 
+@rule("KV-LOGIN-09")
 def test_several_issuers() -> None:
     found = issuers(issuer(), issuer("HS256", name="other"))
     assert found.check(token(NOW, "HS256", iss="other"), NOW).username == USER
@@ -133,11 +140,13 @@ HOSTILE = {
 }
 
 
+@rule("KV-LOGIN-09")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_tokens(name: str) -> None:
     refusal(issuers(issuer()), HOSTILE[name])
 
 
+@rule("KV-LOGIN-09")
 def test_a_public_key_is_no_shared_secret() -> None:
     """The oldest attack: HS256 with the issuer's public key as the secret."""
     claims = {"iss": ISSUER, "aud": "couchbase", "sub": USER, "exp": int(NOW)}
@@ -147,6 +156,7 @@ def test_a_public_key_is_no_shared_secret() -> None:
     assert refusal(issuers(issuer("RS256")), text) == "its algorithm is not that of its issuer"
 
 
+@rule("KV-LOGIN-09")
 @pytest.mark.parametrize(
     ("claims", "words"),
     [
@@ -178,6 +188,7 @@ P384 = ec.generate_private_key(ec.SECP384R1())
 PRIVATE = private_key("RS256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
+@rule("KV-LOGIN-09")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
