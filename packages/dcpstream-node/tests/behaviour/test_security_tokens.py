@@ -143,6 +143,7 @@ def test_a_login_with_a_password_has_no_end(node: Node) -> None:
         assert wire.call(Opcode.NOOP).status == Status.SUCCESS
 
 
+@rule("KV-LOGIN-09")
 def test_refused_tokens_are_answered_alike_and_never_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     refused = {
         "the token has expired": fresh(-1),
