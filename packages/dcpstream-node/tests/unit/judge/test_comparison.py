@@ -88,3 +88,5 @@ def test_a_scenario_that_could_not_run_differs() -> None:
     aborted: Line = {"dir": "note", "hex": "", "event": "aborted", "note": "TimeoutError: x"}
     found = compared([asked(), answered()], [asked(), answered(), aborted])
     assert [(each.kind, each.got) for each in found.failures] == [("scenario could not run", "TimeoutError: x")]
+    both = compared([asked(), answered(), aborted], [asked(), answered(), aborted])
+    assert kinds(both) == ["scenario could not run"], "two servers that both fail are not equal"
