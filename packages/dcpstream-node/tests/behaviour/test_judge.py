@@ -56,6 +56,15 @@ def test_a_node_equals_the_recordings(node: Node, commands: Commands, tmp_path: 
     assert b"\0password".hex() not in "".join(lines), "passwords are not written down"
 
 
+def test_vbuckets_begin_empty_although_the_bucket_has_the_system_scope(commands: Commands) -> None:
+    with Node(vbuckets=1024, release="8.0") as newer:
+        newer.set_collections("default", {"shop": ["orders"]})
+        found = commands.json("judge", newer.connection_string, "s34", "s06")
+    assert results(found) == {"s34": "equal", "s06": "equal"}
+    reasons = {each["varies"] for verdict in found["verdicts"] for each in verdict["differences"]}
+    assert reasons == {"the bucket's manifest had another uid before"}
+
+
 def test_another_release_differs(node: Node, commands: Commands) -> None:
     at = ("judge", node.connection_string, "s34", "--destroy-documents", "--release", "8.0")
     text = commands(*at, "--bytes", expect=1)
@@ -68,7 +77,7 @@ def test_another_release_differs(node: Node, commands: Commands) -> None:
 def test_a_scenario_that_differs_is_played_again(node: Node, commands: Commands) -> None:
     """The first time the node is late; what it does otherwise comes every time."""
     at = ("judge", node.connection_string, "--destroy-documents", "--attempts", "3")
-    node.inject("refuse", status="TMPFAIL", opcode="HELLO", count=2)  # the first one is the judge's own
+    node.inject("refuse", status="TMPFAIL", opcode="HELLO", count=3)  # the first two are the judge's own
     line = commands(*at, "s34").splitlines()[0]
     assert line == "s34_hello_variants           equal        36 steps, 36 equal, at attempt 2"
     node.lift()

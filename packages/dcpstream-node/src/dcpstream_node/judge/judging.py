@@ -20,7 +20,7 @@ from dcpstream_node.judge.playing import (
     up_to,
 )
 from dcpstream_node.judge.scenarios.kit import Scenario, Target
-from dcpstream_node.judge.server import Server, common_release, look, release_for
+from dcpstream_node.judge.server import Server, clear_manifest, common_release, look, release_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ class Judge:
         server = look(target, self._clock)
         if not wishes.read_only:
             server.check_scratch(destroy_documents=wishes.destroy_documents)
+            clear_manifest(server, self._clock)
         return server
 
     def choose(self, *names: str) -> list[Scenario]:

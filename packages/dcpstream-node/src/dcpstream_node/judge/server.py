@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ LOOK_TIMEOUT_S = 60.0
 """Time for the few questions."""
 VBUCKETS = 1024
 """Scenarios make vbuckets up to number 1,000 and more, as buckets of recorded servers have them."""
+DEFAULT_SCOPE = {"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0"}]}
 _RELEASE = re.compile(r"\d+\.\d+")
 
 
@@ -104,6 +106,29 @@ def look(target: Target, clock: Clock) -> Server:
     finally:
         conn.close()
     return Server(target=replace(target, bucket=bucket), version=version, documents=documents, vbuckets=vbuckets)
+
+
+def clear_manifest(server: Server, clock: Clock) -> None:
+    """Drop all collections of the bucket but the default one, as in buckets of recorded servers; if the server lets us.
+
+    The manager of a cluster makes the scope `_system` from 7.6 on. With it every vbucket would begin with three events.
+    """
+    target = server.target
+    conn = Connection(Recorder("clear", LOOK_TIMEOUT_S, "", clock), target.endpoint, "clear#1")
+    try:
+        conn.hello(COLLECTIONS)
+        conn.auth(target.user, target.password)
+        conn.select(target.bucket)
+        answer = conn.cmd(Op.COLLECTIONS_GET_MANIFEST)
+        if answer is None or answer.status:
+            return
+        manifest = json.loads(answer.value)
+        names = [(scope["name"], each["name"]) for scope in manifest["scopes"] for each in scope["collections"]]
+        if names != [("_default", "_default")]:
+            uid = int(manifest["uid"], 16) + 1
+            conn.cmd(Op.COLLECTIONS_SET_MANIFEST, val=json.dumps({"uid": f"{uid:x}", "scopes": [DEFAULT_SCOPE]}))
+    finally:
+        conn.close()
 
 
 def _answer(conn: Connection, what: str, answer: Packet | None) -> Packet:

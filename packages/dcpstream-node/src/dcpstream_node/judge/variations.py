@@ -44,6 +44,10 @@ VARIATIONS = (
         reason="the recorded server had no cluster map, which NOT_MY_VBUCKET carries",
     ),
     Variation(
+        text=r"\| (.*)\"manifest_uid\":\"[0-9a-f]+\"(.*) \| \1\"manifest_uid\":\"[0-9a-f]+\"\2$",
+        reason="the bucket's manifest had another uid before",
+    ),
+    Variation(
         releases=("7.2",),
         scenario="s14",
         connection=r"^sw3#",

@@ -27,6 +27,13 @@ def test_a_variation_is_of_one_release_scenario_and_connection() -> None:
     assert not reason_of("8.0", "s14_sync_writes", "admin#2", MARKER)
 
 
+def test_only_the_uid_of_a_manifest_may_differ() -> None:
+    text = 'GET | GET response UNKNOWN_COLLECTION value[5]=b\'{"manifest_uid":"%s"}%s\''
+    both = f"{text % ('0', '')} | {text.split(' | ')[1] % ('2f', '')}"
+    assert reason_of("8.0", "s06", "a#1", both) == "the bucket's manifest had another uid before"
+    assert not reason_of("8.0", "s06", "a#1", f"{text % ('0', '')} | {text.split(' | ')[1] % ('2f', 'x')}")
+
+
 def test_only_a_map_in_the_place_of_nothing_is_allowed() -> None:
     empty = "GET | GET response NOT_MY_VBUCKET opaque=0x1 | GET response NOT_MY_VBUCKET opaque=0x1"
     assert reason_of("7.2", "s01", "a#1", f"{empty} datatype=1 value[9]=b'{{}}'")
