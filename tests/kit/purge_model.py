@@ -180,6 +180,8 @@ class Reader:
             )
             if is_from_disk and self.fault == LATER_LIMIT:
                 tracker._purge_limit = end
+            if begin and self.fault == FROM_MEMORY:
+                tracker._purge_limit = asked.purge_limit
             is_first = False
             for row in rows:
                 if not self.is_calm and rng.random() < 0.08:

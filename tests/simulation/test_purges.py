@@ -26,9 +26,11 @@ RELEASES = pytest.mark.parametrize("has_v22", [False, True], ids=["7.2", "8.0"])
 
 def check_small(runs: int, *, has_v22: bool) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(first_seed(), first_seed() + runs):
+    first = first_seed()
+    print(f"{runs} lives from seed {first} (repeat with DCPSTREAM_SEED={first})")
+    for seed in range(first, first + runs):
         assert purge_model.run(seed, has_v22=has_v22, counts=counts) is None
-    print(f"{runs} lives: {dict(counts)}")
+    print(dict(counts))
     assert counts["resumed"] > runs / 50
     assert counts["refused"] > runs / 50
 
@@ -53,6 +55,7 @@ FIRST_SEEDS = {
     purge_model.ASKED_BEFORE: 2028,
     purge_model.MAYBE_DEAD: 2965,
     purge_model.NO_BOUNDS: 348,
+    purge_model.FROM_MEMORY: 12369,
     purge_model.SECOND_SNAPSHOT: 608,
 }
 """Seeds that show what goes wrong without a part of the rule."""
@@ -66,7 +69,9 @@ def test_the_small_model_notices_a_missing_part_of_the_rule(fault: str) -> None:
 
 
 def check(kind: Kind, runs: int, *, has_v22: bool) -> None:
-    for seed in range(first_seed(), first_seed() + runs):
+    first = first_seed()
+    print(f"{runs} lives from seed {first} (repeat with DCPSTREAM_SEED={first})")
+    for seed in range(first, first + runs):
         assert purge_world.run(seed, kind, has_v22=has_v22, keeps_newest=seed % 2 == 0) is None
 
 

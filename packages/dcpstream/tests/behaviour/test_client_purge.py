@@ -46,6 +46,8 @@ class Bucket:
         self.store = FileOffsetStore(store)
         self.wanted: dict[bytes, bytes] = {}
         self.found: dict[bytes, bytes] = {}
+        self.user = LOG_IN
+        """Who reads."""
 
     @property
     def login(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Bucket:
     def read(self, count: int | None = None, **options: object) -> list[Change]:
         """Read up to now, or so many changes, and save the position."""
         read: list[Change] = []
-        with Client(self.server, **self.login) as client:
+        with Client(self.server, **{**self.login, **self.user}) as client:
             changes = client.changes(StreamOptions(end="latest", store=self.store, **options))  # type: ignore[arg-type]
             with contextlib.closing(changes):
                 for change in changes:
@@ -196,3 +198,20 @@ def test_a_position_without_a_limit_is_rolled_back(bucket: Bucket) -> None:
     bucket.purge()
     assert bucket.read(on_rollback="rewind")[0].op == Op.ROLLBACK
     assert bucket.found == bucket.wanted
+
+
+@pytest.mark.parametrize(("release", "is_resumed"), [("7.2", False), ("8.0", True)])
+def test_a_user_who_may_not_read_statistics(release: str, is_resumed: bool, tmp_path: Path) -> None:
+    users = {
+        "Administrator": {"password": "password", "privileges": ["all"]},
+        "reader": {"password": "secret", "privileges": ["Read", "MetaRead", "DcpProducer", "DcpStream"]},
+    }
+    node = Node(["default"], vbuckets=1, path=tmp_path / "data", release=release, users=users)
+    with node:
+        bucket = filled(Bucket(node.connection_string, "default", tmp_path / "positions"))
+    with node:
+        bucket.server = node.connection_string
+        bucket.user = {"username": "reader", "password": "secret"}
+        bucket.read(900)
+        assert (bucket.read(on_rollback="rewind")[0].op != Op.ROLLBACK) is is_resumed
+    assert {key: value for key, value in bucket.found.items() if key in bucket.wanted} == bucket.wanted
