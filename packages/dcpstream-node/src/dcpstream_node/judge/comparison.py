@@ -37,6 +37,7 @@ class Difference:
         got: the other one; empty if there is none.
         detail: the parts that differ.
         request_hex, expected_hex, got_hex: the frames.
+        expected_literal: the part of the expected step that is the same in each run; empty if there is none.
         varies: why it does not count; empty if it does.
     """
 
@@ -50,6 +51,7 @@ class Difference:
     expected_hex: str = ""
     got_hex: str = ""
     varies: str = ""
+    expected_literal: str = ""
 
 
 class Roles:
@@ -187,7 +189,10 @@ class Comparison:
         expected, got = (one.text if one else "" for one in (ours, theirs))
         frames = (hex_of(ours), hex_of(theirs))
         self.differences.append(
-            Difference(step.conn, kind, step.request, step.request_hex, expected, got, detail, *frames)
+            Difference(
+                *(step.conn, kind, step.request, step.request_hex, expected, got, detail, *frames),
+                expected_literal=f"{ours.kind} {ours.literal}" if ours else "",
+            )
         )
 
 
