@@ -78,7 +78,8 @@ def play(names: list[str], release: str, options: list[str], *, in_memory: bool)
 
 def play_between(names: list[str], node: dcpstream_node.Node) -> int:
     """Play scenarios against a node of a release that was not recorded; 0 if nothing differs from both neighbours."""
-    target = Target(Endpoint("127.0.0.1", node.port), "@admin", "password", "default")
+    endpoint = Endpoint(host="127.0.0.1", port=node.port)
+    target = Target(endpoint=endpoint, user="@admin", password="password", bucket="default")
     found = []
     for name in names:
         recorder = Recorder(name, playing.SCENARIO_TIMEOUT_S, between.NEWER, SystemClock())
@@ -86,6 +87,7 @@ def play_between(names: list[str], node: dcpstream_node.Node) -> int:
         found.append(between.judge(name, recorder.lines))
         each = found[-1]
         counts = f"{each.agreed} agreed, {each.open} open: {each.as_older} as 7.2, {each.as_newer} as 8.0"
+        counts += f", {each.mixed} mixed"
         print(f"{name:28} {counts}, {len(each.differences)} differ", flush=True)
         for text in each.differences:
             print(f"    {text:.160}")

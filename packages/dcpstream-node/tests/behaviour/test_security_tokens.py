@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,7 @@ def test_tokens_are_offered_over_tls_and_last(node: Node) -> None:
         wire.hello()
         assert b"OAUTHBEARER" not in mechanisms(wire)
         answer = login(wire, fresh())
-        assert (answer.status, b"is not supported" in answer.value) == (Status.AUTH_ERROR, True)
+        assert (answer.status, b"Unsupported mechanism" in answer.value) == (Status.AUTH_ERROR, True)
 
 
 def test_a_token_logs_in_its_user(node: Node) -> None:
@@ -199,3 +201,63 @@ def test_issuers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said = commands.refused(*arguments, expect=2)
     assert "at least 32 bytes" in said
     assert "known to nobody" not in said
+
+
+# ------------------------------------------------------------------------------- roles from claims, management port
+
+PROVISIONED: dict[str, Any] = {"jitProvisioning": True, "rolesMaps": ["^reader$ data_reader[*]", "^boss$ admin"]}
+
+
+@pytest.fixture
+def provisioned() -> Iterator[Node]:
+    settings = {"issuers": [issuer(expiryLeewayS=0, **PROVISIONED)]}
+    with Node(**ENCRYPTED, jwt=settings, release="8.0", system_scope=False) as running:
+        yield running
+
+
+def test_roles_of_a_token_are_those_of_its_claims(provisioned: Node) -> None:
+    with peer(provisioned) as wire:
+        assert login(wire, fresh(sub="eve", roles=["reader", "nothing"])).status == Status.SUCCESS
+        wire.succeed(Opcode.SELECT_BUCKET, key=b"default")
+        assert wire.call(Opcode.GET, key=b"\0k").status == Status.KEY_ENOENT
+        assert wire.call(Opcode.SET, key=b"\0k", extras=bytes(8)).status == Status.EACCESS
+
+
+def test_roles_of_claims_come_on_top_of_the_users_own(provisioned: Node) -> None:
+    with peer(provisioned) as wire:
+        assert login(wire, fresh(roles="reader")).status == Status.SUCCESS
+        wire.succeed(Opcode.SELECT_BUCKET, key=b"default")
+        assert wire.call(Opcode.SET, key=b"\0k", extras=bytes(8)).status == Status.SUCCESS
+
+
+@pytest.mark.parametrize("claims", [{"sub": "eve"}, {"sub": "eve", "roles": ["x"]}, {"sub": "bob", "roles": "boss"}])
+def test_a_stranger_without_a_role_and_a_local_user_are_refused(provisioned: Node, claims: dict[str, Any]) -> None:
+    with peer(provisioned) as wire:
+        assert login(wire, fresh(**claims)).status == Status.AUTH_ERROR
+
+
+def test_without_provisioning_claims_give_no_role(node: Node) -> None:
+    with peer(node) as wire:
+        assert login(wire, fresh(sub="eve", roles="admin")).status == Status.AUTH_ERROR
+
+
+def status_of(node: Node, path: str, text: str, *, tls: bool = True) -> int:
+    """Status of a page that is asked for with a token."""
+    host, port = "127.0.0.1", node.mgmt_tls_port if tls else node.mgmt_port
+    kind = (
+        http.client.HTTPSConnection(host, port, context=trusting(node))
+        if tls
+        else http.client.HTTPConnection(host, port)
+    )
+    with closing(kind) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {text}"})
+        return connection.getresponse().status
+
+
+def test_the_management_port_takes_tokens_over_tls(provisioned: Node) -> None:
+    assert status_of(provisioned, "/settings/rbac/users", fresh(sub="eve", roles=["boss"])) == 200
+    assert status_of(provisioned, "/settings/rbac/users", fresh(sub="eve", roles=["reader"])) == 403
+    assert status_of(provisioned, "/pools", fresh()) == 200
+    assert status_of(provisioned, "/pools", fresh(-1)) == 401
+    assert status_of(provisioned, "/pools", "x" * 5_000) == 401
+    assert status_of(provisioned, "/pools", fresh(sub="eve", roles=["boss"]), tls=False) == 401

@@ -21,7 +21,7 @@ from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.release import Release
 from dcpstream_node.engine import cluster_config
 from dcpstream_node.engine.access.login_throttle import LoginThrottle
-from dcpstream_node.engine.access.users import Users
+from dcpstream_node.engine.access.users import User, Users
 from dcpstream_node.engine.bucket.bucket import OPCODES, Bucket
 from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.cluster_config import ClusterConfig
@@ -339,21 +339,32 @@ class Engine(Generic[S]):
             username: given by the client beside the token, or empty.
             peer: address of the client, for the log.
         """
+        found = self.token_user(token, peer, username)
+        if found is None:
+            return ServerStep(Outcome.REFUSED)
+        user, expires_at = found
+        return ServerStep(Outcome.SUCCESS, username=user.name, expires_at=expires_at, holder=user)
+
+    def token_user(self, token: str, peer: str, username: str = "") -> tuple[User, float] | None:
+        """The user that a token logs in, and when that ends, in seconds since 1970; None if it is refused.
+
+        Args: as for `check_token`.
+        """
         from dcpstream_node.engine.access.tokens import TokenRefused  # needs an extra, as the issuers do
 
-        assert self.issuers is not None, "without issuers the mechanism is not offered"
+        assert self.issuers is not None, "without issuers no token is taken"
         try:
             holder = self.issuers.check(token, self.unix_ns / 1e9)
-            user = self.users.find(holder.username)
-            if user is None or user.domain != "external":
-                raise TokenRefused("the node has no external user of its name")
+            user = self.users.of_token(holder.username, holder.roles, holder.groups)
+            if user is None:
+                raise TokenRefused("the node has no external user of its name, and its claims give it no role")
             if username not in ("", user.name):
                 raise TokenRefused("it is for another user than the client says")
         except TokenRefused as refusal:
             text = f"{peer}: a token was refused: {refusal}"
             self.log.say("refused tokens", text, self.now, lines=LOG_LINES_WITH_REASONS)
-            return ServerStep(Outcome.REFUSED)
-        return ServerStep(Outcome.SUCCESS, username=user.name, expires_at=holder.expires_at)
+            return None
+        return user, holder.expires_at
 
     def end_turn(self) -> list[S]:
         """Notify DCP connections of changes; returns the sessions that may have something to send now."""

@@ -175,7 +175,7 @@ class Management:
             name = self._tls.user_name(certificate)
             return self._engine.users.find(name) if name is not None else None
         address, logins = request.remote or "", self._engine.logins
-        user = self._access.user_of(authorization, address)
+        user = self._access.user_of(authorization, address, is_secure=request.secure)
         if user is None and authorization:
             if logins.is_full(address):
                 raise web.HTTPTooManyRequests(text="Too many failed logins from your address wait.\n")

@@ -1,7 +1,7 @@
 """The user of an HTTP request, and the rights that a page needs.
 
-Basic authentication against the node's users. A correct password is remembered as a keyed hash, so that only the first
-of a client's requests costs the derivation of a key.
+Basic authentication against the node's users, and over TLS tokens of the configured issuers (Bearer). A correct
+password is remembered as a keyed hash, so that only the first of a client's requests costs the derivation of a key.
 
 Source: Couchbase Server REST API: 401 without a body, 403 with the missing permissions; both come before a 404.
 """
@@ -38,9 +38,15 @@ class Access:
         self._secret = engine.random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
         self._remembered: dict[bytes, object] = {}
 
-    def user_of(self, authorization: str, address: str) -> User | None:
-        """The user that a header names; None if the password is wrong, or too many refusals of its address wait."""
+    def user_of(self, authorization: str, address: str, *, is_secure: bool = False) -> User | None:
+        """The user that a header names; None if password or token is wrong, or too many refusals of its address wait.
+
+        Args:
+            is_secure: whether nobody on the way can read the request; only then are tokens taken.
+        """
         scheme, _, encoded = authorization.partition(" ")
+        if scheme.lower() == "bearer" and is_secure and self._engine.issuers:
+            return self._user_of_token(encoded.strip(), address)
         if scheme.lower() != "basic" or len(authorization) > MAX_AUTHORIZATION_LENGTH:
             return None
         try:
@@ -62,6 +68,13 @@ class Access:
                 self._remembered.pop(next(iter(self._remembered)))
             self._remembered[proof] = user.credentials
         return user
+
+    def _user_of_token(self, token: str, address: str) -> User | None:
+        """The user that a token names; the server of HTTP bounds its length."""
+        if self._engine.logins.is_full(address):
+            return None
+        found = self._engine.token_user(token, address)
+        return None if found is None else found[0]
 
     def guarded(self, route: Route) -> Handler:
         """A route's handler behind the check of its right."""

@@ -37,6 +37,14 @@ def test_a_step_in_which_both_agree_must_not_be_missing():
     assert len(found.differences) == 1
 
 
+def test_what_the_release_table_mixes_is_counted_apart():
+    name, lines = "s19_consumer", recordings.lines("7.2", "s19_consumer")
+    at = next(at for at, line in enumerate(lines) if line["dir"] == "s2c" and "connection_buffer_size" in line["note"])
+    share = lines[at]["hex"].replace(b"52428800".hex(), b"52428801".hex())
+    found = between.judge(name, [*lines[:at], {**lines[at], "hex": share}, *lines[at + 1 :]])
+    assert (found.differences, found.mixed) == ([], 1)
+
+
 def test_the_scenarios_are_those_that_both_have():
     assert len(between.names()) == 49
     assert set(between.names()) == set(recordings.names("7.2"))

@@ -113,12 +113,14 @@ class ServerStep:
         data: the value of the response.
         username: of the user, after SUCCESS.
         expires_at: when the login ends, in seconds since 1970; None for never.
+        holder: what the check of a token made of its holder, for the caller; None without one.
     """
 
     outcome: Outcome
     data: bytes = b""
     username: str | None = None
     expires_at: float | None = None
+    holder: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,25 @@
 """JSON Web Tokens: the issuers that a node trusts, and the check of a token.
 
 An issuer is configured by the JSON of the server's own settings (PUT /settings/jwt): its name is the token's `iss`, and
-it has one algorithm. A token needs a signature by the issuer's key, an audience, an expiry, and the name of an external
-user that the node has. Rights come from that user, and not from the token (`jitProvisioning` is false).
+it has one algorithm. A token needs a signature by the issuer's key, an audience, an expiry, and a user's name. Rights
+come from the external user of that name, whom the node must have; with `jitProvisioning` also from roles and groups in
+the token's claims (`ClaimMap`), and then the node need not have the user.
 
 PyJWT checks signatures, and nothing else here: times are compared with the node's own clock, which tests move. The
 module needs the extra `jwt`.
 
 Source: RFC 7519; ns_server apps/ns_server/src/menelaus_web_jwt.erl (names, defaults, limits), jwt_auth.erl (the order
-of the checks, and their texts).
+of the checks, and their texts), auth_mapping.erl (rules).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Final, Literal, TypeGuard, TypeVar
 
 from dcpstream.errors import ConfigError, DcpstreamError
 
@@ -28,6 +30,10 @@ try:
 except ImportError:
     _MESSAGE = "issuers of tokens need PyJWT and cryptography: pip install dcpstream-node[jwt]"
     raise ConfigError("jwt", "no PyJWT", "nothing without the extra jwt", message=_MESSAGE) from None
+
+Found = TypeVar("Found")
+_REFERENCE: Final = re.compile(r"\\.|&")
+"""A reference of a template: a backslash and what it stands for, or the whole match."""
 
 SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 """Algorithm with a shared secret → least bytes of the secret. Source: RFC 7518, section 3.2."""
@@ -46,20 +52,95 @@ _FIELDS: Final = frozenset(
     (
         *("name", "signingAlgorithm", "audClaim", "audienceHandling", "audiences", "subClaim", "expiryLeewayS"),
         *("publicKeySource", "publicKey", "jwks", "sharedSecret"),
-    )
-)
-_WITHOUT_EFFECT: Final = frozenset(
-    (
-        *("displayName", "jwksUriRefreshIntervalS", "groupsClaim", "groupsMaps", "groupsMapsStopFirstMatch"),
+        *("jitProvisioning", "subMaps", "groupsClaim", "groupsMaps", "groupsMapsStopFirstMatch"),
         *("rolesClaim", "rolesMaps", "rolesMapsStopFirstMatch"),
     )
 )
-"""Fields that change nothing as long as `jitProvisioning` is false, and keys come from no URI."""
+_WITHOUT_EFFECT: Final = frozenset(("displayName", "jwksUriRefreshIntervalS"))
+"""Fields that change nothing as long as keys come from no URI."""
 _NEEDED: Final = ("name", "signingAlgorithm", "audClaim", "audienceHandling", "audiences", "subClaim")
+
+
+MAX_RULES: Final = 100
+"""Rules of a claim."""
+MAX_CLAIMED: Final = 1000
+"""Values of a claim with roles or groups; more are refused, because each costs a match with each rule."""
 
 
 class TokenRefused(DcpstreamError):
     """A token is not taken; the text says why, and holds nothing of the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedNames:
+    """The roles, or groups, that a token claims, for those who know which of them exist.
+
+    Attributes:
+        candidates: for each value of the claim what the rules make of it, in their order.
+        takes_first: whether of a value's candidates only the first counts that exists.
+    """
+
+    candidates: tuple[tuple[str, ...], ...]
+    takes_first: bool
+
+    def known(self, find: Callable[[str], Found | None]) -> list[Found]:
+        """Those that exist, each once."""
+        found: dict[Found, None] = {}
+        for names in self.candidates:
+            there = [one for one in map(find, names) if one is not None]
+            found.update(dict.fromkeys(there[:1] if self.takes_first else there))
+        return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMap:
+    """A claim, and the rules that make names of the node of its values.
+
+    A rule is a pattern and a template. Each match of the pattern in a value is replaced by the template, in which a
+    backslash and a digit is a group of the match, and `&` the match. Without rules a value stays as it is.
+
+    Attributes:
+        claim: path of the claim, parts separated by dots.
+    """
+
+    claim: str
+    rules: tuple[tuple[re.Pattern[str], str], ...] = ()
+    takes_first: bool = True
+
+    def names(self, claims: Mapping[str, Any]) -> ClaimedNames:
+        """What the rules make of a token's claims; a claim of another type counts as missing.
+
+        Raises:
+            TokenRefused: it has too many values.
+        """
+        values = _at(claims, self.claim)
+        values = [values] if isinstance(values, str) else values
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            values = []
+        if len(values) > MAX_CLAIMED:
+            raise TokenRefused(f"the claim {self.claim} has more than {MAX_CLAIMED} values")
+        return ClaimedNames(tuple(self.made_of(value) for value in values), self.takes_first)
+
+    def made_of(self, value: str) -> tuple[str, ...]:
+        """What the rules make of one value."""
+        if not self.rules:
+            return (value,)
+        return tuple(
+            pattern.sub(lambda match, text=template: _filled(text, match), value)  # type: ignore[misc]
+            for pattern, template in self.rules
+            if (found := pattern.search(value)) is not None and found[0]
+        )
+
+
+def _filled(template: str, match: re.Match[str]) -> str:
+    """A template with the groups of a match."""
+    return _REFERENCE.sub(lambda found: _part(found[0], match), template)
+
+
+def _part(reference: str, match: re.Match[str]) -> str:
+    if reference == "&":
+        return match[0]
+    return (match[int(reference[1])] or "") if reference[1].isdigit() else reference[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +150,15 @@ class Holder:
     Attributes:
         username: of an external user.
         expires_at: when the token ends, with the leeway, in seconds since 1970.
+        roles, groups: those that the claims give, as texts in the order of preference; None without `jitProvisioning`.
+            Each inner tuple has what the rules make of one value of the claim, of which the first that exists counts,
+            or with `…MapsStopFirstMatch` false each.
     """
 
     username: str
     expires_at: float
+    roles: ClaimedNames | None = None
+    groups: ClaimedNames | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,6 +170,8 @@ class Issuer:
         keys: `kid` → key; None for a key without a name.
         audience_claim, subject_claim: paths of the claims, parts separated by dots.
         handling: whether a token needs any or all of the audiences.
+        subjects: the rules for the user's name.
+        roles, groups: those of the claims; None without `jitProvisioning`.
     """
 
     algorithm: str
@@ -93,6 +181,9 @@ class Issuer:
     audiences: frozenset[str]
     handling: Literal["any", "all"]
     leeway_s: int
+    subjects: ClaimMap
+    roles: ClaimMap | None = None
+    groups: ClaimMap | None = None
 
     def key_of(self, kid: object) -> Any:
         """The key that a token names; the only key, if it names none.
@@ -130,7 +221,11 @@ class Issuer:
         found = self.audiences & set(audiences)
         if not found or (self.handling == "all" and found != self.audiences):
             raise TokenRefused("the token is for another audience")
-        return Holder(subject, expiry + self.leeway_s)
+        names = self.subjects.made_of(subject)
+        if not names or not names[0]:
+            raise TokenRefused("no rule makes a user's name of its subject")
+        roles, groups = (None if each is None else each.names(claims) for each in (self.roles, self.groups))
+        return Holder(names[0], expiry + self.leeway_s, roles, groups)
 
 
 class Issuers:
@@ -230,7 +325,35 @@ def _read_issuer(entry: Any) -> tuple[str, Issuer]:
         raise ConfigError(f"{option}: expiryLeewayS", leeway, f"seconds from 0 to {MAX_EXPIRY_LEEWAY_S}")
     keys = _read_secret(option, entry, algorithm) if algorithm in SECRET_BYTES else _read_keys(option, entry, algorithm)
     paths = str(entry["audClaim"]), str(entry["subClaim"])
-    return name, Issuer(algorithm, keys, *paths, frozenset(audiences), handling, leeway)
+    subjects = _read_map(option, entry, "sub", paths[1])
+    is_just_in_time = entry.get("jitProvisioning", False)
+    if type(is_just_in_time) is not bool:
+        raise ConfigError(f"{option}: jitProvisioning", is_just_in_time, "true or false")
+    maps = [_read_map(option, entry, what, str(entry.get(f"{what}Claim") or what)) for what in ("roles", "groups")]
+    claimed = maps if is_just_in_time else ()
+    return name, Issuer(algorithm, keys, *paths, frozenset(audiences), handling, leeway, subjects, *claimed)
+
+
+def _read_map(option: str, entry: Mapping[str, Any], what: str, claim: str) -> ClaimMap:
+    """The rules for roles, groups or the subject."""
+    texts, takes_first = entry.get(f"{what}Maps") or [], entry.get(f"{what}MapsStopFirstMatch", True)
+    if type(takes_first) is not bool:
+        raise ConfigError(f"{option}: {what}MapsStopFirstMatch", takes_first, "true or false")
+    if not isinstance(texts, list) or len(texts) > MAX_RULES:
+        raise ConfigError(f"{option}: {what}Maps", type(texts).__name__, f"a list of at most {MAX_RULES} rules")
+    rules = []
+    for text in texts:
+        pattern, space, template = text.strip().partition(" ") if isinstance(text, str) else ("", "", "")
+        try:
+            compiled = re.compile(pattern)
+        except re.error:
+            space = ""
+        numbers = [int(each[1]) for each in _REFERENCE.findall(template) if each[1:].isdigit()]
+        if not space or (numbers and max(numbers) > compiled.groups):
+            allowed = "a pattern, a space, and a template with groups of the pattern, such as ^(.*)@example.com$ \\1"
+            raise ConfigError(f"{option}: {what}Maps", text, allowed)
+        rules.append((compiled, template))
+    return ClaimMap(claim, tuple(rules), takes_first)
 
 
 def _read_secret(option: str, entry: Mapping[str, Any], algorithm: str) -> dict[str | None, bytes]:

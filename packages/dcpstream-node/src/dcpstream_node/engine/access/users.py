@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dcpstream.dcp.sasl import DEFAULT_ITERATIONS, Credentials, prepared_name
 from dcpstream.errors import ConfigError
@@ -28,6 +28,9 @@ from dcpstream_node.engine.access.roles import (
     Rights,
     Role,
 )
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.access.tokens import ClaimedNames
 
 SALT_BITS: Final = 128
 SECRET_BITS: Final = 256
@@ -388,6 +391,25 @@ class Users:
         prepared = prepared_name(name)
         return self._users.get(prepared) if prepared is not None else None
 
+    def of_token(self, name: str, roles: ClaimedNames | None, groups: ClaimedNames | None) -> User | None:
+        """The external user whom a token names, with the roles and groups of its claims, too; None if there is none.
+
+        Args:
+            roles, groups: those of the claims; None: the claims do not count. Names that mean nothing here are ignored.
+        """
+        user, prepared = self.find(name), prepared_name(name)
+        if prepared is None or (user is not None and user.domain != "external"):
+            return None
+        own = () if roles is None else tuple(roles.known(_role_or_none))
+        joined = () if groups is None else tuple(groups.known(self.find_group))
+        if not own and not joined:
+            return user
+        privileges: frozenset[str] = frozenset()
+        if user is not None:
+            own, joined, privileges = (*user.roles, *own), (*user.groups, *joined), user.privileges
+        own, joined = tuple(dict.fromkeys(own)), tuple(dict.fromkeys(joined))
+        return User(prepared, None, privileges, own, domain="external", groups=joined, is_configured=False)
+
     def credentials(self, name: str) -> Credentials | None:
         """The credentials of a user, or None if there is no such user or no password."""
         user = self.find(name)
@@ -481,6 +503,13 @@ def _roles(roles: Iterable[Role | str]) -> tuple[Role, ...]:
     if len(found) > MAX_ROLES:
         raise ConfigError("roles", f"{len(found)} roles", f"at most {MAX_ROLES}")
     return found
+
+
+def _role_or_none(text: str) -> Role | None:
+    try:
+        return Role.parse(text)
+    except ConfigError:
+        return None
 
 
 def _names(what: str, names: Any) -> list[str]:

@@ -13,6 +13,7 @@ from dcpstream.wire.messages import kv
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import snappy_available
+from dcpstream_node.engine.access.users import User
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.error_map import error_map
 
@@ -107,7 +108,7 @@ def _answer(session: Session, frame: Frame, step: ServerStep) -> None:
     if step.outcome is Outcome.CONTINUE:
         session.respond(frame, Status.AUTH_CONTINUE, value=step.data)
     elif step.outcome is Outcome.SUCCESS:
-        user = session.engine.users.find(step.username or "")
+        user = step.holder if isinstance(step.holder, User) else session.engine.users.find(step.username or "")
         assert user is not None, "the login found the user"
         session.engine.counters.logins += 1
         session.logged_in(user, step.expires_at)

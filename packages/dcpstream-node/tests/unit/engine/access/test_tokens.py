@@ -13,7 +13,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from jwt.algorithms import ECAlgorithm
 
 from dcpstream.errors import ConfigError
-from dcpstream_node.engine.access.tokens import MAX_ISSUERS, Holder, Issuers, TokenRefused
+from dcpstream_node.engine.access.tokens import (
+    MAX_CLAIMED,
+    MAX_ISSUERS,
+    MAX_RULES,
+    ClaimedNames,
+    Holder,
+    Issuers,
+    TokenRefused,
+)
 from tests.kit.rules import rule
 from tests.kit.tokens import ISSUER, USER, issuer, private_key, public_jwk, public_pem, token
 
@@ -188,6 +196,10 @@ P384 = ec.generate_private_key(ec.SECP384R1())
 PRIVATE = private_key("RS256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
+def rules_of(name: str, rule: object) -> dict[str, Any]:
+    return {name: [rule]}
+
+
 @rule("KV-LOGIN-09")
 @pytest.mark.parametrize(
     ("settings", "words"),
@@ -203,7 +215,15 @@ PRIVATE = private_key("RS256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, 
         ({"issuers": [issuer(audienceHandling="some")]}, "any or all"),
         ({"issuers": [issuer(expiryLeewayS=301)]}, "0 to 300"),
         ({"issuers": [issuer(signingAlgorithm="none")]}, "one of HS256"),
-        ({"issuers": [issuer(jitProvisioning=True)]}, "the node does not have jitProvisioning"),
+        ({"issuers": [issuer(jitProvisioning="yes")]}, "true or false"),
+        ({"issuers": [issuer(rolesMapsStopFirstMatch=1)]}, "true or false"),
+        ({"issuers": [issuer(rolesMaps="(.*) x")]}, "a list of at most"),
+        ({"issuers": [issuer(rolesMaps=["(.*) x"] * (MAX_RULES + 1))]}, f"at most {MAX_RULES}"),
+        *(
+            ({"issuers": [issuer(**rules_of(name, rule))]}, "a pattern, a space")
+            for name in ("rolesMaps", "groupsMaps", "subMaps")
+            for rule in ("", "single", "[ x", "(.*", "(.*) \\2", 5)
+        ),
         ({"issuers": [issuer(customClaims=[{"name": "x"}])]}, "the node does not have customClaims"),
         ({"issuers": [issuer(publicKeySource="jwks_uri", jwksUri="https://x")]}, "does not have jwksUri"),
         ({"issuers": [issuer(publicKeySource="file")]}, "pem or jwks"),
@@ -233,3 +253,56 @@ def test_settings_as_the_server_shows_them() -> None:
     shown = issuer(jitProvisioning=False, groupsMapsStopFirstMatch=True, rolesMapsStopFirstMatch=True, expiryLeewayS=15)
     assert Issuers({"enabled": True, "issuers": [shown], "jwksUriRefreshIntervalS": 3600})
     assert not Issuers({"enabled": False, "issuers": [shown]})
+
+
+def holder(claims: dict[str, Any], **fields: Any) -> Holder:
+    return issuers(issuer(**fields)).check(token(NOW + 60, **claims), NOW)
+
+
+def known(names: ClaimedNames | None, *there: str) -> list[str]:
+    assert names is not None
+    return names.known(lambda name: name if name in there else None)
+
+
+def test_without_provisioning_claims_give_nothing() -> None:
+    found = holder({"roles": ["admin"], "groups": "g"}, rolesClaim="roles")
+    assert (found.roles, found.groups) == (None, None)
+
+
+@pytest.mark.parametrize("claim", ["admin", ["admin"], ["admin", "nothing", "admin"]])
+def test_without_rules_a_claim_counts_as_it_is(claim: object) -> None:
+    found = holder({"roles": claim, "deep": {"groups": claim}}, jitProvisioning=True, groupsClaim="deep.groups")
+    assert known(found.roles, "admin", "x") == ["admin"]
+    assert known(found.groups, "admin") == ["admin"]
+
+
+@pytest.mark.parametrize("claim", [None, 5, ["admin", 5], {"admin": 1}])
+def test_a_claim_of_another_type_counts_as_missing(claim: object) -> None:
+    assert known(holder({"roles": claim}, jitProvisioning=True).roles, "admin") == []
+
+
+def test_rules_make_names_of_values() -> None:
+    rules = ["^reader:(.*)$ data_reader[\\1]", "^(.*):(.*)$ data_\\1[\\2]", "^raw$ &-&"]
+    for takes_first, expected in ((True, ["data_reader[b]"]), (False, ["data_reader[b]", "data_writer[b]"])):
+        claims = {"roles": ["reader:b", "none of these", "raw"]}
+        rules_here = [*rules, "^reader:(.*)$ data_writer[\\1]"]
+        found = holder(claims, jitProvisioning=True, rolesMaps=rules_here, rolesMapsStopFirstMatch=takes_first)
+        assert known(found.roles, "data_reader[b]", "data_writer[b]") == expected
+        assert known(found.roles, "raw-raw") == ["raw-raw"]
+
+
+def test_a_rule_whose_name_means_nothing_gives_way_to_the_next() -> None:
+    found = holder({"roles": "b"}, jitProvisioning=True, rolesMaps=["(.*) nothing", "^(.+)$ data_reader[\\1]"])
+    assert known(found.roles, "data_reader[b]") == ["data_reader[b]"]
+
+
+def test_rules_for_the_subject() -> None:
+    rules = ["^(.*)@example\\.com$ cb-\\1", "^svc$ service"]
+    assert holder({"sub": "ann@example.com"}, subMaps=rules).username == "cb-ann"
+    assert holder({"sub": "svc"}, subMaps=rules).username == "service"
+    assert "no rule" in refusal(issuers(issuer(subMaps=rules)), token(NOW + 60, sub="ann@other.com"))
+
+
+def test_too_many_values_are_refused() -> None:
+    found = issuers(issuer(jitProvisioning=True))
+    assert "more than" in refusal(found, token(NOW + 60, roles=["x"] * (MAX_CLAIMED + 1)))
