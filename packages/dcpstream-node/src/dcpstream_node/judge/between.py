@@ -31,13 +31,13 @@ MIXED = (
     ),
     ("s34", r"HELLO response", "some features of 8.0 came with 7.6"),
 )
-"""What the release table makes neither as 7.2 nor as 8.0: how the scenario's name begins, a pattern of the step, and
+"""Steps that the release table makes neither as 7.2 nor as 8.0: how the scenario's name begins, a pattern of the step, and
 why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """What a server of a release between did in one scenario.
+    """The result of a server of a release between in one scenario.
 
     Attributes:
         name: of the scenario.
