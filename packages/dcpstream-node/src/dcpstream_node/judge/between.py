@@ -31,8 +31,8 @@ MIXED = (
     ),
     ("s34", r"HELLO response", "some features of 8.0 came with 7.6"),
 )
-"""Steps that the release table makes neither as 7.2 nor as 8.0: how the scenario's name begins, a pattern of the step, and
-why."""
+"""Steps that the release table makes neither as 7.2 nor as 8.0: how the scenario's name begins, a pattern of the
+step, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
