@@ -108,7 +108,7 @@ class ClaimMap:
     takes_first: bool = True
 
     def names(self, claims: Mapping[str, Any]) -> ClaimedNames:
-        """What the rules make of a token's claims; a claim of another type counts as missing.
+        """Apply the rules to the claims of a token; a claim of another type counts as missing.
 
         Raises:
             TokenRefused: it has too many values.
@@ -122,7 +122,7 @@ class ClaimMap:
         return ClaimedNames(tuple(self.made_of(value) for value in values), self.takes_first)
 
     def made_of(self, value: str) -> tuple[str, ...]:
-        """What the rules make of one value."""
+        """Apply the rules to one value."""
         if not self.rules:
             return (value,)
         return tuple(
