@@ -59,7 +59,9 @@ def test_a_node_equals_the_recordings(node: Node, commands: Commands, tmp_path: 
 def test_vbuckets_begin_empty_although_the_bucket_has_the_system_scope(commands: Commands) -> None:
     with Node(vbuckets=1024, release="8.0") as newer:
         newer.set_collections("default", {"shop": ["orders"]})
-        found = commands.json("judge", newer.connection_string, "s34", "s06")
+        at = ("judge", newer.connection_string, "s34", "s06")
+        assert "has the collections shop.orders, which would be dropped" in commands.refused(*at, expect=2)
+        found = commands.json(*at, "--destroy-documents")
     assert results(found) == {"s34": "equal", "s06": "equal"}
     reasons = {each["varies"] for verdict in found["verdicts"] for each in verdict["differences"]}
     assert reasons == {"the bucket's manifest had another uid before"}

@@ -48,7 +48,7 @@ _OPTIONS = (
     click.option(
         "--destroy-documents",
         is_flag=True,
-        help="Play in a bucket that has documents. Scenarios delete vbuckets with all that is in them.",
+        help="Play in a bucket that has documents or collections; they are deleted.",
     ),
     click.option(
         "--timeout",

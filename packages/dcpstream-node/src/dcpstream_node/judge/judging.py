@@ -90,7 +90,7 @@ class Judge:
         server = look(target, self._clock)
         if not wishes.read_only:
             server.check_scratch(destroy_documents=wishes.destroy_documents)
-            clear_manifest(server, self._clock)
+            clear_manifest(server, self._clock, destroy_collections=wishes.destroy_documents)
         return server
 
     def choose(self, *names: str) -> list[Scenario]:

@@ -108,10 +108,12 @@ def look(target: Target, clock: Clock) -> Server:
     return Server(target=replace(target, bucket=bucket), version=version, documents=documents, vbuckets=vbuckets)
 
 
-def clear_manifest(server: Server, clock: Clock) -> None:
+def clear_manifest(server: Server, clock: Clock, *, destroy_collections: bool) -> None:
     """Drop all collections of the bucket but the default one, as in buckets of recorded servers; if the server lets us.
 
     The manager of a cluster makes the scope `_system` from 7.6 on. With it every vbucket would begin with three events.
+
+    Raises: ConfigError: there are collections that somebody made, and they must not be destroyed.
     """
     target = server.target
     conn = Connection(Recorder("clear", LOOK_TIMEOUT_S, "", clock), target.endpoint, "clear#1")
@@ -124,6 +126,13 @@ def clear_manifest(server: Server, clock: Clock) -> None:
             return
         manifest = json.loads(answer.value)
         names = [(scope["name"], each["name"]) for scope in manifest["scopes"] for each in scope["collections"]]
+        made = [".".join(name) for name in names if name[0] != "_system" and name != ("_default", "_default")]
+        if made and not destroy_collections:
+            message = (
+                f"the bucket {target.bucket} of {target.endpoint} has the collections {', '.join(made)}, which would "
+                "be dropped. Choose another bucket with --bucket, or add --destroy-documents"
+            )
+            raise ConfigError("--bucket", target.bucket, "a bucket without collections", message=message)
         if names != [("_default", "_default")]:
             uid = int(manifest["uid"], 16) + 1
             conn.cmd(Op.COLLECTIONS_SET_MANIFEST, val=json.dumps({"uid": f"{uid:x}", "scopes": [DEFAULT_SCOPE]}))
