@@ -223,3 +223,8 @@ bodylen
 # Called by pytest.
 _.runtest
 _.reportinfo
+
+# Printed by `make judge`.
+_.agreed
+_.as_older
+_.as_newer
