@@ -75,8 +75,13 @@ def changes(names: Names, path: Path) -> None:
     names["changes"] = names["spark"].read.format("dcp").options(**names["access"]).load()
 
 
+def collections(names: Names, path: Path) -> None:
+    names["bucket"].node.set_collections("default", {"sales": ["orders", "returns"]})
+
+
 SETUPS: dict[str, Callable[[Names, Path], None]] = {
     "docs/how-to/compare-a-table.md": tables_of_flights,
+    "docs/how-to/keep-tables.md": collections,
     "docs/how-to/query-tables.md": tables_in_a_catalog,
     "docs/how-to/write-from-spark.md": rows_to_write,
     "docs/reference/spark-compared.md": changes,

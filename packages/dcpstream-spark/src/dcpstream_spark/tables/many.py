@@ -128,7 +128,8 @@ class ManyTables:
 
     def _restore(self, app: str, entries: Entries) -> None:
         """Make missing tables again."""
-        missing = [name for name in self._each(entries.tables, partial(self._missing, entries)) if name is not None]
+        folded = [name for name, one in entries.tables.items() if one.folded is not None]
+        missing = [name for name in self._each(folded, partial(self._missing, entries)) if name is not None]
         for name in missing:
             _log.warning("the table %s is missing: it is made again from changes", name)
         if missing and entries.folded is not None:
@@ -295,9 +296,8 @@ class ManyTables:
         Raises:
             OffsetError: it does not belong to this pipeline, or is an older copy.
         """
-        typing = self._typing(name, entry.places)
         if name in self._numbers:
-            typing.prepare(table, lambda: app)
+            self._typing(name, entry.places).prepare(table, lambda: app)
             return self._numbers[name]
         state = table.state()
         held = table.folded(app) if state.has_current else None
@@ -312,7 +312,10 @@ class ManyTables:
                 "into it: it was replaced by an older copy. Restore the newer one, or remove the table: it is then "
                 "made again from changes."
             )
-        typing.prepare(table, lambda: app)
+        if not state.has_current:
+            # The columns of a table that was there are not those of the next one.
+            self._typings.pop(name, None)
+        self._typing(name, entry.places).prepare(table, lambda: app)
         self._numbers[name] = held
         if not state.has_current:
             self._rows[name] = 0

@@ -838,7 +838,8 @@ def documents_of(
         raise ConfigError("table", table, f"one of the pipeline's tables: {', '.join(sorted(known))}")
     collections = None if table is None else tuple(map(".".join, known[table].places))
     if kind == "current":
-        wanted = sorted(known) if table is None else [table]
+        # A table that was never folded may not exist yet.
+        wanted = [name for name, one in sorted(known.items()) if one.folded is not None] if table is None else [table]
         places = [child(child(path, directory_of(name)), "current") for name in wanted]
         return reduce(
             lambda one, other: one.unionAll(other), (_documents(spark, place) for place in places)

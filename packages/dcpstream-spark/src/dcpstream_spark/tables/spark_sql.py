@@ -74,6 +74,9 @@ SMALL_FOLD_ROWS = 50_000
 """Rows of a fold that one task sorts without more ado. Plans that adapt to the sizes of their parts need a job for each
 part, which here costs more than it saves."""
 
+STATISTICS_OF_CURRENT = ("vbucket", "seqno", "_commit_timestamp")
+"""The columns of `current` that readers skip files by."""
+
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
 
@@ -139,6 +142,9 @@ class SparkSqlEngine:
         self._kept = tables.own
         self.sessions = sessions or own_sessions(spark, table_format, {tables.changes, *tables.own})
         self._session, self._fold_session = self.sessions
+        has_views = tables.live is not None or tables.rejects is not None
+        # A table without views is created by the fold that has its first rows: one commit instead of two.
+        self._is_made_later = tables.part == "current" and table_format.creates_with_rows and not has_views
         self._tail_name = f"dcpstream_tail_{id(self)}"
         # Held while the view is made: the later text must win.
         self._publishing = threading.Lock()
@@ -155,6 +161,11 @@ class SparkSqlEngine:
             has_current=self.current in found,
             is_written=any(self._format.is_written(self._session, table) for table in found),
         )
+
+    @property
+    def _is_not_made(self) -> bool:
+        """Whether `current` is created by the next fold."""
+        return self._is_made_later and not self._format.exists(self._session, self.current)
 
     def typed_columns(self) -> pa.Schema | None:
         """The columns of `current` other than CURRENT_COLUMNS, from the table; None without a table."""
@@ -198,11 +209,11 @@ class SparkSqlEngine:
             current = t.StructType([*current, *spark_fields(self._types.columns)])
         for table, schema, statistics in (
             (self.changes, changes, (BATCH_ID, "vbucket", "seqno", "_commit_timestamp")),
-            (self.current, current, ("vbucket", "seqno", "_commit_timestamp")),
+            (self.current, current, STATISTICS_OF_CURRENT),
         ):
-            if table in self._kept:
+            if table in self._kept and not self._is_made_later:
                 self._format.create(self._session, table, schema, statistics, is_merged=table is self.current)
-        if self.current in self._kept:
+        if self.current in self._kept and not self._is_made_later:
             self._create_views()
 
     def last_batch(self, app: str) -> int | None:
@@ -211,6 +222,8 @@ class SparkSqlEngine:
 
     def folded(self, app: str) -> int | None:
         """The newest batch of this writer in `current`, or None."""
+        if self._is_not_made:
+            return None
         return self._format.batch(self._session, self.current, app)
 
     def append(self, app: str, batch_id: int, frame: DataFrame) -> BatchSummary:
@@ -256,7 +269,7 @@ class SparkSqlEngine:
 
     def current_rows(self) -> int:
         """Documents in `current`."""
-        return _count(self._session, self.current.sql)
+        return 0 if self._is_not_made else _count(self._session, self.current.sql)
 
     def fold(
         self,
@@ -272,7 +285,7 @@ class SparkSqlEngine:
         with _in_fold_pool(session):
             if facts is None:
                 found = session.sql(query.facts()).collect()[0]
-                facts = TailFacts(found["total"], found["emptying"], _count(session, self.current.sql))
+                facts = TailFacts(found["total"], found["emptying"], self.current_rows())
             elif facts.relation is not None and not rollbacks:
                 query = replace(query, changes=self._own_rows(facts.relation))
             rows = facts.rows + facts.current_rows
@@ -307,14 +320,20 @@ class SparkSqlEngine:
             .select(*query.columns)
             .observe(observation, f.count(f.lit(1)).alias("rows"), f.count_if(is_corrupt).alias("corrupt"))
         )
+        statistics = STATISTICS_OF_CURRENT if self._is_not_made else None
+
+        def append() -> None:
+            assert query.upto is not None
+            self._format.append(session, self.current, rows, app, query.upto, creates=statistics)
+
         if query.types is None or query.types.mode == "PERMISSIVE":
-            self._format.append(session, self.current, rows, app, query.upto)
+            append()
             found = _observed(observation) or self._counted(has_types=query.types is not None)
             return found["rows"], found["corrupt"]
         newest.persist()
         try:
             rejected = self._rejected(newest)
-            self._format.append(session, self.current, rows, app, query.upto)
+            append()
         finally:
             newest.unpersist()
         return (_observed(observation) or self._counted(has_types=True))["rows"], rejected
@@ -406,11 +425,15 @@ class SparkSqlEngine:
 
     def live(self, app: str | None, least: int | None = None) -> DataFrame:
         """The documents as of the newest batch, in the user's session."""
-        for table in (self.changes, self.current):
-            self._format.refresh(self._user_session, table)
+        self._format.refresh(self._user_session, self.changes)
         # In this order. A version of `current` that is newer than this one of `changes` holds all of its batches. An
         # older one does not hold the rollbacks in it, so the rows that they made void are still in `changes`.
         changes, _ = self._format.version(self._session, self.changes, None)
+        if self._is_not_made:
+            query = self._unfolded(least, changes, self.current)
+            newest = self._user_session.sql(query.newest()).where(f"NOT {IS_REMOVED}")
+            return newest.select(*query.columns)
+        self._format.refresh(self._user_session, self.current)
         current, after = self._format.version(self._session, self.current, app)
         return self._user_session.sql(self._unfolded(later(after, least), changes, current).live())
 

@@ -77,10 +77,12 @@ class TableFormat(Protocol):
     Attributes:
         name: of the engine: "delta" or "iceberg".
         settings: of the session that writes, for commits that cost little.
+        creates_with_rows: whether `append` can create a table.
     """
 
     name: str
     settings: Mapping[str, str]
+    creates_with_rows: bool
 
     def exists(self, session: SparkSession, table: Table) -> bool:
         """Whether the table exists."""
@@ -116,7 +118,16 @@ class TableFormat(Protocol):
         """
         ...
 
-    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+    def append(
+        self,
+        session: SparkSession,
+        table: Table,
+        rows: DataFrame,
+        app: str,
+        batch_id: int,
+        *,
+        creates: Sequence[str] | None = None,
+    ) -> None:
         """Append rows in one commit that carries the identifier.
 
         If another process appends at the same time, at most one commit of a batch succeeds.
@@ -126,6 +137,8 @@ class TableFormat(Protocol):
             table: the table.
             rows: of the batch.
             app, batch_id: the identifier.
+            creates: the columns that readers skip files by, of a table that does not exist, whose rows are replaced
+                often; it is created by the same commit. None for a table that exists. `session` is that of `rows` then.
         """
         ...
 
@@ -160,10 +173,15 @@ class TableFormat(Protocol):
         ...
 
 
+_NEW_TABLES = "spark.databricks.delta.properties.defaults"
+"""Settings that begin so are properties of tables that the session creates."""
+
+
 class DeltaFormat:
     """Delta through its connector, `delta-spark`."""
 
     name = "delta"
+    creates_with_rows = True
     settings: Mapping[str, str] = {
         # Tasks of the job that computes the state of a log. Delta's own choice is 50, for millions of files.
         "spark.databricks.delta.snapshotPartitions": "1",
@@ -191,19 +209,23 @@ class DeltaFormat:
         self, session: SparkSession, table: Table, schema: StructType, statistics: Sequence[str], *, is_merged: bool
     ) -> None:
         """Create the table if there is none."""
-        properties = {
-            "delta.enableDeletionVectors": str(is_merged).lower(),
-            "delta.dataSkippingStatsColumns": ",".join(statistics),
-            "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
-            # On file systems without sorted listing each commit lists the whole log. With a commit a second it would
-            # have 2.6 million files in the 30 days that Delta keeps them.
-            "delta.logRetentionDuration": "interval 1 days",
-            "delta.deletedFileRetentionDuration": "interval 1 days",
-        }
+        properties = {f"delta.{name}": value for name, value in self._properties(statistics, is_merged).items()}
         session.sql(
             f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING delta "
             f"TBLPROPERTIES ({_pairs(properties)})"
         )
+
+    @staticmethod
+    def _properties(statistics: Sequence[str], is_merged: bool) -> dict[str, str]:
+        return {
+            "enableDeletionVectors": str(is_merged).lower(),
+            "dataSkippingStatsColumns": ",".join(statistics),
+            "checkpointInterval": str(CHECKPOINT_COMMITS),
+            # On file systems without sorted listing each commit lists the whole log. With a commit a second it would
+            # have 2.6 million files in the 30 days that Delta keeps them.
+            "logRetentionDuration": "interval 1 days",
+            "deletedFileRetentionDuration": "interval 1 days",
+        }
 
     def is_written(self, session: SparkSession, table: Table) -> bool:
         """Whether it holds a batch."""
@@ -220,13 +242,24 @@ class DeltaFormat:
         batch = int(found.get()) if found is not None and found.isDefined() else None
         return Table(f"{table.sql} VERSION AS OF {snapshot.version()}"), batch
 
-    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+    def append(
+        self,
+        session: SparkSession,
+        table: Table,
+        rows: DataFrame,
+        app: str,
+        batch_id: int,
+        *,
+        creates: Sequence[str] | None = None,
+    ) -> None:
         """Append rows in one commit that carries the identifier. Delta leaves out a batch that the table holds."""
         writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
-        if table.path is None:
-            writer.saveAsTable(table.sql)
-        else:
-            writer.save(table.path)
+        properties = {} if creates is None else self._properties(creates, is_merged=True)
+        with _confs(session, {f"{_NEW_TABLES}.{name}": value for name, value in properties.items()}):
+            if table.path is None:
+                writer.saveAsTable(table.sql)
+            else:
+                writer.save(table.path)
 
     def look_ahead(self, session: SparkSession, table: Table) -> None:
         """Compute the state of the log, where the next append looks for its identifier; Delta keeps it."""
@@ -296,6 +329,7 @@ class IcebergFormat:
     """Iceberg through its runtime, with tables in a catalog of Iceberg's."""
 
     name = "iceberg"
+    creates_with_rows = False
     settings: Mapping[str, str] = {}
 
     def exists(self, session: SparkSession, table: Table) -> bool:
@@ -345,7 +379,16 @@ class IcebergFormat:
         name = f"{table.sql} VERSION AS OF {snapshots[-1]['snapshot_id']}" if snapshots else table.sql
         return Table(name), max(found, default=None)
 
-    def append(self, session: SparkSession, table: Table, rows: DataFrame, app: str, batch_id: int) -> None:
+    def append(
+        self,
+        session: SparkSession,
+        table: Table,
+        rows: DataFrame,
+        app: str,
+        batch_id: int,
+        *,
+        creates: Sequence[str] | None = None,
+    ) -> None:
         """Append rows in one commit that carries the identifier.
 
         Iceberg itself never refuses to append. So the commit is an overwrite of no rows, which is checked: it fails if

@@ -181,6 +181,19 @@ def test_a_missing_table_is_made_again(tmp_path: Path) -> None:
     assert_exact(bench, pipeline, expected, is_folded=True)
 
 
+def test_a_table_that_goes_missing_while_the_process_runs(tmp_path: Path) -> None:
+    bench, expected = ManyBench(tmp_path), Expected()
+    pipeline = pipeline_of(bench, fold_rows_min=1000)
+    for number in range(2):
+        expected.apply(number, rows_of(number))
+        apply(bench, pipeline, number, rows_of(number))
+        pipeline.fold()
+        bench.parts.tables.pop("s.a" if number == 0 else "none", None)
+        # As after an error.
+        many_of(pipeline)._forget()
+    assert_exact(bench, pipeline, expected, is_folded=True)
+
+
 def test_a_ledger_that_is_lost(tmp_path: Path) -> None:
     bench, expected = ManyBench(tmp_path), Expected()
     for number, batch in enumerate([rows_of(0), rows_of(1), [rollback(0, 5)], rows_of(3, "b")]):
