@@ -72,7 +72,9 @@ its log in it: a few small files, in one job instead of three, and with few task
 
 SMALL_FOLD_ROWS = 50_000
 """Rows of a fold that one task sorts without more ado. Plans that adapt to the sizes of their parts need a job for each
-part, which here costs more than it saves."""
+part, and a broadcast needs one, too, which here cost more than they save."""
+
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 STATISTICS_OF_CURRENT = ("vbucket", "seqno", "_commit_timestamp")
 """The columns of `current` that readers skip files by."""
@@ -293,6 +295,7 @@ class SparkSqlEngine:
             partitions = 1 if is_small else max(2, math.ceil(rows / ROWS_PER_PARTITION))
             session.conf.set("spark.sql.shuffle.partitions", partitions)
             session.conf.set("spark.sql.adaptive.enabled", str(not is_small).lower())
+            session.conf.set(_BROADCAST, "-1" if is_small else str(self._user_session.conf.get(_BROADCAST)))
             if facts.current_rows == 0:
                 current_rows, rejected = self._fill(query, app)
                 counts, restored = MergeCounts(current_rows, 0), 0
