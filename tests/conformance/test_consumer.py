@@ -34,7 +34,7 @@ LAST = [
     (b"flatbuffers_system_events", b"true"),
     (b"change_streams", b"true"),
 ]
-BUFFER_80 = (b"connection_buffer_size", b"107374182")
+BUFFER_80 = (b"connection_buffer_size", b"107374184")
 """5 % of the quota of the bucket of a simulated node, which is 2 GiB."""
 NAMED: dict[str, Any] = {"value": b'{"consumer_name":"node-a"}', "datatype": 1}
 

@@ -177,7 +177,7 @@ class Conversations:
         if message.opcode == frames.CONTROL:
             window = talk.controls.pop(message.opaque, 0)
             if window and message.number == SUCCESS:
-                talk.window, talk.unacked = window, 0
+                talk.window, talk.unacked = window, talk.unacked if talk.window else 0
         elif message.opcode == frames.ADD_STREAM and message.number == EXISTS and not self._has_lost(line.node):
             raise Violation(
                 f"a copy follows one source at a time: {line.node} was to follow another one, and still follows the "

@@ -19,7 +19,7 @@ VALUE_BYTES = 40_000
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with Node(vbuckets=1) as node:
+    with Node(vbuckets=1, system_scope=False) as node:
         assert node.engine is not None
         vbucket = node.engine.buckets["default"].vbucket(0)
         assert vbucket is not None

@@ -382,7 +382,7 @@ def test_pages_about_the_cluster(node: Node) -> None:
     assert status["status"] == "healthy"
     assert ask(node, "GET", "/pools/default/serverGroups").json["groups"][0]["nodes"]
     assert ask(node, "GET", "/pools/default/tasks").json[0]["status"] == "notRunning"
-    assert ask(node, "GET", "/versions", user="").json["implementationVersion"].startswith("7.")
+    assert ask(node, "GET", "/versions", user="").json["implementationVersion"].startswith("8.0")
     asked = ask(node, "POST", "/pools/default/checkPermissions", body="cluster!write,cluster.bucket[b]!read")
     assert asked.json == {"cluster!write": True, "cluster.bucket[b]!read": True}
 

@@ -25,8 +25,10 @@ from dcpstream.wire.keys import encode_frame_info, leb128_encode
 from dcpstream.wire.release import RELEASES
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream_node import Node
+from tests.behaviour.test_client_purge import is_on_disk
 from tests.kit.access import LOGIN
 from tests.kit.peer import FEATURES, SocketPeer
+from tests.kit.waiting import wait_until
 
 Documents = dict[bytes, bytes]
 ORDERS, RETURNS = "shop.orders", "shop.returns"
@@ -118,6 +120,8 @@ def read_after_a_purge(bucket: Bucket) -> None:
     bucket.read(COUNT // 2)
     bucket.delete(ORDERS, list(bucket.wanted[ORDERS]))
     bucket.write(ORDERS, documents("last", 2))
+    with KvClient(bucket.server, **bucket.login) as kv:
+        wait_until(lambda: is_on_disk(kv.stats("vbucket-seqno 0")))
     node.inject("purge", bucket=bucket.name)
     with pytest.raises(HistoryPurged):
         bucket.read()

@@ -172,13 +172,29 @@ class ConsumerWalk:
         self.source.replicas.vbuckets[1].state = VbucketState.ACTIVE
         self.source.machine.vbucket_state_changed(1, 0.0)
 
+    def resize(self) -> None:
+        """Another consumer of the bucket has come or gone."""
+        self.source.replicas.buffer_bytes = self.random.randrange(1 << 20, 1 << 24)
+        self.source.machine.buffer_changed()
+        self.keep(self.source.take())
+
     def drop(self) -> None:
         if self.random.random() < 0.3:
             self.source.machine.close("dropped")
 
     def steps(self) -> Iterator[Callable[[], None]]:
-        actions = (self.add, self.control, self.answer, self.marker, self.close, self.end, self.lose, self.drop)
-        yield from self.random.choices(actions, weights=(3, 8, 4, 2, 1, 1, 1, 1), k=STEPS)
+        actions = (
+            self.add,
+            self.control,
+            self.answer,
+            self.marker,
+            self.close,
+            self.end,
+            self.lose,
+            self.drop,
+            self.resize,
+        )
+        yield from self.random.choices(actions, weights=(3, 8, 4, 2, 1, 1, 1, 1, 1), k=STEPS)
 
 
 def test_walks_of_a_consumer_reach_every_transition_of_a_stream_and_of_its_controls(seen: Seen) -> None:
