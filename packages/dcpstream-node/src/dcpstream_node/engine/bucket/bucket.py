@@ -288,20 +288,20 @@ class Bucket:
         self.catch_up_all()
         self.store.manifest = self.manifest = manifest
         self.has_forgotten_manifest = False
-        self._event_changed()
+        self._manifest_changed()
 
     def adopt_manifest(self, manifest: Manifest) -> None:
         """Have a manifest whose events come with the history from elsewhere: no vbucket writes them itself."""
         if manifest == self.manifest:
             return
         self.store.manifest = self.manifest = manifest
-        self._event_changed()
+        self._manifest_changed()
         self.behind = {}
         for vbucket in self.vbuckets:
             if vbucket is not None:
                 vbucket.manifest = manifest
 
-    def _event_changed(self) -> None:
+    def _manifest_changed(self) -> None:
         self._note_collections()
         self.update_sessions()
         self._steps = {}
@@ -391,7 +391,7 @@ class Bucket:
                     vbucket.begin_branch(self._random)
         self._note_collections()
         if self.manifest.uid:
-            self._event_changed()
+            self._manifest_changed()
             self.catch_up_all()
         self.is_warm = True
 

@@ -57,7 +57,7 @@ def test_a_name_that_is_missing_is_no_mistake_of_a_reader_that_had_collections_b
     assert catalog.needs_polling
 
 
-def test_an_older_event_changes_nothing() -> None:
+def test_an_older_manifest_changes_nothing() -> None:
     catalog = Catalog(["flights"])
     catalog.take_manifest(MANIFEST)
     catalog.outdate()

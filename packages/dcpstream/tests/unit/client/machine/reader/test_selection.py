@@ -56,7 +56,7 @@ def test_several_scopes_are_their_collections() -> None:
     assert (set(wanted.collections or ()), wanted.scope_id) == ({8, 11, 12}, None)
 
 
-def test_a_bare_name_keeps_its_meaning_when_the_event_changes() -> None:
+def test_a_bare_name_keeps_its_meaning_when_the_manifest_changes() -> None:
     selection = Selection(("shop",))
     selection.resolve(MANIFEST)
     other = Manifest(4, (Scope(0, "_default", (Collection(20, "shop"),)),))
