@@ -413,7 +413,14 @@ def serve(data: Path, persist: str, ready: Path) -> None:
     logging.basicConfig(level=logging.INFO)
     compactor.REST_IF_AWAITED = 0.0  # more of it before each kill
     settings = BucketSettings(persist=Persist(persist), compact_at=0.05)
-    node = Node(vbuckets=VBUCKETS, path=data, settings=settings, flush_interval_s=0.002, segment_bytes=SEGMENT_BYTES)
+    node = Node(
+        vbuckets=VBUCKETS,
+        path=data,
+        system_scope=False,
+        settings=settings,
+        flush_interval_s=0.002,
+        segment_bytes=SEGMENT_BYTES,
+    )
     with node:
         part = ready.with_suffix(".part")
         part.write_text(json.dumps({"kv": node.port, "pid": os.getpid()}))

@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a takeover begins a new branch",
         "dcpstream_node/engine/bucket/vbucket.py",
-        "if state == VbucketState.ACTIVE and not self.is_active and not is_takeover:",
-        "if state == VbucketState.ACTIVE and not self.is_active:",
+        "            if not is_takeover:\n                failover_log = self._branched(random)",
+        "            failover_log = self._branched(random)",
     ),
     Mutant(
         "the copy that has least is promoted",
