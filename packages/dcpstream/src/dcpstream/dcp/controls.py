@@ -292,13 +292,13 @@ class ClientWishes(Protocol):
         ...
 
     @property
-    def priority(self) -> str:
-        """The share of the node's time, one of `PRIORITIES`; "" for the node's default."""
+    def priority(self) -> str | None:
+        """The share of the node's time, one of `PRIORITIES`; None for the node's default."""
         ...
 
     @property
-    def backfill_order(self) -> str:
-        """The order in which vbuckets are read from disk, one of `BACKFILL_ORDERS`; "" for the node's default."""
+    def backfill_order(self) -> str | None:
+        """The order in which vbuckets are read from disk, one of `BACKFILL_ORDERS`; None for the node's default."""
         ...
 
     @property

@@ -59,29 +59,17 @@ class Run(NamedTuple):
             return self.held
         if seqno is None or self.unordered_high:
             seqno = self.seqno
-        return _position(
-            self.vbuuid,
-            seqno,
-            (self.snapshot_start, self.snapshot_end),
-            self.manifest_uid,
-            self.collections,
-            self.purge_limit,
-        )
+        start, end, limit = self.snapshot_start, self.snapshot_end, self.purge_limit
+        if limit is not None:
+            limit = _limit_at(limit, seqno, start, end)
+        return StreamOffset(self.vbuuid, seqno, start, end, self.manifest_uid, self.collections, limit)
 
 
-def _position(
-    vbuuid: int,
-    seqno: int,
-    bounds: tuple[int, int | None],
-    manifest_uid: int,
-    collections: tuple[CollectionName, ...] | None,
-    purge_limit: int | None,
-) -> StreamOffset:
-    """A position, with its purge limit if the limit lies above it and within its snapshot."""
-    start, end = bounds
-    if purge_limit is not None and (end is None or not start < seqno < purge_limit <= end):
-        purge_limit = None
-    return StreamOffset(vbuuid, seqno, start, end, manifest_uid, collections, purge_limit)
+def _limit_at(purge_limit: int | None, seqno: int, start: int, end: int | None) -> int | None:
+    """A purge limit, if it lies above a position and within its snapshot."""
+    if purge_limit is None or end is None or not start < seqno < purge_limit <= end:
+        return None
+    return purge_limit
 
 
 class Offsets(Mapping[int, StreamOffset]):
@@ -150,12 +138,16 @@ class PositionTracker:
         return self._held or self.reached_offset
 
     @property
+    def purge_limit(self) -> int | None:
+        """The purge limit of the position of this stream; see `StreamOffset`."""
+        return _limit_at(self._purge_limit, self.snapshots.seqno, *self.snapshots.bounds)
+
+    @property
     def reached_offset(self) -> StreamOffset:
         """The position of this stream, also if another position is held meanwhile."""
-        snapshots = self.snapshots
-        return _position(
-            self._vbuuid, snapshots.seqno, snapshots.bounds, self._manifest_uid, self._collections, self._purge_limit
-        )
+        start, end = self.snapshots.bounds
+        seqno, uid = self.snapshots.seqno, self._manifest_uid
+        return StreamOffset(self._vbuuid, seqno, start, end, uid, self._collections, self.purge_limit)
 
     def run(self, vbid: int, first: int, stop: int) -> Run:
         """The rows from `first` up to `stop`, the last of which was the last `item`."""

@@ -75,7 +75,7 @@ class DcpSettings:
         no_value: leave out values and xattrs.
         out_of_order: whether the node may send the first snapshot of a single collection in any order, which it does
             where it finds the collection faster that way.
-        priority, backfill_order: as in `ClientOptions`; "" for the node's default.
+        priority, backfill_order: as in `ClientOptions`.
         history: whether the node sends every version that its bucket keeps.
     """
 
@@ -85,8 +85,8 @@ class DcpSettings:
     xattrs: bool = True
     no_value: bool = False
     out_of_order: bool = False
-    priority: str = ""
-    backfill_order: str = ""
+    priority: str | None = None
+    backfill_order: str | None = None
     history: bool = False
 
     @property
@@ -179,8 +179,8 @@ class Access:
             settings=DcpSettings(
                 name=self.options.name,
                 buffer_bytes=self.options.buffer_bytes,
-                priority=self.options.priority or "",
-                backfill_order=self.options.backfill_order or "",
+                priority=self.options.priority,
+                backfill_order=self.options.backfill_order,
             ),
             tls=self.tls,
         )

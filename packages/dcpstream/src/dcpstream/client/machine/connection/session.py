@@ -603,7 +603,7 @@ class DcpSession:
         if stream.is_guarded and not is_first:
             self._stop(stream, StreamEndReason.ROLLBACK, turn)
             return
-        if end < (stream.tracker.reached_offset.purge_limit or 0):
+        if end < (stream.tracker.purge_limit or 0):
             # The node has less on disk than the reader's first snapshot had: rows may be deleted up to the limit.
             self._stop(stream, StreamEndReason.TOO_SLOW, turn)
             return
