@@ -25,6 +25,7 @@ from dcpstream.arrow.values import inflate, nulls, split_sections, with_nulls
 from dcpstream.arrow.xattrs import xattr_maps
 from dcpstream.errors import FieldError
 from dcpstream.model import Op
+from dcpstream.model.collections import is_system_name
 from dcpstream.runtime import kernel
 from dcpstream.wire.codes import Opcode
 
@@ -72,6 +73,12 @@ class ChangeContext:
             choice[vbid] = len(texts)
             texts.append(str(vbuuid))
         return pa.array(texts, pa.string()), choice
+
+    @cached_property
+    def system_ids(self) -> tuple[int, ...]:
+        """The ids of the system's collections."""
+        places = self.collection_names.items()
+        return tuple(number for number, place in places if any(map(is_system_name, place)))
 
     @cached_property
     def texts(self) -> Texts:

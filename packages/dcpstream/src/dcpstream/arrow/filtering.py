@@ -181,13 +181,10 @@ class RowFilter:
             stays &= _all_of((*self.comparisons, *self.exact, *self.choices), column)
         if self.leaves_out_system:
             # Without the columns of texts, which cost more than the rest of a row.
-            names = context.collection_names.items()
-            ids = [number for number, place in names if _is_system(*place)]
-            if ids:
-                stays &= ~np.isin(chunk.collection_ids, np.array(ids, np.uint32))
-            is_record = pc.starts_with(chunk.key, TRANSACTION_PREFIX)
-            if is_record.true_count:
-                stays &= ~is_record.to_numpy(zero_copy_only=False)
+            for number in context.system_ids:
+                stays &= chunk.collection_ids != number
+            if _some_begin_with(chunk.key, TRANSACTION_PREFIX[0]):
+                stays &= ~pc.starts_with(chunk.key, TRANSACTION_PREFIX).to_numpy(zero_copy_only=False)
         return stays
 
     def control_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -218,6 +215,16 @@ class RowFilter:
             if one.column == "vbucket":
                 stays &= one.of(vbids).to_numpy(zero_copy_only=False)
         return frozenset(np.flatnonzero(stays).tolist())
+
+
+def _some_begin_with(keys: pa.BinaryArray, character: str) -> bool:
+    """Whether a key may begin with a character: a third of the time of `starts_with`, which nearly no reader needs."""
+    _, places, data = keys.buffers()
+    if data is None or not data.size:
+        return False
+    begins = np.frombuffer(places, np.int32, len(keys), keys.offset * np.dtype(np.int32).itemsize)
+    # The place of an empty key is that of the next one, or the end.
+    return bool((np.frombuffer(data, np.uint8).take(begins, mode="clip") == ord(character)).any())
 
 
 def _is_system(scope: str | None, collection: str | None) -> bool:

@@ -168,6 +168,16 @@ def test_system_documents_are_left_out() -> None:
     assert both.rows(chunk, context).sum() == 3
 
 
+@given(st.lists(st.sampled_from([b"", b"_", b"_txn:", b"_txn:a", b"_txn", b"a", b"a_txn:"])), st.integers(0, 9))
+def test_records_of_transactions_are_left_out_of_any_part_of_a_chunk(keys: list[bytes], first: int) -> None:
+    frames = [raw_frames.mutation(b"\0" + key, b"{}", seqno=1) for key in keys]
+    chunk = decode_messages(b"".join(frames))
+    first = min(first, len(keys))
+    part = chunk.slice(first, len(keys))
+    stays = RowFilter(leaves_out_system=True).rows(part, ChangeContext())
+    assert stays.tolist() == [not key.startswith(b"_txn:") for key in keys[first:]]
+
+
 def test_events_of_system_collections_are_left_out() -> None:
     rows = [
         ControlRow(Op.ROLLBACK, 1, 10, 5, {}),
