@@ -174,6 +174,14 @@ def test_members_that_are_missing_or_wrong(peer: Peer, changes: dict[str, Any]) 
 
 
 @rule("KV-MWM-03")
+def test_a_number_that_no_float_can_hold(peer: Peer) -> None:
+    text = json.dumps(members(flags=0)).replace('"flags": 0', '"flags": 1e999').encode()
+    answer = peer.call(MUTATE, vbid=1, key=KEY, value=b"v" + text, extras=struct.pack(">I", len(text)))
+    assert answer.status == Status.EINVAL
+    assert "flags must be a number" in context_of(answer)
+
+
+@rule("KV-MWM-03")
 @pytest.mark.parametrize(
     ("value", "flags"),
     [("12", 12), ("12x", 12), ("0xFf", 255), ("0x1ffffffff", 0xFFFFFFFF), (-1, 0xFFFFFFFF), (1.9, 1)],

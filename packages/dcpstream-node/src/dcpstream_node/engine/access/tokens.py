@@ -140,7 +140,7 @@ def _filled(template: str, match: re.Match[str]) -> str:
 def _part(reference: str, match: re.Match[str]) -> str:
     if reference == "&":
         return match[0]
-    return (match[int(reference[1])] or "") if reference[1].isdigit() else reference[1]
+    return (match[int(reference[1])] or "") if reference[1].isdecimal() else reference[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ def _read_map(option: str, entry: Mapping[str, Any], what: str, claim: str) -> C
             compiled = re.compile(pattern)
         except re.error:
             space = ""
-        numbers = [int(each[1]) for each in _REFERENCE.findall(template) if each[1:].isdigit()]
+        numbers = [int(each[1]) for each in _REFERENCE.findall(template) if each[1:].isdecimal()]
         if not space or (numbers and max(numbers) > compiled.groups):
             allowed = "a pattern, a space, and a template with groups of the pattern, such as ^(.*)@example.com$ \\1"
             raise ConfigError(f"{option}: {what}Maps", text, allowed)

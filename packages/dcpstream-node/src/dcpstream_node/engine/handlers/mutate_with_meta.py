@@ -11,6 +11,7 @@ protocol/mcbp/mutate_with_meta_payload.cc of August 2026.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -120,7 +121,7 @@ def _number(found: Mapping[str, object], name: str, bits: int) -> int:
     A decimal text that is too large is refused; the server reads it so.
     """
     value = found.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return int(value) % (1 << bits)
     if isinstance(value, str):
         if value.startswith("0x"):

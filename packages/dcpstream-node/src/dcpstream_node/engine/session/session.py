@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dcpstream.dcp.consumer.connection import ConsumerConnection
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.sasl import MECHANISMS, OAUTHBEARER, PLAIN, ServerLogin
 from dcpstream.errors import CorruptLog, StoreError
@@ -896,7 +897,8 @@ class Session:
             bucket.holding.discard(self)
             if self.dcp is not None and bucket.dcp_sessions.get(self.dcp.name) is self:
                 del bucket.dcp_sessions[self.dcp.name]
-                bucket.share_buffers()
+                if isinstance(self.dcp, ConsumerConnection):
+                    bucket.share_buffers()
         if isinstance(self.dcp, ProducerConnection):
             self.dcp.closed()
         self.dcp = None

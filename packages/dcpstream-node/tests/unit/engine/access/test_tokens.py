@@ -296,6 +296,11 @@ def test_a_rule_whose_name_means_nothing_gives_way_to_the_next() -> None:
     assert known(found.roles, "data_reader[b]") == ["data_reader[b]"]
 
 
+def test_a_backslash_and_a_raised_digit_stand_for_the_digit() -> None:
+    found = holder({"roles": "b"}, jitProvisioning=True, rolesMaps=["^(.+)$ \\1\\\N{SUPERSCRIPT TWO}"])
+    assert known(found.roles, "b\N{SUPERSCRIPT TWO}") == ["b\N{SUPERSCRIPT TWO}"]
+
+
 def test_rules_for_the_subject() -> None:
     rules = ["^(.*)@example\\.com$ cb-\\1", "^svc$ service"]
     assert holder({"sub": "ann@example.com"}, subMaps=rules).username == "cb-ann"
