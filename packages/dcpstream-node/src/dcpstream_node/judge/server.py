@@ -113,7 +113,8 @@ def clear_manifest(server: Server, clock: Clock, *, destroy_collections: bool) -
 
     The manager of a cluster makes the scope `_system` from 7.6 on. With it every vbucket would begin with three events.
 
-    Raises: ConfigError: there are collections that somebody made, and they must not be destroyed.
+    Raises: ConfigError: there are collections that somebody made, and they must not be destroyed; or the server does
+        not answer with a manifest.
     """
     target = server.target
     conn = Connection(Recorder("clear", LOOK_TIMEOUT_S, "", clock), target.endpoint, "clear#1")
@@ -124,8 +125,16 @@ def clear_manifest(server: Server, clock: Clock, *, destroy_collections: bool) -
         answer = conn.cmd(Op.COLLECTIONS_GET_MANIFEST)
         if answer is None or answer.status:
             return
-        manifest = json.loads(answer.value)
-        names = [(scope["name"], each["name"]) for scope in manifest["scopes"] for each in scope["collections"]]
+        try:
+            manifest = json.loads(answer.value)
+            names = [(scope["name"], each["name"]) for scope in manifest["scopes"] for each in scope["collections"]]
+            uid = int(manifest["uid"], 16) + 1
+        except (ValueError, TypeError, KeyError) as error:
+            message = (
+                f"{target.endpoint} answers GET_COLLECTIONS_MANIFEST with something else than a manifest ({error!r}), "
+                "so it is not known which collections would be dropped. Judge it with --read-only"
+            )
+            raise ConfigError("--bucket", target.bucket, "a bucket with a manifest", message=message) from error
         made = [".".join(name) for name in names if name[0] != "_system" and name != ("_default", "_default")]
         if made and not destroy_collections:
             message = (
@@ -134,7 +143,6 @@ def clear_manifest(server: Server, clock: Clock, *, destroy_collections: bool) -
             )
             raise ConfigError("--bucket", target.bucket, "a bucket without collections", message=message)
         if names != [("_default", "_default")]:
-            uid = int(manifest["uid"], 16) + 1
             conn.cmd(Op.COLLECTIONS_SET_MANIFEST, val=json.dumps({"uid": f"{uid:x}", "scopes": [DEFAULT_SCOPE]}))
     finally:
         conn.close()
@@ -157,7 +165,7 @@ def _only_bucket(conn: Connection) -> str:
 
 def _number(stats: dict[str, str], *names: str) -> int | None:
     """The first of these statistics that is a number."""
-    found = (stats[name] for name in names if stats.get(name, "").isdigit())
+    found = (stats[name] for name in names if stats.get(name, "").isdecimal())
     return next(map(int, found), None)
 
 
