@@ -14,7 +14,7 @@ from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.engine import LogEngine, Part, Parts, TableEngine
 from dcpstream_spark.tables.location import child, local_directory
 from dcpstream_spark.tables.rows import Place
-from dcpstream_spark.tables.table_names import directory_of, in_catalog
+from dcpstream_spark.tables.table_names import TableNames, directory_of, in_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,8 +90,12 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
     return SparkSqlEngine(spark, FORMATS[chosen](), tables)
 
 
-def choose_parts(engine: str, spark: SparkSession, target: TableTarget) -> Parts:
+def choose_parts(engine: str, spark: SparkSession, target: TableTarget, names: TableNames) -> Parts:
     """The same for several tables; the names of `target` but for `changes` have `table_names.TABLE` in them.
+
+    Args:
+        engine, spark, target: as for `choose_engine`.
+        names: the rule for the names of tables, which must fit those of `target`.
 
     Raises:
         ConfigError: as for `choose_engine`.
@@ -100,6 +104,9 @@ def choose_parts(engine: str, spark: SparkSession, target: TableTarget) -> Parts
     if chosen == "delta-rs":
         return DeltaRsParts(_directory(target, is_asked_for=engine != "auto"), target)
     _require_format(chosen, spark, target)
+    for option in ("current", "live", "rejects"):
+        for template in names.templates:
+            in_catalog(getattr(target, option), template, option)
     return SparkParts(chosen, spark, target)
 
 
@@ -149,8 +156,6 @@ class SparkParts:
         self._target = target
         self._format = FORMATS[name]()
         self._sessions: deque[Sessions] = deque(maxlen=SESSIONS_KEPT)
-        for option in ("current", "live", "rejects"):
-            in_catalog(getattr(target, option), "x", option)
 
     def log(self) -> LogEngine:
         """The engine of `changes`."""

@@ -210,7 +210,7 @@ class Pipeline:
         )
         if names is not None:
             self._typing = TablesTyping(is_typed=is_typed)
-            parts = choose_parts(engine, spark, target) if isinstance(engine, str) else cast("Parts", engine)
+            parts = choose_parts(engine, spark, target, names) if isinstance(engine, str) else cast("Parts", engine)
             engine = ManyTables(parts, names, self._ledger, typing_of, at_once=tables_at_once)
         elif isinstance(engine, str):
             engine = choose_engine(engine, spark, target)
@@ -532,7 +532,8 @@ class Pipeline:
 
         With the option `history` and a bucket that keeps a change history, these are all versions from where the
         history begins; without, those that were the newest when a batch was read. Rollbacks, dropped collections and
-        batches that wait for a fold are taken into account. Every call looks at all of `changes`.
+        batches that wait for a fold are taken into account; a drop ends versions also if `on_collection_dropped` keeps
+        the documents in `current`. Every call looks at all of `changes`.
 
         Args:
             table: one of `tables`; None for all.
@@ -827,7 +828,7 @@ def documents_of(
     Returns: (the documents or the path of their table, the collections of the table or None for all)
 
     Raises:
-        ConfigError: there is no such table.
+        ConfigError: there is no such table, or none was folded yet.
     """
     known = Ledger(lambda: small_files(spark, child(child(path, "checkpoint"), TABLES_DIRECTORY))).read().tables
     if not known:
@@ -840,6 +841,9 @@ def documents_of(
     if kind == "current":
         # A table that was never folded may not exist yet.
         wanted = [name for name, one in sorted(known.items()) if one.folded is not None] if table is None else [table]
+        if not wanted:
+            message = f"no table of {path} was folded yet, so there is none to look at. Choose live, or fold first"
+            raise ConfigError("kind", kind, "live", message=message)
         places = [child(child(path, directory_of(name)), "current") for name in wanted]
         return reduce(
             lambda one, other: one.unionAll(other), (_documents(spark, place) for place in places)

@@ -57,6 +57,11 @@ class TableNames:
                 raise ConfigError("tables", template, _ALLOWED)
 
     @property
+    def templates(self) -> tuple[str, ...]:
+        """The names of the rule, with their placeholders. A dot in one of them is in every name that it makes."""
+        return tuple(self._by_path.values())
+
+    @property
     def collections(self) -> str | None:
         """The option `collections` of the source; None if the rule does not say."""
         return None if isinstance(self.rule, str) else ",".join(sorted(self.rule))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.table_names import TableNames, in_catalog
+from dcpstream_spark.tables.engines import TableTarget, choose_parts
+from dcpstream_spark.tables.table_names import Rule, TableNames, in_catalog
 
 
 def test_a_name_with_placeholders() -> None:
@@ -53,6 +54,26 @@ def test_what_is_no_rule(rule: Any) -> None:
 def test_what_is_no_name_of_a_table(name: str) -> None:
     with pytest.raises(ConfigError, match=r"s\.c"):
         TableNames({"s.c": name}).of(("s", "c"))
+
+
+class Session:
+    """As much of a session as the choice of an engine looks at."""
+
+    class conf:  # noqa: N801 - Spark's name
+        @staticmethod
+        def get(name: str, default: str = "") -> str:
+            return "io.delta.sql.DeltaSparkSessionExtension"
+
+
+@pytest.mark.parametrize("rule", ["{scope}.{collection}", {"s.a": "plain", "s.b": "v1.b"}])
+@pytest.mark.parametrize("option", ["current", "live", "rejects"])
+def test_a_rule_whose_names_have_dots_is_refused_before_anything_is_read(rule: Rule, option: str) -> None:
+    target = TableTarget("/tables", "binary", **cast(Any, {option: "many.{table}"}))
+    with pytest.raises(ConfigError, match="has a dot"):
+        choose_parts("delta", cast(Any, Session()), target, TableNames(rule))
+    assert choose_parts("delta", cast(Any, Session()), target, TableNames("{scope}_{collection}")).has_views() == (
+        option != "current"
+    )
 
 
 def test_names_in_a_catalog() -> None:
