@@ -30,7 +30,7 @@ LOGIN: dict[str, Any] = {"username": "Administrator", "password": "password", "b
 NODE = """
 import sys
 from dcpstream_node import Node
-with Node(vbuckets=%d) as node:
+with Node(vbuckets=%d, system_scope=False) as node:
     print(node.connection_string, flush=True)
     sys.stdin.read()
 """

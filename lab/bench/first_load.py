@@ -39,7 +39,7 @@ START_TIMEOUT_S = 120.0
 
 _NODE = """
 import sys, dcpstream_node
-with dcpstream_node.Node(vbuckets=1024, path=sys.argv[1]) as node:
+with dcpstream_node.Node(vbuckets=1024, system_scope=False, path=sys.argv[1]) as node:
     print(node.connection_string, flush=True)
     sys.stdin.read()
 """

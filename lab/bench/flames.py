@@ -77,7 +77,7 @@ def work_backfill() -> None:
     from lab.bench.send import PASSWORD, fill
 
     context = multiprocessing.get_context("spawn")
-    with Node(vbuckets=VBUCKETS, password=PASSWORD) as node:
+    with Node(vbuckets=VBUCKETS, system_scope=False, password=PASSWORD) as node:
         fill(node, 256, SPACE_MB * 1024 * 1024)
         control, other = context.Pipe()
         readers = context.Process(target=run_backfills, args=(node.port, other), daemon=True)

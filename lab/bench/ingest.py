@@ -185,5 +185,5 @@ def overwrites(count: int, repeats: int) -> Figure:
 
 def start_and_stop() -> None:
     """Start and stop of a node without clients."""
-    with Node(vbuckets=VBUCKETS):
+    with Node(vbuckets=VBUCKETS, system_scope=False):
         pass

@@ -46,8 +46,17 @@ HEADER_BYTES = 24
 def start_node(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """The node and its KV port."""
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "dcpstream.cli", "node", "--port", "0", "--mgmt-port", "0", "--persist", "every"]
-    command += ["--vbuckets", str(VBUCKETS), "--data", str(folder / "data"), "--ready-file", str(ready)]
+    command = [sys.executable, "-m", "dcpstream.cli", "node", "--no-system-scope", "--port", "0", "--mgmt-port", "0"]
+    command += [
+        "--persist",
+        "every",
+        "--vbuckets",
+        str(VBUCKETS),
+        "--data",
+        str(folder / "data"),
+        "--ready-file",
+        str(ready),
+    ]
     child = subprocess.Popen(command)
     deadline = time.monotonic() + TIMEOUT_S
     while not ready.exists():

@@ -54,7 +54,7 @@ class Victim:
         options = ["--port", "0", "--mgmt-port", "0", "--vbuckets", str(VBUCKETS), "--ready-file", str(ready)]
         self._log = (folder / "node.log").open("w")
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "dcpstream.cli", "node", *options, *more_options],
+            [sys.executable, "-m", "dcpstream.cli", "node", "--no-system-scope", *options, *more_options],
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"DCPSTREAM_PASSWORD": PASSWORD},

@@ -74,6 +74,6 @@ def _batches(connection_string: str, batches: int) -> tuple[list[float], int, in
 
 
 def _serve(pipe: Connection) -> None:
-    with dcpstream_node.Node(vbuckets=VBUCKETS) as node:
+    with dcpstream_node.Node(vbuckets=VBUCKETS, system_scope=False) as node:
         pipe.send(node.connection_string)
         pipe.recv()

@@ -199,7 +199,7 @@ def run(quick: bool) -> dict[str, Any]:
         # Without compaction, which would remove the superseded rows while this runs.
         settings = BucketSettings(compact_at=1.0) if is_superseded else None
         with (
-            Node(vbuckets=1, password=PASSWORD, settings=settings) as node,
+            Node(vbuckets=1, system_scope=False, password=PASSWORD, settings=settings) as node,
             socket.create_server(("127.0.0.1", 0)) as listener,
         ):
             fill(node, value_bytes, total)

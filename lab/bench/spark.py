@@ -48,7 +48,7 @@ FLOOR_TIMEOUT_S = 120.0
 
 _NODE = """
 import sys, dcpstream_node
-with dcpstream_node.Node(vbuckets=1024) as node:
+with dcpstream_node.Node(vbuckets=1024, system_scope=False) as node:
     print(node.connection_string, flush=True)
     sys.stdin.read()
 """

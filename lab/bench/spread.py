@@ -73,7 +73,7 @@ def one_round(nodes: int, documents: int) -> tuple[float, float]:
     import dcpstream_node
 
     with dcpstream_node.Cluster(
-        nodes=nodes, replicas=0, vbuckets=VBUCKETS, processes=True, password=PASSWORD
+        nodes=nodes, replicas=0, vbuckets=VBUCKETS, processes=True, password=PASSWORD, system_scope=False
     ) as cluster:
         ports = [node.port for node in cluster.nodes]
         names: list[str | None] = [node.name for node in cluster.nodes]

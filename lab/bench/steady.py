@@ -623,7 +623,7 @@ def measure(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
     load, samples = os.getloadavg()[0], list[dict[str, Any]]()
     with contextlib.ExitStack() as stack:
-        node = stack.enter_context(Node(vbuckets=VBUCKETS, path=directory / "node", process=True))
+        node = stack.enter_context(Node(vbuckets=VBUCKETS, system_scope=False, path=directory / "node", process=True))
         at = node.connection_string
 
         def start(name: str, target: Callable[..., None], *arguments: Any) -> Child:

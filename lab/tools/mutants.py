@@ -114,7 +114,7 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """Of the guard."""
+        """The place of the guard: file, line and column."""
         return f"{self.path}:{self.line}:{self.column}"
 
     @property
@@ -293,7 +293,7 @@ class Runner:
 
 
 def trace(runner: Runner, pool: ThreadPoolExecutor, mutants: list[Mutant]) -> Traced:
-    """Which tests can notice which mutants; each process takes its share of the tests."""
+    """The tests that can notice each mutant; each process takes its share of the tests."""
     guards: dict[str, dict[tuple[int, int], list[str]]] = {}
     for mutant in mutants:
         guards.setdefault(mutant.path, {}).setdefault((mutant.line, mutant.column), []).append(mutant.after)
@@ -319,7 +319,7 @@ def run_at_import(tree: Path, mutants: list[Mutant]) -> set[tuple[str, str]]:
 
 
 class Judge:
-    """Whether tests notice a mutant."""
+    """Runs tests on a mutant and finds whether one fails."""
 
     def __init__(self, runner: Runner, tree: Path, at_import: set[tuple[str, str]], traced: Traced) -> None:
         self._runner = runner

@@ -27,7 +27,7 @@ from lab.layout import PACKAGES, ROOT
 
 TIMEOUT_S = 1800
 SBOM_TOOL = "cyclonedx-bom>=7,<8"
-"""What lists the distributions of an environment. It is installed for `--keep` only, into an environment of its own."""
+"""Lists the distributions of an environment. Only `--keep` installs it, into an environment of its own."""
 NOT_OURS = ("pip", "setuptools", "wheel", "distutils", "_distutils", "pkg_resources")
 """The distributions of an empty environment."""
 
