@@ -46,12 +46,13 @@ class Bucket:
         self.store = FileOffsetStore(store)
         self.wanted: dict[bytes, bytes] = {}
         self.found: dict[bytes, bytes] = {}
-        self.user = LOG_IN
+        self.owner = LOG_IN if server == SERVER else LOGIN
+        self.user = self.owner
         """Who reads."""
 
     @property
     def login(self) -> dict[str, Any]:
-        return {**LOG_IN, "bucket": self.name}
+        return {**self.owner, "bucket": self.name}
 
     def write(self, prefix: str, count: int) -> None:
         documents = {f"{prefix} {number:04}".encode(): b"x" * 100 for number in range(count)}
