@@ -46,3 +46,6 @@ def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Buck
         open_table(spark, str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="catalogs"):
         open_table(spark, "no_such_table")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no Parquet file"):
+        open_table(spark, str(tmp_path / "empty"))

@@ -35,7 +35,8 @@ _MEANINGS = {
     type=click.Choice(["auto", "delta", "parquet", "catalog", "current", "live"]),
     default="auto",
     show_default=True,
-    help="What TABLE is; current and live: the directory of a pipeline, whose documents are compared.",
+    help="What TABLE is; current and live: the directory of a pipeline, whose documents of the last fold or of now are "
+    "compared. auto takes live for such a directory.",
 )
 @click.option(
     "--table",
@@ -99,7 +100,7 @@ def compare_command(
     from dcpstream.client.settings.secrets import current
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare
-    from dcpstream_spark.tables.pipeline import documents_of
+    from dcpstream_spark.tables.pipeline import documents_of, holds_pipeline
 
     options = {
         "connectionString": connection_string,
@@ -117,12 +118,14 @@ def compare_command(
     )
     try:
         source: Any = table
+        if table_kind == "auto" and holds_pipeline(spark, table):
+            table_kind = "live"
         if table_kind in {"live", "current"}:
             source, own = documents_of(spark, table, options, kind=cast("Any", table_kind), table=part)
             if own is not None:
                 options.setdefault("collections", ",".join(own))
         elif part is not None:
-            raise ConfigError("--table", part, "given with --table-kind current or live")
+            raise ConfigError("--table", part, "given with the directory of a pipeline")
         kind = "auto" if table_kind in {"live", "current"} else table_kind
         is_shown = sys.stderr.isatty() if progress is None else progress
         with _bar(is_shown) as on_progress:

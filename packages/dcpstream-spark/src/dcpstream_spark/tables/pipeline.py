@@ -808,6 +808,11 @@ class Pipeline:
             )
 
 
+def holds_pipeline(spark: SparkSession, path: str) -> bool:
+    """Whether a path is the directory of a pipeline."""
+    return all(exists(spark, child(path, name)) for name in ("changes", "checkpoint"))
+
+
 def documents_of(
     spark: SparkSession,
     path: str,

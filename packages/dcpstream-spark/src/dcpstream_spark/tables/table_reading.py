@@ -49,7 +49,14 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
     if kind == "parquet" and is_delta:
         raise ConfigError("table", table, "read as Delta: a plain read of its files takes old versions for rows")
     if not is_delta:
-        return spark.read.parquet(path)
+        from pyspark.errors import AnalysisException
+
+        try:
+            return spark.read.parquet(path)
+        except AnalysisException as error:
+            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            raise ConfigError("table", table, "a directory of Delta or Parquet; this one has no Parquet file") from None
     if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
         return spark.read.format("delta").load(path)
     return _through_delta_rs(spark, path)

@@ -146,8 +146,11 @@ def test_one_of_several_tables(seen: dict[str, Any], tmp_path: Path) -> None:
         assert "collections" not in seen["options"]
         with pytest.raises(ConfigError, match="one of the pipeline's tables: orders"):
             called(*access, "--table-kind", "live", "--table", "returns")
-        with pytest.raises(ConfigError, match="current or live"):
+        with pytest.raises(ConfigError, match="the directory of a pipeline"):
             called(*access, "--table", "orders")
+        (tmp_path / "changes").mkdir()
+        with pytest.raises(ConfigError, match="one of the pipeline's tables: orders"):
+            called(*access, "--table", "returns")  # the directory of a pipeline, so live
 
 
 class FakeFrame:
