@@ -30,6 +30,8 @@ from tests.kit.peer import FEATURES, SocketPeer
 from tests.kit.waiting import wait_until
 
 COUNT, GONE = 1000, 100
+FEW = 10
+"""Rows that a server may have in memory: fewer than the last tenth, which is read after a cut."""
 SERVER = os.environ.get("SERVER", "")
 LOG_IN = {
     "username": os.environ.get("DCPSTREAM_USERNAME", LOGIN["username"]),
@@ -88,6 +90,16 @@ class Bucket:
                     self._take(change)
         return read
 
+    def leave_memory(self) -> None:
+        """Write until a server has no row but the last ones in memory: rows of its open checkpoint come from there."""
+        with KvClient(self.server, **self.login) as kv:
+            for number in range(100):
+                self.write(f"last {number}", 1)
+                wait_until(lambda: is_on_disk(kv.stats("vbucket-seqno 0")))
+                if int(kv.stats("checkpoint 0")["vb_0:num_checkpoint_items"]) <= FEW:
+                    return
+        raise AssertionError("the open checkpoint has many rows; make the bucket with checkpoint_max_size=1")
+
     def _take(self, change: Change) -> None:
         if change.op == Op.MUTATION:
             self.found[change.key] = change.value or b""
@@ -106,6 +118,8 @@ def filled(bucket: Bucket, *, purges: bool = True) -> Bucket:
     bucket.write("doc", COUNT)
     bucket.delete([f"doc {number:04}".encode() for number in range(GONE)])
     bucket.write("last", 1)
+    if bucket.server == SERVER:
+        bucket.leave_memory()
     if purges:
         bucket.purge()
     return bucket
