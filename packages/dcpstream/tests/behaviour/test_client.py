@@ -255,6 +255,47 @@ def test_a_run_that_begins_now_and_sees_nothing_is_gone_on_from(
     assert sorted(change.key.decode() for change in changes) == sorted(written)
 
 
+class WritingStore(FileOffsetStore):
+    """Has a function called once the first positions are saved: before anything is read."""
+
+    def __init__(self, path: Path, once_saved: Callable[[], object]) -> None:
+        super().__init__(path)
+        self._once_saved: Callable[[], object] | None = once_saved
+
+    def save(self, offsets: Mapping[int, SavedOffset]) -> None:
+        super().save(offsets)
+        once_saved, self._once_saved = self._once_saved, None
+        if once_saved is not None:
+            once_saved()
+
+
+@pytest.mark.parametrize("collections", [None, ["_default"]], ids=["everything", "filter"])
+@pytest.mark.parametrize("cut", ["none", "at the answer", "at the marker"])
+def test_a_run_that_begins_now_skips_nothing_that_comes_before_its_first_marker(
+    node: dcpstream_node.Node, shell: Shell, kv: KvClient, tmp_path: Path, cut: str, collections: list[str] | None
+) -> None:
+    fill(kv, 50)
+    written: list[str] = []
+    if cut == "at the marker":
+        node.inject("close", opcode="DCP_SNAPSHOT_MARKER", count=2, at_byte=0)
+
+    def write() -> None:
+        if cut == "at the answer":
+            node.inject("close", opcode="DCP_STREAM_REQ", skip=1, count=2)
+        written.extend(fill(kv, VBUCKETS * 2, "after"))
+
+    store = WritingStore(tmp_path / "offsets", write)
+    found: list[str] = []
+
+    def take(batch: Any) -> bool:
+        found.extend(batch.record_batch.column("key").to_pylist())
+        return len(found) < VBUCKETS * 2
+
+    shell.batches(take, start="latest", store=store, collections=collections, idle_timeout_s=patient(5))
+    assert sorted(found) == sorted(written)
+    assert all(fault["hits"] == 2 for fault in node.faults())
+
+
 def test_a_damaged_store_is_reported_before_anything_is_read(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "offsets").write_text("nonsense")
     with pytest.raises(OffsetError, match="move it away"):
