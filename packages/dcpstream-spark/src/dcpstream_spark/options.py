@@ -113,6 +113,9 @@ class SourceOptions:
         tls: certificates; None without any (the connection string decides about TLS).
         sasl_mechanism, network: as in `dcpstream.ClientOptions`.
         history, read_stable, purge_gap: as in `Client.stream`.
+        skip_deletes: as in `Client.stream`. A range that begins at 0 ends at a seqno that the node had when the batch
+            was planned, so each attempt reads the documents as they are at that end or later. If a document that a
+            failed attempt delivered is deleted afterwards, its deletion lies above the range: a later batch has it.
         flow_control_buffer_bytes, max_batch_rows, connect_timeout_s, idle_timeout_s: bounds of a task.
     """
 
@@ -125,6 +128,7 @@ class SourceOptions:
     sasl_mechanism: str | None = None
     network: str | None = None
     history: bool = False
+    skip_deletes: bool = False
     read_stable: bool = False
     purge_gap: OnPurgeGap | None = None
     collections: tuple[str, ...] | None = None
@@ -244,6 +248,7 @@ class SourceOptions:
             rewind_to=self.rewind_to,
             purge_gap=self.purge_gap,
             history=self.history,
+            skip_deletes=self.skip_deletes,
             read_stable=self.read_stable,
             idle_timeout_s=self.idle_timeout_s,
         )
@@ -578,6 +583,14 @@ OPTIONS = (
         _flag,
         "true: every version of a document that the bucket keeps, where it has a change history",
         "false",
+    ),
+    Option(
+        "skipDeletes",
+        "skip_deletes",
+        _flag,
+        "true: a first load comes without the deletions of the time before it, from nodes of release 8.5 and later; "
+        "only for a target that has no rows of the bucket",
+        "false; true in the first run of a pipeline",
     ),
     Option("readStable", "read_stable", _flag, "true: only changes that all copies have on disk", "false"),
     Option(

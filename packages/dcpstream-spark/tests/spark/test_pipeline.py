@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import dcpstream_node
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream_spark import Pipeline
 from dcpstream_spark.tables import BatchReport
 from dcpstream_spark.tables.delta_rs import DeltaRsEngine
 from lab.tools.patience import patient
-from tests.kit.spark import Bucket, changes_of, current_of, table_rows
+from tests.kit.spark import Bucket, access, changes_of, current_of, kv_of, table_rows
 from tests.kit.tables import live_of, state_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,37 @@ def test_both_tables_follow_a_life_of_documents(spark: SparkSession, bucket: Buc
     everything = [f"{kind}{n}" for kind in "ab" for n in range(200)]
     assert current_of(again) == bucket.documents(everything)
     assert len(changes_of(again)) == 412
+
+
+def test_a_first_load_without_deletions(spark: SparkSession, tmp_path: Path) -> None:
+    """The first run of a pipeline leaves out the deletions of the time before it, and no later one."""
+    keys = [f"k{number}" for number in range(60)]
+
+    def served() -> dcpstream_node.Node:
+        return dcpstream_node.Node(vbuckets=4, path=tmp_path / "data", release="8.5")
+
+    def change(node: dcpstream_node.Node, written: list[str], gone: list[str]) -> None:
+        with kv_of(node) as kv:
+            kv.set_many((key, b"1") for key in written)
+            kv.delete_many(gone)
+
+    def run(node: dcpstream_node.Node) -> Pipeline:
+        pipeline = Pipeline(spark, tmp_path / "tables", access(node), engine="delta-rs")
+        pipeline.run()
+        return pipeline
+
+    with served() as node:
+        change(node, keys, keys[:20])
+    with served() as node:  # all of that comes from disk now
+        pipeline = run(node)
+        assert sorted(current_of(pipeline)) == sorted(keys[20:])
+        assert "deletion" not in {row["op"] for row in changes_of(pipeline)}
+        change(node, [], keys[20:25])
+    with served() as node:
+        pipeline = run(node)
+        assert sorted(current_of(pipeline)) == sorted(keys[25:])
+        ops = [row["op"] for row in changes_of(pipeline)]
+        assert ops.count("deletion") == 5
 
 
 @pytest.mark.slow

@@ -295,11 +295,11 @@ def test_a_release_checks_the_members_of_a_manifest_that_it_knows(old: str, new:
     assert statuses == [Status.SUCCESS, Status.EINVAL]
 
 
-@rule("OPEN-09", "OPEN-28")
+@rule("OPEN-09", "OPEN-28", "ADV-03")
 def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
     """Source: kv_engine docs/dcp/documentation/commands/open-connection.md; no server of 8.5 was recorded."""
 
-    def stream(release: str, flags: int, *, start: int = 0) -> list[tuple[int, int]]:
+    def stream(release: str, flags: int, *controls: bytes, start: int = 0) -> list[tuple[int, int]]:
         engine = engine_of(release=release)
         client = Talker(engine)
         for number in range(4):
@@ -312,7 +312,8 @@ def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
         opened = client.call(Opcode.DCP_OPEN, key=b"r", extras=struct.pack(">II", 0, flags))
         if opened.status:
             return [(Opcode.DCP_OPEN, opened.status)]
-        client.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true")
+        for control in (b"enable_noop", *controls):
+            client.call(Opcode.DCP_CONTROL, key=control, value=b"true")
         uuid = vbucket.vbuuid
         extras = struct.pack(">IIQQQQQ", 0, 0, start, 2**64 - 1, uuid, start, start)
         frames = client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=extras, opaque=9))
@@ -325,6 +326,8 @@ def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
     everything = [(mutation, 1), (mutation, 3), (deletion, 5), (deletion, 6), (deletion, 7)]
     assert stream("8.5", 0x201) == [(mutation, 1), (mutation, 3), (advanced, 6), (deletion, 7)]
     assert stream("8.5", 0x001) == everything
+    sees_all = b"enable_sync_writes", b"flatbuffers_system_events"
+    assert stream("8.5", 0x201, *sees_all) == [(mutation, 1), (mutation, 3), (advanced, 6), (deletion, 7)]
     assert stream("8.5", 0x201, start=1) == everything[1:]
     assert stream("8.0", 0x201) == [(Opcode.DCP_OPEN, Status.EINVAL)]
     assert stream("8.5", 0x200) == [(Opcode.DCP_OPEN, Status.EINVAL)]

@@ -318,6 +318,9 @@ class Pipeline:
         if any(name.lower() == "numpartitions" for name in self._options):
             partitions = {}
         hint = self._checkpoint_hint()
+        if self._app() is None and not any(name.lower() == "skipdeletes" for name in self._options):
+            # The tables are empty: there is no document that a deletion of the time before would take back.
+            hint["skipDeletes"] = "true"
         stream = self._spark.readStream.format("dcp").options(**hint, **partitions, **self._options).load()
         writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
         if until != "stopped":

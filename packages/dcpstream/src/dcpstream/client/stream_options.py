@@ -31,7 +31,15 @@ OnRollback = Literal["fail", "rewind"] | Callable[[RollbackEvent], None]
 _NOT_FOR = {
     "stream": ("keys_only",),
     "changes": ("value_format", "columns", "max_batch_rows"),
-    "messages": ("value_format", "columns", "max_batch_rows", "keys_only", "on_rollback", "read_stable"),
+    "messages": (
+        "value_format",
+        "columns",
+        "max_batch_rows",
+        "keys_only",
+        "on_rollback",
+        "read_stable",
+        "skip_deletes",
+    ),
     "read_ranges": ("start", "end", "store", "members", "keys_only"),
 }
 """Method → the options that it does not have."""
@@ -72,6 +80,10 @@ class StreamOptions:
         history: every version of each document that the bucket still keeps arrives, each at its seqno, where the
             bucket has a change history; without one, and where the history begins later than the position, the newest
             versions. An event HistoryGap says where older versions may be missing.
+        skip_deletes: nodes of release 8.5 and later leave out deletions and expirations of the time before the stream
+            began, as far as they read it from disk: a first load is shorter, and has the same documents. Only for a
+            consumer that has nothing of the bucket: the option has no effect if the store has a record of a vbucket at
+            seqno 0, nor with `history`.
         members: (i, n): read only the vbuckets of member i (from 0) of n.
         idle_timeout_s: seconds without progress after which the read raises; None to wait for ever. A stream that is
             only opened again is no progress.
@@ -93,6 +105,7 @@ class StreamOptions:
     purge_gap: OnPurgeGap | None = None
     read_stable: bool = False
     history: bool = False
+    skip_deletes: bool = False
     members: tuple[int, int] = (0, 1)
     idle_timeout_s: float | None = None
 
@@ -190,6 +203,18 @@ class StreamOptions:
             and Selection.of(self.collections).may_be_one_collection
             and any(not part.start.seqno for part in ranges)
         )
+
+    def may_skip_deletes(self, ranges: Iterable[VbucketRange]) -> bool:
+        """Whether nodes may leave deletions out of streams that begin at 0: the consumer has no rows of these vbuckets.
+
+        A record of a vbucket at 0 says that an earlier run may have given out rows, and deletions of these documents
+        may lie anywhere in the history. Within a run, a vbucket begins at 0 again only after a rollback was reported
+        that takes back all its rows, or before its first row.
+        """
+        if not self.skip_deletes or self.history:
+            return False
+        first = [part for part in ranges if not part.start.seqno]
+        return bool(first) and not any(part.start.vbuuid or part.given_vbuuid or part.earlier for part in first)
 
     def ranges(
         self, vbucket_count: int, saved: Mapping[int, SavedOffset], observed: Mapping[int, BranchState]

@@ -91,6 +91,7 @@ class StreamRun(Generic[R]):
             options.wanted_columns,
             out_of_order=not converter.keeps_frames and options.may_come_out_of_order(ranges),
             history=options.history,
+            skip_deletes=options.may_skip_deletes(ranges),
         )
         form = replace(connect_options, arrow=converter.is_arrow, frames=converter.keeps_frames, settings=settings)
         self.nodes = Nodes(form, random)

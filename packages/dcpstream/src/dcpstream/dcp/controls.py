@@ -122,7 +122,7 @@ class ProducerSettings:
     @property
     def is_everything_visible(self) -> bool:
         """Whether the peer gets every message of the history, prepares and all events, and hence no SEQNO_ADVANCED."""
-        return self.sync_writes and self.flatbuffers_system_events
+        return self.sync_writes and self.flatbuffers_system_events and not self.skips_deletions
 
     @property
     def has_marker_v22(self) -> bool:

@@ -263,7 +263,9 @@ class BucketReader:
         settings = self._options.settings
         if buffer_bytes is not None:
             settings = replace(settings, buffer_bytes=check_buffer_bytes(buffer_bytes))
-        return self._read(make_reader, settings.for_columns(needed, history=options.history), is_known, bucket_uuid)
+        skips_deletes = options.skip_deletes and not options.history
+        settings = settings.for_columns(needed, history=options.history, skip_deletes=skips_deletes)
+        return self._read(make_reader, settings, is_known, bucket_uuid)
 
     def _read(
         self,

@@ -77,6 +77,8 @@ class DcpSettings:
             where it finds the collection faster that way.
         priority, backfill_order: as in `ClientOptions`.
         history: whether the node sends every version that its bucket keeps.
+        skip_deletes: whether a stream that begins at 0 comes without deletions, as far as it is read from disk. Nodes
+            of releases before 8.5 send them.
     """
 
     name: str
@@ -88,10 +90,11 @@ class DcpSettings:
     priority: str | None = None
     backfill_order: str | None = None
     history: bool = False
+    skip_deletes: bool = False
 
     @property
     def open_flags(self) -> int:
-        """The flags of DCP_OPEN; with delete times, which distinguish expirations from deletions.
+        """The flags of DCP_OPEN that all releases have; with delete times, by which expirations differ from deletions.
 
         Values are left out by the flag that keeps the datatypes of the stored documents. With the other one, NO_VALUE
         alone, servers since 7.6 do not read documents from disk: they send deletions as mutations, and every CAS,
@@ -105,7 +108,12 @@ class DcpSettings:
         return int(flags)
 
     def for_columns(
-        self, columns: Sequence[str] | None, *, out_of_order: bool = False, history: bool = False
+        self,
+        columns: Sequence[str] | None,
+        *,
+        out_of_order: bool = False,
+        history: bool = False,
+        skip_deletes: bool = False,
     ) -> DcpSettings:
         """The settings of a connection that needs only some columns."""
         wanted = None if columns is None else frozenset(columns)
@@ -115,6 +123,7 @@ class DcpSettings:
             no_value=wanted is not None and not wanted & _VALUE_COLUMNS,
             out_of_order=out_of_order,
             history=history,
+            skip_deletes=skip_deletes,
         )
 
     def controls(self) -> list[tuple[str, str, bool]]:

@@ -33,7 +33,7 @@ def test_connections_get_the_options() -> None:
     given = access("couchbase://a", "u", "p", "b", options).connect_options()
     assert (given.login.mechanism, given.connect_timeout_s) == ("SCRAM-SHA1", options.connect_timeout_s)
     assert (given.settings.name, given.settings.buffer_bytes) == ("reader", MIN_BUFFER_BYTES)
-    assert (given.settings.priority, given.settings.backfill_order) == ("", "")
+    assert (given.settings.priority, given.settings.backfill_order) == (None, None)
     assert given.for_questions.settings.name == "reader:control"
 
 

@@ -37,7 +37,7 @@ from dcpstream.errors import (
     StatusError,
 )
 from dcpstream.model import NodeAddress
-from dcpstream.wire import Feature, Frame, Opcode, Status
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.layout import Request
 from dcpstream.wire.messages.dcp import Control, Open
@@ -197,6 +197,8 @@ class Handshake:
     def start(self) -> bytes:
         """The first bytes to send."""
         wanted = DCP_FEATURES if self._dcp else KV_FEATURES
+        if self._dcp is not None and self._dcp.skip_deletes:
+            wanted = (*wanted, Feature.DCP_SKIP_DELETES_IN_BACKFILL)
         if self._is_unordered:
             wanted = (*wanted, Feature.UNORDERED_EXECUTION)
         agent = json.dumps({"a": "dcpstream", "i": self._nonce[:8].hex()}).encode()
@@ -387,11 +389,18 @@ class Handshake:
         """Whether the node is a server of release 8.0 or later, or a node like one."""
         return Feature.SUBDOC_REPLICA_READ_DELETED in self.granted
 
+    @property
+    def skips_deletes(self) -> bool:
+        """Whether streams from 0 come without deletions: that was wanted, and the node is of release 8.5 or later."""
+        is_wanted = self._dcp is not None and self._dcp.skip_deletes
+        return is_wanted and self.granted >= {Feature.DCP_SKIP_DELETES_IN_BACKFILL, Feature.COLLECTIONS}
+
     def _open_dcp(self) -> bytes:
         if self._dcp is None:
             return b""
         self._happen(Event.OPEN_SENT)
-        parts = [self._request(Open(flags=self._dcp.open_flags, key=self._dcp.name.encode()))]
+        flags = self._dcp.open_flags | (OpenFlag.SKIP_DELETES_IN_BACKFILL if self.skips_deletes else 0)
+        parts = [self._request(Open(flags=flags, key=self._dcp.name.encode()))]
         for key, value, is_required in self._dcp.controls():
             if key in _ONLY_8_0 and not self.is_8_0:
                 continue
