@@ -39,8 +39,9 @@ _NOT_FOR = {
         "on_rollback",
         "read_stable",
         "skip_deletes",
+        "replicas_after_s",
     ),
-    "read_ranges": ("start", "end", "store", "members", "keys_only"),
+    "read_ranges": ("start", "end", "store", "members", "keys_only", "replicas_after_s"),
 }
 """Method → the options that it does not have."""
 
@@ -84,6 +85,10 @@ class StreamOptions:
             began, as far as they read it from disk: a first load is shorter, and has the same documents. Only for a
             consumer that has nothing of the bucket: the option has no effect if the store has a record of a vbucket at
             seqno 0, nor with `history`.
+        replicas_after_s: seconds that a vbucket's active node may stay away before the vbucket is read from a replica,
+            until the active node is back; None never reads from replicas. A replica may lag, and what it has may be
+            rolled back if another copy becomes active: a rollback is then reported, as after any failover. A refusal
+            of a replica counts as no answer. High seqnos, for "latest", come from active nodes alone.
         members: (i, n): read only the vbuckets of member i (from 0) of n.
         idle_timeout_s: seconds without progress after which the read raises; None to wait for ever. A stream that is
             only opened again is no progress.
@@ -106,6 +111,7 @@ class StreamOptions:
     read_stable: bool = False
     history: bool = False
     skip_deletes: bool = False
+    replicas_after_s: float | None = None
     members: tuple[int, int] = (0, 1)
     idle_timeout_s: float | None = None
 
@@ -125,6 +131,15 @@ class StreamOptions:
         member, count = self.members
         if not 0 <= member < count:
             raise ConfigError("members", self.members, "(i, n) with 0 <= i < n: this is member i of n")
+        if self.replicas_after_s is not None:
+            if not self.replicas_after_s >= 0:
+                raise ConfigError("replicas_after_s", self.replicas_after_s, "0 or more seconds, or None")
+            if self.read_stable:
+                message = (
+                    "replicas_after_s reads while the active node is away, and read_stable waits for it. Give one of "
+                    "them"
+                )
+                raise ConfigError("replicas_after_s", self.replicas_after_s, "None, with read_stable", message=message)
         if self.max_batch_rows < 1:
             raise ConfigError("max_batch_rows", self.max_batch_rows, "1 or more")
 
@@ -183,6 +198,7 @@ class StreamOptions:
             to_zero=self.rewind_to == "zero",
             idle_timeout_s=self.idle_timeout_s,
             patience_s=patience_s,
+            replicas_after_s=self.replicas_after_s,
         )
 
     def own_vbuckets(self, vbucket_count: int) -> list[int]:

@@ -99,6 +99,10 @@ class VbucketMap:
             return ()
         return tuple(self.nodes[index] for index in self.chains[vbid] if 0 <= index < len(self.nodes))
 
+    def replica_nodes(self, vbid: int) -> tuple[NodeAddress, ...]:
+        """The nodes that hold replicas, also while there is no active copy."""
+        return tuple(self.nodes[index] for index in self.chains[vbid][1:] if 0 <= index < len(self.nodes))
+
     def vbuckets_by_node(self) -> dict[NodeAddress, list[int]]:
         """Node → the vbuckets that are active there, ascending. Vbuckets without an active node are left out."""
         result: dict[NodeAddress, list[int]] = {}

@@ -39,10 +39,12 @@ class RequestedRows:
     Attributes:
         collection_ids: only these collections, None for all.
         scope_id: instead of `collection_ids`: a whole scope, with collections that are created in it later.
+        may_be_of_replica: whether a replica may serve them.
     """
 
     collection_ids: tuple[int, ...] | None = None
     scope_id: int | None = None
+    may_be_of_replica: bool = False
 
     @property
     def is_filtered(self) -> bool:
@@ -77,6 +79,7 @@ class Stream:
         is_filtered: whether the request named collections.
         is_of_disk: whether it brings only what is on disk; see `DcpSession.open_stream`.
         ignores_purged: whether the node sends it also if deletions after its start have been purged.
+        is_of_replica: whether the node may serve it from a replica.
         is_guarded: whether its first snapshot decides if it is of use; see `purge_check`.
         value: of its request.
         held: its rows, and its end, while the answer is awaited; None if it is not.
@@ -93,6 +96,7 @@ class Stream:
     is_of_disk: bool = False
     ignores_purged: bool = False
     is_guarded: bool = False
+    is_of_replica: bool = False
     value: bytes = b""
     held: list[RowsReceived | StreamDone | StreamStopped | StreamBroken] | None = None
 

@@ -237,7 +237,8 @@ class DcpSession:
             held: the position to report all the while: the rows fill a gap below it.
             names: resolves the names in events of scopes and collections; None to ignore these events.
 
-        Only from the active copy: a replica that lags would ask for a rollback that is none.
+        Only from the active copy, unless the wanted rows allow a replica: one that lags would ask for a rollback that
+        is none.
 
         Servers before 8.0 may claim that the rest of a snapshot is for nobody when it is not (MB-65581, MB-66612). They
         do so to streams of some collections that begin inside a snapshot, from memory. So such a stream is asked for
@@ -258,7 +259,10 @@ class DcpSession:
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and wanted.is_filtered
         stream.ignores_purged, stream.is_guarded = purged is not Purged.REFUSE, is_guarded
-        flags = _ACTIVE_ONLY | _IGNORE_PURGED if stream.ignores_purged else _ACTIVE_ONLY
+        stream.is_of_replica = wanted.may_be_of_replica
+        flags = 0 if stream.is_of_replica else _ACTIVE_ONLY
+        if stream.ignores_purged:
+            flags |= _IGNORE_PURGED
         is_hidden = stream.is_filtered and not self._is_8_0 and snapshot_start < start < snapshot_end
         is_limited = offset.purge_limit is not None and start < requested_end
         if (is_hidden or is_limited) and not is_guarded:

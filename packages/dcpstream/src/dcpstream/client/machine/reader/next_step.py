@@ -53,11 +53,21 @@ class StartOver(NamedTuple):
     void_after: StreamOffset
 
 
+class AskActive(NamedTuple):
+    """Close the stream of a replica that is on another branch than the position, and wait for the active node.
+
+    Attributes:
+        trouble: the reason, for messages.
+    """
+
+    trouble: str
+
+
 class GiveUp(NamedTuple):
     """End the range without rows: the newest branch does not have its start."""
 
 
-AfterOpened: TypeAlias = ReadOn | ReadPart | AskAgain | StartOver | GiveUp
+AfterOpened: TypeAlias = ReadOn | ReadPart | AskAgain | AskActive | StartOver | GiveUp
 
 
 def opened(vbucket: Vbucket, branch: int, at: StreamOffset, rules: ReadRules) -> AfterOpened:
@@ -72,6 +82,10 @@ def opened(vbucket: Vbucket, branch: int, at: StreamOffset, rules: ReadRules) ->
     Raises:
         RollbackRequired: rows that the user has may be void, and the policy does not allow to go back.
     """
+    known = vbucket.offset.vbuuid or vbucket.given.branch
+    if vbucket.stream is not None and vbucket.stream.is_of_replica and known not in {0, branch}:
+        # A replica may not have heard of the newest branch, or be the only copy that has it: the active node decides.
+        return AskActive("a replica is on another branch")
     if vbucket.state is State.PROBING and branch != vbucket.offset.vbuuid:
         # On another branch than the requested one, the refusal may have come from before a failover. Now that the
         # position is known to be valid there, ask once more without ignoring purged deletions.
@@ -180,6 +194,8 @@ def refused(vbucket: Vbucket, answer: StreamRefused, rules: ReadRules, *, names_
         RemoteProtocolError: it asks for a rollback of a reader that has nothing.
         StatusError: to ask again is of no use.
     """
+    if answer.stream.is_of_replica:
+        return Retry(f"a replica answers {code_name(Status, answer.status)}", outdates=False, is_elsewhere=False)
     if answer.rollback_seqno is not None:
         if vbucket.part is Part.NEW_COLLECTIONS:
             return _gone_back(vbucket, 0, rules)  # rows of the new collections may be void, too

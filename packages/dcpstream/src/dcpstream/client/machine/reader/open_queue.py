@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 from dcpstream.client.machine.connection.connection import NodeConnection
@@ -11,8 +12,10 @@ from dcpstream.client.machine.nodes.retry import LOOK_AGAIN_S, pause_s
 from dcpstream.client.machine.reader.catalog import Catalog
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.vbucket import TRANSITIONS, Event, Part, State, Vbucket
-from dcpstream.model import CollectionName, NodeAddress, Op, StreamOffset
+from dcpstream.model import CollectionName, NodeAddress, Op, StreamOffset, VbucketMap
 from dcpstream.runtime import Random
+
+logger = logging.getLogger(__name__)
 
 
 class OpenQueue:
@@ -24,6 +27,7 @@ class OpenQueue:
         random: for pauses.
         catalog: which collections are read.
         side_requests: which connections know the collections' names.
+        replicas_after_s: see `ReadRules`.
 
     Attributes:
         vbids: the waiting ones.
@@ -36,12 +40,15 @@ class OpenQueue:
         random: Random,
         catalog: Catalog,
         side_requests: SideRequests,
+        replicas_after_s: float | None = None,
     ) -> None:
         self._vbuckets = vbuckets
         self._nodes = nodes
         self._random = random
         self._catalog = catalog
         self._side_requests = side_requests
+        self._replicas_after_s = replicas_after_s
+        self._reported: set[str] = set()
         self.vbids: set[int] = set()
 
     @property
@@ -95,7 +102,7 @@ class OpenQueue:
         name = ""
         for vbid in sorted(self.vbids):
             vbucket = self._vbuckets[vbid]
-            if vbucket.attempts.due > now:
+            if vbucket.attempts.due > now or self._open_at_replica(vbucket, found, now):
                 continue
             before, address = address, found.active_node(vbid) if vbid < found.vbucket_count else None
             if address is None:
@@ -126,6 +133,39 @@ class OpenQueue:
                     continue
                 blocked[name] = float("inf")
             self.add(vbucket, Event.POSTPONED, now, blocked[name] - now)
+
+    def _open_at_replica(self, vbucket: Vbucket, found: VbucketMap, now: float) -> bool:
+        """Request the stream from a replica, if the active node has been away for long enough.
+
+        Only for a plain continuation of the range: whatever compares branches, collections or purged deletions is left
+        to the active node.
+        """
+        stuck_since = vbucket.attempts.stuck_since
+        if self._replicas_after_s is None or stuck_since is None or now - stuck_since < self._replicas_after_s:
+            return False
+        if vbucket.range.vbid >= found.vbucket_count:
+            return False
+        if vbucket.state is not State.WAITING or vbucket.part is not Part.RANGE or vbucket.rewound_from is not None:
+            return False
+        active, replicas = found.active_node(vbucket.range.vbid), found.replica_nodes(vbucket.range.vbid)
+        if not replicas or (active is not None and self._nodes.is_ready(active)):
+            return False
+        address = replicas[vbucket.attempts.failures % len(replicas)]
+        connection = self._nodes.ready(address, now)
+        if connection is None or not self._side_requests.knows_names(connection, now):
+            return False
+        coverage = self._catalog.coverage(vbucket.offset)
+        if coverage.dropped or coverage.excluded or coverage.fresh:
+            return False
+        if coverage.kept is not vbucket.offset.collections:
+            vbucket.offset = vbucket.offset.with_collections(coverage.kept, self._catalog.manifest_uid)
+        if str(active) not in self._reported:
+            self._reported.add(str(active))
+            logger.warning(
+                "vbucket %d is read from a replica at %s, and others may be: the active node, %s, is away",
+                *(vbucket.range.vbid, address, active or "which the map does not name"),
+            )
+        return self._open(vbucket, connection, now, from_replica=True)
 
     def _ready(self, address: NodeAddress, now: float) -> NodeConnection | None:
         """The connection to a node, if it can be used now."""
@@ -192,14 +232,14 @@ class OpenQueue:
         vbucket.find(coverage.fresh)
         return True
 
-    def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float) -> bool:
+    def _open(self, vbucket: Vbucket, connection: NodeConnection, now: float, *, from_replica: bool = False) -> bool:
         """Request the vbucket's stream; False if nothing is left to read."""
         wanted, at, held = self._catalog.wanted, vbucket.offset, None
         is_empty = vbucket.emptied is not None and wanted.lies_within(vbucket.emptied)
         if wanted.is_nothing or is_empty or (vbucket.is_at_end and vbucket.part is Part.RANGE):
             return False
         ids = None if wanted.collections is None else tuple(sorted(wanted.collections))
-        asked, end_seqno = RequestedRows(ids, wanted.scope_id), vbucket.range.end_seqno
+        asked, end_seqno = RequestedRows(ids, wanted.scope_id, from_replica), vbucket.range.end_seqno
         if vbucket.part is not Part.RANGE:
             end_seqno = at.seqno
         if vbucket.part is Part.NEW_COLLECTIONS:

@@ -23,6 +23,7 @@ class ReadRules:
         idle_timeout_s: time without progress after which the reader raises; None = never (except for lost nodes).
         patience_s: how long a node that is needed may stay away, or refuse a vbucket, or end its stream at once, after
             a map was found; until then it is the limit for connecting.
+        replicas_after_s: how long the active node of a vbucket may stay away before a replica is read; None = never.
     """
 
     policy: RollbackPolicy
@@ -32,3 +33,4 @@ class ReadRules:
     purge_gap: PurgeGap = PurgeGap.RECONCILE
     is_stable: bool = False
     to_zero: bool = False
+    replicas_after_s: float | None = None

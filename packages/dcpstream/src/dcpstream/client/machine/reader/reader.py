@@ -110,6 +110,9 @@ ABSENCE_S = 2.0
 """Seconds between two checks of the clocks from which on the user was away: that time does not count as waiting for a
 node. While the user waits, the clocks are checked every second."""
 
+ACTIVE_CHECK_S = 1.0
+"""Seconds between two attempts to reach the active nodes of vbuckets that are read from replicas."""
+
 MOVED_GRACE_S = 5.0
 """Seconds that a stream may go on at a node that the map no longer names as active for the vbucket. A healthy node ends
 the stream itself; without this limit, a node that is cut off would be noticed only by its silence."""
@@ -155,7 +158,10 @@ class StreamReader(Generic[R]):
             self._catalog.learn(named or ())
         self._output = OutputQueue(converter, self._catalog)
         self._vbuckets: dict[int, Vbucket] = {}
-        self._open_queue = OpenQueue(self._vbuckets, nodes, random, self._catalog, self._side_requests)
+        self._open_queue = OpenQueue(
+            self._vbuckets, nodes, random, self._catalog, self._side_requests, rules.replicas_after_s
+        )
+        self._active_asked_at = now
         self._left = 0
         self._settling: set[int] = set()
         self._has_noted_hidden = False
@@ -255,12 +261,25 @@ class StreamReader(Generic[R]):
         if self._error is not None:
             return
         try:
+            if self._rules.replicas_after_s is not None and now >= self._active_asked_at + ACTIVE_CHECK_S:
+                self._active_asked_at = now
+                self._return_to_active(now)
             self._open_queue.open_due(now, self._report_ended, self._nothing_wanted)
             self._side_requests.refresh_names(self._nodes.connections, now)
             if self._settling:
                 self._settle(now)
         except DcpstreamError as error:
             self._error = error
+
+    def _return_to_active(self, now: float) -> None:
+        """Leave the streams of replicas whose vbuckets' active nodes are back; try those that are away."""
+        found = self._nodes.map
+        for vbid, vbucket in self._vbuckets.items():
+            if found is None or vbucket.stream is None or not vbucket.stream.is_of_replica:
+                continue
+            active = found.active_node(vbid)
+            if vbucket.state is State.OPEN and active is not None and self._nodes.ready(active, now) is not None:
+                self._leave(vbucket, now)
 
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into a connection's buffer; those of a connection that was given up are ignored."""
@@ -291,7 +310,9 @@ class StreamReader(Generic[R]):
         """The latest time to call `handle_timeout` and `step`."""
         idle = float("inf") if self._rules.idle_timeout_s is None else self._last_progress + self._rules.idle_timeout_s
         stable = self._gate.next_timeout() if self._gate is not None else float("inf")
+        active = float("inf") if self._rules.replicas_after_s is None else self._active_asked_at + ACTIVE_CHECK_S
         return min(
+            active,
             self._open_queue.next_due,
             idle,
             self._moved.next_timeout(),
@@ -461,6 +482,11 @@ class StreamReader(Generic[R]):
             self._rules.purge_gap.accept_purged(vbid, event.offset.seqno)
         step = next_step.opened(vbucket, newest, event.offset, self._rules)
         vbucket.happen(Event.CONFIRMED if vbucket.state is State.CONFIRMING else Event.ACCEPTED)
+        if isinstance(step, next_step.AskActive):
+            self._leave(vbucket, now)
+            vbucket.attempts.failed(step.trouble)
+            vbucket.attempts.due = now + pause_s(vbucket.attempts.failures, self._random)
+            return
         if isinstance(step, next_step.AskAgain):
             self._leave(vbucket, now)
             vbucket.offset = event.offset
@@ -524,6 +550,8 @@ class StreamReader(Generic[R]):
             vbid = vbucket.range.vbid
             self._output.put(RollbackEvent(vbid, void_after.seqno, at.seqno, void_after.vbuuid, at.vbuuid, at))
         vbucket.given.branch = at.vbuuid
+        if vbucket.stream is not None and vbucket.stream.is_of_replica:
+            return  # its high seqno is not that of the history
         is_limited = self._is_limited(vbucket)
         if is_limited or vbucket.given.seqno == MAX_SEQNO:
             self._side_requests.want_high_seqno(connection, vbucket, now, is_needed=is_limited)
@@ -838,7 +866,8 @@ class _MovedStreams:
             for vbid, vbucket in vbuckets.items():
                 if vbucket.connection is None or vbid >= found.vbucket_count:
                     continue
-                if str(found.active_node(vbid)) == str(vbucket.connection.address):
+                is_of_replica = vbucket.stream is not None and vbucket.stream.is_of_replica
+                if is_of_replica or str(found.active_node(vbid)) == str(vbucket.connection.address):
                     self._deadlines.pop(vbid, None)
                 else:
                     self._deadlines.setdefault(vbid, now + MOVED_GRACE_S)

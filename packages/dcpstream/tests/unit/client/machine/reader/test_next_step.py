@@ -114,3 +114,28 @@ def test_the_events_of_a_guarded_stream() -> None:
     for event in (Event.REQUESTED, Event.ACCEPTED_PURGED, Event.CONFIRMED):
         one.happen(event)
     assert one.state is State.OPEN
+
+
+def of_replica(one: Vbucket) -> Vbucket:
+    one.stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO, is_of_replica=True)
+    return one
+
+
+def test_a_replica_is_believed_on_the_branch_of_the_position_alone() -> None:
+    one = of_replica(vbucket(PLAIN))
+    one.given.branch = PLAIN.vbuuid
+    assert next_step.opened(one, PLAIN.vbuuid, PLAIN, rules()) == next_step.ReadOn()
+    assert isinstance(next_step.opened(one, PLAIN.vbuuid + 1, PLAIN, rules()), next_step.AskActive)
+    recorded = of_replica(vbucket(StreamOffset.ZERO))
+    assert next_step.opened(recorded, 77, StreamOffset.ZERO, rules()) == next_step.ReadOn()
+    recorded.given.branch = 5
+    assert isinstance(next_step.opened(recorded, 77, StreamOffset.ZERO, rules()), next_step.AskActive)
+
+
+@pytest.mark.parametrize("seqno", [None, 0, 3])
+def test_a_refusal_of_a_replica_says_nothing(seqno: int | None) -> None:
+    one = of_replica(vbucket(PLAIN))
+    assert one.stream is not None
+    status = Status.NOT_MY_VBUCKET if seqno is None else Status.ROLLBACK
+    step = next_step.refused(one, StreamRefused(one.stream, status, seqno), rules(), names_collections=False)
+    assert step == next_step.Retry(f"a replica answers {status.name}", outdates=False, is_elsewhere=False)
