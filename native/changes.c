@@ -37,8 +37,10 @@ static const char *const NAME[SLOTS] = {"op",    "key",   "value", "scope",    "
 enum {
     OPS = 3,           /* mutation, deletion, expiration: their opcodes are adjacent */
     PACKED = 0x02 | 4, /* datatypes that Python reads: compressed, with attributes */
-    FIRST_IN_RUN = 1,  /* places in a Run */
+    VBID_IN_RUN = 0,   /* places in a Run */
+    FIRST_IN_RUN = 1,
     STOP_IN_RUN = 2,
+    VBUUID_IN_RUN = 3,
 };
 
 /* An object made of a number, kept until the number changes. */
@@ -53,6 +55,7 @@ typedef struct {
     Py_ssize_t rows;
     const uint8_t *column[COLUMNS], *key, *value;
     const int32_t *key_offsets, *value_offsets;
+    const uint8_t *owners; /* uint32 each: the run of each row; NULL if runs have their rows */
     size_t key_bytes, value_bytes;
     PyObject *ops, *names, *vbuuids, *body_of; /* borrowed */
     Kept flags, datatype, expiry, rev, vbid;
@@ -180,17 +183,15 @@ INLINE void put(const Changes *c, PyObject *change, int slot, PyObject *owned) {
 }
 
 /* The change of a row; NULL with an error. */
-static PyObject *change_of(Changes *c, Py_ssize_t row, PyObject *run) {
+static PyObject *change_of(Changes *c, Py_ssize_t row, PyObject *run, PyObject *vbid, PyObject *vbuuid) {
     uint64_t opcode = number_at(c, OPCODE, row), datatype = number_at(c, DATATYPE, row);
-    uint64_t collection = number_at(c, COLLECTION, row), vbucket = number_at(c, VBUCKET, row);
+    uint64_t collection = number_at(c, COLLECTION, row);
     int32_t from = c->key_offsets[row], to = c->key_offsets[row + 1];
     if (UNLIKELY(opcode < MUTATION || opcode >= MUTATION + OPS || from < 0 || to < from || (size_t)to > c->key_bytes)) {
         PyErr_SetString(PyExc_ValueError, "a row that is no change, or a key outside of its buffer");
         return NULL;
     }
     if (UNLIKELY(!c->scope.object || c->scope.number != collection) && next_names(c, collection) < 0)
-        return NULL;
-    if (UNLIKELY(!c->vbuuid || c->vbid.number != vbucket) && next_vbucket(c, vbucket) < 0)
         return NULL;
     PyObject *flags = kept(&c->flags, number_at(c, FLAGS, row)), *kind = kept(&c->datatype, datatype);
     PyObject *expiry = kept(&c->expiry, number_at(c, EXPIRY, row)), *rev = kept(&c->rev, number_at(c, REV, row));
@@ -208,8 +209,8 @@ static PyObject *change_of(Changes *c, Py_ssize_t row, PyObject *run) {
     put(c, change, OP_SLOT, Py_NewRef(op));
     put(c, change, SCOPE_SLOT, Py_NewRef(c->scope.object));
     put(c, change, COLLECTION_SLOT, Py_NewRef(c->collection));
-    put(c, change, VBID_SLOT, Py_NewRef(c->vbid.object));
-    put(c, change, VBUUID_SLOT, Py_NewRef(c->vbuuid));
+    put(c, change, VBID_SLOT, Py_NewRef(vbid));
+    put(c, change, VBUUID_SLOT, Py_NewRef(vbuuid));
     put(c, change, REV_SLOT, Py_NewRef(rev));
     put(c, change, FLAGS_SLOT, Py_NewRef(flags));
     put(c, change, DATATYPE_SLOT, Py_NewRef(kind));
@@ -226,6 +227,46 @@ static PyObject *change_of(Changes *c, Py_ssize_t row, PyObject *run) {
     if (!key || !seqno || !cas)
         Py_CLEAR(change);
     return change;
+}
+
+/* The change of a row in a run that has its rows; NULL with an error. */
+static PyObject *change_in(Changes *c, Py_ssize_t row, PyObject *run) {
+    uint64_t vbucket = number_at(c, VBUCKET, row);
+    if (UNLIKELY(!c->vbuuid || c->vbid.number != vbucket) && next_vbucket(c, vbucket) < 0)
+        return NULL;
+    return change_of(c, row, run, c->vbid.object, c->vbuuid);
+}
+
+INLINE uint32_t owner_of(const Changes *c, Py_ssize_t row) {
+    uint32_t owner;
+    memcpy(&owner, c->owners + (size_t)row * sizeof(owner), sizeof(owner));
+    return owner;
+}
+
+/* The changes of all rows that name a run; NULL with an error. */
+static PyObject *changes_by_owner(Changes *c, PyObject *runs) {
+    Py_ssize_t count = PyTuple_Size(runs), total = 0, at = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *run = PyTuple_GetItem(runs, i);
+        if (!PyTuple_Check(run) || PyTuple_Size(run) <= VBUUID_IN_RUN) {
+            PyErr_SetString(PyExc_ValueError, "a run that is none");
+            return NULL;
+        }
+    }
+    for (Py_ssize_t row = 0; row < c->rows; row++)
+        total += owner_of(c, row) < count;
+    PyObject *result = PyTuple_New(total);
+    for (Py_ssize_t row = 0; result && row < c->rows; row++) {
+        uint32_t owner = owner_of(c, row);
+        if (owner >= count)
+            continue;
+        PyObject *run = PyTuple_GetItem(runs, (Py_ssize_t)owner);
+        PyObject *vbid = PyTuple_GetItem(run, VBID_IN_RUN), *vbuuid = PyTuple_GetItem(run, VBUUID_IN_RUN);
+        PyObject *change = change_of(c, row, run, vbid, vbuuid);
+        if (!change || PyTuple_SetItem(result, at++, change) < 0)
+            Py_CLEAR(result);
+    }
+    return result;
 }
 
 /* The changes of all runs; NULL with an error. */
@@ -253,7 +294,7 @@ static PyObject *changes_of(Changes *c, PyObject *runs) {
         PyObject *run = PyTuple_GetItem(runs, i);
         Py_ssize_t stop = PyLong_AsSsize_t(PyTuple_GetItem(run, STOP_IN_RUN));
         for (Py_ssize_t row = PyLong_AsSsize_t(PyTuple_GetItem(run, FIRST_IN_RUN)); row < stop; row++) {
-            PyObject *change = change_of(c, row, run);
+            PyObject *change = change_in(c, row, run);
             if (!change || PyTuple_SetItem(result, at++, change) < 0) {
                 Py_CLEAR(result);
                 break;
@@ -295,9 +336,11 @@ static int take(PyObject *object, Py_buffer *buffer, size_t size) {
 }
 
 const char kernel_changes_doc[] =
-    "changes(type, rows, columns, key_offsets, key, value_offsets, value, runs, ops, names, vbuuids, body_of)\n"
-    "    -> tuple\n\n"
+    "changes(type, rows, columns, key_offsets, key, value_offsets, value, runs, ops, names, vbuuids, body_of,\n"
+    "        owners) -> tuple\n\n"
     "The changes in those rows that lie in runs, in their order.\n\n"
+    "`owners` is None, or has the number of each row's run as uint32 in bytes, a larger one for a row that does\n"
+    "not count; then the runs need not say which rows they have, and `vbuuids` is not read.\n"
     "`columns` are opcode, collection, vbucket, seqno, rev, cas, flags, datatype and expiry; `ops` the names of\n"
     "mutation, deletion and expiration; `names` and `vbuuids` dicts by collection and vbucket;\n"
     "`body_of(value, datatype, op)` reads values that are compressed or have attributes.";
@@ -305,19 +348,22 @@ const char kernel_changes_doc[] =
 PyObject *kernel_changes(PyObject *Py_UNUSED(module), PyObject *arguments) {
     enum { KEY_OFFSETS = COLUMNS, KEY, VALUE_OFFSETS, VALUE, BUFFERS };
     Changes c = {0};
-    Py_buffer buffers[BUFFERS];
+    Py_buffer buffers[BUFFERS], owners;
     PyObject *type, *columns, *objects[BUFFERS], *runs, *result = NULL;
     int held = 0;
-    if (!PyArg_ParseTuple(arguments, "OnO!OOOOO!O!O!O!O", &type, &c.rows, &PyTuple_Type, &columns,
+    if (!PyArg_ParseTuple(arguments, "OnO!OOOOO!O!O!O!Oz*", &type, &c.rows, &PyTuple_Type, &columns,
                           &objects[KEY_OFFSETS], &objects[KEY], &objects[VALUE_OFFSETS], &objects[VALUE], &PyTuple_Type,
-                          &runs, &PyTuple_Type, &c.ops, &PyDict_Type, &c.names, &PyDict_Type, &c.vbuuids, &c.body_of))
+                          &runs, &PyTuple_Type, &c.ops, &PyDict_Type, &c.names, &PyDict_Type, &c.vbuuids, &c.body_of,
+                          &owners))
         return NULL;
-    if (c.rows < 0 || c.rows >= INT32_MAX || PyTuple_Size(columns) != COLUMNS || PyTuple_Size(c.ops) != OPS) {
+    c.owners = owners.buf;
+    if (c.rows < 0 || c.rows >= INT32_MAX || PyTuple_Size(columns) != COLUMNS || PyTuple_Size(c.ops) != OPS ||
+        (c.owners && owners.len / (Py_ssize_t)sizeof(uint32_t) < c.rows)) {
         PyErr_SetString(PyExc_ValueError, "a wrong number of rows, columns or ops");
-        return NULL;
+        goto release;
     }
     if (learn(&c, type) < 0)
-        return NULL;
+        goto release;
     for (; held < BUFFERS; held++) {
         size_t size = 0;
         if (held < COLUMNS) {
@@ -342,7 +388,7 @@ PyObject *kernel_changes(PyObject *Py_UNUSED(module), PyObject *arguments) {
     c.value_offsets = buffers[VALUE_OFFSETS].buf;
     c.value = buffers[VALUE].buf;
     c.value_bytes = (size_t)buffers[VALUE].len;
-    result = changes_of(&c, runs);
+    result = c.owners ? changes_by_owner(&c, runs) : changes_of(&c, runs);
     Kept *const all[] = {&c.flags, &c.datatype, &c.expiry, &c.rev, &c.vbid, &c.scope};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         Py_XDECREF(all[i]->object);
@@ -351,5 +397,6 @@ PyObject *kernel_changes(PyObject *Py_UNUSED(module), PyObject *arguments) {
 release:
     while (held > 0)
         PyBuffer_Release(&buffers[--held]);
+    PyBuffer_Release(&owners);
     return result;
 }

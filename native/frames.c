@@ -12,77 +12,25 @@
  * bytes, so it does not depend on the order of bytes or the alignment of the host.
  */
 
-#include "kernel.h"
+#include "head.h"
 
 enum {
-    MAX_FRAME_BYTES = 30 * 1024 * 1024, /* the server's default max_packet_size */
     MAX_LEB128_BYTES = 5,               /* a u32 in groups of 7 bits */
     STREAM_ID_INFO = 2,                 /* the id of a stream id among framing extras */
     STREAM_ID_BYTES = 2,
     ESCAPE = 15, /* a nibble of framing extras that continues in a byte */
-
-    DELETION = 0x58,
-    EXPIRATION = 0x59,
-    DELETION_EXTRAS = 18,
-    DELETION_V2_EXTRAS = 21,
-    EXPIRATION_EXTRAS = 20,
 
     /* Bytes of frames from which other threads may run meanwhile. Below, switching costs more than it gives. */
     RELEASE_BYTES = 64 * 1024,
     /* Frames that room is made for at first, and the factor by which it grows. */
     FIRST_STARTS = 1024,
     GROWTH = 2,
-    /* Frames that follow each other in one stream, on average: from there on they stay in the order of arrival. */
-    RUN_FRAMES = 64,
-    /* So do the frames of a smaller receive. */
-    ORDERED_FRAMES = 64,
     /* Copies up to this length take whole blocks where both sides have room for them. */
     BLOCK = 16,
     BLOCKS_MAX = 4,
 };
 
 /* ------------------------------------------------------------------------------------------------------- frames */
-
-typedef struct {
-    uint8_t magic, opcode, extras, datatype;
-    uint32_t framing, key, body;
-} Head;
-
-INLINE int is_magic(uint8_t byte) { return (byte >= 0x80 && byte <= 0x83) || byte == 0x08 || byte == 0x18; }
-
-/* Read the header at `p`; false if it is none: an unknown magic, parts longer than the body, or too long a frame. */
-INLINE int read_head(const uint8_t *p, Head *head) {
-    head->magic = p[0];
-    head->opcode = p[1];
-    head->extras = p[4];
-    head->datatype = p[5];
-    head->body = u32_at(p + 8);
-    if (head->magic >= 0x80) {
-        head->framing = 0;
-        head->key = u16_at(p + 2);
-    } else {
-        head->framing = p[2];
-        head->key = p[3];
-    }
-    return is_magic(head->magic) && head->framing + head->extras + head->key <= head->body &&
-           head->body <= MAX_FRAME_BYTES - HEADER_BYTES;
-}
-
-INLINE int is_data(const Head *head) {
-    return head->opcode >= MUTATION && head->opcode <= EXPIRATION &&
-           (head->magic == REQUEST || head->magic == FLEX_REQUEST);
-}
-
-INLINE int extras_fit(const Head *head) {
-    switch (head->opcode) {
-    case MUTATION:
-        return head->extras == MUTATION_EXTRAS;
-    case DELETION:
-        return head->extras == DELETION_EXTRAS || head->extras == DELETION_V2_EXTRAS;
-    default:
-        return head->extras == EXPIRATION_EXTRAS;
-    }
-}
 
 /* The stream id among framing extras, 0 if there is none; -1 if they cannot be read. */
 static int32_t stream_id(const uint8_t *p, uint32_t length) {
@@ -149,15 +97,14 @@ INLINE size_t smaller(size_t left, size_t right) { return left < right ? left : 
 
 typedef struct {
     int64_t *starts; /* malloc'd */
-    size_t count, room, runs;
+    size_t count, room;
     Py_ssize_t end, fault;
     int64_t rows, key_bytes, value_bytes;
     int no_memory;
 } Scan;
 
-static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, int is_by_stream, Scan *scan) {
+static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, Scan *scan) {
     Py_ssize_t at = start;
-    uint32_t last = 0;
     while (stop - at >= HEADER_BYTES) {
         Head head;
         if (UNLIKELY(!read_head(bytes + at, &head))) {
@@ -178,9 +125,6 @@ static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, int 
             scan->room = room;
         }
         scan->starts[scan->count++] = at;
-        uint32_t opaque = u32_at(bytes + at + OPAQUE_AT);
-        scan->runs += opaque != last;
-        last = opaque;
         if (is_data(&head)) {
             scan->rows++;
             scan->key_bytes += head.key;
@@ -189,23 +133,18 @@ static void follow(const uint8_t *bytes, Py_ssize_t start, Py_ssize_t stop, int 
         at = after;
     }
     scan->end = at;
-    if (is_by_stream && scan->count >= ORDERED_FRAMES && scan->runs > scan->count / RUN_FRAMES &&
-        !order_by_stream(bytes, scan->starts, scan->count))
-        scan->no_memory = 1;
 }
 
 const char kernel_scan_doc[] =
-    "scan(buffer, start, stop, by_stream) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
+    "scan(buffer, start, stop) -> (starts, end, rows, key_bytes, value_bytes, fault)\n\n"
     "Follow and check the frames of buffer[start:stop].\n\n"
-    "With `by_stream`, the frames of a stream are put together if the streams take short turns.\n"
     "Returns: offsets of the whole frames as int64 in bytes; where the last one ends; the number of data messages, bytes\n"
     "of their key fields and of their values; the offset of a header that is none, or -1.";
 
 PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer buffer;
     Py_ssize_t start, stop;
-    int is_by_stream;
-    if (!PyArg_ParseTuple(arguments, "y*nnp", &buffer, &start, &stop, &is_by_stream))
+    if (!PyArg_ParseTuple(arguments, "y*nn", &buffer, &start, &stop))
         return NULL;
     PyObject *result = NULL;
     Scan scan = {.fault = -1};
@@ -215,10 +154,10 @@ PyObject *kernel_scan(PyObject *Py_UNUSED(module), PyObject *arguments) {
     }
     if (stop - start >= RELEASE_BYTES) {
         Py_BEGIN_ALLOW_THREADS
-        follow(buffer.buf, start, stop, is_by_stream, &scan);
+        follow(buffer.buf, start, stop, &scan);
         Py_END_ALLOW_THREADS
     } else {
-        follow(buffer.buf, start, stop, is_by_stream, &scan);
+        follow(buffer.buf, start, stop, &scan);
     }
     if (scan.no_memory) {
         PyErr_NoMemory();

@@ -60,6 +60,9 @@ INLINE void put_u64(uint8_t *p, uint64_t number) {
 }
 
 /* The functions that Python sees; the file of each describes it. */
+PyObject *kernel_walk(PyObject *module, PyObject *arguments);
+PyObject *kernel_settle(PyObject *module, PyObject *arguments);
+PyObject *kernel_reached(PyObject *module, PyObject *arguments);
 PyObject *kernel_scan(PyObject *module, PyObject *arguments);
 PyObject *kernel_decode(PyObject *module, PyObject *arguments);
 PyObject *kernel_table(PyObject *module, PyObject *arguments);
@@ -76,10 +79,8 @@ PyObject *kernel_answers(PyObject *module, PyObject *arguments);
 PyObject *kernel_results(PyObject *module, PyObject *arguments);
 extern const char kernel_scan_doc[], kernel_decode_doc[], kernel_table_doc[], kernel_runs_doc[], kernel_changes_doc[],
     kernel_answer_doc[], kernel_is_json_doc[], kernel_select_rows_doc[], kernel_cut_doc[], kernel_mark_doc[],
-    kernel_writes_doc[], kernel_reads_doc[], kernel_answers_doc[], kernel_results_doc[];
-
-/* Order frames by their streams; false without memory (streams.c). `starts` are offsets of whole frames in `bytes`. */
-int order_by_stream(const uint8_t *bytes, int64_t *starts, size_t count);
+    kernel_writes_doc[], kernel_reads_doc[], kernel_answers_doc[], kernel_results_doc[],
+    kernel_walk_doc[], kernel_settle_doc[], kernel_reached_doc[];
 
 /* Whether a text is JSON (json.c). */
 enum { NOT_JSON, IS_JSON, TOO_DEEP };

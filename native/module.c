@@ -2,7 +2,7 @@
  *
  * frames.c    finds and decodes frames, for dcpstream.arrow
  * table.c     makes the columns of a table of changes, for dcpstream.arrow
- * streams.c   puts the frames of each stream together, for dcpstream.client
+ * walk.c      follows the messages of all streams of a receive, for dcpstream.client
  * runs.c      finds the runs of streams among decoded rows, for dcpstream.client
  * changes.c   makes single changes of decoded columns, for dcpstream.client
  * kv.c        makes requests of many documents, and cuts answers, for dcpstream.client
@@ -20,6 +20,9 @@
 static PyMethodDef methods[] = {
     {"scan", kernel_scan, METH_VARARGS, kernel_scan_doc},
     {"decode", kernel_decode, METH_VARARGS, kernel_decode_doc},
+    {"walk", kernel_walk, METH_VARARGS, kernel_walk_doc},
+    {"settle", kernel_settle, METH_VARARGS, kernel_settle_doc},
+    {"reached", kernel_reached, METH_VARARGS, kernel_reached_doc},
     {"table", kernel_table, METH_VARARGS, kernel_table_doc},
     {"runs", kernel_runs, METH_VARARGS, kernel_runs_doc},
     {"changes", kernel_changes, METH_VARARGS, kernel_changes_doc},
@@ -37,7 +40,7 @@ static PyMethodDef methods[] = {
 
 enum {
     /* Rises with each change of what a function takes or gives. dcpstream.runtime.kernel has the same number. */
-    INTERFACE = 11,
+    INTERFACE = 12,
 };
 
 static int begin(PyObject *module) {

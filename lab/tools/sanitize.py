@@ -41,7 +41,7 @@ TESTS = (
     "packages/dcpstream-node/tests/unit/store/index/test_queries.py",
     "packages/dcpstream/tests/unit/wire/stored/test_block.py",
     "packages/dcpstream/tests/property/test_columnar.py",
-    "packages/dcpstream/tests/property/test_short_turns.py",
+    "packages/dcpstream/tests/property/test_followed_streams.py",
     "packages/dcpstream-node/tests/property/test_set_paths.py",
 )
 

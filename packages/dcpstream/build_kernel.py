@@ -121,7 +121,7 @@ def compile_kernel(root: Path, folder: Path, flags: Sequence[str] = ()) -> Path:
     extension = Extension(
         MODULE,
         sorted(f"{FOLDER}/{path.name}" for path in native.glob("*.c")),
-        depends=[f"{FOLDER}/kernel.h"],
+        depends=sorted(f"{FOLDER}/{path.name}" for path in native.glob("*.h")),
         define_macros=[("Py_LIMITED_API", f"0x{OLDEST_PYTHON[0]:02X}{OLDEST_PYTHON[1]:02X}0000")],
         py_limited_api=True,
         extra_compile_args=[*(["/O2"] if os.name == "nt" else ["-std=c11", "-O3"]), *flags],

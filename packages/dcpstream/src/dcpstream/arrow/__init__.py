@@ -14,7 +14,7 @@ from dcpstream.arrow.chunk import WIRE_SCHEMA, DecodeOptions, WireChunk
 from dcpstream.arrow.filtering import FILTER_COLUMNS, OF_TEXTS, TRANSACTION_PREFIX, Choice, Comparison, RowFilter
 from dcpstream.arrow.frame_index import MAX_BUFFER_BYTES, FrameIndex, scan
 from dcpstream.arrow.messages import decode_messages
-from dcpstream.arrow.rows import decode_wire
+from dcpstream.arrow.rows import decode_rows, decode_wire
 from dcpstream.arrow.schema import CHANGE_SCHEMA, FULL_SCHEMA, Missing, ValueFormat, change_schema
 from dcpstream.arrow.text import escape, unescape
 
@@ -39,6 +39,7 @@ __all__ = [
     "change_schema",
     "control_rows",
     "decode_messages",
+    "decode_rows",
     "decode_wire",
     "escape",
     "rollback_row",

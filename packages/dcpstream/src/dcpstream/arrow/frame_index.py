@@ -28,8 +28,7 @@ class FrameIndex:
     """The places of the whole frames of a buffer.
 
     Attributes:
-        starts: int64[n], offset in bytes of each header in the buffer; the frames touch each other. Rising, unless they
-            were put in the order of their streams.
+        starts: int64[n], offset in bytes of each header in the buffer, rising; the frames touch each other.
         consumed: bytes of whole frames from the start of the scan. An incomplete frame may follow.
         end: offset in the buffer at which the last whole frame ends.
         native: what a native scan has found; None in plain Python.
@@ -45,7 +44,7 @@ class FrameIndex:
         return len(self.starts)
 
 
-def scan(buffer: Buffer, start: int = 0, stop: int | None = None, *, by_stream: bool = False) -> FrameIndex:
+def scan(buffer: Buffer, start: int = 0, stop: int | None = None) -> FrameIndex:
     """Find and check the whole frames in `buffer[start:stop]`.
 
     Only headers are read. A value may contain anything, also bytes that look like frames.
@@ -54,7 +53,6 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None, *, by_stream: 
         buffer: bytes received, `start` at a frame's begin; borrowed during the call only.
         start: offset of the first frame.
         stop: end of the received bytes; the buffer's end if None.
-        by_stream: see `dcpstream.wire.columns.scan_natively`; without the kernel frames stay in the order of arrival.
 
     Returns: the index of whole frames; the bytes after them are the beginning of an incomplete frame.
 
@@ -70,7 +68,7 @@ def scan(buffer: Buffer, start: int = 0, stop: int | None = None, *, by_stream: 
     if not 0 <= start <= stop <= len(buffer) or len(buffer) > MAX_BUFFER_BYTES:
         raise ValueError(f"cannot scan {start}:{stop} of {len(buffer)} bytes (at most {MAX_BUFFER_BYTES})")
     if kernel.native is not None:
-        found = scan_natively(kernel.native, buffer, start, stop, by_stream=by_stream)
+        found = scan_natively(kernel.native, buffer, start, stop)
         starts = np.frombuffer(found.starts, np.int64)
         return FrameIndex(starts, found.end - start, found.end, native=found)
     places: list[int] = []

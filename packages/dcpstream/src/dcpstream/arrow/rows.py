@@ -12,7 +12,7 @@ from dcpstream.arrow.chunk import DecodeOptions, RowMemory, WireChunk
 from dcpstream.arrow.frame_index import FrameIndex
 from dcpstream.arrow.messages import decode_messages
 from dcpstream.wire.buffers import Buffer
-from dcpstream.wire.columns import fill
+from dcpstream.wire.columns import NativeScan, fill
 from dcpstream.wire.frames import cut_frame
 
 _DEFAULT = DecodeOptions()
@@ -38,9 +38,15 @@ def decode_wire(buffer: Buffer, index: FrameIndex, options: DecodeOptions = _DEF
     found = index.native
     if found is None:
         return decode_messages(buffer, options, starts=index.starts.tolist())
+    chunk = decode_rows(buffer, found, options)
+    chunk.controls = [(row, cut_frame(buffer, start)) for row, start in chunk.memory.columns.others]
+    return chunk
+
+
+def decode_rows(buffer: Buffer, found: NativeScan, options: DecodeOptions = _DEFAULT) -> WireChunk:
+    """The rows among frames that the kernel has found, without the other frames; raises as `decode_wire`."""
     columns, fault = fill(buffer, found, collections=options.collections, stream_ids=options.stream_ids)
     if fault >= 0:
         decode_messages(buffer, options, starts=[fault])
         raise AssertionError(f"the kernel refused the message at {fault}, the plain decoder did not")
-    controls = [(row, cut_frame(buffer, start)) for row, start in columns.others]
-    return WireChunk.over(RowMemory(columns, 0, found.rows), controls)
+    return WireChunk.over(RowMemory(columns, 0, found.rows), [])

@@ -13,6 +13,8 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (maybeSendNoop, maybeDisconnect
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 __all__ = [
     "ANSWER_TIMEOUT_S",
     "DEFAULT_IDLE_TIMEOUT_S",
@@ -94,7 +96,8 @@ class PendingRequests:
     __slots__ = ("_asked",)
 
     def __init__(self) -> None:
-        self._asked: dict[int, tuple[int, float]] = {}
+        # A dict has to step over all that were answered to find the oldest one.
+        self._asked: OrderedDict[int, tuple[int, float]] = OrderedDict()
 
     @property
     def deadline(self) -> float | None:

@@ -28,6 +28,7 @@ from dcpstream.model import MAX_SEQNO
 __all__ = [
     "READER",
     "REPLICA",
+    "PlainItems",
     "ReceivedSnapshots",
     "Receiver",
     "SnapshotFault",
@@ -89,6 +90,32 @@ READER = Receiver(may_overlap=False, begins_at_position=True, records_at_marker=
 
 REPLICA = Receiver(may_overlap=True, begins_at_position=False, records_at_marker=True, keeps_requested_end=False)
 """A vbucket's copy on a node, which stores rows and their snapshots."""
+
+
+class PlainItems(NamedTuple):
+    """Everything that decides about the next items and markers of a receiver, as long as they are plain.
+
+    The kernel moves it on (`native/walk.c`), and `ReceivedSnapshots` takes it over again.
+
+    Attributes:
+        is_unordered: inside an out-of-order snapshot.
+        has_items: whether an item has come.
+        takes_markers: whether the bounds of a marker count alone.
+        seqno: the position; inside an out-of-order snapshot the highest seqno so far.
+        begin, end: the bounds of the snapshot that the position lies in.
+        first, last: items lie within these bounds, which become those of the position.
+        stop: the first seqno of an item that is more than a plain one.
+    """
+
+    is_unordered: bool
+    has_items: bool
+    takes_markers: bool
+    seqno: int
+    begin: int
+    end: int
+    first: int
+    last: int
+    stop: int
 
 
 class ReceivedSnapshots:
@@ -190,6 +217,11 @@ class ReceivedSnapshots:
 
     # --------------------------------------------------------------------------------------------------------- items
 
+    @property
+    def limit(self) -> int | None:
+        """The last seqno of an item that fits the markers so far; None if there is no such bound."""
+        return None if self._limits is None else self._limits[1]
+
     def item_violation(self, first: int, last: int) -> Violation | None:
         """Whether items may not come now, whose seqnos rise from `first` to `last`.
 
@@ -252,6 +284,28 @@ class ReceivedSnapshots:
         # its snapshot would claim that nothing up to there is lacking.
         self.bounds = min(before, self.bounds[0]), self.bounds[1]
         return True
+
+    # ----------------------------------------------------------------------------------------------- plain messages
+
+    def plain_items(self) -> PlainItems | None:
+        """What decides about the next items; None before a marker. For a reader."""
+        if self.unordered_high is not None:
+            return PlainItems(True, self._has_items, False, self.unordered_high, 0, 0, 0, 0, MAX_SEQNO)
+        if self._limits is None:
+            return None
+        # The item at the end of the snapshot that was asked for changes the bounds.
+        stop = MAX_SEQNO if self._requested is None else self._requested[1]
+        is_alone = self._requested is None
+        return PlainItems(False, self._has_items, is_alone, self.seqno, *self.bounds, *self._limits, stop)
+
+    def follow(self, items: PlainItems) -> None:
+        """Plain items and markers were taken since `plain_items`."""
+        if items.is_unordered:
+            self.unordered_high = items.seqno
+            return
+        self.seqno, self.bounds, self._has_items = items.seqno, (items.begin, items.end), items.has_items
+        if items.takes_markers:
+            self.announced = self._limits = self._recorded = items.first, items.last
 
     # ---------------------------------------------------------------------------------------------- what is complete
 

@@ -16,7 +16,7 @@ from types import ModuleType
 PURE_VARIABLE = "DCPSTREAM_PURE"
 """The environment variable that turns the kernel off, unless it is empty or "0"."""
 
-INTERFACE = 11
+INTERFACE = 12
 """Version of the kernel's interface that fits these sources; `native/module.c` has the same number."""
 
 _log = logging.getLogger(__name__)

@@ -76,21 +76,18 @@ class Columns(NamedTuple):
     others: list[tuple[int, int]]
 
 
-def scan_natively(native: ModuleType, buffer: Buffer, start: int, stop: int, *, by_stream: bool = False) -> NativeScan:
+def scan_natively(native: ModuleType, buffer: Buffer, start: int, stop: int) -> NativeScan:
     """Find and check the whole frames in `buffer[start:stop]`.
 
     Args:
         native: the kernel.
         buffer: the bytes received.
         start, stop: the part to scan; a frame begins at `start`.
-        by_stream: put the frames of a stream together, if many have come and the streams take short turns. The frames
-            of a stream stay in order, and no frame passes an answer, the end of a stream, or another frame that is
-            neither data, nor a marker, nor SEQNO_ADVANCED.
 
     Raises:
         FrameError: bytes that are no frame, also at the begin of the frame that is not whole.
     """
-    starts, end, rows, key_bytes, value_bytes, broken = native.scan(buffer, start, stop, by_stream)
+    starts, end, rows, key_bytes, value_bytes, broken = native.scan(buffer, start, stop)
     if broken >= 0:
         frame_length(buffer, broken)
         raise AssertionError(f"the kernel refused the frame at {broken}, the plain check did not")

@@ -87,7 +87,7 @@ class TestBounds:
     @pytest.mark.parametrize("bounds", [(-1, 5), (0, len(FRAMES) + 1), (6, 5), (2**62, 2**62)])
     def test_a_scan_outside(self, native: ModuleType, bounds: tuple[int, int]) -> None:
         with pytest.raises(ValueError, match="bounds"):
-            native.scan(FRAMES, *bounds, True)
+            native.scan(FRAMES, *bounds)
 
     @pytest.mark.parametrize("start", [-1, -(2**63), 2**63 - 1, len(FRAMES), len(FRAMES) - 23, 1, 24])
     @pytest.mark.parametrize("place", [0, 1, 199])
@@ -214,7 +214,7 @@ def change_arguments() -> list[Any]:
     def body_of(value: bytes, datatype: int, op: str) -> tuple[object, object]:
         return (value, datatype), op
 
-    return [Made, ROWS, tuple(columns), offsets, b"abcde", offsets, b"vwxyz", runs, ops, names, vbuuids, body_of]
+    return [Made, ROWS, tuple(columns), offsets, b"abcde", offsets, b"vwxyz", runs, ops, names, vbuuids, body_of, None]
 
 
 class TestChanges:
@@ -315,27 +315,27 @@ class TestRuns:
     OPAQUES, SEQNOS, VBUCKETS = (np.array([1, 1, 2, 2], kind) for kind in (np.uint32, np.uint64, np.uint16))
 
     def test_what_fits(self, native: ModuleType) -> None:
-        found = native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [(0, None), (3, None), (4, None)])
+        found = native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [(0, None), (3, None), (4, None)], None)
         assert found == ([(0, 2, 1), (2, 3, 2), (3, 4, 2)], [(1, 1, 1), (2, 2, 2), (2, 2, 2)], [1, 3], [])
-        assert native.runs(0, b"", b"", b"", [(0, None)]) == ([], [], [], [])
+        assert native.runs(0, b"", b"", b"", [(0, None)], None) == ([], [], [], [])
 
     @pytest.mark.parametrize("rows", [-1, 5, 2**62])
     def test_columns_that_are_too_short(self, native: ModuleType, rows: int) -> None:
         with pytest.raises(ValueError, match="shorter than the number of rows"):
-            native.runs(rows, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [])
+            native.runs(rows, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [], None)
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_one_column_that_is_too_short(self, native: ModuleType, place: int) -> None:
         columns = [self.OPAQUES, self.SEQNOS, self.VBUCKETS]
         columns[place] = columns[place][:-1]
         with pytest.raises(ValueError, match="shorter than the number of rows"):
-            native.runs(4, *columns, [])
+            native.runs(4, *columns, [], None)
 
     @pytest.mark.parametrize("others", [[7], [()], [("a",)], [(2**70,)]])
     def test_places_that_are_none(self, native: ModuleType, others: list[object]) -> None:
         with pytest.raises((ValueError, TypeError, IndexError, OverflowError)):
-            native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, others)
+            native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, others, None)
 
     def test_places_outside_are_no_cuts(self, native: ModuleType) -> None:
-        found = native.runs(2, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [(-5, None), (900, None)])
+        found = native.runs(2, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [(-5, None), (900, None)], None)
         assert found[0] == [(0, 2, 1)]

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dcpstream.client.machine.values import VbucketEvent
-from dcpstream.dcp.snapshot import READER, ReceivedSnapshots, Violation
+from dcpstream.dcp.snapshot import READER, PlainItems, ReceivedSnapshots, Violation
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
 
@@ -72,24 +74,122 @@ def _limit_at(purge_limit: int | None, seqno: int, start: int, end: int | None) 
     return purge_limit
 
 
+_MOVE = struct.Struct("=QQQII")
+"""A move as the kernel writes it: seqno, bounds of its snapshot, place of the stream, number of rows."""
+
+
+class Moves(NamedTuple):
+    """Positions that the kernel has moved in one receive; see `native/walk.c`.
+
+    A stream has a move for each marker under which it moved.
+
+    Attributes:
+        runs: of each move: all but its seqno and its rows.
+        raw: the moves as the kernel wrote them.
+        owners: of each row the number of its move as u32; a larger number for none.
+        handed: (first, stop) of the rows that have none, ascending.
+        has_unordered: whether some may be of an out-of-order snapshot.
+    """
+
+    runs: tuple[Run, ...]
+    raw: bytes
+    owners: bytes
+    handed: list[tuple[int, int]]
+    has_unordered: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is of a move."""
+        return not self.handed
+
+    def bounds(self, move: int) -> tuple[int, int]:
+        """The bounds of a move's snapshot."""
+        _, begin, end, _, _ = _MOVE.unpack_from(self.raw, move * _MOVE.size)
+        return begin, end
+
+    def place(self, move: int) -> int:
+        """The place of a move's stream."""
+        return int(_MOVE.unpack_from(self.raw, move * _MOVE.size)[3])
+
+    def rows(self, move: int) -> int:
+        """The number of a move's rows."""
+        return int(_MOVE.unpack_from(self.raw, move * _MOVE.size)[4])
+
+    def run(self, move: int) -> Run:
+        """The position after a move."""
+        return self.run_at(move, 0, 0, _MOVE.unpack_from(self.raw, move * _MOVE.size)[0])
+
+    def run_at(self, move: int, first: int, stop: int, seqno: int) -> Run:
+        """Some rows of a move, with the seqno of the last one; in an out-of-order snapshot the highest one so far."""
+        run = self.runs[move]
+        if run.unordered_high:
+            return run._replace(first=first, stop=stop, unordered_high=max(seqno, run.unordered_high))
+        return run._replace(first=first, stop=stop, seqno=seqno)
+
+    def joined(self, runs: Iterable[Run]) -> Moves:
+        """The same with rows that were handled in Python, as if the kernel had moved these."""
+        moves, raw, owners = list(self.runs), [self.raw], bytearray(self.owners)
+        for run in runs:
+            count = run.stop - run.first
+            if count:
+                owners[4 * run.first : 4 * run.stop] = len(moves).to_bytes(4, sys.byteorder) * count
+                moves.append(run)
+                raw.append(_MOVE.pack(run.unordered_high or run.seqno, 0, 0, 0, count))
+        return self._replace(runs=tuple(moves), raw=b"".join(raw), owners=bytes(owners))
+
+    def vbids(self, *, with_rows: bool = False) -> set[int]:
+        """The vbuckets that moved; those that got rows."""
+        if not with_rows:
+            return {run.vbid for run in self.runs}
+        return {run.vbid for run, move in zip(self.runs, _MOVE.iter_unpack(self.raw), strict=True) if move[4]}
+
+
 class Offsets(Mapping[int, StreamOffset]):
     """Vbucket → position after the last of its runs; made when it is looked up, because most are not.
 
     Args:
         runs: in order.
+        moves: of the rows before the runs.
+        has_all: whether moves without rows count.
 
     Attributes:
-        last: vbucket → its last run.
+        last: vbucket → its last run, or the number of its last move.
     """
 
-    __slots__ = ("last",)
+    __slots__ = ("_has_all", "_last", "_moves", "_runs")
 
-    def __init__(self, runs: Iterable[Run]) -> None:
-        self.last = {run.vbid: run for run in runs}
+    def __init__(self, runs: Iterable[Run], moves: Moves | None = None, *, has_all: bool = True) -> None:
+        self._runs = runs
+        self._moves = moves
+        self._has_all = has_all
+        self._last: dict[int, Run | int] | None = None
+
+    @property
+    def last(self) -> Mapping[int, Run | int]:
+        """See above."""
+        if self._last is None:
+            last: dict[int, Run | int] = {}
+            moves = self._moves
+            if moves is not None and self._has_all:
+                last = {run[0]: move for move, run in enumerate(moves.runs)}
+            elif moves is not None:
+                last = {run.vbid: move for move, run in enumerate(moves.runs) if moves.rows(move)}
+            last.update((run[0], run) for run in self._runs)
+            self._last = last
+            self._runs = ()
+        return self._last
 
     def __getitem__(self, vbid: int) -> StreamOffset:
         """The position of a vbucket."""
-        return self.last[vbid].offset()
+        last = self.last[vbid]
+        if isinstance(last, Run):
+            return last.offset()
+        assert self._moves is not None
+        return self._moves.run(last).offset()
+
+    def __contains__(self, vbid: object) -> bool:
+        """Whether a vbucket moved."""
+        return vbid in self.last
 
     def __iter__(self) -> Iterator[int]:
         """The vbuckets."""
@@ -110,17 +210,58 @@ class PositionTracker:
     `ReceivedSnapshots` decides which message fits and where the position is. This class adds what else a position
     holds: its branch, the manifest, the collections. A violation becomes an error.
 
+    While messages are plain, the kernel follows them instead (`follow`). Whoever asks for the position makes it give
+    the stream back.
+
     Attributes:
-        snapshots: the seqno, and the bounds of its snapshot.
+        followed_seqno: the last seqno that the kernel moved the position to.
     """
 
     def __init__(self, offset: StreamOffset, *, held: StreamOffset | None = None) -> None:
-        self.snapshots = ReceivedSnapshots(READER, offset.seqno, (offset.snapshot_start, offset.request_bounds()[2]))
+        self._snapshots = ReceivedSnapshots(READER, offset.seqno, (offset.snapshot_start, offset.request_bounds()[2]))
+        self._give_back: Callable[[], PlainItems] | None = None
+        self.followed_seqno = 0
         self._held = held
         self._collections = offset.collections
         self._vbuuid = offset.vbuuid
         self._manifest_uid = offset.manifest_uid
         self._purge_limit = offset.purge_limit
+
+    @property
+    def snapshots(self) -> ReceivedSnapshots:
+        """The seqno, and the bounds of its snapshot."""
+        if self._give_back is not None:
+            give_back, self._give_back = self._give_back, None
+            items = give_back()
+            self._snapshots.follow(items)
+            if not items.is_unordered:
+                self.followed_seqno = items.seqno
+        return self._snapshots
+
+    def plain_items(self, vbid: int) -> tuple[PlainItems, Run] | None:
+        """What decides about the next messages, and a run without rows under the present marker.
+
+        None if they need more than that. A position with a purge limit takes no marker without a look at its kind.
+        """
+        items = None if self._held is not None else self.snapshots.plain_items()
+        if items is None:
+            return None
+        run = self.run(vbid, 0, 0)
+        if items.is_unordered:
+            return items, run._replace(unordered_high=max(items.seqno, 1))
+        takes_markers = items.takes_markers and self._purge_limit is None
+        return (
+            items._replace(takes_markers=takes_markers),
+            run._replace(snapshot_start=items.first, snapshot_end=items.last),
+        )
+
+    def follow(self, give_back: Callable[[], PlainItems]) -> None:
+        """The kernel follows the messages from now on, until somebody asks for the position.
+
+        Args:
+            give_back: ends that; returns what has come of `plain_items`.
+        """
+        self._give_back = give_back
 
     @property
     def seqno(self) -> int:

@@ -253,6 +253,7 @@ class NodeConnection:
                     now,
                     is_8_0=self._handshake.is_8_0,
                     has_history=has_history,
+                    table=self._decoder.table,
                 )
 
     def _tidy(self) -> None:

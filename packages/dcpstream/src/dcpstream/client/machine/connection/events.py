@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from dcpstream.client.machine.connection.rows import Rows, Slice
-from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
+from dcpstream.client.machine.tracker import Moves, Offsets, PositionTracker, Run
 from dcpstream.client.machine.values import CollectionEvents, VbucketEvent
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import CollectionName, FailoverLog, StreamOffset
@@ -100,6 +100,11 @@ class Stream:
     value: bytes = b""
     held: list[RowsReceived | StreamDone | StreamStopped | StreamBroken] | None = None
 
+    def stop_at(self, end_seqno: int) -> None:
+        """Lower the end."""
+        self.tracker.snapshots  # noqa: B018 - the kernel gives the stream back, and learns of the end
+        self.end_seqno = end_seqno
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
@@ -168,40 +173,56 @@ class StreamBroken:
 class RowsReceived:
     """Rows for the user.
 
+    The positions of a stream that the kernel has moved come before those of its runs.
+
     Attributes:
         rows: all rows of one receive.
-        runs: the streams and positions of the rows, in order of arrival; a row in no run does not count.
+        handled: the streams and positions of the rows that were handled in Python, in order of arrival.
         flow_bytes: the argument of `consumed` once the user has consumed them.
+        moves: the positions that the kernel has moved, with its rows. A row in no move and no run does not count.
+        forgotten: the session's count of streams that were over when this was received.
         keep: the slices of rows that count, ascending.
         offsets: vbucket → position after these rows, for every stream that moved.
         has_events: whether there are events between the rows.
     """
 
     rows: Rows
-    runs: Sequence[Run]
+    handled: Sequence[Run]
     flow_bytes: int
+    moves: Moves | None = None
+    forgotten: int = 0
     keep: Sequence[Slice] = field(init=False)
     offsets: Offsets = field(init=False)
     has_events: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Derive the other attributes."""
-        keep: list[Slice] = []
-        begin = end = 0
-        for _, first, stop, *_, event in self.runs:
-            if first == stop:
-                if event is not None:
-                    object.__setattr__(self, "has_events", True)
-                continue
-            if first != end:
-                if begin < end:
-                    keep.append((begin, end))
-                begin = first
-            end = stop
-        if begin < end:
-            keep.append((begin, end))
-        object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "offsets", Offsets(self.runs))
+        slices = [] if self.moves is None else _others(self.moves.handed, self.rows.count)
+        is_mixed = bool(slices)
+        for _, first, stop, *_, event in self.handled:
+            if first < stop:
+                slices.append((first, stop))
+            elif event is not None:
+                object.__setattr__(self, "has_events", True)
+        if is_mixed:
+            slices.sort()
+        object.__setattr__(self, "keep", _joined(slices))
+        object.__setattr__(self, "offsets", Offsets(self.handled, self.moves))
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """The streams and positions of all rows, in an order that is right for each vbucket."""
+        if self.moves is None:
+            return self.handled
+        runs = list(_runs_of(self.moves, self.rows))
+        runs += self.handled
+        runs.sort(key=_place_of)  # stable: the moves of a stream stay before its runs
+        return runs
+
+    @property
+    def owned(self) -> Moves | None:
+        """The moves of all rows that count, if the kernel has handled some; not in an order for each vbucket."""
+        return self.moves.joined(self.handled) if self.moves is not None and self.handled else self.moves
 
     def without(self, vbids: Container[int]) -> RowsReceived:
         """The same rows without those of some vbuckets."""
@@ -220,7 +241,7 @@ class RowsReceived:
         events: list[list[VbucketEvent]] = [[]]
         level: dict[int, int] = {}
         is_past_rows: dict[int, bool] = {}
-        for run in self.runs:
+        for run in self.handled:
             at = level.get(run.vbid, 0)
             if run.event is None:
                 rows[at].append(run)
@@ -235,18 +256,24 @@ class RowsReceived:
             level[run.vbid] = at
             is_past_rows[run.vbid] = False
             events[at].append(run.event)
+        moves = self.moves
         for group, runs in zip(events, rows, strict=True):
             if group:
                 yield CollectionEvents(tuple(group))
-            if runs:
-                yield RowsReceived(self.rows, runs, 0)
+            if runs or moves is not None:
+                yield RowsReceived(self.rows, runs, 0, moves)
+            moves = None
 
-    def pieces(self, size: int) -> Iterator[tuple[int, int, dict[int, StreamOffset]]]:
+    def pieces(self, size: int) -> Iterator[tuple[int, int, Mapping[int, StreamOffset]]]:
         """The rows that count, in pieces of at most `size` rows.
 
         Yields: (number of the first row among those that count, number after the last, position of each vbucket that
             moved, after the piece).
         """
+        owned = self.owned
+        if owned is not None:
+            yield from self._pieces_of(owned, size)
+            return
         begin = at = 0
         moved: dict[int, tuple[Run, int]] = {}
         for run in self.runs:
@@ -263,9 +290,78 @@ class RowsReceived:
                 moved[run.vbid] = (run, row)
         yield begin, at, self._positions(moved)
 
+    def _pieces_of(self, owned: Moves, size: int) -> Iterator[tuple[int, int, Mapping[int, StreamOffset]]]:
+        count = sum(stop - first for first, stop in self.keep)
+        begin = row = 0
+        while count - begin > size:
+            after = self._row_at(begin + size)
+            reached = self.rows.reached(owned, row, after)
+            yield begin, begin + size, Offsets((), owned._replace(raw=reached), has_all=False)
+            begin, row = begin + size, after
+        yield begin, count, self.offsets
+
+    def _row_at(self, number: int) -> int:
+        """The row with a number among those that count."""
+        for first, stop in self.keep:
+            if number < stop - first:
+                return first + number
+            number -= stop - first
+        raise IndexError(number)
+
     def _positions(self, moved: dict[int, tuple[Run, int]]) -> dict[int, StreamOffset]:
         seqno = self.rows.seqno
         return {vbid: run.offset(None if row == run.stop else seqno(row - 1)) for vbid, (run, row) in moved.items()}
+
+
+def _others(slices: Iterable[Slice], count: int) -> list[Slice]:
+    """The rows that lie in none of some slices, which are ascending."""
+    others = []
+    at = 0
+    for first, stop in slices:
+        if at < first:
+            others.append((at, first))
+        at = stop
+    if at < count:
+        others.append((at, count))
+    return others
+
+
+def _joined(slices: Iterable[Slice]) -> list[Slice]:
+    """The same rows in slices that do not touch each other."""
+    joined: list[Slice] = []
+    for first, stop in slices:
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((first, stop))
+    return joined
+
+
+def _place_of(run: Run) -> tuple[int, int]:
+    return run.first, run.stop
+
+
+def _runs_of(moves: Moves, rows: Rows) -> Iterator[Run]:
+    """The runs of rows in moves, and what moved after the last row of a move, or without one."""
+    owners = memoryview(moves.owners).cast("I")
+    ends = [0] * len(moves.runs)
+    reached = [-1] * len(moves.runs)
+    first = 0
+    for stop in range(1, len(owners) + 1):
+        move = owners[first]
+        if stop < len(owners) and owners[stop] == move:
+            continue
+        if move < len(ends):
+            highest = rows.highest(first, stop)
+            ends[move], reached[move] = stop, max(reached[move], highest)
+            yield moves.run_at(move, first, stop, reached[move])
+        first = stop
+    last: dict[int, int] = {}
+    for move, run in enumerate(moves.runs):
+        end = last[run.vbid] = max(ends[move], last.get(run.vbid, 0))
+        after = moves.run(move)
+        if (after.unordered_high or after.seqno) > reached[move]:
+            yield after._replace(first=end, stop=end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from dcpstream.client.machine.connection.rows import FrameDecoder, Rows, Slice
+from dcpstream.client.machine.connection.rows import NO_RUNS, FrameDecoder, Rows, Slice
+from dcpstream.client.machine.connection.stream_table import StreamTable
+from dcpstream.client.machine.tracker import Moves
 from dcpstream.wire import Frame
-from dcpstream.wire.columns import COLLECTION, OPAQUE, SEQNO, VBUCKET, Columns, fill, scan_natively
+from dcpstream.wire.columns import COLLECTION, OPAQUE, SEQNO, VBUCKET, Columns, fill
 from dcpstream.wire.frames import cut_frame
 
 
@@ -20,12 +22,29 @@ class NativeRows:
         columns: the rows.
         controls: (rows before it, frame) of every frame that is no row.
         wire_bytes: of all frames.
+        moves: what the kernel has handled.
     """
 
-    __slots__ = ("_edges", "_runs", "_seqnos", "_strays", "_unordered", "columns", "controls", "native", "wire_bytes")
+    __slots__ = (
+        "_edges",
+        "_runs",
+        "_seqnos",
+        "_strays",
+        "_unordered",
+        "columns",
+        "controls",
+        "moves",
+        "native",
+        "wire_bytes",
+    )
 
     def __init__(
-        self, native: ModuleType, columns: Columns, controls: list[tuple[int, Frame]], wire_bytes: int
+        self,
+        native: ModuleType,
+        columns: Columns,
+        controls: list[tuple[int, Frame]],
+        wire_bytes: int,
+        moves: Moves | None = None,
     ) -> None:
         self.native = native
         self.columns = columns
@@ -33,14 +52,22 @@ class NativeRows:
         self.wire_bytes = wire_bytes
         numbers = columns.numbers
         self._seqnos = numbers[SEQNO]
-        self._runs, self._edges, self._unordered, self._strays = native.runs(
-            self.count, numbers[OPAQUE], self._seqnos, numbers[VBUCKET], controls
-        )
+        self.moves = moves
+        found = NO_RUNS
+        if moves is None or not moves.is_whole:
+            owners = None if moves is None else moves.owners
+            found = native.runs(self.count, numbers[OPAQUE], self._seqnos, numbers[VBUCKET], controls, owners)
+        self._runs, self._edges, self._unordered, self._strays = found
 
     @property
     def count(self) -> int:
         """The number of rows."""
         return len(self.columns.key_offsets) - 1
+
+    def reached(self, moves: Moves, first: int, stop: int) -> bytes:
+        """Moves as they stand after some rows."""
+        found: bytes = self.native.reached(moves.owners, self._seqnos, first, stop, moves.raw)
+        return found
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Adjacent rows of one stream."""
@@ -94,13 +121,15 @@ class NativeDecoder:
         self._native = native
         self._collections = collections
         self._frames = FrameDecoder()
+        self.table = StreamTable(native)
 
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
         """The whole frames between `start` and `stop`."""
-        found = scan_natively(self._native, buffer, start, stop, by_stream=True)
+        walked = self.table.walk(buffer, start, stop)
+        found = walked.found
         columns, fault = fill(buffer, found, collections=self._collections, stream_ids=False)
         if fault >= 0:
             # A key that cannot be read concerns only its own row here; as frames the others can be read.
             return self._frames.decode(buffer, start, stop)
-        controls = [(row, cut_frame(buffer, at)) for row, at in columns.others]
-        return NativeRows(self._native, columns, controls, found.end - start), found.end
+        controls = [(row, cut_frame(buffer, at)) for row, at in walked.others]
+        return NativeRows(self._native, columns, controls, found.end - start, self.table.settle(walked)), found.end

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dcpstream.client.machine.connection.stream_table import StreamTable
+from dcpstream.client.machine.tracker import Moves
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream.runtime import kernel
 from dcpstream.wire import MAX_FRAME_BYTES, Frame
@@ -33,6 +35,9 @@ DATA_OPCODES = frozenset(DATA_EXTRAS_BYTES)
 SMALL_IDS = 1 << 16
 """Ids of collections below this are counted instead of sorted, which takes a twentieth of the time."""
 
+NO_RUNS: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+"""What the kernel finds where it has handled all rows: runs, edges, rows out of order, rows of other vbuckets."""
+
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
 
@@ -52,11 +57,23 @@ class Rows(Protocol):
 
     @property
     def controls(self) -> Sequence[tuple[int, Frame]]:
-        """(rows before it, frame) of every frame that is no row."""
+        """(rows before it, frame) of every frame that is no row, and that the kernel has not handled."""
+        ...
+
+    @property
+    def moves(self) -> Moves | None:
+        """What the kernel has handled; None if nothing."""
+        ...
+
+    def reached(self, moves: Moves, first: int, stop: int) -> bytes:
+        """Moves as they stand after the rows in first..stop, as `Moves.raw`."""
         ...
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """(first row, row after the last, opaque) of each run: adjacent rows of one stream, no control between."""
+        """(first row, row after the last, opaque) of each run: adjacent rows of one stream, no control between.
+
+        Rows that the kernel has handled are in no run.
+        """
         ...
 
     def seqno(self, row: int) -> int:
@@ -99,6 +116,11 @@ class Rows(Protocol):
 class Decoder(Protocol):
     """Cuts a receive buffer into rows and controls."""
 
+    @property
+    def table(self) -> StreamTable | None:
+        """The streams that the kernel may follow; None for a decoder without one."""
+        ...
+
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
         """The whole frames between `start` and `stop`, and where the first incomplete one begins.
 
@@ -109,9 +131,10 @@ class Decoder(Protocol):
 
 
 class FrameRows:
-    """Rows as single frames."""
+    """Rows as single frames. The kernel handles none of them."""
 
     __slots__ = ("controls", "frames", "wire_bytes")
+    moves = None
 
     def __init__(self, frames: list[Frame], controls: list[tuple[int, Frame]], wire_bytes: int) -> None:
         self.frames = frames
@@ -122,6 +145,10 @@ class FrameRows:
     def count(self) -> int:
         """The number of rows."""
         return len(self.frames)
+
+    def reached(self, moves: Moves, first: int, stop: int) -> bytes:
+        """There are no moves."""
+        raise NotImplementedError
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Adjacent rows of one stream."""
@@ -173,6 +200,8 @@ class FrameRows:
 class FrameDecoder:
     """Frame by frame, in pure Python."""
 
+    table = None
+
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[FrameRows, int]:
         """The whole frames between `start` and `stop`."""
         frames: list[Frame] = []
@@ -196,18 +225,28 @@ class FrameDecoder:
 
 
 class ArrowRows:
-    """Rows as Arrow columns."""
+    """Rows as Arrow columns.
 
-    __slots__ = ("_found", "chunk", "wire_bytes")
+    Args:
+        chunk: the rows, and the frames between them.
+        wire_bytes: of all frames.
+        moves: what the kernel has handled.
+    """
 
-    def __init__(self, chunk: WireChunk, wire_bytes: int) -> None:
+    __slots__ = ("_found", "chunk", "moves", "wire_bytes")
+
+    def __init__(self, chunk: WireChunk, wire_bytes: int, moves: Moves | None = None) -> None:
         self.chunk = chunk
         self.wire_bytes = wire_bytes
+        self.moves = moves
         self._found: Any = None
-        if kernel.native is not None:
+        if moves is not None and moves.is_whole:
+            self._found = NO_RUNS
+        elif kernel.native is not None:
             numbers = chunk.memory.columns.numbers
+            owners = None if moves is None else moves.owners
             self._found = kernel.native.runs(
-                len(chunk), numbers[OPAQUE], numbers[SEQNO], numbers[VBUCKET], chunk.controls
+                len(chunk), numbers[OPAQUE], numbers[SEQNO], numbers[VBUCKET], chunk.controls, owners
             )
 
     @property
@@ -219,6 +258,13 @@ class ArrowRows:
     def controls(self) -> Sequence[tuple[int, Frame]]:
         """The frames between the rows."""
         return self.chunk.controls
+
+    def reached(self, moves: Moves, first: int, stop: int) -> bytes:
+        """Moves as they stand after some rows."""
+        assert kernel.native is not None
+        seqnos = self.chunk.memory.columns.numbers[SEQNO]
+        found: bytes = kernel.native.reached(moves.owners, seqnos, first, stop, moves.raw)
+        return found
 
     def runs(self) -> list[tuple[int, int, int]]:
         """Adjacent rows of one stream."""
@@ -301,14 +347,21 @@ class ArrowDecoder:
 
     def __init__(self, collections: bool) -> None:
         columnar = require_arrow()
-        self._scan = columnar.scan
-        self._decode = columnar.decode_wire
+        self._columnar = columnar
         self._options = columnar.DecodeOptions(collections=collections)
+        self.table = None if kernel.native is None else StreamTable(kernel.native)
 
     def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[ArrowRows, int]:
         """The whole frames between `start` and `stop`."""
-        index = self._scan(buffer, start, stop, by_stream=True)
-        return ArrowRows(self._decode(buffer, index, self._options), index.consumed), start + index.consumed
+        if self.table is None:
+            index = self._columnar.scan(buffer, start, stop)
+            chunk = self._columnar.decode_wire(buffer, index, self._options)
+            return ArrowRows(chunk, index.consumed), index.end
+        walked = self.table.walk(buffer, start, stop)
+        chunk = self._columnar.decode_rows(buffer, walked.found, self._options)
+        chunk.controls = [(row, cut_frame(buffer, at)) for row, at in walked.others]
+        end = walked.found.end
+        return ArrowRows(chunk, end - start, self.table.settle(walked)), end
 
 
 def require_arrow() -> ModuleType:

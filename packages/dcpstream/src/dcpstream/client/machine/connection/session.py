@@ -53,6 +53,7 @@ from dcpstream.client.machine.connection.events import (
 from dcpstream.client.machine.connection.handshake import login_is_over
 from dcpstream.client.machine.connection.purge_check import PurgeCheck
 from dcpstream.client.machine.connection.rows import DATA_OPCODES, Rows
+from dcpstream.client.machine.connection.stream_table import StreamTable
 from dcpstream.client.machine.tracker import PositionTracker, Run, refuse
 from dcpstream.client.machine.values import HistoryGap
 from dcpstream.client.settings.options import DcpSettings
@@ -178,7 +179,11 @@ class DcpSession:
         has_collections: whether keys carry collection ids, and stream requests may have a filter.
         is_8_0: whether the node is a server of release 8.0 or later, or a node like one.
         has_history: whether the node sends every version that it keeps, and marks the snapshots that have them.
+        table: the streams that the kernel may follow; None without the kernel.
         now: seconds of a monotonic clock, as everywhere below.
+
+    Attributes:
+        forgotten: how many streams have been over.
     """
 
     def __init__(
@@ -190,7 +195,12 @@ class DcpSession:
         *,
         is_8_0: bool = True,
         has_history: bool = False,
+        table: StreamTable | None = None,
     ) -> None:
+        self.forgotten = 0
+        self._table = table
+        if table is not None:
+            table.wants_history = has_history
         self.address = address
         self.has_collections = has_collections
         self._is_8_0 = is_8_0
@@ -305,6 +315,9 @@ class DcpSession:
     def _forget(self, stream: Stream) -> None:
         """The stream is over here; what still comes for it is dropped."""
         del self._streams[stream.opaque]
+        self.forgotten += 1
+        if self._table is not None:
+            self._table.forget(stream)
         _remember(self._closed, stream.opaque, stream.vbid)
 
     def _send_close(self, vbid: int) -> None:
@@ -397,10 +410,13 @@ class DcpSession:
                 stream = self._stream_of(opaque, vbid, turn)
                 if stream is None:
                     continue
+            else:
+                self._handled(stream)
             try:
                 if unordered or strays:
-                    self._check_run(rows, first, stop, stream, _first_within(unordered, first, stop), strays)
-                self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
+                    self._run_with_fault(rows, first, stop, stream, unordered, strays, turn)
+                else:
+                    self._run(rows, first, stop, first_seqno, last_seqno, stream, turn)
             except RemoteProtocolError as error:
                 self._break(stream, str(error), turn)
         for turn.row, frame in controls[next_control:]:
@@ -425,7 +441,13 @@ class DcpSession:
         if stream.log is None:
             self._break(stream, "a message before the answer to the stream request", turn)
             return None
+        self._handled(stream)
         return stream
+
+    def _handled(self, stream: Stream) -> None:
+        """A message of a stream is handled here: the kernel may follow the next ones."""
+        if self._table is not None:
+            self._table.changed(stream)
 
     def _break(self, stream: Stream, what: str, turn: _Turn) -> None:
         """End a stream on which the node broke the protocol: close it, unless the node has ended it."""
@@ -433,16 +455,30 @@ class DcpSession:
         error = RemoteProtocolError(f"{self.address} broke the protocol: vbucket {stream.vbid}: {what}")
         turn.last.append(StreamBroken(stream, error))
 
-    def _check_run(
-        self, rows: Rows, first: int, stop: int, stream: Stream, unordered: int | None, strays: Sequence[int]
+    def _run_with_fault(
+        self,
+        rows: Rows,
+        first: int,
+        stop: int,
+        stream: Stream,
+        unordered: Sequence[int],
+        strays: Sequence[int],
+        turn: _Turn,
     ) -> None:
-        """Refuse a run of rows with one of another vbucket, or with one that does not follow the one before."""
+        """A run that may have a row of another vbucket, or one that does not follow the row before: take those before.
+
+        Raises:
+            RemoteProtocolError: it has.
+        """
         stray = _first_within(strays, first, stop)
-        if stray is not None:
-            raise RemoteProtocolError(f"a row of vbucket {rows.vbid(stray)} in its stream")
-        if unordered is not None and not stream.tracker.is_out_of_order:
-            before, after = rows.seqno(unordered - 1), rows.seqno(unordered)
-            refuse(not_above(before, after))
+        late = None if stream.tracker.is_out_of_order else _first_within(unordered, first, stop)
+        end = min(stop if stray is None else stray, stop if late is None else late)
+        self._run(rows, first, end, rows.seqno(first), rows.seqno(end - 1), stream, turn)
+        if end == stop or self._streams.get(stream.opaque) is not stream:
+            return  # the rows before may have been the last ones
+        if end == stray:
+            raise RemoteProtocolError(f"a message of vbucket {rows.vbid(end)} in its stream")
+        refuse(not_above(rows.seqno(end - 1), rows.seqno(end)))
 
     def _refuse(self, what: str) -> NoReturn:
         raise RemoteProtocolError(f"{self.address} broke the protocol: {what}")
@@ -455,8 +491,9 @@ class DcpSession:
             if stream.held is not None:
                 stream.held.append(RowsReceived(rows, runs, flow_bytes))
                 flow_bytes = 0  # they are consumed with these rows
-        if turn.runs:
-            self._events.append(RowsReceived(rows, turn.runs, flow_bytes))
+        moves = rows.moves if rows.moves is not None and rows.moves.runs else None
+        if turn.runs or moves is not None:
+            self._events.append(RowsReceived(rows, turn.runs, flow_bytes, moves, self.forgotten))
         else:
             self.consumed(flow_bytes)
         for event in turn.last:
@@ -492,6 +529,14 @@ class DcpSession:
             for row in range(first, stop):
                 if rows.seqno(row) <= stream.end_seqno:
                     turn.add(stream, tracker.run(stream.vbid, row, row + 1))
+            return
+        limit = tracker.snapshots.limit
+        if limit is not None and first_seqno <= limit < last_seqno:
+            # The rows within the snapshot count, and the others break the protocol, unless the stream is over before.
+            within = rows.first_above(first, stop, limit)
+            self._run(rows, first, within, first_seqno, rows.seqno(within - 1), stream, turn)
+            if self._streams.get(stream.opaque) is stream:
+                self._run(rows, within, stop, rows.seqno(within), last_seqno, stream, turn)
             return
         if last_seqno < stream.end_seqno:
             tracker.items(first_seqno, last_seqno)
@@ -700,6 +745,7 @@ class DcpSession:
         if frame.status == Status.SUCCESS:
             stream.log = decode_failover_log(frame.value)
             stream.tracker.opened(stream.log)
+            self._handled(stream)
             turn.first.append(StreamOpened(stream, stream.log, stream.tracker.offset))
             return
         self._forget(stream)

@@ -163,7 +163,11 @@ class ChangeConverter:
         """One tuple; see `output_queue.Converter`."""
         rows = event.rows
         if isinstance(rows, NativeRows):
-            changes = native_changes(rows, event.runs, names, vbuuids)
+            owned = event.owned
+            if owned is None:
+                changes = native_changes(rows, event.handled, names, vbuuids)
+            else:
+                changes = native_changes(rows, owned.runs, names, vbuuids, owned.owners)
         else:
             assert isinstance(rows, FrameRows)
             changes = changes_of(rows.frames, event.runs, has_collections, names, vbuuids)
@@ -186,8 +190,18 @@ _OPS_IN_ORDER = tuple(_OPS[opcode] for opcode in sorted(_OPS))
 """Operations of three adjacent opcodes."""
 
 
-def native_changes(rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids: Branches) -> tuple[Change, ...]:
+def native_changes(
+    rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids: Branches, owners: bytes | None = None
+) -> tuple[Change, ...]:
     """The changes in those rows that lie in runs, in their order; as `changes_of` makes them of frames.
+
+    Args:
+        rows: the rows.
+        runs: those that count, with their positions.
+        names: collection id → (scope name, collection name).
+        vbuuids: vbucket → branch.
+        owners: the number of each row's run as u32, if the runs do not say which rows they have; a larger number for a
+            row that does not count.
 
     Raises:
         FieldError: a value is malformed.
@@ -205,6 +219,7 @@ def native_changes(rows: NativeRows, runs: Iterable[Run], names: Names, vbuuids:
         dict(names),
         dict(vbuuids),
         _body_of,
+        owners,
     )
     return changes
 

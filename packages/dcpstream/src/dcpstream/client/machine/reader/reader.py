@@ -60,6 +60,7 @@ from dcpstream.client.machine.reader.catalog import Catalog, SharedMapping
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
 from dcpstream.client.machine.reader.read_rules import ReadRules
+from dcpstream.client.machine.reader.recorded import Recorded
 from dcpstream.client.machine.reader.side_requests import SideRequests
 from dcpstream.client.machine.reader.stability import StableGate
 from dcpstream.client.machine.reader.vbucket import (
@@ -73,9 +74,9 @@ from dcpstream.client.machine.reader.vbucket import (
     State,
     Vbucket,
 )
-from dcpstream.client.machine.resume import BranchState, reachable_end, spaced
+from dcpstream.client.machine.resume import BranchState, reachable_end
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
-from dcpstream.client.machine.tracker import Run
+from dcpstream.client.machine.tracker import Moves, Run
 from dcpstream.client.machine.values import (
     CollectionEvents,
     ManifestEvent,
@@ -101,10 +102,6 @@ RECREATION_WAIT_S = 10.0
 
 RECREATION_CHECK_S = 0.5
 """Seconds between two checks for such a collection."""
-
-RECORDED_MAX = 32
-"""Recorded positions of a vbucket from which on those that help little are removed with each further one. A user who
-takes small batches of many vbuckets records thousands of positions a second."""
 
 ABSENCE_S = 2.0
 """Seconds between two checks of the clocks from which on the user was away: that time does not count as waiting for a
@@ -162,6 +159,13 @@ class StreamReader(Generic[R]):
             self._vbuckets, nodes, random, self._catalog, self._side_requests, rules.replicas_after_s
         )
         self._active_asked_at = now
+        self._recorded = Recorded()
+        self._untried: set[int] = set()
+        """Vbuckets whose streams were opened and have brought nothing yet."""
+        self._without_rows: set[int] = set()
+        """Vbuckets of which the user may have no row in this run; others never are here."""
+        self._unordered: set[int] = set()
+        """Vbuckets of which the user may have rows of an out-of-order snapshot that has not ended; likewise."""
         self._left = 0
         self._settling: set[int] = set()
         self._has_noted_hidden = False
@@ -173,6 +177,7 @@ class StreamReader(Generic[R]):
             if part.vbid in self._vbuckets:
                 raise ValueError(f"two ranges for vbucket {part.vbid}")
             self._vbuckets[part.vbid] = self._begin(part, now)
+            self._without_rows.add(part.vbid)
 
     def _begin(self, part: VbucketRange, now: float) -> Vbucket:
         given = Given(Run.standing(part.vbid, part.start))
@@ -180,7 +185,8 @@ class StreamReader(Generic[R]):
         if given.branch:
             # Rows above a planned end are never given out; without a plan, the end of the earlier run is not known.
             given.seqno = part.end_seqno if self._rules.policy is RollbackPolicy.REWIND_UNREAD else MAX_SEQNO
-        vbucket = Vbucket(part, part.start, part.earlier, given, attempts=Attempts(stuck_since=now))
+        attempts = Attempts(stuck_since=now)
+        vbucket = Vbucket(part, part.start, part.earlier, given, attempts=attempts, recorded=self._recorded)
         # A start beyond the end, or at an end that was seen on another branch or not at all, is put to the node all the
         # same: that history may have been rolled back.
         end_vbuuid = part.planned_vbuuid if self._rules.policy is RollbackPolicy.REWIND_UNREAD else part.end_vbuuid
@@ -246,13 +252,7 @@ class StreamReader(Generic[R]):
 
     def record(self, offsets: Mapping[int, StreamOffset]) -> None:
         """The user has recorded these positions: a rollback can go back to them."""
-        for vbid, offset in offsets.items():
-            vbucket = self._vbuckets[vbid]
-            earlier = vbucket.earlier
-            is_next = (earlier[0].seqno if earlier else 0) < offset.seqno
-            # Otherwise some of the earlier ones are of a history that was rolled back.
-            is_plain = is_next and len(earlier) < RECORDED_MAX
-            vbucket.earlier = (offset, *earlier) if is_plain else spaced(earlier, offset)
+        self._recorded.add(offsets)
 
     def step(self, now: float) -> None:
         """Do what can be done now: request streams of waiting vbuckets on nodes that are ready."""
@@ -408,36 +408,72 @@ class StreamReader(Generic[R]):
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
-        left = {vbid for vbid in event.offsets if self._vbuckets[vbid].state in NOT_OPEN}
+        session = connection.session
+        is_left = session is None or session.forgotten != event.forgotten
+        suspects = event.offsets if is_left else {run.vbid for run in event.handled}
+        left = {vbid for vbid in suspects if self._vbuckets[vbid].state in NOT_OPEN}
         if left:
             event = event.without(left)
         if self._is_progress(event):
             self._nodes.progressed(connection, event)
-            for vbid in event.offsets:
-                self._vbuckets[vbid].attempts.succeeded()
+            self._succeeded(event)
         received = Received(event, connection, self._catalog.names.share(), self._branches.share())
         if self._gate is not None:
             self._gate.hold(received)
             self._gate.poll(now)
-        elif event.runs:
+        elif event.handled or event.moves is not None:
             self._release(received, now)
-        elif connection.session is not None:
-            connection.session.consumed(event.flow_bytes)
+        elif session is not None:
+            session.consumed(event.flow_bytes)
 
     def _is_progress(self, event: RowsReceived) -> bool:
         """Whether it brings a row or moves a position: the begin of a snapshot alone does neither."""
-        return bool(event.keep) or any(
-            offset.seqno > self._vbuckets[vbid].given.last.offset().seqno for vbid, offset in event.offsets.items()
-        )
+        if event.keep or event.moves is not None:
+            return True
+        for vbid, offset in event.offsets.items():
+            vbucket = self._vbuckets[vbid]
+            followed = 0 if vbucket.stream is None else vbucket.stream.tracker.followed_seqno
+            if offset.seqno > max(followed, vbucket.given.last.offset().seqno):
+                return True
+        return False
+
+    def _succeeded(self, event: RowsReceived) -> None:
+        """The streams of these rows are of use."""
+        for vbid in [vbid for vbid in self._untried if vbid in event.offsets]:
+            self._untried.discard(vbid)
+            self._vbuckets[vbid].attempts.succeeded()
 
     def _release(self, received: Received, now: float) -> None:
         """Give rows to the user."""
         event = received.event
         if self._is_progress(event):
             self._last_progress = now
-        for run in event.runs:
-            self._vbuckets[run.vbid].given.add(run)
+        moves = event.moves
+        if moves is not None and self._gate is not None:
+            runs: Iterable[Run] = event.runs
+        else:
+            runs = event.handled
+            if moves is not None:
+                self._give(moves)
+        for run in runs:
+            given = self._vbuckets[run.vbid].given
+            given.add(run)
+            if given.unordered_seqno:
+                self._unordered.add(run.vbid)
         self._output.put(received)
+
+    def _give(self, moves: Moves) -> None:
+        """Rows that the kernel has handled are given to the user. Their positions are those of the trackers."""
+        if self._unordered or moves.has_unordered:
+            for move, run in enumerate(moves.runs):
+                if run.unordered_high or run.vbid in self._unordered:
+                    given = self._vbuckets[run.vbid].given
+                    given.add(moves.run(move))
+                    (self._unordered.add if given.unordered_seqno else self._unordered.discard)(run.vbid)
+        if self._without_rows:
+            for vbid in self._without_rows & moves.vbids(with_rows=True):
+                self._without_rows.discard(vbid)
+                self._vbuckets[vbid].given.has_rows = True
 
     def _release_stable(self, now: float) -> None:
         """Give out the rows that all copies have on disk by now."""
@@ -473,6 +509,7 @@ class StreamReader(Generic[R]):
         vbucket = self._vbuckets[vbid]
         if event.offset != vbucket.attempts.opened_from:
             self._last_progress = now  # opening a stream again at the same position is no progress
+        self._untried.add(vbid)
         vbucket.attempts.opened_at, vbucket.attempts.opened_from = now, event.offset
         if event.stream.is_guarded and vbucket.state is State.PROBING:
             vbucket.happen(Event.ACCEPTED_PURGED)
@@ -827,7 +864,7 @@ class StreamReader(Generic[R]):
             return
         state = BranchState(stream.log.newest.vbuuid, high_seqno, stream.log)
         end = reachable_end(vbucket.range.end_seqno, vbucket.range.planned_vbuuid, state)
-        stream.end_seqno = end
+        stream.stop_at(end)
         if stream.tracker.seqno >= end and vbucket.connection is not None and vbucket.connection.session is not None:
             vbucket.connection.session.close_stream(stream)
             self._finish(vbucket, stream, now)

@@ -13,6 +13,7 @@ from enum import Enum
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import Stream, StreamOpened
 from dcpstream.client.machine.nodes.retry import has_progressed
+from dcpstream.client.machine.reader.recorded import Recorded, with_recorded
 from dcpstream.client.machine.reader.selection import Wanted
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import VbucketRange
@@ -274,7 +275,7 @@ class Vbucket:
     Attributes:
         range: what to read.
         offset: where to ask next, while there is no stream.
-        earlier: recorded positions to go back along.
+        known_earlier: recorded positions to go back along, but for those in `recorded`; see `earlier`.
         given: the rows that the user has.
         state: of its stream; changed by `happen` alone.
         part: of the history that its stream reads; changed by `turn` alone.
@@ -286,11 +287,12 @@ class Vbucket:
         emptied: a selection of which the node said that nothing is left in the vbucket.
         is_at_end: whether its range is empty: only events of the manifest are reported, and new collections read.
         attempts: to read it.
+        recorded: positions that the user has recorded, of all vbuckets.
     """
 
     range: VbucketRange
     offset: StreamOffset
-    earlier: tuple[StreamOffset, ...]
+    known_earlier: tuple[StreamOffset, ...]
     given: Given
     state: State = TRANSITIONS.start
     part: Part = PARTS.start
@@ -304,6 +306,13 @@ class Vbucket:
     attempts: Attempts = field(default_factory=Attempts)
     connection: NodeConnection | None = None
     stream: Stream | None = None
+    recorded: Recorded = field(default_factory=Recorded)
+
+    @property
+    def earlier(self) -> tuple[StreamOffset, ...]:
+        """Recorded positions to go back along, newest first."""
+        self.known_earlier = with_recorded(self.known_earlier, self.recorded.take(self.range.vbid))
+        return self.known_earlier
 
     @property
     def can_be_guarded(self) -> bool:
@@ -347,7 +356,8 @@ class Vbucket:
     def rewind(self, before: StreamOffset, to: StreamOffset, earlier: tuple[StreamOffset, ...] = ()) -> None:
         """Go back: rows above the position are void, up to `before`."""
         self.turn(PartEvent.WENT_BACK)
-        self.rewound_from, self.offset, self.earlier = before, to, earlier
+        self.rewound_from, self.offset, self.known_earlier = before, to, earlier
+        self.recorded.take(self.range.vbid)
 
     def drop_stream(self, event: Event, due: float, now: float) -> None:
         """Wait without a stream until the time `due`."""

@@ -57,8 +57,12 @@ def arrow_decoder() -> Decoder:
 def plain_decoder() -> Decoder:
     """Arrow columns without the kernel."""
     decoder = arrow_decoder()
+    assert isinstance(decoder, ArrowDecoder)
+    decoder.table = None
 
     class Plain:
+        table = None
+
         def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(kernel, "native", None)

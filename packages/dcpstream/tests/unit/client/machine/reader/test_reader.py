@@ -8,7 +8,8 @@ import random
 import pytest
 
 from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
-from dcpstream.client.machine.reader.reader import MOVED_GRACE_S, RECORDED_MAX
+from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
+from dcpstream.client.machine.reader.recorded import RECORDED_MAX
 from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketRange

@@ -1,0 +1,174 @@
+"""The streams of a connection as the native kernel knows them, and its walk over the messages of a receive.
+
+The kernel follows a stream while its messages are plain: rows, SEQNO_ADVANCED, and markers that ask for nothing. Then
+it checks them and moves the position, and Python sees neither. Everything else is handed over, with all later messages
+of the stream in the same receive. Whoever asks for the position of such a stream (`PositionTracker.snapshots`) makes
+the kernel give it back; before the next receive, the kernel gets it again if its next messages are plain.
+
+`native/walk.c` has the layout of the table. Needs the kernel and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+from dcpstream.client.machine.tracker import Moves, Run
+from dcpstream.dcp.snapshot import PlainItems
+from dcpstream.wire.buffers import Buffer
+from dcpstream.wire.columns import NativeScan, check_rest
+from dcpstream.wire.frames import frame_length
+
+if TYPE_CHECKING:
+    from dcpstream.client.machine.connection.events import Stream
+
+FIRST_PLACES = 64
+"""Places of a new table; a power of two, as all sizes are."""
+
+PLACES_MAX = 64 * 1024
+"""Most places, 8 MiB. The opaques of open streams are close together, so that a table needs few more than there are
+streams. A stream whose place is taken in the largest table is followed in Python."""
+
+GROWTH = 2
+
+_KNOWN = struct.Struct("=IHBB6Q")
+"""What is known of a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
+and the first seqno that is handed over."""
+_PLACE_BYTES = 128
+_OFF, _PLAIN, _UNORDERED = 0, 1, 2
+_HAS_ITEMS, _TAKES_MARKERS, _WANTS_HISTORY = 1, 2, 4
+_ROUNDS = 0xFFFFFFFF
+
+
+class Walked(NamedTuple):
+    """The messages of a receive; nothing has moved yet.
+
+    Attributes:
+        found: the rows.
+        others: (rows before it, start) of every other message that the kernel hands over.
+        owners, raw, runs, marked, handed: see `Moves`; `marked` are the moves under a marker that the kernel has taken.
+        touched: the streams with a new state.
+    """
+
+    found: NativeScan
+    others: list[tuple[int, int]]
+    owners: bytes
+    raw: bytes
+    runs: tuple[Run, ...]
+    marked: bytes
+    handed: list[tuple[int, int]]
+    touched: bytes
+
+
+class StreamTable:
+    """The streams of one connection.
+
+    Args:
+        native: the kernel.
+
+    Attributes:
+        wants_history: whether a marker without history means something.
+    """
+
+    def __init__(self, native: ModuleType) -> None:
+        self._native = native
+        self.wants_history = False
+        self._has_unordered = False
+        self._changed: dict[Stream, None] = {}
+        self._round = 0
+        self._begin(FIRST_PLACES)
+
+    def _begin(self, places: int) -> None:
+        self._memory = bytearray(places * _PLACE_BYTES)
+        self._streams: list[Stream | None] = [None] * places
+        self._runs: list[Run | None] = [None] * places
+
+    def changed(self, stream: Stream) -> None:
+        """A message of a stream was handled in Python: the next ones may be plain."""
+        self._changed[stream] = None
+
+    def forget(self, stream: Stream) -> None:
+        """A stream is over."""
+        stream.tracker.snapshots  # noqa: B018 - the kernel gives it back
+        self._changed.pop(stream, None)
+
+    def walk(self, buffer: Buffer, start: int, stop: int) -> Walked:
+        """Follow the whole frames in `buffer[start:stop]`, and take those that are plain.
+
+        Raises:
+            FrameError: bytes that are no frame; see `dcpstream.wire.columns.scan_natively`.
+        """
+        while self._changed:
+            self._follow(self._changed.popitem()[0])
+        self._round = self._round % _ROUNDS + 1
+        starts, end, key_bytes, value_bytes, broken, others, owners, raw, runs, marked, handed, touched = (
+            self._native.walk(buffer, start, stop, self._memory, self._round, self._runs)
+        )
+        if broken >= 0:
+            frame_length(buffer, broken)
+            raise AssertionError(f"the kernel refused the frame at {broken}, the plain check did not")
+        check_rest(buffer, end, stop)
+        found = NativeScan(self._native, starts, end, len(owners) // 4, key_bytes, value_bytes)
+        return Walked(found, others, owners, raw, runs, marked, handed, touched)
+
+    def settle(self, walked: Walked) -> Moves:
+        """The rows of a walk were decoded: take over the positions."""
+        self._native.settle(self._memory, walked.touched)
+        moves = Moves(walked.runs, walked.raw, walked.owners, walked.handed, self._has_unordered)
+        if not walked.marked:
+            return moves
+        runs = list(walked.runs)
+        for move in memoryview(walked.marked).cast("I"):
+            begin, end = moves.bounds(move)
+            place = moves.place(move)
+            runs[move] = self._runs[place] = runs[move]._replace(snapshot_start=begin, snapshot_end=end)
+        return moves._replace(runs=tuple(runs))
+
+    def _follow(self, stream: Stream) -> None:
+        """Let the kernel follow a stream, if its next messages can be plain."""
+        if stream.log is None or stream.is_guarded or stream.held is not None:
+            return
+        found = stream.tracker.plain_items(stream.vbid)
+        self._changed.pop(stream, None)  # because of the question
+        if found is None:
+            return
+        place = stream.opaque & (len(self._streams) - 1)
+        if self._streams[place] is not None:
+            self._grow(stream)
+            return
+        items, run = found
+        self._has_unordered = self._has_unordered or items.is_unordered
+        flags = _HAS_ITEMS * items.has_items | _TAKES_MARKERS * items.takes_markers
+        _KNOWN.pack_into(
+            self._memory,
+            place * _PLACE_BYTES,
+            stream.opaque,
+            stream.vbid,
+            _UNORDERED if items.is_unordered else _PLAIN,
+            flags | _WANTS_HISTORY * self.wants_history,
+            *items[3:8],
+            min(items.stop, stream.end_seqno),
+        )
+        self._streams[place], self._runs[place] = stream, run
+        stream.tracker.follow(partial(self._give_back, stream, place))
+
+    def _give_back(self, stream: Stream, place: int) -> PlainItems:
+        at = place * _PLACE_BYTES
+        _, _, state, flags, *numbers = _KNOWN.unpack_from(self._memory, at)
+        _KNOWN.pack_into(self._memory, at, 0, 0, _OFF, 0, 0, 0, 0, 0, 0, 0)
+        self._streams[place] = self._runs[place] = None
+        self._changed[stream] = None
+        return PlainItems(state == _UNORDERED, bool(flags & _HAS_ITEMS), bool(flags & _TAKES_MARKERS), *numbers)
+
+    def _grow(self, stream: Stream) -> None:
+        """Make room for a stream whose place is taken."""
+        places = len(self._streams) * GROWTH
+        if places > PLACES_MAX:
+            return
+        for one in self._streams:
+            if one is not None:
+                one.tracker.snapshots  # noqa: B018 - the kernel gives it back
+        self._begin(places)
+        self._changed[stream] = None
