@@ -156,13 +156,15 @@ def _read_members(
     window = window_bytes(seqnos, options.flow_control_buffer_bytes)
     items = _read(options, layout, selection, ranges, window, connect, partition.bucket_uuid)
     ahead = prefetched(items) if seqnos >= PREFETCH_SEQNOS_MIN else items
+    has_marks = SNAPSHOT_MARKS in options.include
     reached: dict[int, StreamOffset] = {}
     notes = TaskNotes.of(options.checkpoint_location)
     kept_starts = {one.vbid: one.start.seqno for one in ranges if one.keeps_start}
     for item in _explained(ahead, options, ranges):
         match item:
             case RowsRead():
-                reached.update(item.offsets)
+                if has_marks:  # positions are made when they are asked for
+                    reached.update(item.offsets)
                 if item.rows.num_rows and (batch := layout.batch(item.rows)).num_rows:
                     yield batch
             case RollbackEvent():
@@ -177,7 +179,7 @@ def _read_members(
                 yield from controls.of_events(item.events)
             case _:
                 assert_never(item)
-    if SNAPSHOT_MARKS in options.include and reached:
+    if has_marks and reached:
         yield from controls.of_snapshots(reached)
 
 

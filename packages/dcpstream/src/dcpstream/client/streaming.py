@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, assert_never
 
 from dcpstream.client.machine.nodes.nodes import Nodes
@@ -148,11 +149,14 @@ class Portion:
         self._output = output
         self._on_rollback = on_rollback
         self._changes: tuple[Change, ...] = ()
-        self._processed = 0
+        self._left: Iterator[Change] = iter(())
         self._is_complete = False
 
-    def __iter__(self) -> Iterator[Change]:
-        """The changes; a function of the user takes a rollback instead."""
+    def changes(self) -> Iterator[Change]:
+        """The changes, once; a function of the user takes a rollback instead. Call `complete` after the last one.
+
+        It is the iterator of a tuple, which knows how many are left: a generator would cost as much as half a change.
+        """
         match self._output:
             case RowsRead(rows):
                 self._changes = rows
@@ -162,14 +166,20 @@ class Portion:
                 if callable(self._on_rollback):
                     self._on_rollback(rollback)
                 else:
-                    yield rollback_change(rollback)
+                    self._changes = (rollback_change(rollback),)
             case _:
                 assert_never(self._output)
-        for change in self._changes:
-            yield change
-            self._processed += 1
+        self._left = iter(self._changes)
+        return self._left
+
+    def complete(self) -> None:
+        """The user has processed all of them."""
         self._is_complete = True
 
     def processed(self) -> Mapping[int, StreamOffset]:
         """The positions after the changes that the user has processed; empty if there are none."""
-        return self._output.offsets if self._is_complete else positions_after(self._changes[: self._processed])
+        if self._is_complete:
+            return self._output.offsets
+        given = len(self._changes) - length_hint(self._left)
+        done = () if isinstance(self._output, RollbackEvent) else self._changes[: max(0, given - 1)]
+        return positions_after(done)

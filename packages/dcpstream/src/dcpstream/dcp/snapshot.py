@@ -222,6 +222,11 @@ class ReceivedSnapshots:
         """The last seqno of an item that fits the markers so far; None if there is no such bound."""
         return None if self._limits is None else self._limits[1]
 
+    @property
+    def requested_end(self) -> int | None:
+        """The end of the snapshot that was asked for: its bounds count up to an item there. None if they do not."""
+        return None if self._requested is None else self._requested[1]
+
     def item_violation(self, first: int, last: int) -> Violation | None:
         """Whether items may not come now, whose seqnos rise from `first` to `last`.
 

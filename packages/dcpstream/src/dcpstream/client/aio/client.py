@@ -112,8 +112,9 @@ class AsyncClient:
                     await asyncio.to_thread(run.positions.write, records)
                 portion = run.portion(output)
                 try:
-                    for change in portion:
+                    for change in portion.changes():
                         yield change
+                    portion.complete()
                 finally:
                     await asyncio.to_thread(run.positions.save, portion.processed())
 

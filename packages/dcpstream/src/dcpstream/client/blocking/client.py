@@ -175,7 +175,8 @@ class Client:
             run.positions.write(run.due(output))
             portion = run.portion(output)
             try:
-                yield from portion
+                yield from portion.changes()
+                portion.complete()
             finally:
                 run.positions.save(portion.processed())
 

@@ -530,13 +530,11 @@ class DcpSession:
                 if rows.seqno(row) <= stream.end_seqno:
                     turn.add(stream, tracker.run(stream.vbid, row, row + 1))
             return
-        limit = tracker.snapshots.limit
-        if limit is not None and first_seqno <= limit < last_seqno:
-            # The rows within the snapshot count, and the others break the protocol, unless the stream is over before.
-            within = rows.first_above(first, stop, limit)
-            self._run(rows, first, within, first_seqno, rows.seqno(within - 1), stream, turn)
+        cut = self._cut(rows, first, stop, first_seqno, last_seqno, tracker)
+        if cut < stop:
+            self._run(rows, first, cut, first_seqno, rows.seqno(cut - 1), stream, turn)
             if self._streams.get(stream.opaque) is stream:
-                self._run(rows, within, stop, rows.seqno(within), last_seqno, stream, turn)
+                self._run(rows, cut, stop, rows.seqno(cut), last_seqno, stream, turn)
             return
         if last_seqno < stream.end_seqno:
             tracker.items(first_seqno, last_seqno)
@@ -551,6 +549,21 @@ class DcpSession:
         if last_seqno >= stream.end_seqno:
             turn.row = end
             self._done(stream, turn)
+
+    @staticmethod
+    def _cut(rows: Rows, first: int, stop: int, first_seqno: int, last_seqno: int, tracker: PositionTracker) -> int:
+        """The row from which on other bounds hold: those of the newest marker, or none, so that it breaks the protocol.
+
+        Between, not at, the first and the last row; `stop` if there is none.
+        """
+        snapshots = tracker.snapshots
+        limit, requested = snapshots.limit, snapshots.requested_end
+        cut = stop
+        if requested is not None and requested <= last_seqno:
+            cut = min(stop, rows.first_above(first, stop, requested - 1) + 1)
+        if limit is not None and first_seqno <= limit < last_seqno:
+            cut = min(cut, rows.first_above(first, stop, limit))
+        return cut
 
     def _done(self, stream: Stream, turn: _Turn) -> None:
         snapshots = stream.tracker.snapshots

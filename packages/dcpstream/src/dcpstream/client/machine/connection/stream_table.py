@@ -24,14 +24,14 @@ from dcpstream.wire.frames import frame_length
 if TYPE_CHECKING:
     from dcpstream.client.machine.connection.events import Stream
 
-FIRST_PLACES = 64
-"""Places of a new table; a power of two, as all sizes are."""
+FIRST_PLACES = 512
+"""Places of a new table, 64 KiB; a power of two, as all sizes are."""
 
 PLACES_MAX = 64 * 1024
 """Most places, 8 MiB. The opaques of open streams are close together, so that a table needs few more than there are
-streams. A stream whose place is taken in the largest table is followed in Python."""
+streams. A stream whose place is taken in the largest table is handled in Python."""
 
-GROWTH = 2
+GROWTH = 4
 
 _KNOWN = struct.Struct("=IHBB6Q")
 """What is known of a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
@@ -164,8 +164,8 @@ class StreamTable:
 
     def _grow(self, stream: Stream) -> None:
         """Make room for a stream whose place is taken."""
-        places = len(self._streams) * GROWTH
-        if places > PLACES_MAX:
+        places = min(len(self._streams) * GROWTH, PLACES_MAX)
+        if places == len(self._streams):
             return
         for one in self._streams:
             if one is not None:
