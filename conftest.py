@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.fixtures.commands",
     "tests.fixtures.decoders",
     "tests.fixtures.hypothesis_profiles",
+    "tests.fixtures.passwords",
     "tests.fixtures.skips",
     "tests.fixtures.spark_connections",
 ]
@@ -20,8 +21,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keep tests with Spark on one worker of a parallel run, and scale every test's time limit.
 
     Tests with Spark share one session, which takes seconds to start. They come first: they take more than any other
-    worker's share, and at the end nothing would be left to do beside them.
+    worker's share, and at the end nothing would be left to do beside them. A test that asks for the session is one of
+    them, marked or not.
     """
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     usual_s = config.getoption("timeout") or float(config.getini("timeout"))
     for item in items:

@@ -18,9 +18,11 @@ the sessions that `end_turn` returns. Both calls of a session return a `Step`, w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame
+from dcpstream.wire.release import Release
 from dcpstream_node.engine import engine as _engine
 from dcpstream_node.engine.access.groups import Group
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
@@ -28,6 +30,7 @@ from dcpstream_node.engine.access.users import User, Users
 from dcpstream_node.engine.bucket.bucket import Bucket
 from dcpstream_node.engine.bucket.vbucket import VBucket
 from dcpstream_node.engine.cluster_config import ClusterConfig
+from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
 from dcpstream_node.engine.handlers import COMMANDS
 from dcpstream_node.engine.handlers.native import answer_plain, plain_opcodes
@@ -58,6 +61,11 @@ Engine = _engine.Engine[Session]
 """The engine of a node whose sessions are `Session`."""
 
 
+@lru_cache(maxsize=16)
+def _commands_of(release: Release) -> CommandTable[Session]:
+    return COMMANDS.known_to(release)
+
+
 def new_engine(
     users: Users,
     config: ClusterConfig,
@@ -71,7 +79,7 @@ def new_engine(
         dcp_handler: answers DCP frames.
         dcp_stats: keys and values of a STAT group about DCP connections and its argument, or the status.
     """
-    dispatch = Dispatch(COMMANDS.known_to(config.release), plain_opcodes, answer_plain, dcp_handler)
+    dispatch = Dispatch(_commands_of(config.release), plain_opcodes, answer_plain, dcp_handler)
     return Engine(
         users,
         config,

@@ -345,8 +345,20 @@ class Credentials:
         made._keys, made._seen, made.has_scram = keys, None, True
         return made
 
+    @classmethod
+    def of_nobody(cls, secret: bytes, salt: bytes, iterations: int = DEFAULT_ITERATIONS) -> Credentials:
+        """Keys that no password has: drawn from a secret, and so without the work of a derivation."""
+        return cls._of(
+            {
+                mechanism: ScramKeys(
+                    salt, iterations, _hmac(algorithm, secret, b"stored"), _hmac(algorithm, secret, b"server")
+                )
+                for mechanism, algorithm in _HASHES.items()
+            }
+        )
+
     def with_salt(self, salt: bytes) -> Credentials:
-        """The same keys with another salt, which no password fits: for names that no user has."""
+        """The same keys with another salt: for names that no user has."""
         return self._of({mechanism: replace(keys, salt=salt) for mechanism, keys in self._keys.items()})
 
     def to_json(self) -> dict[str, Any]:

@@ -162,14 +162,13 @@ class Users:
         self._iterations = iterations
         self._users: dict[str, User] = {}
         self._groups: dict[str, Group] = {}
-        self._secret = random.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
-        self._nobody = self._credentials(f"{random.getrandbits(SECRET_BITS):x}")
+        self._secret = _drawn(random, SECRET_BITS)
+        self._nobody = Credentials.of_nobody(_drawn(random, SECRET_BITS), _drawn(random, SALT_BITS), iterations)
         self.version = 0
         self.changed: Callable[[], None] = _nothing
 
     def _credentials(self, password: str, domain: str = "local") -> Credentials:
-        salt = self._random.getrandbits(SALT_BITS).to_bytes(SALT_BITS // 8, "big")
-        return Credentials(password, salt, self._iterations, has_scram=domain == "local")
+        return Credentials(password, _drawn(self._random, SALT_BITS), self._iterations, has_scram=domain == "local")
 
     # ------------------------------------------------------------------------------------------ those of the options
 
@@ -516,6 +515,10 @@ def _names(what: str, names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(item, str) for item in names):
         raise ConfigError(what, repr(names), 'a list of names, such as ["all"]')
     return names
+
+
+def _drawn(random: Random, bits: int) -> bytes:
+    return random.getrandbits(bits).to_bytes(bits // 8, "big")
 
 
 def _check_privileges(name: str, privileges: frozenset[str]) -> None:
