@@ -10,7 +10,6 @@ import ssl
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from dcpstream.wire import Feature, FrameReader, Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
 from lab.tools.patience import patient
+from tests.kit.waiting import wait_until
 
 TIMEOUT_S = patient(30.0)
 
@@ -36,11 +36,8 @@ class Process:
             text=True,
             env=os.environ | (environment or {}),
         )
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self.ready_file.exists():
-            assert self.child.poll() is None, self.child.communicate()[0]
-            assert time.monotonic() < deadline
-            os.sched_yield()
+        wait_until(lambda: self.ready_file.exists() or self.child.poll() is not None, "no ready file")
+        assert self.child.poll() is None, self.child.communicate()[0]
         self.ready = json.loads(self.ready_file.read_text())
 
     def end(self, number: int) -> int:

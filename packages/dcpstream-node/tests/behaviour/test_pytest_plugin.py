@@ -62,33 +62,28 @@ class Runner:
         return output
 
 
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    found = Runner(tmp_path)
+def new_runner(directory: Path) -> Runner:
+    found = Runner(directory)
     found.write("pytest.ini", "[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
     found.write("helper.py", KV)
     found.write("conftest.py", "import sys, pathlib\nsys.path.insert(0, str(pathlib.Path(__file__).parent))\n")
     return found
 
 
-def test_five_lines_are_enough(runner: Runner) -> None:
-    runner.write(
-        "test_five.py",
-        """
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return new_runner(tmp_path)
+
+
+FILES = {
+    "test_five.py": """
         from dcpstream.client import KvClient
         def test_five(couchbase_bucket):
             with KvClient(couchbase_bucket.connection_string, "Administrator", "password", couchbase_bucket.name) as kv:
                 kv.set("k", b"{}")
                 assert kv.get("k").value == b"{}"
-        """,
-    )
-    runner.run(passed=1)
-
-
-def test_tests_share_a_node_and_have_an_empty_bucket_each(runner: Runner) -> None:
-    runner.write(
-        "test_shared.py",
-        """
+    """,
+    "test_shared.py": """
         import pytest
         from helper import kv
         nodes, buckets = [], []
@@ -108,15 +103,8 @@ def test_tests_share_a_node_and_have_an_empty_bucket_each(runner: Runner) -> Non
         def test_after():
             assert len(set(map(id, nodes))) == 1 and len(set(buckets)) == 20
             assert nodes[0].is_running
-        """,
-    )
-    runner.run(passed=21)
-
-
-def test_markers_say_which_node_and_bucket(runner: Runner) -> None:
-    runner.write(
-        "test_marked.py",
-        """
+    """,
+    "test_marked.py": """
         import pytest
         from dcpstream.model import BucketSettings
         from helper import kv
@@ -165,9 +153,61 @@ def test_markers_say_which_node_and_bucket(runner: Runner) -> None:
             bucket = couchbase_node.engine.buckets["mine"]
             assert str(couchbase_bucket) == "mine" and bucket.vbucket_count == 2
             assert bucket.settings.flush_enabled and "s.c" in names(bucket)
-        """,
-    )
-    runner.run(passed=9)
+    """,
+    "test_faults.py": """
+        def test_one(couchbase_node, couchbase_faults):
+            assert couchbase_faults("refuse", status="TMPFAIL") == 1
+            assert len(couchbase_node.faults()) == 1
+
+        def test_two(couchbase_node):
+            assert couchbase_node.faults() == []
+    """,
+    "test_wrong.py": """
+        import pytest
+        @pytest.mark.couchbase_node(scope="package")
+        def test_scope(couchbase_node): ...
+        @pytest.mark.couchbase_node("module")
+        def test_positional(couchbase_node): ...
+        @pytest.mark.couchbase_node(vbuckets=4000)
+        def test_vbuckets(couchbase_node): ...
+        @pytest.mark.couchbase_node(vbucket=4)
+        def test_unknown(couchbase_node): ...
+        @pytest.mark.couchbase_bucket(settings={"max_ttl": 1})
+        def test_settings(couchbase_bucket): ...
+    """,
+}
+"""Tests as users write them; one run plays all of them."""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What pytest prints of a run over all FILES."""
+    directory = tmp_path_factory.mktemp("files")
+    made = new_runner(directory)
+    for name, text in FILES.items():
+        made.write(name, text)
+    return made.run("-p", "no:randomly", "-rA", passed=33, errors=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "passed"), [("test_five.py", 1), ("test_shared.py", 21), ("test_marked.py", 9), ("test_faults.py", 2)]
+)
+def test_fixtures_and_markers(played: str, name: str, passed: int) -> None:
+    """An empty bucket in five lines; one node for all; what markers ask for; faults that end with their test."""
+    assert len(re.findall(rf"^PASSED {name}::", played, re.MULTILINE)) == passed
+
+
+def test_mistakes_are_reported(played: str) -> None:
+    output = played
+    assert len(re.findall(r"^ERROR test_wrong\.py::", output, re.MULTILINE)) == 5
+    assert "Traceback" not in output
+    assert "another exception" not in output
+    assert "pytest_plugin.py" not in output
+    assert "unexpected keyword argument 'vbucket'" in output
+    assert "settings cannot be {'max_ttl': 1}. Allowed: BucketSettings" in output
+    assert "scope is 'package', must be one of function, class, module, session" in output
+    assert "keyword arguments only" in output
+    assert "1 to 1024" in output
 
 
 @pytest.mark.slow
@@ -198,21 +238,6 @@ def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
     assert "couchbase_cluster: nodes cannot be 0. Allowed" in runner.run(passed=2, error=1)
 
 
-def test_faults_end_with_their_test(runner: Runner) -> None:
-    runner.write(
-        "test_faults.py",
-        """
-        def test_one(couchbase_node, couchbase_faults):
-            assert couchbase_faults("refuse", status="TMPFAIL") == 1
-            assert len(couchbase_node.faults()) == 1
-
-        def test_two(couchbase_node):
-            assert couchbase_node.faults() == []
-        """,
-    )
-    runner.run("-p", "no:randomly", passed=2)
-
-
 def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.write(
         "pytest.ini",
@@ -241,35 +266,6 @@ def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.run(passed=2)
 
 
-def test_mistakes_are_reported(runner: Runner) -> None:
-    runner.write(
-        "test_wrong.py",
-        """
-        import pytest
-        @pytest.mark.couchbase_node(scope="package")
-        def test_scope(couchbase_node): ...
-        @pytest.mark.couchbase_node("module")
-        def test_positional(couchbase_node): ...
-        @pytest.mark.couchbase_node(vbuckets=4000)
-        def test_vbuckets(couchbase_node): ...
-        @pytest.mark.couchbase_node(vbucket=4)
-        def test_unknown(couchbase_node): ...
-        @pytest.mark.couchbase_bucket(settings={"max_ttl": 1})
-        def test_settings(couchbase_bucket): ...
-        """,
-    )
-    output = runner.run(errors=5)
-    assert "Traceback" not in output
-    assert "another exception" not in output
-    assert "pytest_plugin.py" not in output
-    assert "unexpected keyword argument 'vbucket'" in output
-    assert "settings cannot be {'max_ttl': 1}. Allowed: BucketSettings" in output
-    assert "scope is 'package', must be one of function, class, module, session" in output
-    assert "keyword arguments only" in output
-    assert "1 to 1024" in output
-
-
-@pytest.mark.slow
 @pytest.mark.slow
 def test_every_worker_has_a_node_of_its_own(runner: Runner) -> None:
     runner.write(

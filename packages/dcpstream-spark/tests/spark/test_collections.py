@@ -219,7 +219,7 @@ def test_dropped_between_planning_and_reading(bucket: Catalog) -> None:
         ("shop.a", None, ["shop.a", "shop.b", "_default._default"]),
     ],
 )
-@pytest.mark.parametrize("limit", ["1000", "3"])
+@pytest.mark.parametrize("limit", [pytest.param("1000", marks=pytest.mark.slow), "3"])
 def test_the_option_changes_on_a_checkpoint(
     bucket: Catalog, before: str | None, after: str | None, wanted: list[str], limit: str
 ) -> None:

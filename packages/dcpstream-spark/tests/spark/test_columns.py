@@ -50,6 +50,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in frame.orderBy("key").collect()]
 
 
+@pytest.mark.slow
 def test_fields_of_documents_are_those_of_from_json(spark: SparkSession, documents: Bucket) -> None:
     from pyspark.sql.functions import from_json
 

@@ -93,6 +93,7 @@ def test_a_run_of_a_pipeline_is_whole(spark: SparkSession, bucket: Bucket, tmp_p
         assert len(current_of(pipeline)) == 100
 
 
+@pytest.mark.slow
 def test_a_rollback_is_a_control_row(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     seen: list[Any] = []
 

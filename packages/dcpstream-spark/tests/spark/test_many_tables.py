@@ -63,6 +63,7 @@ def documents(table: Any) -> dict[str, bytes]:
     return {row["key"]: row["value"] for row in found.to_pylist()}
 
 
+@pytest.mark.slow
 def test_new_and_dropped_collections_and_documents_of_the_system(
     spark: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:

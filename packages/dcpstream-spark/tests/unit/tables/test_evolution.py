@@ -54,40 +54,50 @@ def written(bench: DeltaRsBench, schema: Any, value: str = '{"a": 1}', **options
     return pipeline
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "together"),
-    [
-        (INT, LONG, "int64"),
-        (LONG, INT, "int64"),
-        (t.ByteType(), t.ShortType(), "int16"),
-        (INT, DOUBLE, "double"),
-        (t.FloatType(), DOUBLE, "double"),
-        (t.DecimalType(10, 2), t.DecimalType(12, 4), "decimal128(12, 4)"),
-        (t.DecimalType(10, 0), t.DecimalType(10, 2), "decimal128(12, 2)"),
-        (t.ArrayType(INT), t.ArrayType(LONG), "list<element: int64>"),
-        (t.MapType(TEXT, INT), t.MapType(TEXT, LONG), "map<string, int64>"),
-        (struct(x=INT, y=TEXT), struct(z=INT, x=LONG), "struct<x: int64, y: string, z: int32>"),
-        (LONG, DOUBLE, None),
-        (INT, TEXT, None),
-        (TEXT, INT, None),
-        (struct(x=INT), struct(x=TEXT), None),
-        (t.ArrayType(INT), INT, None),
-        (t.DateType(), t.TimestampType(), None),
-        (t.DecimalType(38, 0), t.DecimalType(38, 10), None),
-    ],
-)
-def test_types(bench: DeltaRsBench, old: t.DataType, new: t.DataType, together: str | None) -> None:
-    written(bench, struct(a=old), "{}")
-    again = pipeline_of(bench, schema=struct(a=new, b=INT))
-    if together is None:
+TOGETHER = [
+    (INT, LONG, "int64"),
+    (LONG, INT, "int64"),
+    (t.ByteType(), t.ShortType(), "int16"),
+    (INT, DOUBLE, "double"),
+    (t.FloatType(), DOUBLE, "double"),
+    (t.DecimalType(10, 2), t.DecimalType(12, 4), "decimal128(12, 4)"),
+    (t.DecimalType(10, 0), t.DecimalType(10, 2), "decimal128(12, 2)"),
+    (t.ArrayType(INT), t.ArrayType(LONG), "list<element: int64>"),
+    (t.MapType(TEXT, INT), t.MapType(TEXT, LONG), "map<string, int64>"),
+    (struct(x=INT, y=TEXT), struct(z=INT, x=LONG), "struct<x: int64, y: string, z: int32>"),
+]
+"""The type that a column has, another that is asked for, and what it becomes."""
+APART = [
+    (LONG, DOUBLE),
+    (INT, TEXT),
+    (TEXT, INT),
+    (struct(x=INT), struct(x=TEXT)),
+    (t.ArrayType(INT), INT),
+    (t.DateType(), t.TimestampType()),
+    (t.DecimalType(38, 0), t.DecimalType(38, 10)),
+]
+
+
+def test_types_that_go_together(bench: DeltaRsBench) -> None:
+    written(bench, struct(**{f"a{n}": old for n, (old, _, _) in enumerate(TOGETHER)}), "{}")
+    pipeline_of(bench, schema=struct(**{f"a{n}": new for n, (_, new, _) in enumerate(TOGETHER)}, b=INT)).fold()
+    found = typed_columns(bench)
+    assert {name: found[name] for name in list(found)[:-2]} == {
+        f"a{n}": together for n, (_, _, together) in enumerate(TOGETHER)
+    }
+    assert list(found)[-2:] == ["b", "_corrupt_record"]
+
+
+def test_types_that_do_not_go_together(bench: DeltaRsBench) -> None:
+    old = {f"a{n}": one for n, (one, _) in enumerate(APART)}
+    written(bench, struct(**old), "{}")
+    for n, (_, new) in enumerate(APART):
+        again = pipeline_of(bench, schema=struct(**{**old, f"a{n}": new}, b=INT))
         with pytest.raises(ConfigError, match=r"the type that current has, or a wider one. Pipeline.rebuild writes"):
             again.fold()
-        assert list(typed_columns(bench)) == ["a", "_corrupt_record"]
-        again.rebuild()
-    else:
-        again.fold()
-        assert typed_columns(bench)["a"] == together
-    assert list(typed_columns(bench)) == ["a", "b", "_corrupt_record"]
+        assert list(typed_columns(bench)) == [*old, "_corrupt_record"], n
+    pipeline_of(bench, schema=struct(**{f"a{n}": new for n, (_, new) in enumerate(APART)}, b=INT)).rebuild()
+    assert list(typed_columns(bench)) == [*old, "b", "_corrupt_record"]
 
 
 def test_the_same_schema_writes_nothing(bench: DeltaRsBench) -> None:

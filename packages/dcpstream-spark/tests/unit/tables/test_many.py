@@ -73,7 +73,9 @@ def many_of(pipeline: Pipeline) -> ManyTables:
     return cast(ManyTables, pipeline.engine)
 
 
-@pytest.mark.parametrize("death", range(1, 12))
+@pytest.mark.parametrize(
+    "death", [pytest.param(death, marks=() if death % 3 == 1 else pytest.mark.slow) for death in range(1, 12)]
+)
 def test_a_death_between_two_tables(death: int, tmp_path: Path) -> None:
     """A rollback concerns two of four tables, whichever write is the last before the death."""
     bench, expected = ManyBench(tmp_path), Expected()
@@ -332,7 +334,7 @@ STORY = [
 ]
 
 
-@pytest.mark.parametrize("fold_rows_min", [0, 1000])
+@pytest.mark.parametrize("fold_rows_min", [0, pytest.param(1000, marks=pytest.mark.slow)])
 def test_delta_rs_keeps_many_tables(fold_rows_min: int, tmp_path: Path) -> None:
     bench, expected = DeltaRsMany(tmp_path), Expected()
     for number, batch in enumerate(STORY):

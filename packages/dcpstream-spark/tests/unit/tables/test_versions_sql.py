@@ -149,7 +149,7 @@ def by_sqlite(changes: pa.Table, sql: str) -> list[Version]:
         return found_in([dict(row) for row in connection.execute(sql)])
 
 
-@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(50, 400, 50))])
 def test_every_version_of_the_log_is_there_once_with_its_end(first: int) -> None:
     for seed in range(first, first + 50):
         changes, expected = played(seed)
