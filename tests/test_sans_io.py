@@ -6,9 +6,8 @@ import ast
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from lab.layout import source_of
+from tests.kit.cases import each_case
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,7 +20,7 @@ def sans_io_packages() -> list[str]:
     return found["source_modules"]
 
 
-@pytest.mark.parametrize("package", sans_io_packages())
+@each_case("package", sans_io_packages())
 def test_no_file_is_opened(package: str) -> None:
     folder = source_of(package.replace(".", "/"))
     calls = [

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.client.machine.connection.events import ConfigPushed
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Magic, Opcode, OpenFlag, decode_message, encode_request
 from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, StreamRequest
 from dcpstream_node.testing.simulation import SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.client_machines import ClientEnd, client_of_streams
 from tests.kit.rules import rule
 from tests.kit.streams import of
@@ -80,7 +79,7 @@ def test_a_resumed_stream_sends_the_bounds_of_the_snapshot_it_stands_in() -> Non
 
 
 @rule("CLI-05")
-@pytest.mark.parametrize("next_start", [3, 4, 8])
+@each_case("next_start", [3, 4, 8])
 def test_a_marker_without_a_message_changes_nothing(next_start: int) -> None:
     client = client_of_streams()
     stream = client.opened()
@@ -93,7 +92,7 @@ def test_a_marker_without_a_message_changes_nothing(next_start: int) -> None:
 
 
 @rule("CLI-06")
-@pytest.mark.parametrize("snapshot", [(5, 5), (0, 5), (2, 5)])
+@each_case("snapshot", [(5, 5), (0, 5), (2, 5)])
 def test_at_the_end_of_a_snapshot_both_bounds_are_accepted(snapshot: tuple[int, int]) -> None:
     node = SimulatedNode()
     node.fill(1, 5)
@@ -117,7 +116,7 @@ def test_our_rule_after_a_rollback_is_accepted_by_the_node() -> None:
 
 
 @rule("CLI-18")
-@pytest.mark.parametrize("is_wanted", [True, False])
+@each_case("is_wanted", [True, False])
 def test_every_counted_byte_is_acknowledged_at_its_size(is_wanted: bool) -> None:
     """Also of messages that nobody wants: those of a stream that was closed are freed at once."""
     client = client_of_streams(buffer_bytes=100_000)
@@ -135,7 +134,7 @@ def test_every_counted_byte_is_acknowledged_at_its_size(is_wanted: bool) -> None
 
 
 @rule("CLI-18")
-@pytest.mark.parametrize("window", [10_000, 1_000_000, 100_000_000])
+@each_case("window", [10_000, 1_000_000, 100_000_000])
 def test_an_acknowledgement_comes_at_latest_after_a_fifth_of_the_window(window: int) -> None:
     client = client_of_streams(buffer_bytes=window)
     stream = client.opened()

@@ -14,6 +14,7 @@ from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndRe
 from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
@@ -79,9 +80,7 @@ def test_with_collections_every_key_has_its_id_in_front() -> None:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize(
-    "key", [b"\x80", b"\x80\x80", b"\x80\0k", b"\xff\xff\xff\xff\xff\x01k", b"\x88\x80\0k", b"\0", b"\x08", b""]
-)
+@each_case("key", [b"\x80", b"\x80\x80", b"\x80\0k", b"\xff\xff\xff\xff\xff\x01k", b"\x88\x80\0k", b"\0", b"\x08", b""])
 def test_ids_that_are_none(key: bytes) -> None:
     node = garden()
     answered = node.admin.call(Opcode.SET, vbid=1, key=key, extras=bytes(8), value=b"v")
@@ -91,7 +90,7 @@ def test_ids_that_are_none(key: bytes) -> None:
 
 
 @rule("COL-04")
-@pytest.mark.parametrize(
+@each_case(
     ("number", "encoded"),
     [
         (0, "00"), (0x7F, "7f"), (0x80, "8001"), (0x555, "d50a"), (0x5555, "d5aa01"), (0x8000, "808002"),
@@ -106,7 +105,7 @@ def test_the_published_examples(number: int, encoded: str) -> None:
 
 
 @rule("COL-05")
-@pytest.mark.parametrize(("number", "status"), [(1, 0x04), (7, 0x04), (8, 0), (9, Status.UNKNOWN_COLLECTION)])
+@each_case(("number", "status"), [(1, 0x04), (7, 0x04), (8, 0), (9, Status.UNKNOWN_COLLECTION)])
 def test_reserved_ids(number: int, status: int) -> None:
     node = garden()
     answered = node.admin.call(Opcode.SET, vbid=1, key=bytes([number]) + b"k", extras=bytes(8))
@@ -115,7 +114,7 @@ def test_reserved_ids(number: int, status: int) -> None:
 
 
 @rule("COL-06")
-@pytest.mark.parametrize(("prefix", "longest"), [(b"\0", 250), (FRUIT_KEY, 246)])
+@each_case(("prefix", "longest"), [(b"\0", 250), (FRUIT_KEY, 246)])
 def test_how_long_a_key_may_be(prefix: bytes, longest: int) -> None:
     node = garden()
     for length, status in ((longest, 0), (longest + 1, Status.EINVAL), (1, 0)):
@@ -124,9 +123,7 @@ def test_how_long_a_key_may_be(prefix: bytes, longest: int) -> None:
 
 
 @rule("COL-07", "COL-08")
-@pytest.mark.parametrize(
-    "value", [b"", b'{"uid":"1"}', b'{"uid":"0","purge_seqno":"7","cts":{}}', b'{"uid":1,"cts":[]}']
-)
+@each_case("value", [b"", b'{"uid":"1"}', b'{"uid":"0","purge_seqno":"7","cts":{}}', b'{"uid":1,"cts":[]}'])
 def test_no_filter_is_everything(value: bytes) -> None:
     node = garden()
     new_checkpoint(node)
@@ -142,7 +139,7 @@ def test_a_stream_id_alone_is_no_filter() -> None:
 
 
 @rule("COL-10")
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         b"x", b"{", b"[]", b'"8"', b"8", b"null", b"{}", b'{"collection":["8"]}', b'{"other":1}', b"[" * 2000,
@@ -170,7 +167,7 @@ def test_collections_or_a_scope() -> None:
 
 
 @rule("COL-13")
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         '{"collections":"8"}', '{"collections":[8]}', '{"collections":["0x8"]}',
@@ -187,7 +184,7 @@ def test_ids_are_hexadecimal_text(value: str) -> None:
 
 
 @rule("COL-14")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [(b'{"collections":["8","63"]}', Status.UNKNOWN_COLLECTION), (b'{"scope":"63"}', Status.UNKNOWN_SCOPE)],
 )
@@ -215,13 +212,13 @@ def test_without_collections_after_the_default_one_was_dropped() -> None:
 
 
 @rule("COL-16")
-@pytest.mark.parametrize("uid", ['"1"', '"ffff"', "7", "null", "[]", '"x"', '"0"'])
+@each_case("uid", ['"1"', '"ffff"', "7", "null", "[]", '"x"', '"0"'])
 def test_the_uid_is_ignored(uid: str) -> None:
     assert answer(garden().producer().stream(1, value=b'{"uid":%s}' % uid.encode()))[0] == 0
 
 
 @rule("COL-17")
-@pytest.mark.parametrize("value", [b'{"collections":["8"]}', b'{"scope":"9"}'])
+@each_case("value", [b'{"collections":["8"]}', b'{"scope":"9"}'])
 def test_no_filter_with_durable_writes(value: bytes) -> None:
     peer = garden().producer(controls=[(b"enable_sync_writes", b"true")])
     assert answer(peer.stream(1, value=value))[0] == Status.NOT_SUPPORTED
@@ -229,7 +226,7 @@ def test_no_filter_with_durable_writes(value: bytes) -> None:
 
 
 @rule("COL-18")
-@pytest.mark.parametrize("text", ["7", "null", '""', '"x"', '"-1"', '"18446744073709551616"', "[]", '"7"', '"0"'])
+@each_case("text", ["7", "null", '""', '"x"', '"-1"', '"18446744073709551616"', "[]", '"7"', '"0"'])
 @of_release("7.2")
 def test_a_purge_seqno_is_an_unknown_name(text: str) -> None:
     peer = garden().producer()
@@ -239,7 +236,7 @@ def test_a_purge_seqno_is_an_unknown_name(text: str) -> None:
 
 
 @rule("COL-19")
-@pytest.mark.parametrize("options", ["{}", '{"free_memory":5,"all_keys":true}', "[]", "7", '{"free_memory":-1}'])
+@each_case("options", ["{}", '{"free_memory":5,"all_keys":true}', "[]", "7", '{"free_memory":-1}'])
 def test_options_of_cache_transfer_are_an_unknown_name(options: str) -> None:
     peer = garden().producer()
     assert answer(peer.stream(1, value=b'{"cts":%s}' % options.encode()))[0] == Status.EINVAL
@@ -303,7 +300,7 @@ def test_only_the_last_event_has_the_new_uid() -> None:
 
 
 @rule("COL-21")
-@pytest.mark.parametrize(
+@each_case(
     ("event", "version", "status"),
     [(0, 0, None), (3, 0, None), (2, 0, 4), (6, 0, 4), (99, 0, 4), (0, 3, 4), (0, 255, 4)],
 )

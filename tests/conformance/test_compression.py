@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
@@ -13,6 +11,7 @@ from dcpstream.wire import Datatype, Feature, Opcode, OpenFlag, Status, decode_f
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, read
@@ -54,7 +53,7 @@ def stored() -> ListVBucket:
 
 
 @rule("CMP-01")
-@pytest.mark.parametrize("flags", [1, 1 | OpenFlag.INCLUDE_XATTRS, 1 | OpenFlag.NO_VALUE])
+@each_case("flags", [1, 1 | OpenFlag.INCLUDE_XATTRS, 1 | OpenFlag.NO_VALUE])
 def test_without_snappy_all_is_inflated(flags: int) -> None:
     frames = streamed(stored(), (Feature.XATTR, Feature.JSON), flags)
     assert len(frames) == 5
@@ -141,7 +140,7 @@ def test_markers_and_events_are_never_compressed() -> None:
 
 
 @rule("CMP-07")
-@pytest.mark.parametrize("is_forced", [False, True])
+@each_case("is_forced", [False, True])
 def test_the_compressed_size_counts(is_forced: bool) -> None:
     node = SimulatedNode()
     node.set_doc(1, "long", LONG * 10)
@@ -155,8 +154,8 @@ def test_the_compressed_size_counts(is_forced: bool) -> None:
 
 
 @rule("CMP-08")
-@pytest.mark.parametrize("has_snappy", [False, True])
-@pytest.mark.parametrize("opcode", [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION])
+@each_case("has_snappy", [False, True])
+@each_case("opcode", [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION])
 def test_a_copy_takes_compressed_values_from_who_negotiated_them(has_snappy: bool, opcode: int) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)

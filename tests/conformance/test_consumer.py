@@ -14,6 +14,7 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, opcodes, statuses, without_control
 
@@ -100,7 +101,7 @@ def buffers_of(source: ScriptedProducer) -> list[int]:
 
 
 @rule("CON-01")
-@pytest.mark.parametrize("release", ["7.6", "8.0"])
+@each_case("release", ["7.6", "8.0"])
 def test_consumers_share_a_part_of_the_quota_and_learn_of_each_other_since_76(release: str) -> None:
     node = node_of_80(release=release)
     sources = [ScriptedProducer(node, b"source-%d" % number) for number in range(5)]

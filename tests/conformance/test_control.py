@@ -11,6 +11,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, encode_request, encode_response
 from dcpstream.wire.release import RELEASES
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams, ready_connection
 from tests.kit.fake_node import FakeNode
 from tests.kit.rules import of_release, rule
@@ -36,7 +37,7 @@ def setting(node: SimulatedNode, name: str) -> str:
 
 
 @rule("CTL-01")
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"key": b"", "value": b"true"},
@@ -68,7 +69,7 @@ def test_the_bytes_of_enable_noop() -> None:
 
 
 @rule("CTL-04")
-@pytest.mark.parametrize(
+@each_case(
     "key", [b"bogus", b"set_window", b"include_xattrs", b"enable_ext_metadata", b"enable_noopx", b"\xff\0", b"k" * 250]
 )
 def test_an_unknown_key_is_invalid(key: bytes) -> None:
@@ -79,8 +80,8 @@ def test_an_unknown_key_is_invalid(key: bytes) -> None:
 
 
 @rule("CTL-05", "CTL-30")
-@pytest.mark.parametrize("key", SWITCHES)
-@pytest.mark.parametrize("value", [b"false", b"0", b"TRUE", b"True", b"true ", b"xyz", b"\0", b"1"])
+@each_case("key", SWITCHES)
+@each_case("value", [b"false", b"0", b"TRUE", b"True", b"true ", b"xyz", b"\0", b"1"])
 def test_a_switch_takes_any_text_and_only_true_means_on(key: bytes, value: bytes) -> None:
     node = SimulatedNode()
     flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
@@ -92,7 +93,7 @@ def test_a_switch_takes_any_text_and_only_true_means_on(key: bytes, value: bytes
 
 
 @rule("CTL-05")
-@pytest.mark.parametrize(
+@each_case(
     ("key", "value"),
     [
         (b"connection_buffer_size", b"abc"),
@@ -115,7 +116,7 @@ def test_what_a_key_does_not_take_is_invalid(key: bytes, value: bytes) -> None:
 
 
 @rule("CTL-06")
-@pytest.mark.parametrize("key", [b"enable_noop", b"connection_buffer_size", b"bogus"])
+@each_case("key", [b"enable_noop", b"connection_buffer_size", b"bogus"])
 def test_a_consumer_takes_no_control(key: bytes) -> None:
     peer = SimulatedNode().consumer()
     assert peer.send(Opcode.DCP_CONTROL, key=key, value=b"true") == []
@@ -123,7 +124,7 @@ def test_a_consumer_takes_no_control(key: bytes) -> None:
 
 
 @rule("CTL-07")
-@pytest.mark.parametrize(("value", "is_on"), [(b"true", True), (b"false", False), (b"on", False), (b"TRUE", False)])
+@each_case(("value", "is_on"), [(b"true", True), (b"false", False), (b"on", False), (b"TRUE", False)])
 def test_enable_noop(value: bytes, is_on: bool) -> None:
     node = SimulatedNode()
     peer = node.connect()
@@ -135,7 +136,7 @@ def test_enable_noop(value: bytes, is_on: bool) -> None:
 
 
 @rule("CTL-08")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [(b"0.1", OK), (b"1.5", OK), (b"100000", OK), (b"0.099", EINVAL), (b"0", EINVAL), (b"-1", EINVAL), (b"x", EINVAL)],
 )
@@ -144,7 +145,7 @@ def test_the_noop_interval_may_be_a_fraction_since_76(value: bytes, status: Stat
 
 
 @rule("CTL-08")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [
         (b"1", OK), (b"20", OK), (b"180", OK), (b"10800", OK), (b"0", OK), (b"100000", OK),
@@ -165,7 +166,7 @@ def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> No
 
 
 @rule("CTL-09")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status", "size"),
     [
         (b"1", OK, 1), (b"1048576", OK, 1 << 20), (b"4294967295", OK, 0xFFFFFFFF), (b"4294967296", OK, 1 << 32),
@@ -183,7 +184,7 @@ def test_the_buffer_size_is_a_number(value: bytes, status: Status, size: int) ->
 
 
 @rule("CTL-10")
-@pytest.mark.parametrize("value", [b"0", b"1024", b"true", b"x"])
+@each_case("value", [b"0", b"1024", b"true", b"x"])
 def test_there_is_no_buffer_for_a_stream(value: bytes) -> None:
     peer = SimulatedNode().producer()
     assert peer.control(b"stream_buffer_size", value).status == NOT_SUPPORTED
@@ -204,7 +205,7 @@ def test_three_priorities() -> None:
 
 
 @rule("CTL-12")
-@pytest.mark.parametrize("value", [b"true", b"false", b"x"])
+@each_case("value", [b"true", b"false", b"x"])
 def test_forced_compression_needs_snappy(value: bytes) -> None:
     node = SimulatedNode()
     assert node.producer(b"other", features=NO_SNAPPY).control(b"force_value_compression", value).status == EINVAL
@@ -226,7 +227,7 @@ def test_two_names_of_cursor_dropping() -> None:
 
 
 @rule("CTL-14")
-@pytest.mark.parametrize("value", [b"true", b"false", b"x"])
+@each_case("value", [b"true", b"false", b"x"])
 def test_hifi_mfu_changes_one_byte_at_most(value: bytes) -> None:
     node = SimulatedNode()
     node.set_doc(1, "k")
@@ -298,8 +299,8 @@ def expiry_opcodes(flags: int, value: bytes) -> tuple[int, list[int]]:
 
 
 @rule("CTL-17")
-@pytest.mark.parametrize("flags", [OpenFlag.PRODUCER, OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES])
-@pytest.mark.parametrize("value", [b"true", b"false", b"x"])
+@each_case("flags", [OpenFlag.PRODUCER, OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES])
+@each_case("value", [b"true", b"false", b"x"])
 def test_the_expiry_opcode_needs_delete_times(flags: int, value: bytes) -> None:
     is_on = value == b"true" and bool(flags & OpenFlag.INCLUDE_DELETE_TIMES)
     expected = Opcode.DCP_EXPIRATION if is_on else Opcode.DCP_DELETION
@@ -307,7 +308,7 @@ def test_the_expiry_opcode_needs_delete_times(flags: int, value: bytes) -> None:
 
 
 @rule("CTL-18", "CTL-19")
-@pytest.mark.parametrize(
+@each_case(
     ("first", "second"), [(b"enable_stream_id", b"enable_sync_writes"), (b"enable_sync_writes", b"enable_stream_id")]
 )
 def test_stream_ids_and_sync_writes_exclude_each_other(first: bytes, second: bytes) -> None:
@@ -327,9 +328,7 @@ def test_stream_ids_and_sync_writes_exclude_each_other(first: bytes, second: byt
 
 
 @rule("CTL-20")
-@pytest.mark.parametrize(
-    "order", [(b"consumer_name", b"enable_sync_writes"), (b"enable_sync_writes", b"consumer_name")]
-)
+@each_case("order", [(b"consumer_name", b"enable_sync_writes"), (b"enable_sync_writes", b"consumer_name")])
 def test_a_name_and_sync_writes_make_a_replica(order: tuple[bytes, bytes]) -> None:
     values = {b"consumer_name": b"replica", b"enable_sync_writes": b"true"}
     node = SimulatedNode()
@@ -346,7 +345,7 @@ def test_a_name_and_sync_writes_make_a_replica(order: tuple[bytes, bytes]) -> No
 
 
 @rule("CTL-21")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [(b"true", OK), (b"true_with_seqno_advanced", OK), (b"false", EINVAL), (b"TRUE", EINVAL), (b"true_", EINVAL)],
 )
@@ -358,7 +357,7 @@ def test_out_of_order_snapshots(value: bytes, status: Status) -> None:
 
 
 @rule("CTL-22")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "value", "status"),
     [(0x105, b"true", OK), (0x105, b"false", EINVAL), (0x5, b"true", EINVAL), (0x1, b"true", EINVAL)],
 )
@@ -369,7 +368,7 @@ def test_user_xattrs_of_deletions_are_a_probe(flags: int, value: bytes, status: 
 
 
 @rule("CTL-23", "CTL-24")
-@pytest.mark.parametrize(
+@each_case(
     ("key", "name"),
     [(b"v7_dcp_status_codes", "v7_status_codes"), (b"flatbuffers_system_events", "flatbuffers_system_events")],
 )
@@ -396,7 +395,7 @@ def test_this_storage_keeps_no_history() -> None:
 
 
 @rule("CTL-26")
-@pytest.mark.parametrize("value", [b"2.2", b"2.0", b"2.1", b"2.3", b"true", b"1"])
+@each_case("value", [b"2.2", b"2.0", b"2.1", b"2.3", b"true", b"1"])
 @of_release("7.2")
 def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
     # Recorded with 2.2: the key is of a later version, so it is unknown, with collections as without.
@@ -406,7 +405,7 @@ def test_a_later_marker_version_cannot_be_asked_for(value: bytes) -> None:
 
 
 @rule("CTL-27")
-@pytest.mark.parametrize("value", [b"true", b"false", b"x"])
+@each_case("value", [b"true", b"false", b"x"])
 def test_cache_transfer_depends_on_the_bucket_only(value: bytes) -> None:
     # The key is of release 8.5, so it is unknown to older ones.
     peer = SimulatedNode().producer()
@@ -467,7 +466,7 @@ def test_sync_writes_shape_only_later_markers() -> None:
 
 
 @rule("CTL-30")
-@pytest.mark.parametrize(
+@each_case(
     "key",
     [b"ENABLE_NOOP", b"Enable_Noop", b"enable_noop ", b"set_Priority", b"supports_hifi_mfu", b"V7_DCP_STATUS_CODES"],
 )
@@ -477,7 +476,7 @@ def test_keys_are_compared_byte_for_byte(key: bytes) -> None:
 
 
 @rule("CTL-30")
-@pytest.mark.parametrize(
+@each_case(
     ("key", "value", "status"),
     [
         (b"e", b"true", OK),

@@ -6,8 +6,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status, values
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import Version, encode_stored_deletion
@@ -19,6 +17,7 @@ from dcpstream_node.testing.simulation import (
     ScriptedProducer,
     SimulatedNode,
 )
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of
 
@@ -65,7 +64,7 @@ def send(source: ScriptedProducer, extras: bytes, *, key: bytes = b"k", **fields
 
 
 @rule("DEL-01", "DEL-02")
-@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
+@each_case("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
 def test_the_layout_follows_the_open_flag(features: tuple[int, ...]) -> None:
     node = SimulatedNode()
     node.set_doc(1, "k")
@@ -78,7 +77,7 @@ def test_the_layout_follows_the_open_flag(features: tuple[int, ...]) -> None:
 
 
 @rule("DEL-03")
-@pytest.mark.parametrize(
+@each_case(
     ("features", "flags", "wanted"),
     [
         (WITHOUT_COLLECTIONS, 0, V1.pack(2, 2, 0)),
@@ -125,7 +124,7 @@ def test_a_deletion_may_carry_xattrs() -> None:
 
 
 @rule("DEL-06")
-@pytest.mark.parametrize("datatype", range(8))
+@each_case("datatype", range(8))
 def test_datatypes_of_a_deletion(datatype: int) -> None:
     node, source = replica(USUAL_FEATURES)
     value = encode_xattrs(SYSTEM) if datatype & Datatype.XATTR else b""
@@ -152,7 +151,7 @@ def test_a_body_is_stripped_and_xattrs_are_kept() -> None:
 
 
 @rule("DEL-08")
-@pytest.mark.parametrize(("seqno", "status"), [(0, Status.EINVAL), (1, Status.ERANGE)])
+@each_case(("seqno", "status"), [(0, Status.EINVAL), (1, Status.ERANGE)])
 def test_seqnos_that_may_not_be(seqno: int, status: int) -> None:
     node, source = replica()
     (answer,) = send(source, V1.pack(seqno, 2, 0))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR, of, opcodes
 
@@ -75,7 +74,7 @@ def test_a_drop_is_without_a_last_word() -> None:
 
 
 @rule("DIS-02")
-@pytest.mark.parametrize("name", TO_A_CONSUMER)
+@each_case("name", TO_A_CONSUMER)
 def test_a_consumer_takes_no_command_of_producers(name: str) -> None:
     opcode, fields = TO_A_CONSUMER[name]
     peer = SimulatedNode().consumer()
@@ -84,7 +83,7 @@ def test_a_consumer_takes_no_command_of_producers(name: str) -> None:
 
 
 @rule("DIS-03")
-@pytest.mark.parametrize("name", TO_A_PRODUCER)
+@each_case("name", TO_A_PRODUCER)
 def test_a_producer_takes_no_command_of_consumers(name: str) -> None:
     opcode, fields = TO_A_PRODUCER[name]
     flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES
@@ -94,7 +93,7 @@ def test_a_producer_takes_no_command_of_consumers(name: str) -> None:
 
 
 @rule("DIS-03")
-@pytest.mark.parametrize("opcode", [0x66, 0x67])
+@each_case("opcode", [0x66, 0x67])
 def test_cache_transfer_is_unknown_to_a_producer(opcode: int) -> None:
     peer = SimulatedNode().producer()
     assert peer.call(opcode).status == Status.UNKNOWN_COMMAND
@@ -114,7 +113,7 @@ def test_both_kinds_take_close_stream() -> None:
 
 
 @rule("DIS-05")
-@pytest.mark.parametrize("flags", [0, 1])
+@each_case("flags", [0, 1])
 def test_a_displaced_connection_is_gone_before_its_next_command(flags: int) -> None:
     node = SimulatedNode()
     older = node.connect()
@@ -141,7 +140,7 @@ def test_a_displaced_connection_that_does_not_read_sends_nothing_more() -> None:
 
 
 @rule("DIS-06")
-@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+@each_case("opcode", STREAM_MESSAGES)
 def test_answers_that_a_producer_lives_with(opcode: int) -> None:
     for status in ALWAYS_FINE:
         assert not drops(opcode, status, has_v7_codes=False)
@@ -152,7 +151,7 @@ def test_answers_that_a_producer_lives_with(opcode: int) -> None:
 
 
 @rule("DIS-07")
-@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+@each_case("opcode", STREAM_MESSAGES)
 def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
     for status in OLDER_CODES:
         assert drops(opcode, status, has_v7_codes=True)
@@ -161,7 +160,7 @@ def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
 
 
 @rule("DIS-08")
-@pytest.mark.parametrize("opcode", STREAM_MESSAGES)
+@each_case("opcode", STREAM_MESSAGES)
 def test_success_need_not_be_answered_but_may(opcode: int) -> None:
     node = SimulatedNode()
     node.fill(1, 3)
@@ -176,7 +175,7 @@ def test_success_need_not_be_answered_but_may(opcode: int) -> None:
 
 
 @rule("DIS-09")
-@pytest.mark.parametrize("has_v7_codes", [False, True])
+@each_case("has_v7_codes", [False, True])
 def test_no_memory_for_cached_values_is_no_reason_to_part(has_v7_codes: bool) -> None:
     assert not drops(Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM, has_v7_codes=has_v7_codes)
     assert drops(Opcode.DCP_CACHE_TRANSFER_END, Status.ENOMEM, has_v7_codes=has_v7_codes)
@@ -197,7 +196,7 @@ def trigger(peer: Peer, status: int) -> list[int]:
 
 
 @rule("DIS-10")
-@pytest.mark.parametrize(
+@each_case(
     ("status", "user", "bucket"),
     [
         (Status.EACCESS, "writer", "default"),

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dcpstream import wire
 from dcpstream.wire import Datatype, Frame, Opcode, Status, values
 from dcpstream.wire.keys import encode_frame_info
@@ -22,6 +20,7 @@ from dcpstream_node.testing.simulation import (
     ScriptedProducer,
     SimulatedNode,
 )
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, FIRST, REPLICA, of, opcodes
 
@@ -210,7 +209,7 @@ def test_the_high_completed_seqno_stands_in_disk_markers_only() -> None:
 
 
 @rule("DUR-04")
-@pytest.mark.parametrize("kind", [dcp.Commit, dcp.Abort])
+@each_case("kind", [dcp.Commit, dcp.Abort])
 def test_the_documented_examples(kind: type) -> None:
     second = "commit_seqno" if kind is dcp.Commit else "abort_seqno"
     message = kind(vbid=0x210, opaque=0x1210, key=b"hello", prepared_seqno=4, **{second: 5})
@@ -224,7 +223,7 @@ def test_the_documented_examples(kind: type) -> None:
 
 
 @rule("DUR-05")
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [{"extras": b""}, {"extras": bytes(7)}, {"extras": bytes(16)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}],
     ids=str,
@@ -239,7 +238,7 @@ def test_malformed_acknowledgements(fields: dict[str, Any]) -> None:
 
 
 @rule("DUR-11")
-@pytest.mark.parametrize("controls", [(), (SYNC,), (NAME,)], ids=["none", "sync writes", "name"])
+@each_case("controls", [(), (SYNC,), (NAME,)], ids=["none", "sync writes", "name"])
 def test_an_acknowledgement_needs_both_controls(controls: tuple) -> None:
     node = durable_node(WITH_REPLICA)
     peer = node.producer(b"half", controls=controls)
@@ -283,7 +282,7 @@ def test_an_acknowledgement_of_a_stream_that_is_over_is_ignored() -> None:
 
 
 @rule("DUR-14")
-@pytest.mark.parametrize(("vbid", "seqno"), [(1, 2), (2, 0)], ids=["not sent yet", "never streamed"])
+@each_case(("vbid", "seqno"), [(1, 2), (2, 0)], ids=["not sent yet", "never streamed"])
 def test_an_acknowledgement_that_cannot_be(vbid: int, seqno: int) -> None:
     node = durable_node(WITH_REPLICA)
     replica = sync_replica(node)
@@ -336,7 +335,7 @@ def decide(
 
 
 @rule("DUR-02")
-@pytest.mark.parametrize(
+@each_case(
     ("seqno", "fields"),
     [(1, {"cas": 0}), (0, {}), (1, {"level": 0}), (1, {"level": 4}), (1, {"key": b""})],
     ids=["CAS", "seqno", "level 0", "level 4", "key"],
@@ -350,8 +349,8 @@ def test_malformed_prepares(seqno: int, fields: dict[str, Any]) -> None:
 
 
 @rule("DUR-03")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
-@pytest.mark.parametrize(
+@each_case("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
+@each_case(
     "fields",
     [{"extras": bytes(8)}, {"extras": bytes(24)}, {"key": b""}, {"value": b"v"}, {"cas": 1}],
     ids=["short", "long", "key", "value", "CAS"],
@@ -365,7 +364,7 @@ def test_malformed_decisions(opcode: int, fields: dict[str, Any]) -> None:
 
 
 @rule("DUR-09")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
+@each_case("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
 def test_the_second_seqno_must_lie_in_the_snapshot(opcode: int) -> None:
     node, source = copy()
     source.marker_v2(1, 1)
@@ -414,7 +413,7 @@ def test_and_right_after_the_stream_was_accepted(tmp_path: Path) -> None:
 
 
 @rule("DUR-17", "DUR-18")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
+@each_case("opcode", [Opcode.DCP_COMMIT, Opcode.DCP_ABORT])
 def test_a_decision_without_its_prepare(opcode: int) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
@@ -447,7 +446,7 @@ def test_a_prepare_in_the_place_of_another() -> None:
 
 
 @rule("DUR-21")
-@pytest.mark.parametrize(
+@each_case(
     ("data", "status"),
     [
         (b"\0", Status.DURABILITY_INVALID_LEVEL),
@@ -461,7 +460,7 @@ def test_a_prepare_in_the_place_of_another() -> None:
         (b"\3\xff\xfe", Status.SUCCESS),
     ],
 )
-@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.ADD])
+@each_case("opcode", [Opcode.SET, Opcode.ADD])
 def test_durability_requirements(data: bytes, status: int, opcode: int) -> None:
     framing = encode_frame_info(1, data)
     answer = durable_node().connect().call(opcode, vbid=1, key=b"\0k", extras=bytes(8), framing=framing)
@@ -469,7 +468,7 @@ def test_durability_requirements(data: bytes, status: int, opcode: int) -> None:
 
 
 @rule("DUR-22")
-@pytest.mark.parametrize("state", [2, 3, 4])
+@each_case("state", [2, 3, 4])
 def test_a_vbucket_that_leaves_the_active_role(state: int) -> None:
     node = durable_node(WITH_REPLICA)
     client = node.connect()

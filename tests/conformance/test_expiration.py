@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.wire import Datatype, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import Version, encode_stored_expiration
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import START_UNIX_S, WITHOUT_COLLECTIONS, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA
 
@@ -48,7 +47,7 @@ def test_the_extras() -> None:
 
 
 @rule("EXP-02")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "controls", "opcode", "extras_bytes"),
     [
         (WITH_TIMES, (ENABLE,), Opcode.DCP_EXPIRATION, 20),
@@ -101,7 +100,7 @@ def replica() -> tuple[SimulatedNode, ScriptedProducer]:
 
 
 @rule("EXP-06")
-@pytest.mark.parametrize(
+@each_case(
     ("extras", "key"),
     [(b"", b"k"), (bytes(18), b"k"), (EXTRAS.pack(2, 2, 7) + b"\0", b"k"), (EXTRAS.pack(2, 2, 7), b"")],
 )

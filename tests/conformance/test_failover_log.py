@@ -15,6 +15,7 @@ from dcpstream.wire import Datatype, Opcode, Status
 from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import decode_failover_log, encode_failover_log
 from dcpstream_node.testing.simulation import ScriptedProducer, SeededRandom, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
@@ -33,7 +34,7 @@ def seqnos(node: SimulatedNode, vbid: int = 1) -> list[int]:
 
 
 @rule("FOL-01")
-@pytest.mark.parametrize("fields", [{"extras": b"\0"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
+@each_case("fields", [{"extras": b"\0"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
 def test_the_request_is_a_bare_header(fields: dict[str, Any]) -> None:
     peer = SimulatedNode().producer()
     answer = peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1, **fields)
@@ -128,7 +129,7 @@ def test_25_entries_and_the_oldest_goes() -> None:
 
 
 @rule("FOL-08")
-@pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
+@each_case("state", [REPLICA, PENDING, DEAD])
 def test_a_promotion_in_memory_begins_at_the_high_seqno(state: int) -> None:
     node = SimulatedNode()
     node.fill(1, 5)
@@ -201,9 +202,7 @@ def test_active_stays_active() -> None:
 
 
 @rule("FOL-11")
-@pytest.mark.parametrize(
-    ("seqno", "kept"), [(0, [0]), (9, [0]), (10, [10, 0]), (15, [10, 0]), (20, [20, 10, 0]), (99, [20, 10, 0])]
-)
+@each_case(("seqno", "kept"), [(0, [0]), (9, [0]), (10, [10, 0]), (15, [10, 0]), (20, [20, 10, 0]), (99, [20, 10, 0])])
 def test_a_new_branch_voids_those_that_began_above_it(seqno: int, kept: list[int]) -> None:
     log = FailoverLog.of((3, 20), (2, 10), (1, 0)).pushed(FailoverEntry(9, seqno))
     assert [entry.seqno for entry in log] == [seqno, *kept]
@@ -346,9 +345,7 @@ def roll_back(node: SimulatedNode, seqno: int) -> None:
 
 
 @rule("FOL-16")
-@pytest.mark.parametrize(
-    ("seqno", "kept"), [(10, [(0xC, 10), (0xB, 5), (0xA, 0)]), (7, [(0xB, 5), (0xA, 0)]), (4, [(0xA, 0)])]
-)
+@each_case(("seqno", "kept"), [(10, [(0xC, 10), (0xB, 5), (0xA, 0)]), (7, [(0xB, 5), (0xA, 0)]), (4, [(0xA, 0)])])
 def test_a_rollback_voids_branches_above_it(seqno: int, kept: list[tuple[int, int]]) -> None:
     node = copy_with(FailoverLog.of((0xC, 10), (0xB, 5), (0xA, 0)), 12)
     roll_back(node, seqno)
@@ -367,7 +364,7 @@ def test_a_rollback_below_every_branch_begins_one() -> None:
 
 
 @rule("FOL-03", "FOL-05")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields"),
     [
         (Opcode.GET_FAILOVER_LOG, {}),

@@ -11,6 +11,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import LAYOUTS, Opcode, OpenFlag, Status, encode_request, encode_response
 from dcpstream.wire.messages.dcp import CacheTransferEnd, OsoSnapshot, SeqnoAdvanced, SetVbucketState
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, of, opcodes
@@ -52,7 +53,7 @@ def window(size: int, *, items: int = 9) -> tuple[SimulatedNode, Peer]:
 
 
 @rule("FLC-01")
-@pytest.mark.parametrize("controls", [[], [(b"connection_buffer_size", b"0")]])
+@each_case("controls", [[], [(b"connection_buffer_size", b"0")]])
 def test_without_a_buffer_everything_is_sent(controls: list[tuple[bytes, bytes]]) -> None:
     node = SimulatedNode()
     node.fill(1, 200, value=b"v" * 10_000)
@@ -62,7 +63,7 @@ def test_without_a_buffer_everything_is_sent(controls: list[tuple[bytes, bytes]]
 
 
 @rule("FLC-02", "FLC-03")
-@pytest.mark.parametrize("size", [1, MARKER_BYTES, MARKER_BYTES + 1, 300, 1024])
+@each_case("size", [1, MARKER_BYTES, MARKER_BYTES + 1, 300, 1024])
 def test_a_message_may_start_while_less_than_the_buffer_is_outstanding(size: int) -> None:
     node, peer = window(size)
     sizes = [frame.size for frame in peer.stream(1) if frame.is_request]
@@ -80,7 +81,7 @@ def test_a_message_may_start_while_less_than_the_buffer_is_outstanding(size: int
 
 
 @rule("FLC-04")
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [{"extras": b""}, {"extras": bytes(3)}, {"extras": bytes(8)}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}],
 )
@@ -209,7 +210,7 @@ def test_noops_and_answers_do_not_count() -> None:
 
 
 @rule("FLC-13")
-@pytest.mark.parametrize(("features", "prefix"), [(None, 1), (WITHOUT_COLLECTIONS, 0)])
+@each_case(("features", "prefix"), [(None, 1), (WITHOUT_COLLECTIONS, 0)])
 def test_the_prefix_of_a_key_counts(features: tuple[int, ...] | None, prefix: int) -> None:
     node = SimulatedNode()
     node.set_doc(1, "key", b"value")
@@ -255,7 +256,7 @@ def test_a_prepare_counts_two_bytes_more_than_it_has() -> None:
 
 
 @rule("FLC-15")
-@pytest.mark.parametrize(
+@each_case(
     ("message", "size", "is_for_clients"),
     [
         (SetVbucketState(vbid=1, opaque=OPAQUE, state=1), 25, False),

@@ -13,6 +13,7 @@ from dcpstream.wire import Datatype, Feature, FrameReader, Opcode, Status, decod
 from dcpstream.wire.keys import decode_frame_infos, encode_frame_info
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import rule
 
@@ -44,7 +45,7 @@ def test_the_header_is_24_bytes_with_each_field_at_its_place() -> None:
 
 
 @rule("HDR-02")
-@pytest.mark.parametrize("value", [b"", b"v", b"v" * 1000])
+@each_case("value", [b"", b"v", b"v" * 1000])
 def test_a_value_is_what_the_body_has_beyond_the_other_parts(value: bytes) -> None:
     peer = SimulatedNode().connect(features=WITHOUT_COLLECTIONS)
     assert peer.call(Opcode.SET, vbid=1, key=b"key", value=value, extras=SET_EXTRAS).status == 0
@@ -58,7 +59,7 @@ def test_a_value_is_what_the_body_has_beyond_the_other_parts(value: bytes) -> No
 
 
 @rule("HDR-03")
-@pytest.mark.parametrize("magic", [0x00, 0x07, 0x09, 0x17, 0x19, 0x7F, 0x84, 0xFF])
+@each_case("magic", [0x00, 0x07, 0x09, 0x17, 0x19, 0x7F, 0x84, 0xFF])
 def test_another_magic_closes_without_an_answer(magic: int) -> None:
     peer = SimulatedNode().producer()
     assert peer.send_bytes(bytes([magic]) + NOOP[1:]) == []
@@ -68,13 +69,13 @@ def test_another_magic_closes_without_an_answer(magic: int) -> None:
 
 
 @rule("HDR-03")
-@pytest.mark.parametrize("magic", [0x80, 0x81, 0x08, 0x18, 0x82, 0x83])
+@each_case("magic", [0x80, 0x81, 0x08, 0x18, 0x82, 0x83])
 def test_six_magics_are_legal(magic: int) -> None:
     assert decode_frame(bytes([magic]) + NOOP[1:]).magic == magic
 
 
 @rule("HDR-04")
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         struct.pack(">BBHBBHIIQ", 0x80, 0x5E, 11, 0, 0, 0, 10, 1, 0),
@@ -122,7 +123,7 @@ def test_the_node_reads_a_key_behind_framing_extras() -> None:
 
 
 @rule("HDR-06")
-@pytest.mark.parametrize(
+@each_case(
     ("data", "infos"),
     [
         (b"\x22\x00\x07", [(2, b"\x00\x07")]),
@@ -145,7 +146,7 @@ OVERRUNS = [b"\x22\x00", b"\x22", b"\xf1\x00", b"\xf0", b"\x4f", b"\x4f\x00" + b
 
 
 @rule("HDR-07")
-@pytest.mark.parametrize("framing", OVERRUNS)
+@each_case("framing", OVERRUNS)
 def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
     with pytest.raises(FieldError):
         list(decode_frame_infos(framing))
@@ -156,7 +157,7 @@ def test_a_frame_info_beyond_the_section_is_invalid(framing: bytes) -> None:
 
 
 @rule("HDR-08")
-@pytest.mark.parametrize("framing", [b"\x70", b"\x72ab", b"\xe0", b"\xf1\x00\x00"])
+@each_case("framing", [b"\x70", b"\x72ab", b"\xe0", b"\xf1\x00\x00"])
 def test_an_unassigned_frame_info_has_a_status_of_its_own(framing: bytes) -> None:
     peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_CLOSE_STREAM, Opcode.NOOP):
@@ -177,7 +178,7 @@ def test_a_stream_id_is_two_bytes() -> None:
 
 
 @rule("HDR-10")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_GET_FAILOVER_LOG, Opcode.NOOP])
+@each_case("opcode", [Opcode.DCP_GET_FAILOVER_LOG, Opcode.NOOP])
 def test_a_barrier_carries_no_data(opcode: int) -> None:
     peer = SimulatedNode().producer()
     assert peer.call(opcode, framing=b"\x01x").status == Status.EINVAL
@@ -185,7 +186,7 @@ def test_a_barrier_carries_no_data(opcode: int) -> None:
 
 
 @rule("HDR-11")
-@pytest.mark.parametrize("framing", [b"\x11\x01", b"\x13\x01\x00\x10"])
+@each_case("framing", [b"\x11\x01", b"\x13\x01\x00\x10"])
 def test_durability_belongs_to_writes_only(framing: bytes) -> None:
     node = SimulatedNode()
     peer = node.producer()
@@ -200,7 +201,7 @@ def test_durability_belongs_to_writes_only(framing: bytes) -> None:
 
 
 @rule("HDR-12")
-@pytest.mark.parametrize("opaque", [0, 1, 0x01020304, 0x80000000, 0xFFFFFFFF])
+@each_case("opaque", [0, 1, 0x01020304, 0x80000000, 0xFFFFFFFF])
 def test_an_answer_has_the_bytes_of_the_opaque(opaque: int) -> None:
     peer = SimulatedNode().producer()
     for opcode in (Opcode.DCP_GET_FAILOVER_LOG, Opcode.NOOP, Opcode.DCP_CLOSE_STREAM, 0xEE):
@@ -210,7 +211,7 @@ def test_an_answer_has_the_bytes_of_the_opaque(opaque: int) -> None:
 
 
 @rule("HDR-13")
-@pytest.mark.parametrize("datatype", [0x08, 0x0F, 0x10, 0x80, 0xFF])
+@each_case("datatype", [0x08, 0x0F, 0x10, 0x80, 0xFF])
 def test_a_datatype_above_7_is_invalid(datatype: int) -> None:
     node = SimulatedNode()
     peer = node.producer()
@@ -222,7 +223,7 @@ def test_a_datatype_above_7_is_invalid(datatype: int) -> None:
 
 
 @rule("HDR-14")
-@pytest.mark.parametrize(
+@each_case(
     ("feature", "datatype"),
     [(Feature.JSON, Datatype.JSON), (Feature.SNAPPY, Datatype.SNAPPY), (Feature.XATTR, Datatype.XATTR)],
 )
@@ -244,7 +245,7 @@ def test_a_datatype_that_hello_did_not_enable_is_invalid(feature: Feature, datat
 
 
 @rule("HDR-15")
-@pytest.mark.parametrize("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"no snappy at all", b"\x05ab"])
+@each_case("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"no snappy at all", b"\x05ab"])
 def test_snappy_that_cannot_be_inflated_is_invalid(value: bytes) -> None:
     peer = SimulatedNode().connect()
     fields: dict[str, Any] = {"vbid": 1, "key": b"\0k", "extras": SET_EXTRAS}
@@ -255,7 +256,7 @@ def test_snappy_that_cannot_be_inflated_is_invalid(value: bytes) -> None:
 
 
 @rule("HDR-16")
-@pytest.mark.parametrize(("features", "prefix"), [(WITHOUT_COLLECTIONS, b""), (USUAL_FEATURES, b"\0")])
+@each_case(("features", "prefix"), [(WITHOUT_COLLECTIONS, b""), (USUAL_FEATURES, b"\0")])
 def test_a_key_has_at_most_250_bytes(features: tuple[Feature, ...], prefix: bytes) -> None:
     peer = SimulatedNode().connect(features=features)
     for opcode, extras in ((Opcode.SET, SET_EXTRAS), (Opcode.GET, b""), (Opcode.DELETE, b"")):
@@ -268,7 +269,7 @@ def test_a_key_has_at_most_250_bytes(features: tuple[Feature, ...], prefix: byte
 
 
 @rule("HDR-17")
-@pytest.mark.parametrize("opcode", [0x66, 0x6F, 0xD8, 0xEE, 0xFF])
+@each_case("opcode", [0x66, 0x6F, 0xD8, 0xEE, 0xFF])
 def test_an_unknown_opcode_leaves_the_connection_open(opcode: int) -> None:
     for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode).status == Status.UNKNOWN_COMMAND
@@ -276,7 +277,7 @@ def test_an_unknown_opcode_leaves_the_connection_open(opcode: int) -> None:
 
 
 @rule("HDR-18")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields"),
     [
         (Opcode.DCP_OPEN, {"key": b"x", "extras": bytes(7)}),
@@ -309,7 +310,7 @@ def test_what_is_malformed_is_refused_and_the_connection_stays(opcode: int, fiel
 
 
 @rule("HDR-19")
-@pytest.mark.parametrize("opcode", [0x01, 0x02, Opcode.DCP_NOOP, 0xEE])
+@each_case("opcode", [0x01, 0x02, Opcode.DCP_NOOP, 0xEE])
 def test_a_request_with_the_servers_magic_closes(opcode: int) -> None:
     peer = SimulatedNode().producer()
     assert peer.send_bytes(struct.pack(">BBHBBHIIQ", 0x82, opcode, 0, 0, 0, 0, 0, 1, 0)) == []
@@ -317,8 +318,8 @@ def test_a_request_with_the_servers_magic_closes(opcode: int) -> None:
 
 
 @rule("HDR-20")
-@pytest.mark.parametrize("magic", [0x81, 0x18])
-@pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET, Opcode.NOOP, Opcode.HELLO, 0xEE])
+@each_case("magic", [0x81, 0x18])
+@each_case("opcode", [Opcode.GET, Opcode.SET, Opcode.NOOP, Opcode.HELLO, 0xEE])
 def test_an_answer_that_has_no_handler_closes(magic: int, opcode: int) -> None:
     for peer in (SimulatedNode().connect(), SimulatedNode().producer()):
         assert peer.send_bytes(struct.pack(">BBHBBHIIQ", magic, opcode, 0, 0, 0, 0, 0, 1, 0) + NOOP) == []
@@ -370,7 +371,7 @@ def test_flush_is_not_supported() -> None:
 
 
 @rule("HDR-24")
-@pytest.mark.parametrize(("opcode", "extras"), [(0x64, bytes(8)), (0x65, bytes(4)), (0x64, b""), (0x65, b"")])
+@each_case(("opcode", "extras"), [(0x64, bytes(8)), (0x65, bytes(4)), (0x64, b""), (0x65, b"")])
 def test_what_a_node_only_produces_is_unknown_to_it(opcode: int, extras: bytes) -> None:
     for peer in (SimulatedNode().connect(), SimulatedNode().producer(), SimulatedNode().consumer()):
         assert peer.call(opcode, extras=extras).status == Status.UNKNOWN_COMMAND
@@ -413,7 +414,7 @@ def test_the_node_distinguishes_requests_from_answers_by_the_magic() -> None:
 
 
 @rule("HDR-01", "HDR-02")
-@pytest.mark.parametrize("length", [0, 1, 23, 24, 25, 30])
+@each_case("length", [0, 1, 23, 24, 25, 30])
 def test_less_than_a_frame_is_none(length: int) -> None:
     whole = encode_request(Opcode.DCP_CONTROL, key=b"key", value=b"value")
     assert len(whole) > length

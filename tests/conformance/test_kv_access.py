@@ -6,11 +6,10 @@ import json
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.engine import ALL_PRIVILEGES, Users
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, WITHOUT_XERROR
 
@@ -84,7 +83,7 @@ def test_each_write_needs_its_privilege_and_says_which() -> None:
 
 
 @rule("KV-ACCESS-04")
-@pytest.mark.parametrize("privilege", ["Insert", "Upsert"])
+@each_case("privilege", ["Insert", "Upsert"])
 def test_add_needs_one_of_two(privilege: str) -> None:
     peer = node_for(some=privilege).connect(user="some")
     assert peer.call(Opcode.ADD, vbid=1, key=b"\0new", extras=STORE).status == 0

@@ -13,6 +13,7 @@ from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream.wire.values import snappy_compress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.conformance.test_durability import copy, decide, prepare
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 
@@ -132,7 +133,7 @@ def test_a_row_of_a_collection_that_the_history_does_not_have(
 
 
 @rule("KV-COPY-07")
-@pytest.mark.parametrize("is_deletion", [False, True])
+@each_case("is_deletion", [False, True])
 def test_a_document_over_a_prepare(is_deletion: bool) -> None:
     node, source = copy()
     source.marker_v2(1, 3)

@@ -7,13 +7,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Feature, Frame, Opcode, Status
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.conformance.test_durability import copy, durable_set, prepare
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import ACTIVE, REPLICA, WITHOUT_XERROR
 
@@ -101,7 +100,7 @@ def under_way(value: bytes | None = None) -> SimulatedNode:
 
 
 @rule("KV-DUR-01")
-@pytest.mark.parametrize("name", WRITES)
+@each_case("name", WRITES)
 def test_writes_while_a_new_document_is_prepared(name: str) -> None:
     node = under_way()
     assert send(node.connect(features=FEATURES), name).status == OVER_NOTHING[name]
@@ -109,7 +108,7 @@ def test_writes_while_a_new_document_is_prepared(name: str) -> None:
 
 
 @rule("KV-DUR-01")
-@pytest.mark.parametrize("name", WRITES)
+@each_case("name", WRITES)
 def test_writes_while_a_new_version_is_prepared(name: str) -> None:
     node = under_way(b"5")
     assert send(node.connect(features=FEATURES), name).status == OVER_A_DOCUMENT[name]
@@ -117,7 +116,7 @@ def test_writes_while_a_new_version_is_prepared(name: str) -> None:
 
 
 @rule("KV-DUR-02")
-@pytest.mark.parametrize("name", ["append", "append with CAS", "count", "set", "delete"])
+@each_case("name", ["append", "append with CAS", "count", "set", "delete"])
 def test_a_state_that_excludes_the_write_is_answered_first(name: str) -> None:
     node = under_way(b"no number")
     status = Status.DELTA_BADVAL if name == "count" else OVER_A_DOCUMENT[name]
@@ -125,15 +124,15 @@ def test_a_state_that_excludes_the_write_is_answered_first(name: str) -> None:
 
 
 @rule("KV-DUR-03")
-@pytest.mark.parametrize("name", ["set", "touch", "append", "sub-document"])
+@each_case("name", ["set", "touch", "append", "sub-document"])
 def test_clients_without_xerror_try_again_later(name: str) -> None:
     node = under_way(b"{}")
     assert send(node.connect(features=WITHOUT_XERROR), name).status == Status.TMPFAIL
 
 
 @rule("KV-DUR-04")
-@pytest.mark.parametrize("name", DURABLE)
-@pytest.mark.parametrize("exists", [False, True])
+@each_case("name", DURABLE)
+@each_case("exists", [False, True])
 def test_a_durable_write_that_is_impossible(name: str, exists: bool) -> None:
     node = SimulatedNode()
     if exists:
@@ -149,7 +148,7 @@ def test_a_durable_write_that_is_impossible(name: str, exists: bool) -> None:
 
 
 @rule("KV-DUR-11")
-@pytest.mark.parametrize("topology", [TWO_NODES, IMPOSSIBLE])
+@each_case("topology", [TWO_NODES, IMPOSSIBLE])
 def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> None:
     node = SimulatedNode()
     for key, name in ((b"\0k", "_sync"), (b"\0mine", "mine")):
@@ -168,7 +167,7 @@ def test_a_deletion_that_keeps_system_xattrs_is_not_durable(topology: bytes) -> 
 
 
 @rule("KV-DUR-05")
-@pytest.mark.parametrize("opcode", [Opcode.TOUCH, Opcode.GAT])
+@each_case("opcode", [Opcode.TOUCH, Opcode.GAT])
 def test_a_durable_touch_is_not_supported(opcode: int) -> None:
     node = under_way()
     answer = node.connect().call(opcode, vbid=1, key=KEY, extras=bytes(4), framing=MAJORITY)
@@ -215,7 +214,7 @@ READS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @rule("KV-DUR-07")
-@pytest.mark.parametrize("name", READS)
+@each_case("name", READS)
 def test_what_may_have_been_seen_elsewhere_is_not_read(name: str) -> None:
     node = taken_over()
     opcode, fields = READS[name]
@@ -231,7 +230,7 @@ def test_what_may_have_been_seen_elsewhere_is_not_read(name: str) -> None:
 
 
 @rule("KV-DUR-08")
-@pytest.mark.parametrize("name", WRITES)
+@each_case("name", WRITES)
 def test_what_may_have_been_seen_elsewhere_is_not_written(name: str) -> None:
     reading = ("delete", "delete with CAS", "append", "append with CAS", "count", "count what is there")
     node = taken_over()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import WITHOUT_XERROR
 
@@ -51,7 +50,7 @@ def test_get_of_a_locked_document_shows_all_ones_as_its_cas() -> None:
 
 
 @rule("KV-LOCK-02")
-@pytest.mark.parametrize(("version", "status"), [("7.2", Status.TMPFAIL), ("7.6", Status.NOT_LOCKED)])
+@each_case(("version", "status"), [("7.2", Status.TMPFAIL), ("7.6", Status.NOT_LOCKED)])
 def test_unlocking(version: str, status: int) -> None:
     node = SimulatedNode(release=version)
     node.set_doc(1, "k", b"v")
@@ -68,8 +67,8 @@ def test_unlocking(version: str, status: int) -> None:
 
 
 @rule("KV-LOCK-03")
-@pytest.mark.parametrize("opcode", CHANGES)
-@pytest.mark.parametrize("cas", [0, 5])
+@each_case("opcode", CHANGES)
+@each_case("cas", [0, 5])
 def test_changes_of_a_locked_document_are_refused(opcode: Opcode, cas: int) -> None:
     node = node_with()
     peer, old = node.connect(), node.connect(features=WITHOUT_XERROR)
@@ -86,8 +85,8 @@ def test_changes_of_a_locked_document_are_refused(opcode: Opcode, cas: int) -> N
 
 
 @rule("KV-LOCK-04")
-@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.REPLACE, Opcode.APPEND, Opcode.PREPEND])
-@pytest.mark.parametrize("has_xattrs", [False, True])
+@each_case("opcode", [Opcode.SET, Opcode.REPLACE, Opcode.APPEND, Opcode.PREPEND])
+@each_case("has_xattrs", [False, True])
 def test_the_locks_owner_writes_and_unlocks(opcode: Opcode, has_xattrs: bool) -> None:
     node = node_with()
     peer = node.connect()
@@ -114,7 +113,7 @@ def test_deleting_a_locked_document() -> None:
 
 
 @rule("KV-LOCK-06")
-@pytest.mark.parametrize("opcode", [Opcode.INCREMENT, Opcode.DECREMENT])
+@each_case("opcode", [Opcode.INCREMENT, Opcode.DECREMENT])
 def test_counting_in_a_locked_document(opcode: Opcode) -> None:
     for value, status, old_status in (
         (b"7", Status.LOCKED, Status.KEY_EEXISTS),
@@ -149,7 +148,7 @@ def test_which_cas_is_sent_of_a_locked_document() -> None:
 
 
 @rule("KV-LOCK-09")
-@pytest.mark.parametrize("opcode", [Opcode.SET_WITH_META, Opcode.DELETE_WITH_META])
+@each_case("opcode", [Opcode.SET_WITH_META, Opcode.DELETE_WITH_META])
 def test_versions_from_elsewhere_and_locks(opcode: Opcode) -> None:
     node = node_with()
     peer, old = node.connect(), node.connect(features=WITHOUT_XERROR)

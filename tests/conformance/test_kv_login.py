@@ -6,12 +6,11 @@ import json
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.errors import StoreError
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_response
 from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import Peer, SeededRandom, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR
 
@@ -142,7 +141,7 @@ def test_without_xerror_a_reader_is_closed_before_anything_is_written() -> None:
 
 
 @rule("KV-ACCESS-09", "KV-COL-06")
-@pytest.mark.parametrize("is_there", [True, False])
+@each_case("is_there", [True, False])
 def test_an_invisible_collection_is_unknown(is_there: bool) -> None:
     node = node_for_ann()
     node.engine.users.put("bob", "secret", ["data_reader[default:_default:other]"])

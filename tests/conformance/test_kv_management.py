@@ -12,6 +12,7 @@ from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream_node.engine import Engine
 from dcpstream_node.engine.bucket.manifest import MAX_COLLECTIONS, read_manifest
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import collection, manifest, scope
 
@@ -59,7 +60,7 @@ def test_buckets_that_can_be_made_and_those_that_cannot(node: SimulatedNode) -> 
 
 
 @rule("KV-BUCKET-01")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [
         (b"", 0),

@@ -12,6 +12,7 @@ from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.wire import Feature, Frame, Opcode, Status, encode_request
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import PENDING, REPLICA
 
@@ -89,7 +90,7 @@ def test_options_of_a_bucket_that_resolves_by_time() -> None:
 
 
 @rule("KV-META-20")
-@pytest.mark.parametrize("state", [REPLICA, PENDING])
+@each_case("state", [REPLICA, PENDING])
 def test_a_forced_write_is_not_taken_in_other_roles_since_80(state: int) -> None:
     node = SimulatedNode(release="8.0")
     node.set_vbucket(1, state)
@@ -100,8 +101,8 @@ def test_a_forced_write_is_not_taken_in_other_roles_since_80(state: int) -> None
 
 
 @rule("KV-META-02", "KV-META-20")
-@pytest.mark.parametrize("state", [REPLICA, PENDING])
-@pytest.mark.parametrize("release", ["7.2", "7.6"])
+@each_case("state", [REPLICA, PENDING])
+@each_case("release", ["7.2", "7.6"])
 def test_a_forced_write_is_taken_in_other_roles(release: str, state: int) -> None:
     node = SimulatedNode(release=release)
     node.set_vbucket(1, state)

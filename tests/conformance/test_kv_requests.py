@@ -13,6 +13,7 @@ from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from dcpstream_node.engine import COMMANDS, Users
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 
 KEY = b"\0k"
@@ -575,7 +576,7 @@ FOR_ALL = {0xF3: Status.NOT_SUPPORTED, 0xFB: Status.SUCCESS}
 
 
 @rule("KV-REQ-14")
-@pytest.mark.parametrize("opcode", sorted(OPERATOR))
+@each_case("opcode", sorted(OPERATOR))
 @of_release("7.2")
 def test_commands_for_who_runs_a_server_are_checked_first(opcode: int) -> None:
     users = Users(SeededRandom())

@@ -6,11 +6,10 @@ import json
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Datatype, Feature, Opcode, Status
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import durable_set, sync_replica
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA
 
@@ -36,9 +35,9 @@ def state_of(node: SimulatedNode, vbid: int = 1) -> int:
 
 
 @rule("KV-VB-01")
-@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
-@pytest.mark.parametrize("part", ["extras", "value"])
-@pytest.mark.parametrize("width", [1, 4])
+@each_case("state", [ACTIVE, REPLICA, PENDING, DEAD])
+@each_case("part", ["extras", "value"])
+@each_case("width", [1, 4])
 @of_release("7.2")
 def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
     node = SimulatedNode()
@@ -53,7 +52,7 @@ def test_the_forms_of_set_vbucket(state: int, part: str, width: int) -> None:
 
 
 @rule("KV-VB-01")
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {},
@@ -72,7 +71,7 @@ def test_other_forms_are_refused(fields: dict[str, Any]) -> None:
 
 
 @rule("KV-VB-02")
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "status"),
     [
         ({"value": TWO_NODES, "datatype": 1}, 0),
@@ -87,14 +86,14 @@ def test_a_topology_must_say_that_it_is_json(fields: dict[str, Any], status: int
 
 
 @rule("KV-VB-03")
-@pytest.mark.parametrize("state", [b"\0", b"\5", b"\xff", bytes(4), b"\0\0\1\1"], ids=bytes.hex)
+@each_case("state", [b"\0", b"\5", b"\xff", bytes(4), b"\0\0\1\1"], ids=bytes.hex)
 def test_a_state_must_be_one(state: bytes) -> None:
     assert set_vbucket(SimulatedNode(), extras=state) == Status.EINVAL
 
 
 @rule("KV-VB-04")
-@pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
-@pytest.mark.parametrize("value", [TWO_NODES, b"{}", b"null", b"x"])
+@each_case("state", [REPLICA, PENDING, DEAD])
+@each_case("value", [TWO_NODES, b"{}", b"null", b"x"])
 @of_release("7.2")
 def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
     node = SimulatedNode()
@@ -103,7 +102,7 @@ def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
 
 
 @rule("KV-VB-05")
-@pytest.mark.parametrize("value", [b"x", b"{", b"[1", b"NaN", b"\xff", b"{} {}"])
+@each_case("value", [b"x", b"{", b"[1", b"NaN", b"\xff", b"{} {}"])
 @of_release("7.2")
 def test_what_is_no_json_is_refused(value: bytes) -> None:
     node = SimulatedNode()
@@ -111,7 +110,7 @@ def test_what_is_no_json_is_refused(value: bytes) -> None:
 
 
 @rule("KV-VB-06")
-@pytest.mark.parametrize("value", [b"null", b"{}", b"[]"])
+@each_case("value", [b"null", b"{}", b"[]"])
 def test_an_empty_value_says_nothing(value: bytes) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, ACTIVE, TWO_NODES)
@@ -120,7 +119,7 @@ def test_an_empty_value_says_nothing(value: bytes) -> None:
 
 
 @rule("KV-VB-07")
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         b"1",
@@ -159,7 +158,7 @@ def test_a_topology_that_is_none_closes_the_connection(value: bytes) -> None:
 
 
 @rule("KV-VB-08")
-@pytest.mark.parametrize("chain", [["a", "a"], ["a", "b", "b"], [""], ["", "b"]], ids=str)
+@each_case("chain", [["a", "a"], ["a", "b", "b"], [""], ["", "b"]], ids=str)
 def test_a_chain_that_cannot_be_used_leaves_the_vbucket_active(chain: list[str]) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
@@ -173,7 +172,7 @@ def test_a_chain_that_cannot_be_used_leaves_the_vbucket_active(chain: list[str])
 
 
 @rule("KV-VB-09")
-@pytest.mark.parametrize(
+@each_case(
     ("topology", "is_possible"),
     [
         ([["a"]], True),
@@ -220,8 +219,8 @@ def test_a_topology_without_a_majority_aborts_what_waits() -> None:
 
 
 @rule("KV-VB-12")
-@pytest.mark.parametrize("opcode", [Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET])
-@pytest.mark.parametrize(("cas", "status"), [(0, 0), (TOKEN, 0), (1, Status.KEY_EEXISTS)])
+@each_case("opcode", [Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET])
+@each_case(("cas", "status"), [(0, 0), (TOKEN, 0), (1, Status.KEY_EEXISTS)])
 @of_release("7.2")
 def test_the_cas_is_the_control_token(opcode: int, cas: int, status: int) -> None:
     node = SimulatedNode()
@@ -240,7 +239,7 @@ def test_a_vbucket_beyond_the_last_cannot_be_made() -> None:
 
 
 @rule("KV-VB-14")
-@pytest.mark.parametrize("value", [b"", b"async=0", b"async=1", b"x", b"async=0 "])
+@each_case("value", [b"", b"async=0", b"async=1", b"x", b"async=0 "])
 def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
     node = SimulatedNode()
     assert node.connect().call(Opcode.DEL_VBUCKET, vbid=1, value=value).status == 0
@@ -249,7 +248,7 @@ def test_any_value_of_del_vbucket_deletes(value: bytes) -> None:
 
 
 @rule("KV-VB-14")
-@pytest.mark.parametrize("vbid", [4, 0xFFFF])
+@each_case("vbid", [4, 0xFFFF])
 @of_release("7.2")
 def test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2(vbid: int) -> None:
     peer = SimulatedNode().connect()
@@ -260,7 +259,7 @@ def test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2(vbid: int) -> 
 
 
 @rule("KV-VB-15")
-@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, DEAD])
+@each_case("state", [ACTIVE, REPLICA, PENDING, DEAD])
 def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, state)
@@ -273,7 +272,7 @@ def test_get_vbucket_needs_no_privilege_and_ignores_a_key(state: int) -> None:
 
 
 @rule("KV-VB-16")
-@pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.GET_META, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG])
+@each_case("opcode", [Opcode.GET, Opcode.GET_META, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG])
 @of_release("7.2")
 def test_not_my_vbucket_has_the_map(opcode: int) -> None:
     node = SimulatedNode()

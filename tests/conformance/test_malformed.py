@@ -27,6 +27,7 @@ from dcpstream_node.engine.commands import Command
 from dcpstream_node.engine.subdocument import KINDS as SUBDOCUMENT_KINDS
 from dcpstream_node.testing.simulation import Peer, SeededRandom, SimulatedNode
 from tests.kit import recorded
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR
 
@@ -113,7 +114,7 @@ def faults(command: Command) -> list[tuple[dict[str, Any], str]]:
 
 
 @rule("HDR-18", "HDR-22")
-@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+@each_case(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Command) -> None:
     peer = SimulatedNode(release=NEWEST).connect(user="@admin")
     for fields, context in faults(command):
@@ -136,7 +137,7 @@ def test_every_command_refuses_what_has_not_its_shape(opcode: int, command: Comm
 
 
 @rule("HDR-07", "HDR-08", "HDR-10", "HDR-11")
-@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+@each_case(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_refuses_frame_infos_that_are_not_for_it(opcode: int, command: Command) -> None:
     peer = SimulatedNode(release=NEWEST).connect(user="@admin")
     for framing, info_id, status in (
@@ -254,7 +255,7 @@ def smallest(layout: Layout) -> Frame:
 
 
 @rule("HDR-02", "HDR-18")
-@pytest.mark.parametrize("layout", LAYOUTS, ids=[layout.name for layout in LAYOUTS])
+@each_case("layout", LAYOUTS, ids=[layout.name for layout in LAYOUTS])
 def test_a_message_of_another_shape_is_kept_as_bytes_and_refused_if_asked(layout: Layout) -> None:
     frame = smallest(layout)
     message = decode_message(frame, strict=True)
@@ -294,7 +295,7 @@ def test_framing_extras_need_their_magic_and_have_255_bytes() -> None:
 
 
 @rule("FOL-02")
-@pytest.mark.parametrize("length", [0, 1, 15, 17, 31])
+@each_case("length", [0, 1, 15, 17, 31])
 def test_a_failover_log_has_whole_entries(length: int) -> None:
     with pytest.raises(FieldError):
         decode_failover_log(bytes(length))
@@ -302,7 +303,7 @@ def test_a_failover_log_has_whole_entries(length: int) -> None:
 
 
 @rule("HDR-02")
-@pytest.mark.parametrize("length", [1, 9, 11])
+@each_case("length", [1, 9, 11])
 def test_a_list_of_seqnos_has_whole_entries(length: int) -> None:
     with pytest.raises(FieldError):
         decode_vbucket_seqnos(bytes(length))
@@ -311,7 +312,7 @@ def test_a_list_of_seqnos_has_whole_entries(length: int) -> None:
 
 
 @rule("XAT-01")
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         b"",
@@ -363,7 +364,7 @@ def users_without(privilege: str) -> Users:
 
 
 @rule("DIS-10", "SEC-01")
-@pytest.mark.parametrize(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
+@each_case(("opcode", "command"), SHAPES, ids=[f"0x{opcode:02x}" for opcode, _ in SHAPES])
 def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, command: Command) -> None:
     fields = acceptable(opcode, command)
     if command.needs_bucket:
@@ -385,7 +386,7 @@ def test_every_command_that_needs_a_bucket_or_a_privilege_says_so(opcode: int, c
 
 
 @rule("COL-02", "COL-03")
-@pytest.mark.parametrize(
+@each_case(
     ("number", "data"),
     [(0, "00"), (1, "01"), (0x7F, "7f"), (0x80, "8001"), (0xCAFEF00D, "8de0fbd70c"), (0xFFFFFFFF, "ffffffff0f")],
 )
@@ -396,7 +397,7 @@ def test_collection_ids_have_one_form(number: int, data: str) -> None:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize("data", ["", "80", "8000", "8100", "ffffffff10", "ffffffff8f00", "ffffffffff", "80808000"])
+@each_case("data", ["", "80", "8000", "8100", "ffffffff10", "ffffffff8f00", "ffffffffff", "80808000"])
 def test_other_forms_of_collection_ids_are_refused(data: str) -> None:
     with pytest.raises(FieldError):
         leb128_decode(bytes.fromhex(data))
@@ -414,7 +415,7 @@ def test_a_value_may_inflate_to_a_limit() -> None:
 
 
 @rule("HDR-18")
-@pytest.mark.parametrize("place", [17, 20, 23])
+@each_case("place", [17, 20, 23])
 def test_what_pads_a_request_is_zero(place: int) -> None:
     node = SimulatedNode()
     extras = bytearray(24)

@@ -14,6 +14,7 @@ from dcpstream.wire.stored import block
 from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of
 
@@ -47,7 +48,7 @@ def replica(**fields: object) -> tuple[SimulatedNode, ScriptedProducer]:
 
 
 @rule("MUT-01", "MUT-03")
-@pytest.mark.parametrize("flags", [0, 6, 0x02000000, 0xFFFFFFFF, 0x01020304])
+@each_case("flags", [0, 6, 0x02000000, 0xFFFFFFFF, 0x01020304])
 def test_the_extras(flags: int) -> None:
     node = SimulatedNode()
     expiration = 1_800_000_000
@@ -100,7 +101,7 @@ def test_neither_without_a_seqno_nor_without_a_key() -> None:
 
 
 @rule("MUT-07")
-@pytest.mark.parametrize(("value", "datatype"), [(b'{"a":1}', Datatype.JSON), (b"text", Datatype.RAW), (b"", 0)])
+@each_case(("value", "datatype"), [(b'{"a":1}', Datatype.JSON), (b"text", Datatype.RAW), (b"", 0)])
 def test_cas_and_datatype_are_those_of_the_document(value: bytes, datatype: int) -> None:
     node = SimulatedNode()
     node.set_doc(1, "k", value)
@@ -120,7 +121,7 @@ def test_an_accepted_mutation_is_not_answered() -> None:
 
 
 @rule("MUT-09")
-@pytest.mark.parametrize("seqno", [1, 2, 3])
+@each_case("seqno", [1, 2, 3])
 def test_a_seqno_that_does_not_rise(seqno: int) -> None:
     node, source = replica()
     source.marker(1, 9)
@@ -133,7 +134,7 @@ def test_a_seqno_that_does_not_rise(seqno: int) -> None:
 
 
 @rule("MUT-10")
-@pytest.mark.parametrize("seqno", [4, 11])
+@each_case("seqno", [4, 11])
 def test_a_seqno_outside_the_marker(seqno: int) -> None:
     node, source = replica()
     source.marker(5, 10)
@@ -144,7 +145,7 @@ def test_a_seqno_outside_the_marker(seqno: int) -> None:
 
 
 @rule("MUT-11")
-@pytest.mark.parametrize("cas", [0, 2**64 - 1])
+@each_case("cas", [0, 2**64 - 1])
 def test_an_impossible_cas_is_replaced(cas: int) -> None:
     node, source = replica()
     source.marker(1, 1)
@@ -173,7 +174,7 @@ def of_two_documents(node: SimulatedNode, flags: int, vbid: int = 1) -> list[tup
 
 
 @rule("MUT-12")
-@pytest.mark.parametrize("options", [0, OpenFlag.INCLUDE_DELETE_TIMES])
+@each_case("options", [0, OpenFlag.INCLUDE_DELETE_TIMES])
 def test_keys_from_disk_have_lost_their_metadata_since_76(options: int) -> None:
     found = {}
     for release in ("7.2", "7.6"):

@@ -9,6 +9,7 @@ import pytest
 from dcpstream.errors import DeadConnection
 from dcpstream.wire import Opcode, Status, encode_request, encode_response
 from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, of, opcodes
@@ -89,7 +90,7 @@ def test_every_20_seconds_by_default() -> None:
 
 
 @rule("NOP-03")
-@pytest.mark.parametrize("seconds", [1, 7, 180])
+@each_case("seconds", [1, 7, 180])
 def test_an_interval_can_be_set(seconds: int) -> None:
     node = SimulatedNode()
     peer = opened(node, ENABLE, (b"set_noop_interval", b"%d" % seconds))
@@ -175,7 +176,7 @@ def test_360_seconds_of_silence_end_the_connection() -> None:
 
 
 @rule("NOP-08")
-@pytest.mark.parametrize("kind", ["control", "ack", "noop", "answer", "failover log"])
+@each_case("kind", ["control", "ack", "noop", "answer", "failover log"])
 def test_whatever_comes_in_counts_as_life(kind: str) -> None:
     node = SimulatedNode()
     peer = opened(node, ENABLE)
@@ -198,7 +199,7 @@ def test_whatever_comes_in_counts_as_life(kind: str) -> None:
 
 
 @rule("NOP-10")
-@pytest.mark.parametrize("shift", [1, -1, 1 << 24])
+@each_case("shift", [1, -1, 1 << 24])
 def test_an_answer_with_another_opaque_drops(shift: int) -> None:
     node = SimulatedNode()
     peer = opened(node, ENABLE)
@@ -257,7 +258,7 @@ def test_only_a_consumer_answers_a_noop() -> None:
 
 
 @rule("NOP-14")
-@pytest.mark.parametrize("fields", [{"extras": b"x"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
+@each_case("fields", [{"extras": b"x"}, {"key": b"k"}, {"value": b"v"}, {"datatype": 1}])
 def test_a_noop_has_no_parts(fields: dict[str, Any]) -> None:
     node = SimulatedNode()
     for peer in (node.consumer(), opened(node), node.connect()):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Feature, Opcode, OpenFlag, Status, encode_request
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR, of
 
@@ -39,15 +38,15 @@ def test_the_documented_example() -> None:
 
 
 @rule("OPEN-02")
-@pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
-@pytest.mark.parametrize("opaque", [0, 0xDEADBEEF])
+@each_case("flags", [CONSUMER, PRODUCER])
+@each_case("opaque", [0, 0xDEADBEEF])
 def test_the_answer_is_a_bare_header(flags: int, opaque: int) -> None:
     answer = SimulatedNode().connect().dcp_open(b"n", flags, opaque=opaque)
     assert answer.encode() == struct.pack(">BBHBBHIIQ", 0x81, 0x50, 0, 0, 0, 0, 0, opaque, 0)
 
 
 @rule("OPEN-03")
-@pytest.mark.parametrize("length", [0, 1, 4, 7, 9, 12, 16])
+@each_case("length", [0, 1, 4, 7, 9, 12, 16])
 def test_the_extras_have_8_bytes(length: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.call(Opcode.DCP_OPEN, key=b"n", extras=b"\0" * length).status == Status.EINVAL
@@ -56,7 +55,7 @@ def test_the_extras_have_8_bytes(length: int) -> None:
 
 
 @rule("OPEN-04")
-@pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
+@each_case("flags", [CONSUMER, PRODUCER])
 def test_a_name_must_be_there(flags: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"", flags).status == Status.EINVAL
@@ -64,7 +63,7 @@ def test_a_name_must_be_there(flags: int) -> None:
 
 
 @rule("OPEN-05")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "expected"), [(0, "consumer"), (4, "consumer"), (0x20, "consumer"), (1, "producer"), (5, "producer")]
 )
 def test_bit_1_chooses_the_role(flags: int, expected: str) -> None:
@@ -74,8 +73,8 @@ def test_bit_1_chooses_the_role(flags: int, expected: str) -> None:
 
 
 @rule("OPEN-06")
-@pytest.mark.parametrize("flags", [0x2, 0x10, *(1 << bit for bit in range(10, 32)), 0xFFFFFFFF])
-@pytest.mark.parametrize("base", [CONSUMER, PRODUCER])
+@each_case("flags", [0x2, 0x10, *(1 << bit for bit in range(10, 32)), 0xFFFFFFFF])
+@each_case("base", [CONSUMER, PRODUCER])
 def test_unknown_and_abandoned_flags_are_invalid(flags: int, base: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags | base).status == Status.EINVAL
@@ -94,7 +93,7 @@ def test_point_in_time_recovery_can_be_opened_by_producers_and_streams_nothing()
 
 
 @rule("OPEN-07")
-@pytest.mark.parametrize("base", [CONSUMER, PRODUCER, PRODUCER | 4])
+@each_case("base", [CONSUMER, PRODUCER, PRODUCER | 4])
 def test_two_ways_of_no_value_exclude_each_other(base: int) -> None:
     node = SimulatedNode()
     assert node.connect().dcp_open(b"n", base | 0x48).status == Status.EINVAL
@@ -103,7 +102,7 @@ def test_two_ways_of_no_value_exclude_each_other(base: int) -> None:
 
 
 @rule("OPEN-08")
-@pytest.mark.parametrize("base", [CONSUMER, PRODUCER])
+@each_case("base", [CONSUMER, PRODUCER])
 def test_user_xattrs_of_deletions_need_xattrs(base: int) -> None:
     node = SimulatedNode()
     assert node.connect().dcp_open(b"n", base | 0x100).status == Status.EINVAL
@@ -111,7 +110,7 @@ def test_user_xattrs_of_deletions_need_xattrs(base: int) -> None:
 
 
 @rule("OPEN-09", "OPEN-28")
-@pytest.mark.parametrize("features", [USUAL_FEATURES, (*USUAL_FEATURES, Feature.DCP_SKIP_DELETES_IN_BACKFILL)])
+@each_case("features", [USUAL_FEATURES, (*USUAL_FEATURES, Feature.DCP_SKIP_DELETES_IN_BACKFILL)])
 def test_skipping_deletes_is_not_to_be_had(features: tuple[Feature, ...]) -> None:
     # Neither a consumer nor, as recorded, a producer may ask for it; so HELLO does not grant what tells of it.
     node = SimulatedNode()
@@ -124,7 +123,7 @@ def test_skipping_deletes_is_not_to_be_had(features: tuple[Feature, ...]) -> Non
 
 
 @rule("OPEN-10")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "datatype"),
     [
         (b'{"consumer_name":"c"}', 0),
@@ -150,13 +149,13 @@ def test_a_value_is_a_json_object(value: bytes, datatype: int) -> None:
 
 
 @rule("OPEN-10", "OPEN-11")
-@pytest.mark.parametrize("value", [b"", b'{"consumer_name":"c"}', b'{ "consumer_name" : "" }'])
+@each_case("value", [b"", b'{"consumer_name":"c"}', b'{ "consumer_name" : "" }'])
 def test_a_consumer_may_say_its_name(value: bytes) -> None:
     assert SimulatedNode().connect().dcp_open(b"n", CONSUMER, value=value, datatype=1 if value else 0).status == 0
 
 
 @rule("OPEN-11")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "value"),
     [
         (CONSUMER, b'{"consumer_name":1}'),
@@ -192,8 +191,8 @@ def test_an_empty_object_says_nothing_of_a_producer() -> None:
 
 
 @rule("OPEN-13")
-@pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("name", [b"n", b"other"])
+@each_case(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@each_case("name", [b"n", b"other"])
 def test_a_second_open_changes_nothing(first: int, second: int, name: bytes) -> None:
     node = SimulatedNode()
     peer = node.connect()
@@ -205,7 +204,7 @@ def test_a_second_open_changes_nothing(first: int, second: int, name: bytes) -> 
 
 
 @rule("OPEN-14")
-@pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
+@each_case("flags", [CONSUMER, PRODUCER])
 def test_unordered_execution_excludes_dcp(flags: int) -> None:
     peer = SimulatedNode().connect(features=(*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
     assert peer.dcp_open(b"n", flags).status == Status.NOT_SUPPORTED
@@ -216,7 +215,7 @@ def test_unordered_execution_excludes_dcp(flags: int) -> None:
 
 
 @rule("OPEN-15")
-@pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
+@each_case("flags", [CONSUMER, PRODUCER])
 def test_hello_grants_no_unordered_execution_later(flags: int) -> None:
     peer = SimulatedNode().connect()
     peer.dcp_open(b"n", flags)
@@ -237,8 +236,8 @@ def test_without_a_bucket_there_is_nothing_to_open() -> None:
 
 
 @rule("OPEN-17", "OPEN-18")
-@pytest.mark.parametrize("older_flags", [CONSUMER, PRODUCER])
-@pytest.mark.parametrize("newer_flags", [CONSUMER, PRODUCER])
+@each_case("older_flags", [CONSUMER, PRODUCER])
+@each_case("newer_flags", [CONSUMER, PRODUCER])
 def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, newer_flags: int) -> None:
     node = SimulatedNode()
     older, bystander, newer = node.connect(), node.connect(), node.connect()
@@ -255,7 +254,7 @@ def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, 
 
 
 @rule("OPEN-19")
-@pytest.mark.parametrize("length", [1, 200, 201, 249, 250])
+@each_case("length", [1, 200, 201, 249, 250])
 def test_names_may_be_as_long_as_keys(length: int) -> None:
     node = SimulatedNode()
     assert node.connect().dcp_open(b"n" * length).status == 0
@@ -263,7 +262,7 @@ def test_names_may_be_as_long_as_keys(length: int) -> None:
 
 
 @rule("OPEN-20")
-@pytest.mark.parametrize("first", [1, 5, 0x7FFFFFFF, 0xFFFFFFFF])
+@each_case("first", [1, 5, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_the_first_word_of_the_extras_is_ignored(first: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", PRODUCER, first=first).status == 0
@@ -274,7 +273,7 @@ def test_the_first_word_of_the_extras_is_ignored(first: int) -> None:
 
 
 @rule("OPEN-21", "OPEN-22")
-@pytest.mark.parametrize("flags", [CONSUMER, PRODUCER])
+@each_case("flags", [CONSUMER, PRODUCER])
 def test_the_bucket_and_the_user_are_settled(flags: int) -> None:
     peer = SimulatedNode().connect()
     peer.dcp_open(b"n", flags)
@@ -292,7 +291,7 @@ def test_the_bucket_and_the_user_are_settled(flags: int) -> None:
 
 
 @rule("OPEN-23")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields"),
     [
         (Opcode.DCP_ADD_STREAM, {"extras": bytes(4)}),
@@ -333,7 +332,7 @@ def test_a_consumer_waits_for_the_end_of_warm_up() -> None:
 
 
 @rule("OPEN-25")
-@pytest.mark.parametrize(("features", "key"), [(USUAL_FEATURES, b"\0doc"), (WITHOUT_COLLECTIONS, b"doc")])
+@each_case(("features", "key"), [(USUAL_FEATURES, b"\0doc"), (WITHOUT_COLLECTIONS, b"doc")])
 def test_hello_decides_about_collections(features: tuple[Feature, ...], key: bytes) -> None:
     node = SimulatedNode()
     node.set_doc(1, "doc")
@@ -364,7 +363,7 @@ def test_opening_enables_json() -> None:
 
 
 @rule("OPEN-27")
-@pytest.mark.parametrize(
+@each_case(
     ("name", "is_on"), [("plain", "true"), ("replication:a->b", "false"), ("my-replication", "false"), ("rep", "true")]
 )
 def test_replication_begins_without_cursor_dropping(name: str, is_on: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 from dcpstream.client.machine.tracker import PositionTracker
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, StreamFlag
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
@@ -129,7 +128,7 @@ def test_the_end_of_the_snapshot_is_sent_to_who_wants_it() -> None:
 
 
 @rule("OSO-06")
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@each_case("count", [1, 2, 3, 4, 5])
 def test_a_client_that_did_not_see_the_end_starts_over(count: int) -> None:
     frames = on_disk().producer(controls=[OSO]).stream(1, value=FRUIT)
     assert len(frames) == 7
@@ -137,7 +136,7 @@ def test_a_client_that_did_not_see_the_end_starts_over(count: int) -> None:
 
 
 @rule("OSO-07")
-@pytest.mark.parametrize(("control", "seqno"), [(OSO, 8), (OSO_WITH_END, 10)])
+@each_case(("control", "seqno"), [(OSO, 8), (OSO_WITH_END, 10)])
 def test_a_client_that_saw_the_end_goes_on_from_there(control: tuple[bytes, bytes], seqno: int) -> None:
     node = on_disk()
     peer = node.producer(controls=[control])
@@ -152,7 +151,7 @@ def test_a_client_that_saw_the_end_goes_on_from_there(control: tuple[bytes, byte
 
 
 @rule("OSO-08")
-@pytest.mark.parametrize(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", False), (b"enabled", False)])
+@each_case(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", False), (b"enabled", False)])
 def test_the_option_is_a_permission_and_no_promise(mode: bytes, is_ordinary: bool) -> None:
     node = on_disk()
     fields: dict[str, Any] = {"extras": (4).to_bytes(4, "big"), "key": b"dcp_oso_backfill"}
@@ -166,7 +165,7 @@ def test_the_option_is_a_permission_and_no_promise(mode: bytes, is_ordinary: boo
 
 
 @rule("OSO-09")
-@pytest.mark.parametrize("control", [OSO, OSO_WITH_END])
+@each_case("control", [OSO, OSO_WITH_END])
 def test_disk_only_ends_right_after_it(control: tuple[bytes, bytes]) -> None:
     node = on_disk()
     found = sent(node.producer(controls=[control]).stream(1, flags=StreamFlag.DISK_ONLY, value=VEG))

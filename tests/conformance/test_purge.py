@@ -9,6 +9,7 @@ import pytest
 
 from dcpstream.wire import Status, StreamEndReason, StreamFlag
 from dcpstream_node.testing.simulation import Peer, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
@@ -62,14 +63,14 @@ def test_the_last_seqno_stays() -> None:
 
 
 @rule("PRG-02")
-@pytest.mark.parametrize("flags", [0, StreamFlag.DISK_ONLY, StreamFlag.STRICT_VBUUID])
+@each_case("flags", [0, StreamFlag.DISK_ONLY, StreamFlag.STRICT_VBUUID])
 def test_a_request_from_0_is_not_affected(flags: int) -> None:
     node = purged()
     assert sent(node.producer().stream(1, 0, flags=flags))[1:4] == [5, 6, 11]
 
 
 @rule("PRG-03")
-@pytest.mark.parametrize("told", ["10", "9", "11"])
+@each_case("told", ["10", "9", "11"])
 @of_release("7.2")
 def test_a_client_that_knows_of_the_purge_is_not_excused(told: str) -> None:
     node = purged()
@@ -142,7 +143,7 @@ def drain_all(peer: Peer) -> list[object]:
 
 
 @rule("PRG-06")
-@pytest.mark.parametrize(("start", "is_ended"), [(11, True), (0, False)])
+@each_case(("start", "is_ended"), [(11, True), (0, False)])
 def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> None:
     node = purged()
     peer = blocked_reader(node, start)

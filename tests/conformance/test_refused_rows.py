@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import MarkerFlag, Opcode, Status
 from dcpstream.wire.keys import leb128_encode
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.conformance.test_durability import copy, decide
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA
 
@@ -34,7 +33,7 @@ def statuses(source: ScriptedProducer, key: bytes, seqno: int = 1) -> list[int]:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize(
+@each_case(
     "key",
     [
         b"\0",
@@ -56,7 +55,7 @@ def test_keys_that_a_consumer_refuses(key: bytes) -> None:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize("key", [b"\0k", b"\0" + b"k" * 250])
+@each_case("key", [b"\0k", b"\0" + b"k" * 250])
 def test_keys_that_a_consumer_takes(key: bytes) -> None:
     node, source = copy_with_collections()
     assert statuses(source, key) == []
@@ -64,7 +63,7 @@ def test_keys_that_a_consumer_takes(key: bytes) -> None:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize("number", [8, 0x7F, 0x80, 0xFFFFFFFF])
+@each_case("number", [8, 0x7F, 0x80, 0xFFFFFFFF])
 def test_a_key_in_another_collection_has_at_most_246_bytes(number: int) -> None:
     # The collection is not known here, so it is refused for that and not for its shape.
     _, source = copy_with_collections()
@@ -74,7 +73,7 @@ def test_a_key_in_another_collection_has_at_most_246_bytes(number: int) -> None:
 
 
 @rule("HDR-13", "HDR-18")
-@pytest.mark.parametrize("fields", [{"datatype": 1}, {"key": b"k"}, {"value": b"v"}, {"extras": bytes(19)}])
+@each_case("fields", [{"datatype": 1}, {"key": b"k"}, {"value": b"v"}, {"extras": bytes(19)}])
 def test_a_marker_has_no_other_parts(fields: dict[str, Any]) -> None:
     _, source = copy_with_collections()
     extras: dict[str, Any] = {"extras": struct.pack(">QQI", 101, 102, 1)}
@@ -84,7 +83,7 @@ def test_a_marker_has_no_other_parts(fields: dict[str, Any]) -> None:
 
 
 @rule("DUR-02", "DUR-10")
-@pytest.mark.parametrize(("deleted", "expected"), [(0, []), (1, []), (2, [Status.EINVAL]), (255, [Status.EINVAL])])
+@each_case(("deleted", "expected"), [(0, []), (1, []), (2, [Status.EINVAL]), (255, [Status.EINVAL])])
 def test_a_prepare_deletes_or_does_not(deleted: int, expected: list[int]) -> None:
     node, source = copy()
     source.marker_v2(1, 2)
@@ -95,9 +94,7 @@ def test_a_prepare_deletes_or_does_not(deleted: int, expected: list[int]) -> Non
 
 
 @rule("DUR-18")
-@pytest.mark.parametrize(
-    ("flags", "expected"), [(MarkerFlag.MEMORY, [Status.EINVAL]), (MarkerFlag.DISK | MarkerFlag.CHECKPOINT, [])]
-)
+@each_case(("flags", "expected"), [(MarkerFlag.MEMORY, [Status.EINVAL]), (MarkerFlag.DISK | MarkerFlag.CHECKPOINT, [])])
 def test_from_disk_an_abort_may_come_without_its_prepare(flags: int, expected: list[int]) -> None:
     _, source = copy()
     source.marker_v2(1, 2, flags)

@@ -6,13 +6,12 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, StreamFacts, decide
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.wire import Opcode, Status, StreamEndReason, StreamFlag, decode_message
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream_node.testing.simulation import ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import DEAD, PENDING, REPLICA, answer, branched, drain, end, purge, purged
 
@@ -63,8 +62,8 @@ def asked(node: SimulatedNode, start: int, **fields: object) -> int | None:
 
 
 @rule("RBK-01")
-@pytest.mark.parametrize("snapshot", [(0, 0), (0, 50), (0, MAX_SEQNO)])
-@pytest.mark.parametrize("facts", [V1, V2, V4])
+@each_case("snapshot", [(0, 0), (0, 50), (0, MAX_SEQNO)])
+@each_case("facts", [V1, V2, V4])
 def test_nothing_is_rolled_back_at_0(facts: Facts, snapshot: tuple[int, int]) -> None:
     for vbuuid in (0, A, Z):
         assert decided(facts, 0, vbuuid, *snapshot) is None
@@ -106,7 +105,7 @@ def test_the_purge_comes_before_the_branch() -> None:
 
 
 @rule("RBK-07", "RBK-08")
-@pytest.mark.parametrize("start", [1, 5, 10])
+@each_case("start", [1, 5, 10])
 def test_unknown_branches(start: int) -> None:
     node = SimulatedNode()
     node.fill(1, 10)
@@ -158,7 +157,7 @@ def test_the_published_example() -> None:
 
 
 @rule("RBK-15")
-@pytest.mark.parametrize("facts", [V1, V2, V3, V4])
+@each_case("facts", [V1, V2, V3, V4])
 def test_never_forward(facts: Facts) -> None:
     numbers = (0, 1, 3, 50, 80, 90, 100, 500, 899, 900, 1200, 5000)
     bounds = [(start, low, high) for start in numbers for low in numbers for high in numbers if low <= start <= high]
@@ -216,7 +215,7 @@ def u64(number: int) -> bytes:
 
 
 @rule("RBK-17")
-@pytest.mark.parametrize("value", [b"", bytes(7), bytes(9), bytes(16)])
+@each_case("value", [b"", bytes(7), bytes(9), bytes(16)])
 def test_a_rollback_without_a_seqno_ends_the_connection(value: bytes) -> None:
     _, source = copy_of(FailoverLog.of((A, 0)))
     rolled_back(source, source.request(1), value)
@@ -285,7 +284,7 @@ def test_it_may_go_further_back_and_its_own_readers_are_reported() -> None:
 
 
 @rule("RBK-21")
-@pytest.mark.parametrize("state", [REPLICA, PENDING, DEAD])
+@each_case("state", [REPLICA, PENDING, DEAD])
 def test_only_copies_are_cut(state: int) -> None:
     node, source = copy_of(FailoverLog.of((A, 0)))
     node.set_vbucket(1, state)

@@ -14,6 +14,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Feature, Opcode, Status, encode_request, encode_response
 from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR, of, opcodes
 
@@ -91,7 +92,7 @@ def test_16_kib_before_the_login() -> None:
 
 
 @rule("SEC-03")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.GET_ERROR_MAP, Opcode.GET, 0xEE])
+@each_case("opcode", [Opcode.DCP_NOOP, Opcode.DCP_MUTATION, Opcode.GET_ERROR_MAP, Opcode.GET, 0xEE])
 def test_an_answer_before_the_login_closes(opcode: int) -> None:
     peer = SimulatedNode().connect(user=None)
     assert peer.send_bytes(encode_response(opcode, opaque=1) + encode_request(Opcode.SASL_LIST_MECHS)) == []
@@ -99,7 +100,7 @@ def test_an_answer_before_the_login_closes(opcode: int) -> None:
 
 
 @rule("SEC-04")
-@pytest.mark.parametrize(
+@each_case(
     ("user", "flags", "status"),
     [
         ("producer", 1, 0),
@@ -125,7 +126,7 @@ def test_each_role_has_its_privilege(user: str, flags: int, status: int) -> None
 
 
 @rule("SEC-05")
-@pytest.mark.parametrize(
+@each_case(
     ("privileges", "value", "status"),
     [
         (["DcpStream"], b"", 0),
@@ -164,7 +165,7 @@ def test_without_xerror_a_missing_privilege_drops() -> None:
 
 
 @rule("SEC-06")
-@pytest.mark.parametrize(
+@each_case(
     ("privileges", "value", "status"),
     [
         (["DcpStream:shop"], b'{"collections":["8","a"]}', Status.UNKNOWN_COLLECTION),
@@ -187,7 +188,7 @@ def test_what_the_user_cannot_see_does_not_exist(privileges: list[str], value: b
 
 
 @rule("SEC-07")
-@pytest.mark.parametrize(("features", "reason"), [(USUAL_FEATURES, 8), (WITHOUT_COLLECTIONS, 0)])
+@each_case(("features", "reason"), [(USUAL_FEATURES, 8), (WITHOUT_COLLECTIONS, 0)])
 def test_a_lost_privilege_ends_the_stream_at_the_next_marker(features: tuple[int, ...], reason: int) -> None:
     node = node_for("DcpStream")
     peer = node.producer(user="some", features=features)
@@ -241,7 +242,7 @@ def scram(peer: Peer, mechanism: str, password: str) -> tuple[list[int], bytes]:
 
 
 @rule("SEC-10")
-@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+@each_case("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
 def test_scram_takes_two_steps(mechanism: str) -> None:
     peer = SimulatedNode().connect(user=None)
     statuses, value = scram(peer, mechanism, "secret")
@@ -251,7 +252,7 @@ def test_scram_takes_two_steps(mechanism: str) -> None:
 
 
 @rule("SEC-10", "SEC-11")
-@pytest.mark.parametrize("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
+@each_case("mechanism", [name for name in MECHANISMS if name != "PLAIN"])
 def test_scram_with_a_wrong_password(mechanism: str) -> None:
     peer = SimulatedNode().connect(user=None)
     statuses, _ = scram(peer, mechanism, "wrong")
@@ -260,7 +261,7 @@ def test_scram_with_a_wrong_password(mechanism: str) -> None:
 
 
 @rule("SEC-11")
-@pytest.mark.parametrize(
+@each_case(
     ("mechanism", "value"),
     [
         (b"PLAIN", b"\0admin\0wrong"),
@@ -286,7 +287,7 @@ def challenge(login: ClientLogin, **changes: Any) -> bytes:
 
 
 @rule("SEC-10")
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"r": b"another"},
@@ -323,7 +324,7 @@ def test_the_client_wants_the_servers_proof() -> None:
 
 
 @rule("SEC-01")
-@pytest.mark.parametrize(
+@each_case(
     ("features", "status"),
     [
         (b"\0", Status.EINVAL),
@@ -345,7 +346,7 @@ def test_hello_refuses_what_does_not_go_together(features: bytes, status: int) -
 
 
 @rule("SEC-01")
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "status"),
     [
         ({"value": b"\0\1"}, 0),

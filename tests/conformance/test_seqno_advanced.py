@@ -10,6 +10,7 @@ from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, StreamFlag, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     DISK,
@@ -42,7 +43,7 @@ def test_the_message() -> None:
 
 
 @rule("ADV-02", "ADV-08")
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("is_disk", [False, True])
 @of_release("7.2")
 def test_without_collections_the_marker_ends_earlier_instead(is_disk: bool) -> None:
     node = garden()
@@ -73,7 +74,7 @@ def test_not_where_nothing_is_hidden() -> None:
 
 
 @rule("ADV-04", "ADV-05")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         (FRUIT, [(0, 10, DISK), ("event", 3, 0), 4, 6, 8, ("advanced", 10)]),
@@ -156,7 +157,7 @@ def test_long_stretches_get_a_seqno_advanced_on_the_way(monkeypatch: pytest.Monk
 
 
 @rule("ADV-09")
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("is_disk", [False, True])
 @of_release("7.2")
 def test_a_resumed_client_gets_a_seqno_although_it_gets_no_row(is_disk: bool) -> None:
     node = garden()

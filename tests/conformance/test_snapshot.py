@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.wire import (
     MarkerFlag,
     Opcode,
@@ -18,6 +16,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
     CHECKPOINT,
@@ -52,7 +51,7 @@ def markers(frames: list) -> list:
 
 
 @rule("SNP-01", "SNP-06")
-@pytest.mark.parametrize("controls", [(), SYNC_REPLICATION[:1]])
+@each_case("controls", [(), SYNC_REPLICATION[:1]])
 def test_version_1_has_20_bytes_of_extras(controls: tuple) -> None:
     node = SimulatedNode()
     node.fill(1, 3)
@@ -65,7 +64,7 @@ def test_version_1_has_20_bytes_of_extras(controls: tuple) -> None:
 
 
 @rule("SNP-02", "SNP-07")
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("is_disk", [False, True])
 def test_replicas_of_durable_writes_get_version_2(is_disk: bool) -> None:
     node = SimulatedNode()
     node.fill(1, 3)
@@ -105,7 +104,7 @@ def test_with_durable_writes_those_from_memory_stay_in_version_2() -> None:
 
 
 @rule("SNP-04", "SNP-05")
-@pytest.mark.parametrize(
+@each_case(
     ("extras", "value"),
     [
         (b"", b""),
@@ -133,7 +132,7 @@ def test_markers_of_another_shape(extras: bytes, value: bytes) -> None:
 
 
 @rule("SNP-04")
-@pytest.mark.parametrize("size", [36, 44, 52])
+@each_case("size", [36, 44, 52])
 def test_a_marker_is_decoded_by_its_version_and_not_by_its_length_alone(size: int) -> None:
     fits = {0: (36, SnapshotMarkerV2), 1: (44, SnapshotMarkerV21), 2: (52, SnapshotMarkerV22)}
     for version in range(5):
@@ -211,8 +210,8 @@ def test_no_history_without_change_streams() -> None:
 
 
 @rule("SNP-12", "SNP-13", "SNP-15", "SNP-17")
-@pytest.mark.parametrize("start", [0, 4])
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("start", [0, 4])
+@each_case("is_disk", [False, True])
 def test_order_within_and_between_snapshots(start: int, is_disk: bool) -> None:
     node = SimulatedNode()
     for round_ in range(3):
@@ -248,7 +247,7 @@ def test_order_within_and_between_snapshots(start: int, is_disk: bool) -> None:
 
 
 @rule("SNP-14")
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("is_disk", [False, True])
 def test_the_first_marker_covers_what_the_client_had(is_disk: bool) -> None:
     node = SimulatedNode()
     node.fill(1, 10)
@@ -296,7 +295,7 @@ def test_a_client_without_collections_gets_ends_that_it_sees() -> None:
 
 
 @rule("SNP-20")
-@pytest.mark.parametrize("is_last_first", [False, True])
+@each_case("is_last_first", [False, True])
 def test_a_marker_with_ack_is_answered_at_its_end(is_last_first: bool) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
@@ -339,7 +338,7 @@ def test_markers_that_make_no_sense() -> None:
 
 
 @rule("SNP-24")
-@pytest.mark.parametrize("has_v7", [False, True])
+@each_case("has_v7", [False, True])
 def test_markers_for_other_streams(has_v7: bool) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
@@ -385,9 +384,7 @@ def test_a_producer_takes_no_marker() -> None:
 
 
 @rule("SNP-27")
-@pytest.mark.parametrize(
-    ("version", "has_stream_id"), [("1", False), ("1", True), ("2.0", False), ("2.2", False), ("2.2", True)]
-)
+@each_case(("version", "has_stream_id"), [("1", False), ("1", True), ("2.0", False), ("2.2", False), ("2.2", True)])
 def test_what_a_marker_counts(version: str, has_stream_id: bool) -> None:
     node = purged()
     controls = list(SYNC_REPLICATION) if version == "2.0" else []

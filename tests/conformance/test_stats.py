@@ -6,13 +6,12 @@ import re
 import struct
 from pathlib import Path
 
-import pytest
-
 from dcpstream.model import SnapshotRange
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import SnapshotMarker
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit import recorded
+from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, garden, of
 
@@ -25,7 +24,7 @@ def seqnos(peer: Peer, extras: bytes = b"") -> list[tuple[int, int]]:
 
 
 @rule("STA-01")
-@pytest.mark.parametrize("group", [b"vbucket", b"vbucket-seqno", b"failovers", b"dcp", b"uuid", b""])
+@each_case("group", [b"vbucket", b"vbucket-seqno", b"failovers", b"dcp", b"uuid", b""])
 def test_one_answer_an_item_and_an_empty_one_at_the_end(group: bytes) -> None:
     peer = SimulatedNode().connect()
     *items, last = peer.send(Opcode.STAT, key=group, opaque=0xABCD)
@@ -165,7 +164,7 @@ def test_what_a_connection_does_not_have_is_not_among_its_stats() -> None:
     assert window <= node.stats("dcp").keys()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "shown"),
     [
         (b"", ("true", "false", "0", "")),
@@ -299,9 +298,7 @@ def test_seqnos_of_all_vbuckets_in_order() -> None:
 
 
 @rule("STA-11")
-@pytest.mark.parametrize(
-    "extras", [b"\0", bytes(2), bytes(5), bytes(12), struct.pack(">I", 5), struct.pack(">II", 5, 0)]
-)
+@each_case("extras", [b"\0", bytes(2), bytes(5), bytes(12), struct.pack(">I", 5), struct.pack(">II", 5, 0)])
 def test_odd_arguments_of_get_all_vb_seqnos(extras: bytes) -> None:
     peer = SimulatedNode().connect()
     assert peer.call(Opcode.GET_ALL_VB_SEQNOS, extras=extras).status == Status.EINVAL
@@ -405,7 +402,7 @@ def recorded_names(group: str) -> set[str]:
     return found - {""}
 
 
-@pytest.mark.parametrize("group", ["vbucket-details", "checkpoint", "vbucket-seqno", "failovers", "dcp-vbtakeover"])
+@each_case("group", ["vbucket-details", "checkpoint", "vbucket-seqno", "failovers", "dcp-vbtakeover"])
 @of_release("7.2")
 def test_groups_about_vbuckets_have_the_names_that_a_server_gives_them(group: str) -> None:
     node = SimulatedNode()

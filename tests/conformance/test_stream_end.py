@@ -16,6 +16,7 @@ from dcpstream_node.testing.simulation import (
     ScriptedProducer,
     SimulatedNode,
 )
+from tests.kit.cases import each_case
 from tests.kit.client_machines import pump, ready_connection
 from tests.kit.messages import accepted, stream_end
 from tests.kit.rules import rule
@@ -129,7 +130,7 @@ def test_also_when_a_copy_becomes_active(node: SimulatedNode) -> None:
 
 
 @rule("END-08", "END-09")
-@pytest.mark.parametrize("reason", [StreamEndReason.DISCONNECTED, StreamEndReason.TOO_SLOW])
+@each_case("reason", [StreamEndReason.DISCONNECTED, StreamEndReason.TOO_SLOW])
 def test_reasons_of_older_servers_reach_the_user_of_a_client(reason: StreamEndReason) -> None:
     connection, fake = ready_connection()
     assert connection.session is not None
@@ -292,9 +293,7 @@ def test_a_consumer_ignores_another_opaque(node: SimulatedNode) -> None:
 
 
 @rule("END-24")
-@pytest.mark.parametrize(
-    ("reason", "release"), [*((reason, "8.0") for reason in StreamEndReason), (9, "7.2"), (99, "7.2")]
-)
+@each_case(("reason", "release"), [*((reason, "8.0") for reason in StreamEndReason), (9, "7.2"), (99, "7.2")])
 def test_a_consumer_takes_every_reason(reason: int, release: str) -> None:
     node = SimulatedNode(release=release)
     source = replica(node)
@@ -307,7 +306,7 @@ def test_a_consumer_takes_every_reason(reason: int, release: str) -> None:
 
 
 @rule("END-24")
-@pytest.mark.parametrize("release", ["7.6", "8.0", "8.5"])
+@each_case("release", ["7.6", "8.0", "8.5"])
 def test_a_consumer_closes_on_a_reason_that_nobody_knows_since_76(release: str) -> None:
     node = SimulatedNode(release=release)
     source = replica(node)
@@ -363,7 +362,7 @@ def test_answers_to_it_that_a_producer_tolerates(
 
 
 @rule("END-12", "END-14", "END-16")
-@pytest.mark.parametrize("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
+@each_case("features", [USUAL_FEATURES, WITHOUT_COLLECTIONS])
 def test_a_filter_whose_collections_are_gone(features) -> None:
     node = SimulatedNode()
     manifest = b'{"uid":"%x","scopes":[{"name":"_default","uid":"0","collections":[%s]}]}'

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from dcpstream.wire import Magic, Opcode, Status, decode_frame, encode_request
 from dcpstream.wire.keys import decode_frame_infos
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import (
     DISK,
@@ -40,7 +39,7 @@ def reader(node: SimulatedNode, name: bytes = b"reader", *controls: tuple[bytes,
 
 
 @rule("SID-01")
-@pytest.mark.parametrize("value", [b"", b'{"uid":"0"}', b'{"collections":["0"]}'])
+@each_case("value", [b"", b'{"uid":"0"}', b'{"collections":["0"]}'])
 def test_every_request_needs_one(value: bytes) -> None:
     peer = reader(SimulatedNode())
     assert answer(peer.stream(1, value=value))[0] == Status.DCP_STREAMID_INVALID
@@ -62,7 +61,7 @@ def test_0_is_none() -> None:
 
 
 @rule("SID-04")
-@pytest.mark.parametrize("number", ["1", 1.5, -1, True, None, [1]])
+@each_case("number", ["1", 1.5, -1, True, None, [1]])
 def test_only_unsigned_integers(number: object) -> None:
     peer = reader(SimulatedNode())
     assert answer(peer.stream(1, value=sid(number)))[0] == Status.EINVAL
@@ -70,9 +69,7 @@ def test_only_unsigned_integers(number: object) -> None:
 
 
 @rule("SID-05")
-@pytest.mark.parametrize(
-    ("number", "status"), [(1, 0), (65535, 0), (65536, Status.DCP_STREAMID_INVALID), (65537, 0), (131072, 0x8D)]
-)
+@each_case(("number", "status"), [(1, 0), (65535, 0), (65536, Status.DCP_STREAMID_INVALID), (65537, 0), (131072, 0x8D)])
 def test_16_bits_count(number: int, status: int) -> None:
     node = SimulatedNode()
     node.fill(1, 1)
@@ -169,7 +166,7 @@ def test_each_has_its_own_filter_position_and_snapshots() -> None:
 
 
 @rule("SID-11")
-@pytest.mark.parametrize("order", [0, 1])
+@each_case("order", [0, 1])
 def test_not_with_durable_writes(order: int) -> None:
     peer = SimulatedNode().producer()
     first, second = [(WITH_IDS), (b"enable_sync_writes", b"true")][:: 1 if order else -1]

@@ -6,8 +6,6 @@ import json
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.model import MAX_SEQNO
@@ -15,6 +13,7 @@ from dcpstream.wire import Feature, Magic, Opcode, OpenFlag, Status, StreamEndRe
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.lists import ListSource, ListVBucket, frame_of, frames_in
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import (
@@ -44,7 +43,7 @@ def extras(**fields: Any) -> bytes:
 
 
 @rule("REQ-01")
-@pytest.mark.parametrize("length", [0, 40, 47, 49, 56])
+@each_case("length", [0, 40, 47, 49, 56])
 def test_the_extras_have_48_bytes(length: int) -> None:
     node = SimulatedNode()
     peer = node.producer()
@@ -68,7 +67,7 @@ def test_every_field_is_read_where_it_stands() -> None:
 
 
 @rule("REQ-02")
-@pytest.mark.parametrize("fields", [{"key": b"k"}, {"datatype": 1}, {"datatype": 1, "value": b'{"uid":"0"}'}])
+@each_case("fields", [{"key": b"k"}, {"datatype": 1}, {"datatype": 1, "value": b'{"uid":"0"}'}])
 def test_neither_key_nor_datatype(fields: dict[str, Any]) -> None:
     peer = SimulatedNode().producer()
     assert peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=extras(), **fields).status == Status.EINVAL
@@ -92,7 +91,7 @@ def test_the_reserved_word_is_ignored() -> None:
 
 
 @rule("REQ-05")
-@pytest.mark.parametrize("flags", [0x08, 0x09, 0x100, 0x101, 0x102, 0x200, 0x8000_0000])
+@each_case("flags", [0x08, 0x09, 0x100, 0x101, 0x102, 0x200, 0x8000_0000])
 def test_unknown_flags_are_refused(flags: int) -> None:
     node = SimulatedNode()
     node.fill(1, 1)
@@ -126,7 +125,7 @@ def test_the_first_check_that_fails_gives_the_answer() -> None:
 
 
 @rule("REQ-07")
-@pytest.mark.parametrize("vbid", [3, 4, 1024, 65535])
+@each_case("vbid", [3, 4, 1024, 65535])
 def test_a_vbucket_that_is_not_here(vbid: int) -> None:
     node = SimulatedNode()
     node.delete_vbucket(3)
@@ -134,9 +133,7 @@ def test_a_vbucket_that_is_not_here(vbid: int) -> None:
 
 
 @rule("REQ-08")
-@pytest.mark.parametrize(
-    ("state", "status"), [(1, 0), (REPLICA, 0), (PENDING, Status.NOT_MY_VBUCKET), (DEAD, Status.NOT_MY_VBUCKET)]
-)
+@each_case(("state", "status"), [(1, 0), (REPLICA, 0), (PENDING, Status.NOT_MY_VBUCKET), (DEAD, Status.NOT_MY_VBUCKET)])
 def test_the_role_decides(state: int, status: int) -> None:
     node = SimulatedNode()
     node.set_vbucket(1, state)
@@ -153,7 +150,7 @@ def test_an_active_vbucket_only() -> None:
 
 
 @rule("REQ-10")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "features", "is_needed"),
     [
         (1, (Feature.XERROR, Feature.COLLECTIONS), True),
@@ -170,7 +167,7 @@ def test_noops_come_before_collections_and_xattrs(flags: int, features: tuple[in
 
 
 @rule("REQ-11", "REQ-12", "REQ-13")
-@pytest.mark.parametrize(
+@each_case(
     ("start", "last", "snapshot", "status"),
     [
         (5, 4, (5, 5), Status.ERANGE),
@@ -190,7 +187,7 @@ def test_start_lies_in_its_snapshot_and_before_the_end(
 
 
 @rule("REQ-14")
-@pytest.mark.parametrize("flag", [StreamFlag.TO_LATEST, StreamFlag.DISK_ONLY])
+@each_case("flag", [StreamFlag.TO_LATEST, StreamFlag.DISK_ONLY])
 def test_the_end_as_it_was_sent_is_compared(flag: int) -> None:
     node = SimulatedNode()
     node.fill(1, 20)
@@ -284,7 +281,7 @@ def test_the_answer_comes_first_and_every_message_carries_the_opaque() -> None:
 
 
 @rule("REQ-23")
-@pytest.mark.parametrize("at", [0, 5, 10])
+@each_case("at", [0, 5, 10])
 def test_an_empty_range_ends_at_once(at: int) -> None:
     node = SimulatedNode()
     node.fill(1, 10)
@@ -304,7 +301,7 @@ def test_without_an_end_the_stream_stays_open() -> None:
 
 
 @rule("REQ-25")
-@pytest.mark.parametrize("is_disk", [False, True])
+@each_case("is_disk", [False, True])
 def test_a_snapshot_is_finished_beyond_the_end(is_disk: bool) -> None:
     node = SimulatedNode()
     node.fill(1, 10)
@@ -351,7 +348,7 @@ def test_disk_only_ends_at_what_is_persisted(tmp_path: object) -> None:
 
 
 @rule("REQ-29")
-@pytest.mark.parametrize("start", [0, 3, 99])
+@each_case("start", [0, 3, 99])
 @of_release("7.2")
 def test_from_latest_is_an_unknown_flag(start: int) -> None:
     node = SimulatedNode()
@@ -474,8 +471,8 @@ def test_a_displaced_connection_is_not_answered() -> None:
 
 
 @rule("REQ-38", "REQ-39", "REQ-40", "REQ-41")
-@pytest.mark.parametrize("last", [0, 3, MAX_SEQNO])
-@pytest.mark.parametrize("more", [0, StreamFlag.TAKEOVER, StreamFlag.ACTIVE_ONLY])
+@each_case("last", [0, 3, MAX_SEQNO])
+@each_case("more", [0, StreamFlag.TAKEOVER, StreamFlag.ACTIVE_ONLY])
 def test_cached_values_are_not_to_be_had(last: int, more: int) -> None:
     node = SimulatedNode()
     node.fill(1, 3)
@@ -487,7 +484,7 @@ def test_cached_values_are_not_to_be_had(last: int, more: int) -> None:
 
 
 @rule("REQ-42", "REQ-43")
-@pytest.mark.parametrize("size", [0, 41, 42, 100])
+@each_case("size", [0, 41, 42, 100])
 def test_a_transfer_of_cached_values_is_an_unknown_command(size: int) -> None:
     node = SimulatedNode()
     for peer in (node.producer(), node.consumer()):

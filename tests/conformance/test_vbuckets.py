@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from dcpstream_node.testing.simulation import SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import DEAD, PENDING, REPLICA, end, read
 
 
 @rule("STA-14")
-@pytest.mark.parametrize("length", [0, 7, 9, 16])
+@each_case("length", [0, 7, 9, 16])
 def test_observe_seqno_asks_for_one_branch(length: int) -> None:
     node = SimulatedNode()
     value = struct.pack(">Q", node.vbucket(1).vbuuid).ljust(length, b"\0")[:length]
@@ -21,7 +20,7 @@ def test_observe_seqno_asks_for_one_branch(length: int) -> None:
 
 
 @rule("STA-14")
-@pytest.mark.parametrize(
+@each_case(
     ("state", "status"),
     [(1, 0), (REPLICA, 0), (PENDING, 0), (DEAD, Status.NOT_MY_VBUCKET), (None, Status.NOT_MY_VBUCKET)],
 )
@@ -36,7 +35,7 @@ def test_observe_seqno_of_a_vbucket_that_is_there(state: int | None, status: int
 
 
 @rule("PRG-01")
-@pytest.mark.parametrize(("pad", "more_pad", "status"), [(0, 0, 0), (1, 0, Status.EINVAL), (0, 1, Status.EINVAL)])
+@each_case(("pad", "more_pad", "status"), [(0, 0, 0), (1, 0, Status.EINVAL), (0, 1, Status.EINVAL)])
 def test_only_a_proper_request_purges(pad: int, more_pad: int, status: int) -> None:
     node = SimulatedNode()
     node.set_doc(1, "k")

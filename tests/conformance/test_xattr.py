@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.stored.block import Version, encode_stored_deletion, frame_kinds
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import REPLICA, of
 
@@ -57,7 +56,7 @@ def test_the_section_to_the_byte() -> None:
 
 
 @rule("XAT-03")
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [b"\0\0", b"\0\0\0\xff", b"\0\0\0\5\0\0\0\x09k", b"\0\0\0\7\0\0\0\3kv\0", b"\0\0\0\x08\0\0\0\4k\0vx"],
     ids=["too short", "beyond the value", "pair beyond the section", "no separator", "no zero byte at the end"],
@@ -102,7 +101,7 @@ def test_compression_covers_section_and_body() -> None:
 
 
 @rule("XAT-05")
-@pytest.mark.parametrize("flags", [XATTRS, USER_XATTRS])
+@each_case("flags", [XATTRS, USER_XATTRS])
 def test_a_delete_keeps_system_xattrs(flags: int) -> None:
     node = SimulatedNode()
     set_xattr(node, b"k", b"_sync", b"1", BODY)
@@ -135,7 +134,7 @@ def test_user_xattrs_of_deletions_are_for_those_who_asked() -> None:
 
 
 @rule("XAT-07")
-@pytest.mark.parametrize(
+@each_case(
     ("flags", "datatype"),
     [(OpenFlag.NO_VALUE, 0), (OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE, 5)],
 )
@@ -147,7 +146,7 @@ def test_an_item_without_value(flags: int, datatype: int) -> None:
 
 
 @rule("XAT-08")
-@pytest.mark.parametrize(
+@each_case(
     ("xattrs", "value", "datatype"),
     [
         ({"_sync": b"1", "mine": b"2"}, encode_xattrs({"_sync": b"1"}), Datatype.XATTR),

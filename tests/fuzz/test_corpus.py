@@ -10,6 +10,7 @@ import pytest
 
 from lab.fuzz import corpus
 from lab.fuzz.targets import NAMES, quiet
+from tests.kit.cases import each_case
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def quiet_logs() -> Iterator[None]:
     root.handlers[:] = before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_kept_inputs(name: str) -> None:
     pytest.importorskip("pyarrow", reason="columns need pyarrow")
     target = importlib.import_module(f"lab.fuzz.targets.{name}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dcpstream.model import AutoFailover
 from dcpstream_node.cluster.machine.watch import Watch
 from lab.simulation import SimulatedCluster
+from tests.kit.cases import each_case
 
 TIMEOUT_S = 5.0
 
@@ -53,7 +52,7 @@ def test_it_acts_as_often_as_it_may():
     assert watched.failed == ["n1", "n2"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("down", "options"),
     [
         (["n1"], {"nodes": 2}),

@@ -25,6 +25,7 @@ from dcpstream_node.cluster.machine.watch import LOOK_PAUSE_S, Watch
 from dcpstream_node.testing.simulation import Peer
 from lab.simulation import SimulatedCluster
 from lab.simulation.steps import Steps
+from tests.kit.cases import each_case
 
 SLOW_SEEDS = 40
 
@@ -58,7 +59,7 @@ def failover_logs(world: SimulatedCluster) -> list[FailoverLog]:
     return [world.nodes[world.active(vbid)[0]].failover_log(vbid) for vbid in range(world.vbuckets)]
 
 
-@pytest.mark.parametrize("replicas", [0, 1, 2])
+@each_case("replicas", [0, 1, 2])
 def test_every_vbucket_has_its_copies(replicas: int):
     world = filled(replicas=replicas)
     assert all(len(chain) == replicas + 1 and None not in chain for chain in world.bucket.chains)
@@ -129,7 +130,7 @@ def test_a_connection_is_lost_at_any_moment_of_a_rebalance(seed: int):
     assert {vbid: keys >= before[vbid] for vbid, keys in documents(world).items()} == dict.fromkeys(before, True)
 
 
-@pytest.mark.parametrize("state", [VbucketState.PENDING, VbucketState.ACTIVE])
+@each_case("state", [VbucketState.PENDING, VbucketState.ACTIVE])
 @pytest.mark.parametrize("seed", seeds(1))
 def test_an_interrupted_takeover_is_over_before_another_copy_is_made_active(state: VbucketState, seed: int):
     """The word that makes the destination pending or active is still on its way when the source is lost."""
@@ -494,8 +495,8 @@ def in_doubt(
     return world, copies
 
 
-@pytest.mark.parametrize("is_active", [True, False])
-@pytest.mark.parametrize("lost", ["source", "replica"])
+@each_case("is_active", [True, False])
+@each_case("lost", ["source", "replica"])
 def test_no_copy_is_promoted_while_another_one_may_be_active(is_active: bool, lost: str):
     world, copies = in_doubt(is_active=is_active)
     source, replica, destination = copies
@@ -829,7 +830,7 @@ def test_the_only_node_is_replaced():
     assert documents(world) == before
 
 
-@pytest.mark.parametrize("nodes", [["n9"], ["n0", "n1", "n2"]])
+@each_case("nodes", [["n9"], ["n0", "n1", "n2"]])
 def test_what_cannot_be_failed_over_is_refused(nodes: list[str]):
     world = filled()
     with pytest.raises(ConfigError):

@@ -12,6 +12,8 @@ from unittest import mock
 
 import pytest
 
+from tests.kit.cases import each_case
+
 pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
 
 from tests.kit import purge_model, purge_world
@@ -61,7 +63,7 @@ FIRST_SEEDS = {
 """Seeds that show what goes wrong without a part of the rule."""
 
 
-@pytest.mark.parametrize("fault", purge_model.FAULTS)
+@each_case("fault", purge_model.FAULTS)
 def test_the_small_model_notices_a_missing_part_of_the_rule(fault: str) -> None:
     seed = FIRST_SEEDS[fault]
     assert purge_model.run(seed) is None
@@ -89,7 +91,7 @@ def test_a_consumer_keeps_no_deleted_document_in_many_runs(kind: Kind, has_v22: 
     check(kind, SLOW_RUNS, has_v22=has_v22)
 
 
-@pytest.mark.parametrize("name", purge_world.WRONG)
+@each_case("name", purge_world.WRONG)
 def test_the_model_notices_a_wrong_client(name: str) -> None:
     """Seeds are fixed here: this tests the model, which must not depend on luck."""
     with contextlib.ExitStack() as patches:

@@ -11,6 +11,7 @@ import secrets
 
 import pytest
 
+from tests.kit.cases import each_case
 from tests.kit.resume_world import RIGHT, WRONG, LiveReader, PlannedReader, run
 
 FAST_RUNS = 300
@@ -31,7 +32,7 @@ def check(kind: str, runs: int) -> None:
         assert run(seed, RIGHT, KINDS[kind]) is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_nothing_is_lost(kind: str) -> None:
     check(kind, FAST_RUNS)
 

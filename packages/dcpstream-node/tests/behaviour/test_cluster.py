@@ -27,6 +27,7 @@ from dcpstream_node.cluster import ClusterNode
 from dcpstream_node.cluster.machine.state import Unsettled
 from dcpstream_node.commands.decode import frame_bytes, frames
 from dcpstream_node.shell.tls import TlsSettings
+from tests.kit.cases import each_case
 from tests.kit.cluster import ACTIVE, REPLICA, Address, Admin
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
@@ -385,7 +386,7 @@ def test_a_capture_has_every_frame(tmp_path: Path):
     assert f"# source: {names[1]} -> {names[0]}" in comments
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [{"nodes": 0}, {"nodes": 17}, {"replicas": 4}, {"vbuckets": 0}, {"tls": 7}, {"process": True}, {"port": -1}],
 )
@@ -457,7 +458,7 @@ def test_of_several_nodes_each_has_a_name_in_the_map_and_of_one_node_none(cluste
     assert hosts() == [None]
 
 
-@pytest.mark.parametrize("options", [{"host": "0.0.0.0", "password": "of my own"}, {"plain": "tls"}])
+@each_case("options", [{"host": "0.0.0.0", "password": "of my own"}, {"plain": "tls"}])
 def test_nodes_that_refuse_plain_passwords_take_their_managers(options: dict[str, Any]):
     with Cluster(2, vbuckets=1, **options, system_scope=False) as cluster:
         cluster.wait_until_drained()

@@ -17,6 +17,7 @@ from dcpstream.model import vbucket_of_key
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import decode_failover_log
 from dcpstream_node import Node
+from tests.kit.cases import each_case
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
@@ -77,7 +78,7 @@ def test_stopping_leaves_no_threads():
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("option", ["port", "mgmt_port"])
+@each_case("option", ["port", "mgmt_port"])
 def test_a_taken_port_is_reported(option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -87,7 +88,7 @@ def test_a_taken_port_is_reported(option):
         node.stop()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "name"),
     [
         ({"vbuckets": 0}, "vbuckets"),

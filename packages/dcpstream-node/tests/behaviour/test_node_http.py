@@ -16,6 +16,7 @@ from dcpstream.errors import ConfigError, StoreError
 from dcpstream.model import BucketSettings
 from dcpstream_node import Node
 from dcpstream_node.store.metadata import Metadata, VbucketMetadata
+from tests.kit.cases import each_case
 from tests.kit.rest import ask
 from tests.kit.waiting import TIMEOUT_S
 
@@ -502,7 +503,7 @@ def test_settings_of_the_cluster_that_cannot_be(node: Node, form: dict[str, str]
         assert after[name] == before[name]
 
 
-@pytest.mark.parametrize("release", ["7.2", "7.6"])
+@each_case("release", ["7.2", "7.6"])
 def test_what_a_node_reports_is_of_one_release(release: str) -> None:
     with Node(vbuckets=2, release=release, system_scope=False) as node:
         form = {"name": "magma", "storageBackend": "magma", "ramQuotaMB": "1024"}

@@ -23,6 +23,7 @@ from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream_node import Node
 from dcpstream_node.process import _server
 from dcpstream_node.store.closed.check import check_store
+from tests.kit.cases import each_case
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S, wait_until
 
@@ -238,7 +239,7 @@ def test_the_manager_is_asked_in_the_parent():
     assert asked == [("yes", {"a": 1}), ("no", {})]
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
+@each_case("is_paused", [False, True])
 def test_the_death_of_the_parent_ends_the_nodes(is_paused: bool):
     program = f"""
 import sys, dcpstream_node
@@ -308,7 +309,7 @@ def tell():
 """
 
 
-@pytest.mark.parametrize("code", [AS_COMMAND, AS_FORK], ids=["command", "fork"])
+@each_case("code", [AS_COMMAND, AS_FORK], ids=["command", "fork"])
 def test_a_process_of_a_node_does_not_search_what_its_start_left_for_garbage(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", TELL + code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False

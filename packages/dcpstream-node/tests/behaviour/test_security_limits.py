@@ -17,6 +17,7 @@ from dcpstream.wire import HEADER_BYTES, MAX_FRAME_BYTES_BEFORE_AUTH, Magic, Opc
 from dcpstream_node import Node
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.server import KvServer
+from tests.kit.cases import each_case
 from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.tls import trusting
@@ -129,7 +130,7 @@ def test_encrypted_connections_are_limited_whether_their_handshake_is_done_or_no
         assert [wire.set("k", b"1").status for wire in (good, second)] == [0, 0]
 
 
-@pytest.mark.parametrize("kind", ["silent", "trickling"])
+@each_case("kind", ["silent", "trickling"])
 def test_a_frame_that_comes_too_slowly_is_closed(kind: str) -> None:
     with serving(frame_s=0.4) as node, SocketPeer(node.port).open() as slow, SocketPeer(node.port).open() as good:
         slow.socket.sendall(header(Opcode.SET, 100_000, key=2, extras=8))
@@ -276,7 +277,7 @@ def test_connections_to_the_management_port_are_limited() -> None:
         assert is_refused(stack.enter_context(http(node, "/pools")))
 
 
-@pytest.mark.parametrize("start", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-"])
+@each_case("start", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-"])
 def test_a_request_whose_header_does_not_come_is_closed(start: bytes) -> None:
     with serving(http_header_s=0.3) as node:
         with socket.create_connection(("127.0.0.1", node.mgmt_port), TIMEOUT_S) as slow:

@@ -12,6 +12,7 @@ from dcpstream.dcp.sasl import MECHANISMS, ClientLogin
 from dcpstream.errors import ConfigError
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream_node import Node
+from tests.kit.cases import each_case
 from tests.kit.peer import NONCE, SocketPeer
 
 USERS = {"ann": {"password": "hunter22", "roles": ["data_reader[default]"]}}
@@ -73,7 +74,7 @@ def test_channel_binding_is_not_taken_for_a_login_without(node: Node) -> None:
         assert wire.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
 
 
-@pytest.mark.parametrize("plain", ["always", "tls"])
+@each_case("plain", ["always", "tls"])
 def test_plain_passwords_are_offered_as_set(plain: str) -> None:
     with Node(vbuckets=1, plain=plain) as node, SocketPeer(node.port) as wire:
         wire.hello()

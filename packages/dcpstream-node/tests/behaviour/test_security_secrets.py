@@ -18,6 +18,7 @@ from dcpstream.dcp.sasl import MECHANISMS
 from dcpstream.errors import ConfigError
 from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream_node import Node
+from tests.kit.cases import each_case
 from tests.kit.peer import SocketPeer
 from tests.kit.rest import ask
 from tests.kit.tls import trusting
@@ -131,7 +132,7 @@ def test_what_is_kept_has_no_password_and_is_for_its_owner_alone(tmp_path: Path)
     assert all(not stat.S_IMODE(file.stat().st_mode) & 0o077 for file in kept.iterdir())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"password": ADMIN, "port": -1},

@@ -18,6 +18,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.runtime import SystemClock
 from dcpstream.wire import Frame, Opcode, Status, encode_response
 from dcpstream_node import Node
+from tests.kit.cases import each_case
 from tests.kit.commands import Commands
 from tests.kit.peer import SocketPeer
 from tests.kit.rules import rule
@@ -180,7 +181,7 @@ def test_a_token_that_is_too_long_closes_the_connection(node: Node) -> None:
         assert wire.is_closed()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "words"),
     [
         ({"tls": None, "release": "8.0"}, "tokens are taken over TLS alone"),

@@ -13,6 +13,7 @@ from dcpstream.wire.release import RELEASES, Release, release_of
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.conformance.test_durability import WITH_REPLICA, requirement
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import (
     ACTIVE,
@@ -49,7 +50,7 @@ def test_a_release_has_the_bugs_of_its_server_version() -> None:
     assert len({bug.id for bug in ServerBug}) == len(ServerBug)
 
 
-@pytest.mark.parametrize("given", ["MB-73354", ["MB-1"]])
+@each_case("given", ["MB-73354", ["MB-1"]])
 def test_a_wrong_choice_is_refused(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"server_bugs.*MB-73354"):
         dcpstream_node.Node(server_bugs=given)
@@ -108,7 +109,7 @@ def test_the_first_marker_after_a_snapshot_out_of_order() -> None:
 
 
 @rule("CLS-12")
-@pytest.mark.parametrize("has_bug", [True, False])
+@each_case("has_bug", [True, False])
 def test_closing_a_stream_whose_rest_is_queued(has_bug: bool) -> None:
     node = SimulatedNode(release=having(*[ServerBug.CLOSE_QUEUED][:has_bug]))
     node.fill(1, 4, value=LARGE)

@@ -17,6 +17,7 @@ from dcpstream_node.store import BucketStore, CompactionOrder, DiskBucketStore, 
 from dcpstream_node.store.compact import retention, row_removal
 from dcpstream_node.store.index import bulk_load, queries
 from dcpstream_node.store.log import blocks, frame_log
+from tests.kit.cases import each_case
 from tests.kit.stores import LOG, ModelVbucket, fill, frame_of, key_of, put, read_all
 
 VBUCKETS = 2
@@ -243,7 +244,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vbucket, "STEP_ROWS", 3)
 
 
-@pytest.mark.parametrize("machine", [StoreMachine, DiskMachine], ids=["memory", "disk"])
+@each_case("machine", [StoreMachine, DiskMachine], ids=["memory", "disk"])
 @pytest.mark.usefixtures("_small_steps")
 def test_histories_agree_with_the_model(machine: type[StoreMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test

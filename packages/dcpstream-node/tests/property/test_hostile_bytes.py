@@ -18,6 +18,7 @@ from dcpstream.errors import DcpstreamError
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import Datatype, Frame, Magic, Opcode, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
+from tests.kit.cases import each_case
 from tests.kit.client_machines import World
 from tests.kit.fake_node import config
 from tests.kit.hostile import mutated
@@ -101,7 +102,7 @@ def sweep(first: int, count: int, *, arrow: bool) -> None:
     assert ends[False] > count / 20
 
 
-@pytest.mark.parametrize("arrow", [False, True], ids=["changes", "arrow"])
+@each_case("arrow", [False, True], ids=["changes", "arrow"])
 def test_changed_bytes(arrow: bool) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
@@ -149,7 +150,7 @@ MANIFEST = {
 }
 
 
-@pytest.mark.parametrize("network", ["auto", "default", "external"])
+@each_case("network", ["auto", "default", "external"])
 def test_changed_maps_and_lists_of_collections(network: str) -> None:
     for seed in range(1000):
         dice = random.Random(seed)

@@ -25,6 +25,7 @@ from dcpstream_node.engine.handlers.native import answer_plain
 from dcpstream_node.engine.session.responses import pack_duration
 from dcpstream_node.engine.session.session import Session
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of, pass_time, with_collection
 
 VBUCKETS = 4
@@ -317,8 +318,8 @@ def test_both_paths_of_a_set_answer_and_store_the_same(features, steps_of_reads)
 
 
 @needs_kernel
-@pytest.mark.parametrize("features", [FEATURES, CONNECTIONS["traced"]], ids=["usual", "traced"])
-@pytest.mark.parametrize("opcode", [Opcode.GET, Opcode.SET])
+@each_case("features", [FEATURES, CONNECTIONS["traced"]], ids=["usual", "traced"])
+@each_case("opcode", [Opcode.GET, Opcode.SET])
 def test_a_request_that_ends_with_its_header_is_left_to_the_command_table(opcode, features):
     extras = bytes(8) if opcode == Opcode.SET else b""
     request = encode_request(opcode, extras=extras)

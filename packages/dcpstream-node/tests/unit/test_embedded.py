@@ -8,9 +8,10 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream_node import Node
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "value"),
     [
         ("settings", {"max_ttl": 4}),

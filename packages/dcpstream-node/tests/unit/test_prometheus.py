@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dcpstream.model import BucketSettings
@@ -12,6 +11,7 @@ from dcpstream.wire import Opcode, encode_request
 from dcpstream_node.prometheus import METRICS, Metrics
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore
 from dcpstream_node.summary import summarize_bucket
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 
 
@@ -107,7 +107,7 @@ def test_streams_are_seen():
     assert found["kv_dcp_total_data_size_bytes", "default"] > 0
 
 
-@pytest.mark.parametrize("name", METRICS)
+@each_case("name", METRICS)
 def test_names_follow_the_conventions(name: str):
     info = METRICS[name]
     assert name.startswith("kv_")

@@ -10,6 +10,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_spark import jars
 from dcpstream_spark.jars import CONNECTORS, Jar, JarsUnavailable, connector, resolve
+from tests.kit.cases import each_case
 
 SETTINGS = """<ivysettings>
   <settings defaultResolver="local"/>
@@ -36,13 +37,13 @@ def repository(tmp_path: Path) -> tuple[Path, Path]:
     return directory, settings
 
 
-@pytest.mark.parametrize("version", ["4.0.5", "4.1.4", "4.2.1"])
+@each_case("version", ["4.0.5", "4.1.4", "4.2.1"])
 def test_delta_has_a_connector_of_its_own_for_each_spark(version: str) -> None:
     names = [jar.module for jar in connector("delta", version)]
     assert names == [f"delta-spark_{version[:3]}_2.13", "delta-storage"]
 
 
-@pytest.mark.parametrize(("table_format", "version"), [("delta", "4.3.0"), ("iceberg", "4.2.1")])
+@each_case(("table_format", "version"), [("delta", "4.3.0"), ("iceberg", "4.2.1")])
 def test_a_spark_without_connector_is_refused_with_those_that_have_one(
     table_format: jars.TableFormat, version: str
 ) -> None:

@@ -13,6 +13,7 @@ from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import OPTIONS, SourceOptions
 from dcpstream_spark.where import parse_where
+from tests.kit.cases import each_case
 
 NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "secret", "bucket": "b"}
 
@@ -29,7 +30,7 @@ def test_defaults() -> None:
     assert options.max_offsets_per_trigger == 1_000_000
 
 
-@pytest.mark.parametrize("option", [{"trustCertificate": "/authority.pem"}, {"tlsVerify": "none"}])
+@each_case("option", [{"trustCertificate": "/authority.pem"}, {"tlsVerify": "none"}])
 def test_tls_without_tls_is_reported_in_a_sentence(option: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"Begin it with couchbases://") as raised:
         SourceOptions.parse(NEEDED | option)
@@ -100,7 +101,7 @@ def test_a_token_stands_for_user_and_password(tmp_path: Path) -> None:
         assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("missing", sorted(NEEDED))
+@each_case("missing", sorted(NEEDED))
 def test_needed_options_are_asked_for_by_name(missing: str) -> None:
     given = {name: value for name, value in NEEDED.items() if name != missing}
     with pytest.raises(ConfigError, match=missing) as raised:
@@ -108,7 +109,7 @@ def test_needed_options_are_asked_for_by_name(missing: str) -> None:
     assert raised.value.option == missing
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "value", "allowed"),
     [
         ("connectionString", "http://x", ""),
@@ -195,7 +196,7 @@ def test_stable_reading_and_purge_gaps() -> None:
     assert SourceOptions.parse({**NEEDED, "onRollback": "rewindAndMark"}).effective_purge_gap is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "option"),
     [
         ({**NEEDED, "trustCertificate": "ca.pem"}, "trustCertificate"),
@@ -215,7 +216,7 @@ def test_what_does_not_go_together(options: dict[str, str], option: str) -> None
     assert raised.value.option == option
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "told"),
     [
         ({"replay": "spool"}, "replay=spool needs the directory of its files. Give spoolDirectory"),
@@ -247,17 +248,17 @@ def test_a_refusal_is_one_sentence_and_what_to_do(options: dict[str, str], told:
     assert str(raised.value).startswith(told)
 
 
-@pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("512k", 512 * 1024), ("64m", 64 * 2**20), ("1GB", 2**30)])
+@each_case(("text", "size"), [("4096", 4096), ("512k", 512 * 1024), ("64m", 64 * 2**20), ("1GB", 2**30)])
 def test_sizes_have_units(text: str, size: int) -> None:
     assert SourceOptions.parse({**NEEDED, "maxBytesPerTrigger": text}).max_bytes_per_trigger == size
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2H", 7200), ("0s", 0)])
+@each_case(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2H", 7200), ("0s", 0)])
 def test_times_have_units(text: str, seconds: float) -> None:
     assert SourceOptions.parse({**NEEDED, "maxTriggerDelay": text}).max_trigger_delay_s == seconds
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "text"),
     [("maxBytesPerTrigger", "12"), ("maxBytesPerTrigger", "1t"), ("maxBytesPerTrigger", "x"), ("maxTriggerDelay", "5"),
      ("maxTriggerDelay", "9999h"), ("minOffsetsPerTrigger", "-1"), ("minPartitions", "0")],

@@ -20,6 +20,7 @@ from dcpstream_spark.session import (
     warehouse_settings,
 )
 from lab.tools.patience import patient
+from tests.kit.cases import each_case
 
 
 def test_settings_for_one_machine() -> None:
@@ -212,7 +213,7 @@ def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
     assert Path.cwd() not in temporary.parents
 
 
-@pytest.mark.parametrize(("cores", "tasks"), [(1, 1), (12, 12), (5_000, 1024)])
+@each_case(("cores", "tasks"), [(1, 1), (12, 12), (5_000, 1024)])
 def test_tasks_follow_the_cores_of_the_cluster(cores: int, tasks: int) -> None:
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
     assert cluster_partitions(session) == tasks

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from dcpstream.arrow import FULL_SCHEMA, Choice, Comparison, RowFilter
 from dcpstream.errors import ConfigError
 from dcpstream_spark.where import named_collections, parse_where, pushed_comparison
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "comparisons"),
     [
         ("vbucket = 3", [Comparison("vbucket", "=", 3)]),
@@ -50,7 +51,7 @@ def test_what_is_understood(text: str, comparisons: list[Comparison]) -> None:
     assert parse_where(text) == RowFilter(tuple(comparisons))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("", "it must be one condition"),
@@ -179,7 +180,7 @@ class TestPushed:
         one: Any = getattr(api, name)((column,), *value)
         return pushed_comparison(api.Not(one) if is_negated else one, self.COLUMNS)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "column", "value", "comparison"),
         [
             ("EqualTo", "vbucket", 3, Comparison("vbucket", "=", 3)),
@@ -213,7 +214,7 @@ class TestPushed:
         assert self.pushed("IsNull", "key") == Comparison("key", "is null")
         assert self.pushed("IsNotNull", "key") == Comparison("key", "is not null")
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "value", "comparison"),
         [
             ("EqualTo", ["a"], Comparison("key", "!=", "a")),

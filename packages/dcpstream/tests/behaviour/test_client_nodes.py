@@ -13,6 +13,7 @@ from dcpstream.client import Change, Client, ClientOptions, KvClient, StreamOpti
 from dcpstream.errors import ConfigError, ConnectionLost, ConnectTimeout
 from dcpstream.model import MAX_SEQNO, vbucket_of_key
 from tests.kit.access import LOGIN
+from tests.kit.cases import each_case
 from tests.kit.cluster import ACTIVE, MappedNodes
 from tests.kit.waiting import wait_until
 
@@ -142,7 +143,7 @@ def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None
     assert found.value == b"1"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dialled", "network", "host"),
     [
         ("127.0.0.1", None, "127.0.0.1"),

@@ -33,6 +33,7 @@ from dcpstream.wire import Datatype, Frame, Magic, Opcode, Status, encode_reques
 from dcpstream.wire.frames import HEADER
 from dcpstream.wire.values import encode_vbucket_seqnos
 from lab.tools.patience import patient
+from tests.kit.cases import each_case
 from tests.kit.fake_node import config
 from tests.kit.hostile import (
     LONG_S,
@@ -501,7 +502,7 @@ def test_an_endless_stream_ends_as_well(caplog: pytest.LogCaptureFixture) -> Non
         assert "is not a magic" in lines[0]
 
 
-@pytest.mark.parametrize("status", [Status.KEY_ENOENT, Status.EACCESS])
+@each_case("status", [Status.KEY_ENOENT, Status.EACCESS])
 def test_a_cluster_waits_for_a_bucket_that_it_has_reached(status: int) -> None:
     script = LateBucket()
     script.status = status  # type: ignore[assignment]
@@ -589,7 +590,7 @@ def got(opcode: int = Opcode.GET, **fields: object) -> Callable[[Script, Frame],
     return lambda _, request: encode_response(opcode, opaque=request.opaque, **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("answer", "errors"),
     [
         (got(Opcode.NOOP), BROKEN),

@@ -10,6 +10,7 @@ import pytest
 import dcpstream
 import dcpstream.client
 from dcpstream.lazy import lazy_names
+from tests.kit.cases import each_case
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_another_name_is_the_usual_error(package: ModuleType) -> None:
         load("other")
 
 
-@pytest.mark.parametrize("module", [dcpstream, dcpstream.client])
+@each_case("module", [dcpstream, dcpstream.client])
 def test_every_public_name_can_be_loaded(module: ModuleType) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
     assert set(module.__all__) <= set(dir(module))

@@ -12,6 +12,7 @@ from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
 from dcpstream_node.commands.node import read_alternate_addresses, read_settings, settings_with_defaults
+from tests.kit.cases import each_case
 
 
 def test_alternate_addresses():
@@ -23,7 +24,7 @@ def test_alternate_addresses():
     assert read_alternate_addresses(()) == {}
 
 
-@pytest.mark.parametrize("texts", [("db.example",), ("a=b", "a=c"), ("a=b,kv",), ("a=b,kv=x",), ("a=b,kv=1,kv=2",)])
+@each_case("texts", [("db.example",), ("a=b", "a=c"), ("a=b,kv",), ("a=b,kv=x",), ("a=b,kv=1,kv=2",)])
 def test_alternate_addresses_that_cannot_be(texts: tuple[str, ...]):
     with pytest.raises(ConfigError, match="--alternate-address"):
         read_alternate_addresses(texts)

@@ -15,6 +15,7 @@ from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS
 from dcpstream_node.commands.node_security import allow_connections, security_arguments, security_options
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.tls import TlsSettings
+from tests.kit.cases import each_case
 
 
 def arguments(*options: str) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def test_tls_options() -> None:
     assert (given.certificate, given.key) == (Path("c.pem"), Path("k.pem"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         ["--tls-client-auth", "optional"],

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from dcpstream_node.directory.checksummed_json import from_text, to_text
+from tests.kit.cases import each_case
 
 NAMES = frozenset({"version", "users"})
 CONTENT = {"version": 1, "users": {"ann": {"name": "Änn", "roles": ["admin"]}}}
@@ -20,7 +21,7 @@ def test_what_was_written_comes_back() -> None:
     assert from_text(json.dumps(turned), NAMES) == CONTENT, "order and blanks do not matter"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "why"),
     [
         (to_text(CONTENT).replace("admin", "admio"), "checksum does not fit"),

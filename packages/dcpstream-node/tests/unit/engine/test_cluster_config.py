@@ -14,6 +14,7 @@ from dcpstream_node.engine import ClusterConfig
 from dcpstream_node.engine.cluster_config import in_url, read_alternates
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -60,7 +61,7 @@ def test_with_other_networks_this_one_has_a_name():
         assert entry["hostname"] == host
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("host", "text"),
     [("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("::ffff:10.0.0.1", "10.0.0.1"), ("db", "db")],
 )
@@ -82,7 +83,7 @@ def test_ports_of_tls_and_other_networks_are_reported():
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         {"default": {"hostname": "a"}},
@@ -341,7 +342,7 @@ def test_the_first_map_of_a_bucket_wins_over_the_node_s_own_revisions():
 
 
 @rule("KV-VB-17")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "key", "status"),
     [
         (b"no JSON", b"default", Status.EINVAL),

@@ -16,6 +16,7 @@ from dcpstream_node.embedded import Node
 from dcpstream_node.engine.bucket.manifest import manifest_in
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -177,7 +178,7 @@ def clients(*names: str) -> list[Talker]:
 
 
 @rule("KV-REQ-22")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "last"),
     [
         (Opcode.CREATE_CHECKPOINT, "7.2"),
@@ -277,7 +278,7 @@ def test_80_begins_collections_scope_by_scope_and_in_one_checkpoint():
 
 
 @rule("KV-COL-08")
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "member"),
     [
         ("7.2", "7.6", {"metered": 1}),

@@ -1,13 +1,12 @@
 """A release between two recorded ones: what counts as a difference."""
 
-import pytest
-
 from dcpstream_node.judge import between, recordings
+from tests.kit.cases import each_case
 
 NAME = "s03_control_producer"
 
 
-@pytest.mark.parametrize(("release", "as_older", "as_newer"), [("7.2", True, False), ("8.0", False, True)])
+@each_case(("release", "as_older", "as_newer"), [("7.2", True, False), ("8.0", False, True)])
 def test_each_of_the_two_recordings_is_right(release, as_older, as_newer):
     found = between.judge(NAME, recordings.lines(release, NAME))
     assert found.differences == []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream_node.judge import packets
 from dcpstream_node.judge.packets import Packet, packet, response
+from tests.kit.cases import each_case
 
 
 def test_both_codecs_build_the_same_frames() -> None:
@@ -29,7 +28,7 @@ def test_both_read_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("op", list(packets.Op))
+@each_case("op", list(packets.Op))
 def test_opcodes_are_known_to_the_project(op: packets.Op) -> None:
     assert op in {int(opcode) for opcode in Opcode}
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream_node.judge import recordings
 from dcpstream_node.judge.comparison import compare
 from dcpstream_node.judge.scenarios import SCENARIOS
 from dcpstream_node.judge.steps import read_steps
+from tests.kit.cases import each_case
 
 
 def test_there_are_two_releases() -> None:
     assert recordings.releases() == ("7.2", "8.0")
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_every_recording_has_its_scenario(release: str) -> None:
     names = recordings.names(release)
     key = recordings.release_key(release)
@@ -23,7 +22,7 @@ def test_every_recording_has_its_scenario(release: str) -> None:
     assert set(names) <= played
 
 
-@pytest.mark.parametrize("name", ["s07_stream_inmemory", "s22_stats", "s25_collections_oso", "s43_quiet"])
+@each_case("name", ["s07_stream_inmemory", "s22_stats", "s25_collections_oso", "s43_quiet"])
 def test_a_recording_equals_itself(name: str) -> None:
     first, second = (read_steps(name, recordings.lines("8.0", name)) for _ in range(2))
     found = compare(first, second)

@@ -13,6 +13,7 @@ from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.system_events import CollectionEvent, read_event
 from dcpstream_node.recording import history
 from dcpstream_node.recording.history import Histories
+from tests.kit.cases import each_case
 
 LOG = FailoverLog.of((7, 40), (5, 0))
 
@@ -65,7 +66,7 @@ def test_a_start_in_the_middle_of_a_snapshot_keeps_its_bounds() -> None:
     assert found.vbuckets[2].start == StreamOffset(5, 12, 10, 20)
 
 
-@pytest.mark.parametrize("missing", range(1, len(row(3, 41))))
+@each_case("missing", range(1, len(row(3, 41))))
 def test_a_block_that_ends_inside_a_frame_is_an_error(missing: int) -> None:
     data = history.opened(3, StreamOffset.ZERO, LOG) + row(3, 41)
     with pytest.raises(FrameError):

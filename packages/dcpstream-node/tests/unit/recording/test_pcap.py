@@ -8,12 +8,13 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream_node.recording.pcap import Packet, is_capture, packets
+from tests.kit.cases import each_case
 
 TIME_NS = 1_700_000_000_123_456_789
 
 
-@pytest.mark.parametrize("order", [">", "<"])
-@pytest.mark.parametrize(("magic", "unit_ns"), [(0xA1B2C3D4, 1_000), (0xA1B23C4D, 1)])
+@each_case("order", [">", "<"])
+@each_case(("magic", "unit_ns"), [(0xA1B2C3D4, 1_000), (0xA1B23C4D, 1)])
 def test_pcap(order: str, magic: int, unit_ns: int) -> None:
     head = struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, 9, 1)
     seconds, part = divmod(TIME_NS, 10**9)
@@ -31,7 +32,7 @@ def block(order: str, kind: int, body: bytes) -> bytes:
     return struct.pack(f"{order}I", kind) + size + body + size
 
 
-@pytest.mark.parametrize("order", [">", "<"])
+@each_case("order", [">", "<"])
 def test_pcapng(order: str) -> None:
     section = block(order, 0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1))
     micro = block(order, 1, struct.pack(f"{order}HHI", 1, 0, 0))

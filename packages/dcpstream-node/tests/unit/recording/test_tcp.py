@@ -11,6 +11,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_node.recording.pcap import Packet
 from dcpstream_node.recording.tcp import Conversation, Endpoint, conversations, segment_in
+from tests.kit.cases import each_case
 from tests.kit.pcap import PacketMaker
 
 CLIENT, SERVER = Endpoint("10.0.0.1", 40000), Endpoint("10.0.0.2", 11210)
@@ -113,7 +114,7 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize("name", LINKS)
+@each_case("name", LINKS)
 def test_link_types(name: str) -> None:
     link, before, after = LINKS[name]
     raw = packet(b"data", 7)
@@ -138,7 +139,7 @@ def test_other_packets_are_left_out() -> None:
         segment_in(raw._replace(link=999))
 
 
-@pytest.mark.parametrize("ends", [(CLIENT, SERVER), (Endpoint("::1", 40000), Endpoint("::1", 11210))])
+@each_case("ends", [(CLIENT, SERVER), (Endpoint("::1", 40000), Endpoint("::1", 11210))])
 def test_packets_that_are_made_can_be_read(ends: tuple[Endpoint, Endpoint]) -> None:
     maker = PacketMaker(*ends)
     large = bytes(range(256)) * 1000

@@ -7,16 +7,16 @@ import gc
 import socket
 import warnings
 
-import pytest
 from aiohttp import web
 
 from dcpstream_node.engine.limit_log import LimitLog
 from dcpstream_node.rest.connection_limits import HttpConnectionLimits
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.listeners import listen
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize("turns", range(5))
+@each_case("turns", range(5))
 def test_a_stop_closes_connections_of_every_age(turns: int) -> None:
     async def run() -> None:
         runner = web.AppRunner(web.Application(), shutdown_timeout=1.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream_node.rest.topology import _place
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "host", "port"),
     [
         (" h ", "h", 8091),
@@ -24,7 +23,7 @@ def test_a_place(text: str, host: str, port: int) -> None:
     assert _place(text) == (host, port, [])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "why"),
     [
         ("", "Hostname is required."),

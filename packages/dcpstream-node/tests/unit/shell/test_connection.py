@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from dcpstream.runtime import SystemClock
 from dcpstream_node.shell.connection import JOIN_BYTES, KvProtocol, joined
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.server import KvServer
+from tests.kit.cases import each_case
 from tests.kit.engine import engine_of
 
 TURNS = 50
@@ -90,7 +89,7 @@ def test_a_silent_peer_that_does_not_read_is_given_up() -> None:
     assert transport.is_closed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sizes", "writes"),
     [
         ([], []),

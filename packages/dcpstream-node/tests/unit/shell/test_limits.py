@@ -10,6 +10,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_node.engine.limit_log import LOG_PAUSE_S, LimitLog
 from dcpstream_node.shell.limits import Limits
+from tests.kit.cases import each_case
 
 
 def test_limits_from_texts() -> None:
@@ -18,9 +19,7 @@ def test_limits_from_texts() -> None:
     assert Limits.parse({}) == Limits()
 
 
-@pytest.mark.parametrize(
-    "text", ["fly=1", "connections", "connections=many", "connections=0", "login_s=-1", "idle_s=nan"]
-)
+@each_case("text", ["fly=1", "connections", "connections=many", "connections=0", "login_s=-1", "idle_s=nan"])
 def test_what_is_no_limit_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="limit"):
         Limits.parse([text])

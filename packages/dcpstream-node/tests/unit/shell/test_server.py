@@ -18,6 +18,7 @@ from dcpstream_node.shell.listeners import listen
 from dcpstream_node.shell.server import PULL_BYTES, SHORT_TURN_PULL_BYTES, SHORT_TURN_S, SHORT_TURNS_S, TURN_S, KvServer
 from dcpstream_node.shell.tls import Tls, TlsSettings
 from dcpstream_node.tasks.flusher import Flusher
+from tests.kit.cases import each_case
 from tests.kit.engine import engine_of
 
 OUT_OF_TURN = 10
@@ -125,8 +126,8 @@ def test_turns_are_short_while_a_client_waits_for_a_commit() -> None:
     assert len(hurried) * PULL_S == pytest.approx(SHORT_TURN_S, rel=0.3)
 
 
-@pytest.mark.parametrize("turns", range(5))
-@pytest.mark.parametrize("encrypted", [False, True])
+@each_case("turns", range(5))
+@each_case("encrypted", [False, True])
 def test_a_stop_closes_connections_of_every_age(turns: int, encrypted: bool) -> None:
     """However far a new connection has come, its socket is closed when `stop` returns."""
 

@@ -16,6 +16,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_node.shell.certificates import Authority, Pair, kept_or_made, trouble_with_pair
 from dcpstream_node.shell.tls import Tls, TlsSettings
+from tests.kit.cases import each_case
 
 CERTIFICATE = {
     "subject": ((("organizationName", "x"),), (("commonName", "user-ann@example.com"),)),
@@ -37,7 +38,7 @@ def test_the_name_is_where_the_rule_says() -> None:
     assert name(user_from="san.uri", user_prefix="urn:") == "dan"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("certificate", "rule"),
     [
         (None, {}),
@@ -53,7 +54,7 @@ def test_no_name_by_the_rule(certificate: object, rule: dict[str, str]) -> None:
     assert name(certificate, **rule) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     "settings",
     [
         {"certificate": "c.pem"},

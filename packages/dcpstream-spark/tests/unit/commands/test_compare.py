@@ -15,6 +15,7 @@ from dcpstream_spark.commands.compare import as_text, compare_command
 from dcpstream_spark.tables.comparison import ComparisonReport, Difference
 from dcpstream_spark.tables.ledger import Entries, Entry, Ledger
 from dcpstream_spark.tables.small_files import LocalFiles
+from tests.kit.cases import each_case
 
 DIFFERENT = ComparisonReport(1000, missing=1, examples=(Difference("missing", "s", "c", "k", "seqno 5"),))
 
@@ -120,7 +121,7 @@ def test_text() -> None:
     ]
 
 
-@pytest.mark.parametrize("option", ["--option", "--conf"])
+@each_case("option", ["--option", "--conf"])
 def test_a_pair_needs_an_equals_sign(option: str) -> None:
     with pytest.raises(ConfigError, match="NAME=VALUE"):
         called("t", option, "broken")

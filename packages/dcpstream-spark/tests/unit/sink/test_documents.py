@@ -21,6 +21,7 @@ from dcpstream_spark.sink.documents import (
     unescaped,
 )
 from dcpstream_spark.sink.write_options import WriteOptions
+from tests.kit.cases import each_case
 from tests.unit.sink.test_write_options import NEEDED
 
 
@@ -55,7 +56,7 @@ def test_special_columns_are_not_part_of_the_document() -> None:
     assert found.writes == [Write(WriteOp.REPLACE, b"a", b'{"n":1}', "shop.orders", 3, 9, 5)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "value", "body", "flags"),
     [
         (pa.binary(), b'{"a":1}', b'{"a":1}', JSON_FLAGS),
@@ -89,7 +90,7 @@ def test_rows_of_the_source_are_written_as_they_are() -> None:
     assert [(reject.op, reject.status) for reject in found.rejects] == [("rollback", "ROW"), ("merge", "ROW")]
 
 
-@pytest.mark.parametrize("options", [{}, {"opColumn": "op"}])
+@each_case("options", [{}, {"opColumn": "op"}])
 def test_rows_that_cannot_be_a_write(options: dict[str, str]) -> None:
     rows: list[dict[str, Any]] = [
         {"key": None, "value": b"1", "op": "upsert"},
@@ -111,7 +112,7 @@ def test_times_of_expiration() -> None:
     assert fixed.writes[0].expiry == 60
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "value", "cas"),
     [
         (pa.int64(), -1, 2**64 - 1),
@@ -143,7 +144,7 @@ def test_a_deletion_needs_only_a_key() -> None:
     assert found.writes == [Write(WriteOp.DELETE, b"a")]
 
 
-@pytest.mark.parametrize("key", [b"plain", b"\xff\\", b"\\xff", "ä\\x".encode(), b"\xfe\xff"])
+@each_case("key", [b"plain", b"\xff\\", b"\\xff", "ä\\x".encode(), b"\xfe\xff"])
 def test_keys_as_the_source_writes_them(key: bytes) -> None:
     text = escape(key)
     if key != b"\\xff":  # the one collision of the source's text
@@ -158,7 +159,7 @@ def test_a_text_that_the_source_would_not_write_is_no_escape() -> None:
     assert unescaped(r"\q\xff") == rb"\q\xff"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "option", "message"),
     [
         ({"keyColumn": "k"}, "keyColumn", "columns of the rows: key, value, n"),

@@ -7,6 +7,7 @@ import pytest
 from dcpstream.client.kv.writes import Durability, WriteOp
 from dcpstream.errors import ConfigError
 from dcpstream_spark.sink.write_options import CONNECTION_OPTIONS, WRITE_OPTIONS, WriteOptions
+from tests.kit.cases import each_case
 
 NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
 
@@ -34,7 +35,7 @@ def test_a_collection_in_a_scope() -> None:
     assert WriteOptions.parse({**NEEDED, "collection": "c"}).scope == "_default"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "option", "message"),
     [
         ({"operation": "merge"}, "operation", "upsert, insert, replace, delete"),

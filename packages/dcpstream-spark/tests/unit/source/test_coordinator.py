@@ -13,6 +13,7 @@ from dcpstream_spark.source.admission import Limits
 from dcpstream_spark.source.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
 from dcpstream_spark.source.lag import Lag
 from dcpstream_spark.source.offsets import SourceOffset, positions_of
+from tests.kit.cases import each_case
 from tests.kit.spark_model import FakeCluster
 
 NEEDED = {"connectionString": "couchbase://localhost", "username": "u", "password": "p", "bucket": "b"}
@@ -112,7 +113,7 @@ def test_a_rollback_with_policy_fail_says_what_to_do() -> None:
     assert raised.value.vbid == 1
 
 
-@pytest.mark.parametrize(("rewind_to", "expected"), [("recorded", 3), ("zero", 0)])
+@each_case(("rewind_to", "expected"), [("recorded", 3), ("zero", 0)])
 def test_a_rollback_goes_back_as_far_as_asked(rewind_to: str, expected: int) -> None:
     setup = Setup(onRollback="rewindAndMark", rewindTo=rewind_to)
     one = setup.first()
@@ -150,7 +151,7 @@ def test_a_batch_goes_from_start_to_end() -> None:
     assert setup.coordinator.tasks_of([]) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "value"),
     [("endingOffsets", '{"0": "4"}'), ("endingOffsets", '{"0": "x"}'), ("startingOffsets", '{"0": []}'),
      ("startingOffsets", '{"5": "1"}')],
@@ -385,7 +386,7 @@ def purged(*sizes: int, **options: str) -> tuple[Setup, Coordinator]:
     return setup, setup.coordinator
 
 
-@pytest.mark.parametrize("gap", [{}, {"purgeGap": "fail"}])
+@each_case("gap", [{}, {"purgeGap": "fail"}])
 def test_a_limit_cuts_no_vbucket_below_its_purge_seqno(gap: dict[str, str]) -> None:
     setup, coordinator = purged(10, 30, numPartitions="1", onRollback="rewindAndMark", **gap)
     data = setup.first(limit=4)

@@ -10,6 +10,7 @@ import dcpstream_node
 from dcpstream.errors import ConfigError
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.source.inference import infer, inferred_schema
+from tests.kit.cases import each_case
 from tests.kit.spark import access, kv_of
 
 pytestmark = pytest.mark.usefixtures("closes_connections")
@@ -22,7 +23,7 @@ def node() -> Iterator[dcpstream_node.Node]:
         yield node
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("documents", "schema"),
     [
         ([b'{"b": 1, "a": "x"}'], "a:string,b:bigint"),

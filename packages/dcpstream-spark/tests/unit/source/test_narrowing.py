@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from dcpstream.arrow import Comparison, RowFilter
 from dcpstream.model import CollectionName
 from dcpstream_spark.source.narrowing import last_seqno, may_keep_control_rows, wanted_collections
 from dcpstream_spark.where import parse_where
+from tests.kit.cases import each_case
 
 LIVING = (
     CollectionName(0, "_default", "_default"),
@@ -24,8 +23,8 @@ def pushed(text: str) -> RowFilter:
     return RowFilter(exact=parse_where(text).comparisons)
 
 
-@pytest.mark.parametrize("of", [parse_where, pushed])
-@pytest.mark.parametrize(
+@each_case("of", [parse_where, pushed])
+@each_case(
     ("text", "is_kept"),
     [
         ("seqno > 3", True),
@@ -46,7 +45,7 @@ def test_a_control_row_has_no_key() -> None:
     assert may_keep_control_rows(parse_where("key = 'a'")), "where keeps it: tables need it"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "last"),
     [
         ("seqno <= 9 and seqno < 8 and seqno >= 2", 7),
@@ -62,7 +61,7 @@ def test_the_last_seqno(text: str, last: int | None) -> None:
     assert last_seqno(parse_where(f"{text} and op = 'mutation'")) == last
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "ids"),
     [
         ("collection = 'orders'", {8, 10}),

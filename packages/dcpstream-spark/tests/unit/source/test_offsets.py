@@ -23,6 +23,7 @@ from dcpstream_spark.source.offsets import (
     user_position,
     user_seqno,
 )
+from tests.kit.cases import each_case
 
 U64 = st.integers(0, 2**64 - 1)
 
@@ -166,7 +167,7 @@ def test_people_can_read_an_offset() -> None:
 GOOD = SourceOffset.starting_at("b", None, {0: StreamOffset(1, 2, 0, None)}).to_json()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "message"),
     [
         ({"topic": {"0": 1}}, "did not write"),
@@ -211,7 +212,7 @@ def test_the_start_marker_is_a_constant() -> None:
     assert not is_start_marker(GOOD)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "expected"),
     [
         ("7", StreamOffset(9, 7, 7, 7)),
@@ -229,7 +230,7 @@ def test_positions_as_users_write_them(data: Any, expected: StreamOffset) -> Non
     assert user_seqno(data) == expected.seqno
 
 
-@pytest.mark.parametrize("data", [None, "x", "-1", 1.5, True, {}, [], str(2**64), ["1"], {"at": 4.5}])
+@each_case("data", [None, "x", "-1", 1.5, True, {}, [], str(2**64), ["1"], {"at": 4.5}])
 def test_what_is_no_position_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="not a"):
         user_position(data, vbuuid_of_branch=9)

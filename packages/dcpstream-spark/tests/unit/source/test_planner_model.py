@@ -15,6 +15,7 @@ from dcpstream_node.testing.simulation import VirtualClock
 from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source import planner
 from dcpstream_spark.source.coordinator import FULL_OBSERVATION_INTERVAL_S, Coordinator
+from tests.kit.cases import each_case
 from tests.kit.spark_model import FakeCluster, MemoryNotes, Sink, collapsed, read_range
 
 KEYS = st.sampled_from("abcde")
@@ -177,7 +178,7 @@ def test_the_replay_of_a_batch_takes_back_what_its_attempt_gave(
     assert collapsed(query.sink.rows[0]) == ({"a": 1} if is_told else {"a": 1, "b": 2})
 
 
-@pytest.mark.parametrize("rewind_to", ["recorded", "zero"])
+@each_case("rewind_to", ["recorded", "zero"])
 def test_a_branch_that_was_read_and_is_forgotten(rewind_to: str) -> None:
     """Two failovers, each to a replica that knows nothing of the other.
 
@@ -209,7 +210,7 @@ def test_a_branch_that_was_read_and_is_forgotten(rewind_to: str) -> None:
     assert collapsed(query.sink.rows[0]) == {"a": 0, "b": 1, "c": 2, "d": 0, "e": 1}
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
+@each_case("is_noted", [True, False])
 def test_a_purge_between_planning_and_reading_before_a_failover(is_noted: bool) -> None:
     """The task begins the vbucket anew on the planned branch, so that no recorded position is one of its rows any more.
 

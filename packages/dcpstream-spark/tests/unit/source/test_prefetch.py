@@ -6,6 +6,7 @@ from collections.abc import Generator
 import pytest
 
 from dcpstream_spark.source.prefetch import prefetched
+from tests.kit.cases import each_case
 
 
 def numbers(count: int, seen: list[str] | None = None, error: BaseException | None = None) -> Generator[int]:
@@ -18,7 +19,7 @@ def numbers(count: int, seen: list[str] | None = None, error: BaseException | No
             seen.append(threading.current_thread().name)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100])
+@each_case("count", [0, 1, 2, 3, 100])
 def test_all_items_in_order(count: int) -> None:
     assert list(prefetched(numbers(count))) == list(range(count))
 

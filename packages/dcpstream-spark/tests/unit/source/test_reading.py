@@ -24,6 +24,7 @@ from dcpstream_spark.source.coordinator import Coordinator
 from dcpstream_spark.source.offsets import positions_of
 from dcpstream_spark.source.planner import PlannedRange
 from dcpstream_spark.source.reading import DcpPartition, read_partition, window_bytes
+from tests.kit.cases import each_case
 from tests.kit.spark import Stream, access, kv_of, rows_of
 from tests.kit.spark_model import FakeCluster
 
@@ -472,7 +473,7 @@ def test_before_4_2_a_new_query_waits_for_a_vbucket_without_a_node() -> None:
         reader_of(cluster, idleTimeout="0.1").latestOffset()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("seqnos", "most", "window"),
     [(1, 4 << 20, 128 << 10), (8_192, 4 << 20, 512 << 10), (40_000, 4 << 20, 4 << 20), (10**9, 1 << 20, 1 << 20),
      (1, 64 << 10, 64 << 10), (40_000, 64 << 20, 2 << 20)],
@@ -492,7 +493,7 @@ class LosesRows:
         pass
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("on_rollback", "message"),
     [
         ("fail", r"vbucket 3: .* up to seqno 5 .* roll back to 7.*onRollback=rewindAndMark"),

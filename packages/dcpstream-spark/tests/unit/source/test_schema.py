@@ -14,6 +14,7 @@ from dcpstream.errors import ConfigError, FieldError
 from dcpstream.model import Op
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.source.schema import Layout, default_schema, spark_schema
+from tests.kit.cases import each_case
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
 
@@ -36,7 +37,7 @@ def changes(*rows: tuple[str, bytes | None]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(data, FULL_SCHEMA)
 
 
-@pytest.mark.parametrize("value_format", ["binary", "string"])
+@each_case("value_format", ["binary", "string"])
 def test_both_schemas_are_the_one_that_spark_derives(value_format: Literal["binary", "string"]) -> None:
     names = FULL_SCHEMA.names
     built = change_schema(value_format, names)
@@ -83,7 +84,7 @@ class TestColumnsOfTheSource:
         (row,) = layout.batch(changes(("mutation", b'{"key": 5}'))).to_pylist()
         assert row == {"_dcp_seqno": 0, "key": 5}
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("schema", "options", "message"),
         [
             (
@@ -135,7 +136,7 @@ class TestFields:
 
     BAD = (("mutation", b'{"name": "a", "age": "x"}'), ("mutation", b"\xff"), ("mutation", b'{"age": 1}'))
 
-    @pytest.mark.parametrize("kind", [STRING, BINARY])
+    @each_case("kind", [STRING, BINARY])
     def test_permissive(self, kind: t.DataType) -> None:
         schema = t.StructType([*self.SCHEMA.fields, t.StructField("_corrupt_record", kind)])
         rows = Layout(schema, options_of()).batch(changes(*self.BAD, ("deletion", b"no JSON"))).to_pylist()
@@ -163,7 +164,7 @@ class TestFields:
         ):
             layout.batch(changes(("mutation", b"{}"), ("mutation", b"nope")))
 
-    @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+    @each_case("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
     def test_control_rows_have_no_fields(self, mode: str) -> None:
         schema = t.StructType([*self.SCHEMA.fields, t.StructField("op", STRING), t.StructField("value", BINARY)])
         layout = Layout(schema, options_of(mode=mode))

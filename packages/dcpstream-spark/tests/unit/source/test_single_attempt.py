@@ -11,6 +11,7 @@ import pytest
 from dcpstream.errors import RollbackRequired
 from dcpstream_spark.source.single_attempt import ATTEMPTS_MAX, held, runs_once
 from dcpstream_spark.source.spool import SpoolFile
+from tests.kit.cases import each_case
 
 
 def batch(*keys: str) -> pa.RecordBatch:
@@ -36,7 +37,7 @@ def keys(rows: Iterator[pa.RecordBatch]) -> list[str]:
     return [key for one in rows for key in one["key"].to_pylist()]
 
 
-@pytest.mark.parametrize("losses", [0, 1, ATTEMPTS_MAX - 1])
+@each_case("losses", [0, 1, ATTEMPTS_MAX - 1])
 def test_void_rows_are_never_given(losses: int) -> None:
     assert keys(held(LosingTask(losses).read)) == ["a", "b", "c"]
 

@@ -9,6 +9,7 @@ from dcpstream.errors import ConfigError, ConnectionLost
 from dcpstream.model import FailoverLog, StreamOffset
 from dcpstream_spark.options import OffsetSpec
 from dcpstream_spark.source.starting import end_seqnos, require_all, start_positions
+from tests.kit.cases import each_case
 
 OBSERVED = {vbid: BranchState(7, high, FailoverLog.of((7, 0))) for vbid, high in enumerate((5, 0, 9))}
 
@@ -29,7 +30,7 @@ def test_positions_and_the_beginning_for_the_rest() -> None:
     assert positions == {0: StreamOffset.ZERO, 1: StreamOffset.ZERO, 2: StreamOffset(7, 4, 4, 4)}
 
 
-@pytest.mark.parametrize("data", ["x", None, {"seqno": "-1"}, ["1", "2"]])
+@each_case("data", ["x", None, {"seqno": "-1"}, ["1", "2"]])
 def test_a_wrong_position_names_the_option(data: Any) -> None:
     with pytest.raises(ConfigError, match="startingOffsets"):
         start_positions(OffsetSpec("positions", {0: data}), 3, OBSERVED)

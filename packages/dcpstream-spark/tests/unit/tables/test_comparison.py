@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from dcpstream_spark.tables.comparison import (
     _without_empty_chunks,
     report_of,
 )
+from tests.kit.cases import each_case
 
 _KINDS = ["equal", *DIFFERENCES]
 _ROWS = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(1, 1000)))
@@ -53,7 +53,7 @@ def test_a_report_as_json() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", DIFFERENCES)
+@each_case("kind", DIFFERENCES)
 def test_any_difference_makes_a_report_unequal(kind: str) -> None:
     counts: dict[str, int] = {kind: 1}
     assert not ComparisonReport(**counts).is_equal  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.document_types import DocumentTypes
 from dcpstream_spark.typed_columns.fitting import CORRUPT
+from tests.kit.cases import each_case
 
 NAMES = pa.schema([("name", pa.string()), ("age", pa.int32())])
 
@@ -31,7 +32,7 @@ def test_text_is_parsed_as_its_utf8() -> None:
     assert is_unfit.tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "prefix", "message"),
     [
         ([("Value", pa.string())], "", "a prefix like doc_, because current has columns Value of its own"),

@@ -15,6 +15,7 @@ from dcpstream.errors import (
     StoreError,
 )
 from dcpstream_spark.tables.failures import disk_full, failure_of, full_disk_explained
+from tests.kit.cases import each_case
 
 STREAM_FAILED = """\
 [STREAM_FAILED] Query dcpstream /lake [id = 1, runId = 2] terminated with exception: \
@@ -38,7 +39,7 @@ class StreamingQueryException(Exception):
     """As Spark's: only its text is ours."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "is_final"),
     [
         (ConfigError("engine", "x", "y"), True),
@@ -81,7 +82,7 @@ class JavaError(Exception):
     _stackTrace = "at Delta.write\nCaused by: java.io.IOException: No space left on device\n\tat java.io"  # noqa: N815
 
 
-@pytest.mark.parametrize(
+@each_case(
     "error",
     [
         OSError(28, "No space left on device", "/tables/dcp-lease/1"),

@@ -22,6 +22,7 @@ from dcpstream_spark.tables.lake_config import PipelineConfig
 from dcpstream_spark.tables.pipeline import Until
 from dcpstream_spark.tables.progress import PipelineProgress
 from lab.tools.patience import patient
+from tests.kit.cases import each_case
 from tests.kit.tables import NEEDED
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def test_a_batch_ends_a_row_of_failures() -> None:
     assert {event.pause_s for event in world.events if event.kind == "failed"} == {1.0}
 
 
-@pytest.mark.parametrize("once", [False, True])
+@each_case("once", [False, True])
 def test_a_mistake_is_not_tried_again(once: bool) -> None:
     world = World(lambda: FakePipeline(refuses=ConfigError("engine", "x", "y")), lambda: FakePipeline(looks=3))
     assert not world.lake.run(world.stopping, once=once)

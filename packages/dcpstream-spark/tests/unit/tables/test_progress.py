@@ -11,22 +11,23 @@ from dcpstream_spark.options import OffsetSpec
 from dcpstream_spark.source.lag import Lag
 from dcpstream_spark.source.offsets import SourceOffset, start_marker
 from dcpstream_spark.tables.progress import Pace, VbucketProgress, lag_of, vbuckets_of
+from tests.kit.cases import each_case
 
 LAG = Lag(9, {2: 6, 1: 3}, 2, 4, 91)
 
 
-@pytest.mark.parametrize("shape", [lambda data: data, json.dumps])
+@each_case("shape", [lambda data: data, json.dumps])
 def test_the_report_of_the_source_is_in_the_progress(shape: Any) -> None:
     assert lag_of({"sources": [{"endOffset": None, "latestOffset": shape(LAG.to_json())}]}) == LAG
 
 
-@pytest.mark.parametrize("source", [{}, {"endOffset": None, "latestOffset": None}, {"latestOffset": "null"}])
+@each_case("source", [{}, {"endOffset": None, "latestOffset": None}, {"latestOffset": "null"}])
 def test_without_an_answer_lag_is_not_known(source: dict[str, Any]) -> None:
     assert lag_of({"sources": [source]}) is None
     assert lag_of({}) is None
 
 
-@pytest.mark.parametrize("report", [{"topic": {"0": 5}}, "7", {**LAG.to_json(), "worst": [1]}])
+@each_case("report", [{"topic": {"0": 5}}, "7", {**LAG.to_json(), "worst": [1]}])
 def test_another_source_is_refused(report: Any) -> None:
     with pytest.raises(OffsetError, match="another source"):
         lag_of({"sources": [{"latestOffset": report}]})
@@ -48,7 +49,7 @@ END = SourceOffset.starting_at(
 ).to_json()
 
 
-@pytest.mark.parametrize("shape", [lambda data: data, json.dumps])
+@each_case("shape", [lambda data: data, json.dumps])
 def test_a_lag_that_is_named_whole_is_known_of_all_vbuckets(shape: Any) -> None:
     found = vbuckets_of(progress_of(shape(END), Lag(6, {1: 4, 2: 2}, 2, 3, 18)), None)
     assert found == [
@@ -67,7 +68,7 @@ def test_those_that_are_not_named_are_behind_at_most_as_far_as_the_last_one() ->
     assert [one.is_inside_snapshot for one in found] == [False, True, None]
 
 
-@pytest.mark.parametrize(("lag", "own"), [(None, None), (Lag(4, {1: 4}, 2, 2, 15), 4)])
+@each_case(("lag", "own"), [(None, None), (Lag(4, {1: 4}, 2, 2, 15), 4)])
 def test_without_the_newest_seqno_of_each_vbucket_nothing_is_said_of_the_others(
     lag: Lag | None, own: int | None
 ) -> None:
@@ -79,7 +80,7 @@ def test_only_the_vbuckets_that_are_read_are_reported() -> None:
     assert [one.vbucket for one in vbuckets_of(progress_of(END, Lag(0, {}, 0, 2, 8)), {0, 2})] == [0, 2]
 
 
-@pytest.mark.parametrize("end", [None, "null", start_marker(OffsetSpec("earliest"))])
+@each_case("end", [None, "null", start_marker(OffsetSpec("earliest"))])
 def test_before_the_first_batch_there_are_no_vbuckets(end: Any) -> None:
     assert vbuckets_of(progress_of(end, None), None) == []
     assert vbuckets_of({}, None) == []

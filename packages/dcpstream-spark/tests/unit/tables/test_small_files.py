@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dcpstream_spark.tables.small_files import HadoopFiles, LocalFiles
+from tests.kit.cases import each_case
 
 
 class Racing:
@@ -34,7 +35,7 @@ def files_of(system: Racing) -> HadoopFiles:
     return files
 
 
-@pytest.mark.parametrize(
+@each_case(
     "exception",
     [
         "org.apache.hadoop.fs.FileAlreadyExistsException",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream_spark.tables.table_formats import MergeCounts, merge_counts_of
+from tests.kit.cases import each_case
 
 NEW_FILE_OF_DELETES = {
     "added-records": "10",
@@ -27,7 +26,7 @@ def without_counts(summary: dict[str, str], **others: str) -> dict[str, str]:
     return {name: text for name, text in summary.items() if not name.startswith("spark.")} | others
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("summary", "expected"),
     [
         (NEW_FILE_OF_DELETES, MergeCounts(written=10, removed=5)),

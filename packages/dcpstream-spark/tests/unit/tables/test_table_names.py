@@ -9,6 +9,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.engines import TableTarget, choose_parts
 from dcpstream_spark.tables.table_names import Rule, TableNames, in_catalog
+from tests.kit.cases import each_case
 
 
 def test_a_name_with_placeholders() -> None:
@@ -27,7 +28,7 @@ def test_a_mapping() -> None:
     assert names.collections == "archive.*,shop.*,shop.orders"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "rule",
     [
         "",
@@ -50,7 +51,7 @@ def test_what_is_no_rule(rule: Any) -> None:
     assert raised.value.option == "tables"
 
 
-@pytest.mark.parametrize("name", ["changes", "Current", "live", "checkpoint", "a/b", "..", ".hidden"])
+@each_case("name", ["changes", "Current", "live", "checkpoint", "a/b", "..", ".hidden"])
 def test_what_is_no_name_of_a_table(name: str) -> None:
     with pytest.raises(ConfigError, match=r"s\.c"):
         TableNames({"s.c": name}).of(("s", "c"))
@@ -65,8 +66,8 @@ class Session:
             return "io.delta.sql.DeltaSparkSessionExtension"
 
 
-@pytest.mark.parametrize("rule", ["{scope}.{collection}", {"s.a": "plain", "s.b": "v1.b"}])
-@pytest.mark.parametrize("option", ["current", "live", "rejects"])
+@each_case("rule", ["{scope}.{collection}", {"s.a": "plain", "s.b": "v1.b"}])
+@each_case("option", ["current", "live", "rejects"])
 def test_a_rule_whose_names_have_dots_is_refused_before_anything_is_read(rule: Rule, option: str) -> None:
     target = TableTarget("/tables", "binary", **cast(Any, {option: "many.{table}"}))
     with pytest.raises(ConfigError, match="has a dot"):

@@ -21,6 +21,7 @@ from dcpstream.model import Op
 from dcpstream_spark.tables.delta_rs import DeltaRsEngine, _answer
 from dcpstream_spark.tables.rows import BATCH_ID, changes_schema, with_batch_id
 from dcpstream_spark.tables.versions_sql import VERSION_COLUMNS, versions
+from tests.kit.cases import each_case
 from tests.kit.tables import Row, change, created, dropped, event, rollback, table_of
 
 VBUCKETS, KEYS, COLLECTIONS = 2, "abc", ("x", "y")
@@ -187,7 +188,7 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@each_case("bug", BUGS)
 def test_the_model_finds(bug: str) -> None:
     right, wrong = BUGS[bug]
     sql = versions("changes")

@@ -10,6 +10,7 @@ import pytest
 
 from dcpstream.errors import ConfigError, FieldError
 from dcpstream_spark.typed_columns.fitting import DocumentColumns, Mode, corrupt_records
+from tests.kit.cases import each_case
 
 NAMES = pa.schema([("name", pa.string()), ("age", pa.int32())])
 ROWS = pa.table(
@@ -22,7 +23,7 @@ ROWS = pa.table(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "reason"),
     [
         (b'{"name": 1}', ""),
@@ -42,7 +43,7 @@ def test_a_document_that_does_not_fit_has_a_reason(value: str | bytes, reason: s
     assert columns.parse(pa.array([data], pa.binary())).is_malformed.tolist() == [reason != ""]
 
 
-@pytest.mark.parametrize(("mode", "stay"), [("PERMISSIVE", [True] * 4), ("DROPMALFORMED", [False, False, True, True])])
+@each_case(("mode", "stay"), [("PERMISSIVE", [True] * 4), ("DROPMALFORMED", [False, False, True, True])])
 def test_rows_that_stay(mode: str, stay: list[bool]) -> None:
     columns = DocumentColumns(NAMES, cast("Mode", mode))
     is_unfit = columns.parse(ROWS.column("value").combine_chunks()).is_malformed
@@ -50,7 +51,7 @@ def test_rows_that_stay(mode: str, stay: list[bool]) -> None:
     assert columns.stay(is_unfit).tolist() == stay
 
 
-@pytest.mark.parametrize(("scope", "place"), [(None, ""), ("s", " of s.c")])
+@each_case(("scope", "place"), [(None, ""), ("s", " of s.c")])
 def test_failfast_names_the_first_by_vbucket_and_seqno(scope: str | None, place: str) -> None:
     columns = DocumentColumns(NAMES, "FAILFAST")
     rows = ROWS.append_column("scope", pa.array([scope] * 4, pa.string()))

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import types as t
 
 from dcpstream_spark.typed_columns.kinds import arrow_type, ddl, spark_type
+from tests.kit.cases import each_case
 
 NESTED = pa.struct([("a", pa.list_(pa.decimal128(6, 2))), ("b", pa.map_(pa.string(), pa.timestamp("us")))])
 
@@ -20,7 +21,7 @@ def test_spark_types_and_back() -> None:
     assert spark_type(arrow_type(kind)) == kind
 
 
-@pytest.mark.parametrize("kind", [t.VariantType(), t.CharType(3), t.MapType(t.LongType(), t.LongType())])
+@each_case("kind", [t.VariantType(), t.CharType(3), t.MapType(t.LongType(), t.LongType())])
 def test_types_that_no_field_has(kind: t.DataType) -> None:
     with pytest.raises(ValueError, match=r"VARIANT|makes no CHAR|keys of a map"):
         arrow_type(kind)

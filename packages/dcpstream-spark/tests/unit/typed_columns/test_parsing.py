@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dcpstream_spark.typed_columns import parsing as module
 from dcpstream_spark.typed_columns.parsing import DocumentParser, json_text, load_json
+from tests.kit.cases import each_case
 
 LONG = pa.int64()
 UTC_TIME = pa.timestamp("us", tz="UTC")
@@ -33,7 +34,7 @@ def is_malformed(kind: pa.DataType, text: str) -> bool:
     return bool(parser.parse(pa.array([b'{"a":' + text.encode() + b"}"], pa.binary())).is_malformed[0])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "text", "value"),
     [
         (pa.bool_(), "true", True),
@@ -76,7 +77,7 @@ def test_values(kind: pa.DataType, text: str, value: Any) -> None:
     assert is_malformed(kind, text) == (value is None and text != "null")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "text"),
     [
         (pa.bool_(), '"true"'),
@@ -124,7 +125,7 @@ def test_the_other_fields_of_a_malformed_document_stay() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         b"",
@@ -146,7 +147,7 @@ def test_the_other_fields_of_a_malformed_document_stay() -> None:
         b'{"b":' + b"[" * 500 + b"]" * 500 + b"}",
     ],
 )
-@pytest.mark.parametrize("neighbours", [0, 40])
+@each_case("neighbours", [0, 40])
 def test_what_is_no_json_object(text: bytes, neighbours: int) -> None:
     """Alone, and in a block that is long enough to be parsed together."""
     documents = [b'{"a":%d}' % number for number in range(neighbours)]

@@ -28,6 +28,7 @@ from dcpstream.errors import ConfigError, FieldError
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -105,7 +106,7 @@ def test_kinds_of_change() -> None:
     ]
 
 
-@pytest.mark.parametrize(("rev", "kind"), [(1, "insert"), (2, "update_postimage")])
+@each_case(("rev", "kind"), [(1, "insert"), (2, "update_postimage")])
 def test_kinds_of_change_when_all_are_the_same(rev: int, kind: str) -> None:
     rows = rows_of(raw_frames.mutation(rev=rev), raw_frames.mutation(rev=rev))
     assert {row["_change_type"] for row in rows} == {kind}
@@ -125,8 +126,8 @@ def test_what_a_deletion_leaves() -> None:
     assert [row["expiry"] for row in rows] == [datetime.fromtimestamp(100, UTC), None, None, None, None]
 
 
-@pytest.mark.parametrize("value_format", ["binary", "string"])
-@pytest.mark.parametrize("json_bit", [0, 1])
+@each_case("value_format", ["binary", "string"])
+@each_case("json_bit", [0, 1])
 def test_every_combination_of_datatypes(value_format: str, json_bit: int) -> None:
     body = b'{"x": "' + b"y" * 200 + b'"}'
     section = encode_xattrs({"_a": b"1", "b": b"[2]"}, body)
@@ -214,7 +215,7 @@ class TestShapes:
         text = to_changes(self.chunk(), context=CONTEXT, value_format="string")
         assert text.schema == change_schema("string")
 
-    @pytest.mark.parametrize("name", CHANGE_SCHEMA.names)
+    @each_case("name", CHANGE_SCHEMA.names)
     def test_each_column_alone_is_the_same(self, name: str) -> None:
         every = to_changes(self.chunk(), context=CONTEXT)
         alone = to_changes(self.chunk(), context=CONTEXT, columns=[name], missing="drop")
@@ -251,7 +252,7 @@ class TestShapes:
             to_changes(self.chunk(), context=CONTEXT, columns=["kex"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "datatype"), [(b"\x80", 2), (b"\0\0\xff\xff{}", 4), (bytes(cramjam.snappy.compress_raw(b"\xff" * 9)), 6)]
 )
 def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> None:
@@ -283,7 +284,7 @@ class TestRollbackRow:
     def row(self, **options: Any) -> pa.RecordBatch:
         return control_rows([rollback_row(7, 90, 80, 2**64 - 1, 5)], time=1_700_000_000.25, **options)
 
-    @pytest.mark.parametrize("value_format", ["binary", "string"])
+    @each_case("value_format", ["binary", "string"])
     def test_it_says_what_is_void(self, value_format: str) -> None:
         batch = self.row(value_format=value_format)
         batch.validate(full=True)

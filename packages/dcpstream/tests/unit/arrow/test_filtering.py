@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from dcpstream.arrow import (
 from dcpstream.model import Op
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 from tests.kit.comparing import all_true
 
 CONTEXT = ChangeContext(
@@ -121,7 +121,7 @@ CONTROL = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("some", "left"),
     [
         ([], [0, 1, 2, 3]),

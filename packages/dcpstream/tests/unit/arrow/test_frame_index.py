@@ -12,6 +12,7 @@ from dcpstream.arrow import MAX_BUFFER_BYTES, scan
 from dcpstream.errors import FrameError
 from dcpstream.wire.frames import MAX_FRAME_BYTES
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -39,7 +40,7 @@ def test_nothing_is_there() -> None:
         assert (len(index), index.consumed) == (0, 0)
 
 
-@pytest.mark.parametrize("copies", [1, 60])
+@each_case("copies", [1, 60])
 def test_every_cut_of_the_last_frame(copies: int) -> None:
     before = raw_frames.mutation() * copies
     last = raw_frames.deletion(b"\0key", delete_time=3, stream_id=1)
@@ -68,7 +69,7 @@ def broken_frames() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", broken_frames())
+@each_case("name", broken_frames())
 def test_what_is_no_frame_is_refused_with_its_offset(name: str) -> None:
     broken = broken_frames()[name]
     for before in (b"", raw_frames.mutation() * 3, raw_frames.mutation() * 60, MANY):
@@ -92,7 +93,7 @@ def test_the_largest_frame_among_many() -> None:
     assert len(index) == 102
 
 
-@pytest.mark.parametrize("before", [b"", MANY], ids=["alone", "after many"])
+@each_case("before", [b"", MANY], ids=["alone", "after many"])
 def test_the_first_byte_of_an_incomplete_header_is_looked_at(before: bytes) -> None:
     with pytest.raises(FrameError) as caught:
         scan(before + b"H")
@@ -114,7 +115,7 @@ def test_garbage_raises_only_frame_errors() -> None:
         assert 0 <= reached <= len(buffer), seed
 
 
-@pytest.mark.parametrize("bounds", [(-1, None), (5, 4), (0, 11), (11, None)])
+@each_case("bounds", [(-1, None), (5, 4), (0, 11), (11, None)])
 def test_bounds_outside_the_buffer(bounds: tuple[int, int | None]) -> None:
     with pytest.raises(ValueError, match="cannot scan"):
         scan(bytes(10), *bounds)

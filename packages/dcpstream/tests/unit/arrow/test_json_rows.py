@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dcpstream.arrow.json_rows import check_type, json_rows
 from dcpstream.errors import ConfigError
+from tests.kit.cases import each_case
 
 
 def one(values: list[Any], kind: pa.DataType) -> list[str]:
@@ -21,7 +22,7 @@ def one(values: list[Any], kind: pa.DataType) -> list[str]:
     return [row.decode() for row in json_rows(batch, ["v"])]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "kind", "text"),
     [
         (2**63 - 1, pa.int64(), "9223372036854775807"),
@@ -61,7 +62,7 @@ def test_a_null_is_left_out_or_kept() -> None:
     assert json_rows(batch, []) == [b"{}", b"{}"]
 
 
-@pytest.mark.parametrize("kind", [pa.duration("us"), pa.list_(pa.duration("us")), pa.month_day_nano_interval()])
+@each_case("kind", [pa.duration("us"), pa.list_(pa.duration("us")), pa.month_day_nano_interval()])
 def test_a_type_without_a_form_is_named(kind: pa.DataType) -> None:
     with pytest.raises(ConfigError, match=r"took.*to_json"):
         check_type("took", kind)

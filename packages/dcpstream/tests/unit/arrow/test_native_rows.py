@@ -15,6 +15,7 @@ from dcpstream.runtime import kernel
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 OPTIONS = [DecodeOptions(collections, ids) for collections in (True, False) for ids in (True, False)]
 CONTEXT = ChangeContext(vbuuids={3: 99})
@@ -96,7 +97,7 @@ def compare(buffer: Any, options: DecodeOptions) -> WireChunk | None:
     return fast
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@each_case("options", OPTIONS, ids=str)
 def test_random_streams(options: DecodeOptions, native: ModuleType) -> None:
     for seed in range(60):
         compare(random_stream(seed), options)
@@ -127,7 +128,7 @@ def test_each_byte_of_each_kind_of_frame_changed(native: ModuleType) -> None:
         stream[place] = before
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 4096])
+@each_case("length", [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 4096])
 def test_keys_and_values_of_every_length(length: int, native: ModuleType) -> None:
     """Short ones are copied in blocks, which must not reach over what comes next."""
     text = bytes(range(1, 256)) * 17
@@ -138,7 +139,7 @@ def test_keys_and_values_of_every_length(length: int, native: ModuleType) -> Non
     assert chunk.value.to_pylist() == [text[length : 2 * length], b"b"] * 40
 
 
-@pytest.mark.parametrize("seed", range(0, 20, 2))
+@each_case("seed", range(0, 20, 2))
 def test_the_changes_are_the_same(seed: int, native: ModuleType) -> None:
     stream = random_stream(seed)
     chunk = compare(stream, OPTIONS[0])

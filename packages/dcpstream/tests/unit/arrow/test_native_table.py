@@ -21,6 +21,7 @@ from dcpstream.runtime import kernel
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "a" * 60), 300: ("s", "c"), 2**32 - 1: ("", "last")}
 VBUUIDS = {0: 2**64 - 1, 1: 7, 3: 10**14, 5: 0}
@@ -103,8 +104,8 @@ def row(chance: random.Random, *, packed_values: float = 0.0, keys: list[bytes] 
     return raw_frames.expiration(delete_time=time, **fields)
 
 
-@pytest.mark.parametrize("value_format", ["binary", "string"])
-@pytest.mark.parametrize("seed", range(12))
+@each_case("value_format", ["binary", "string"])
+@each_case("seed", range(12))
 def test_rows_of_all_kinds(seed: int, value_format: str) -> None:
     chance = random.Random(seed)
     share = chance.choice([0.0, 0.0, 0.01, 0.5])
@@ -115,7 +116,7 @@ def test_rows_of_all_kinds(seed: int, value_format: str) -> None:
         compare(frames, value_format=value_format, columns=columns, missing=missing)
 
 
-@pytest.mark.parametrize("name", FULL_SCHEMA.names)
+@each_case("name", FULL_SCHEMA.names)
 def test_each_column_by_itself(name: str) -> None:
     chance = random.Random(name)
     frames = [row(chance) for _ in range(100)]
@@ -123,7 +124,7 @@ def test_each_column_by_itself(name: str) -> None:
         compare(frames, columns=[name], missing=missing)
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 600])
+@each_case("count", [1, 4, 5, 600])
 def test_rows_that_are_all_the_same(count: int) -> None:
     for frame in (
         raw_frames.mutation(rev=1, cas=0, expiry=0),
@@ -140,8 +141,8 @@ def test_no_rows() -> None:
         assert compare([raw_frames.marker()], value_format=value_format).num_rows == 0
 
 
-@pytest.mark.parametrize("text", BAD_TEXTS)
-@pytest.mark.parametrize("before", [b"", b"a" * 64, "€".encode()])
+@each_case("text", BAD_TEXTS)
+@each_case("before", [b"", b"a" * 64, "€".encode()])
 def test_texts_that_are_no_utf_8(text: bytes, before: bytes) -> None:
     for data in (before + text, before + text + b"z"):
         good = raw_frames.mutation(b"\0good", b"good")
@@ -176,7 +177,7 @@ def test_a_value_that_cannot_be_read_fails_only_where_it_is_built() -> None:
         compare(frames)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 def test_slices_and_selections(seed: int) -> None:
     chance = random.Random(seed)
     buffer = b"".join(row(chance, packed_values=seed % 2 / 10) for _ in range(200))
@@ -235,25 +236,25 @@ class TestArguments:
         batch.validate(full=True)
         assert batch.num_rows == 6
 
-    @pytest.mark.parametrize(("first", "stop"), [(-1, 2), (3, 2), (0, 7), (0, 2**31), (2**62, 2**62)])
+    @each_case(("first", "stop"), [(-1, 2), (3, 2), (0, 7), (0, 2**31), (2**62, 2**62)])
     def test_rows_outside(self, native: ModuleType, first: int, stop: int) -> None:
         with pytest.raises(ValueError, match=r"rows|buffer"):
             native.table(*self.given(first=first, stop=stop))
 
-    @pytest.mark.parametrize("place", range(10))
+    @each_case("place", range(10))
     def test_a_column_that_is_too_short(self, native: ModuleType, place: int) -> None:
         numbers = list(self.given()[0][0])
         numbers[place] = numbers[place][:-1]
         with pytest.raises(ValueError, match="a buffer of"):
             native.table(*self.given(numbers=tuple(numbers)))
 
-    @pytest.mark.parametrize("rows", [(), ((),), (7, 8), (tuple(bytes(99) for _ in range(10)),)])
+    @each_case("rows", [(), ((),), (7, 8), (tuple(bytes(99) for _ in range(10)),)])
     def test_rows_that_are_none(self, native: ModuleType, rows: tuple[Any, ...]) -> None:
         with pytest.raises((ValueError, IndexError)):
             native.table(*self.given(rows=rows))
 
-    @pytest.mark.parametrize("offsets", [[-1, 1], [3, 1], [0, 99], [0, 2**31 - 1], [-(2**31), 0]])
-    @pytest.mark.parametrize("which", ["key_offsets", "value_offsets"])
+    @each_case("offsets", [[-1, 1], [3, 1], [0, 99], [0, 2**31 - 1], [-(2**31), 0]])
+    @each_case("which", ["key_offsets", "value_offsets"])
     def test_keys_and_values_outside(self, native: ModuleType, which: str, offsets: list[int]) -> None:
         ends = np.array([*offsets, *offsets[1:] * 5], np.int32)
         with pytest.raises(ValueError, match="outside of its buffer"):
@@ -262,26 +263,26 @@ class TestArguments:
         with pytest.raises(ValueError, match="not aligned"):
             native.table(*self.given(**{which: misplaced}))
 
-    @pytest.mark.parametrize("opcode", [0x56, 0x5A, 0, 255])
+    @each_case("opcode", [0x56, 0x5A, 0, 255])
     def test_rows_that_are_no_changes(self, native: ModuleType, opcode: int) -> None:
         numbers = (bytes([0x57] * 5 + [opcode]), *self.given()[0][0][1:])
         with pytest.raises(ValueError, match="no change"):
             native.table(*self.given(numbers=numbers))
 
-    @pytest.mark.parametrize("kinds", [b"\x14", b"\xff", bytes(65)])
+    @each_case("kinds", [b"\x14", b"\xff", bytes(65)])
     def test_columns_of_no_kind(self, native: ModuleType, kinds: bytes) -> None:
         with pytest.raises(ValueError, match="column"):
             native.table(*self.given(kinds=kinds))
 
-    @pytest.mark.parametrize("place", range(5))
-    @pytest.mark.parametrize("pair", [(), (b"", b""), (b"abc", b""), 7, (bytes(8), b"x", b"y")])
+    @each_case("place", range(5))
+    @each_case("pair", [(), (b"", b""), (b"abc", b""), 7, (bytes(8), b"x", b"y")])
     def test_lists_that_are_none(self, native: ModuleType, place: int, pair: Any) -> None:
         lists = list(CONTEXT.texts.lists)
         lists[place] = pair
         with pytest.raises((ValueError, IndexError)):
             native.table(*self.given(lists=tuple(lists)))
 
-    @pytest.mark.parametrize("bounds", [[0, 40], [5, 2], [-1, 3], [0, 2**31 - 1], [0, 9]])
+    @each_case("bounds", [[0, 40], [5, 2], [-1, 3], [0, 2**31 - 1], [0, 9]])
     def test_texts_outside(self, native: ModuleType, bounds: list[int]) -> None:
         """They are as good as not there: a column without its text is refused, left to Python, or null."""
         lists = CONTEXT.texts.lists

@@ -10,6 +10,7 @@ import pytest
 
 from dcpstream.arrow import ChangeContext, DecodeOptions, decode_messages, decode_wire, scan, to_changes
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 from tests.kit.recorded import STREAMS, expected_crcs, scenario_names, server_transcript, stream_bytes
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
@@ -30,7 +31,7 @@ def changes_of(name: str, value_format: str = "binary") -> pa.RecordBatch:
     return batch
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("name", STREAMS)
 def test_both_decoders_agree(name: str) -> None:
     buffer = stream_bytes(name)
     index = scan(buffer)
@@ -45,7 +46,7 @@ def test_both_decoders_agree(name: str) -> None:
     assert (chunk.opaques == 0x1000 + chunk.vbucket).all()
 
 
-@pytest.mark.parametrize("name", ["full", "legacy", "snappy"])
+@each_case("name", ["full", "legacy", "snappy"])
 def test_changes_add_up_to_the_documents(name: str) -> None:
     batch = changes_of(name)
     state = {
@@ -90,8 +91,8 @@ def test_values_as_text_lose_no_document() -> None:
     assert 40 <= escaped <= 60, "sixty documents hold random bytes, few of them valid text"
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("received", [1000, 65_536])
+@each_case("name", STREAMS)
+@each_case("received", [1000, 65_536])
 def test_received_piece_by_piece(name: str, received: int) -> None:
     """A buffer is filled, decoded, and its incomplete rest moved to the front: the same rows come out."""
     stream, options = stream_bytes(name)[:200_000], options_of(name)
@@ -107,7 +108,7 @@ def test_received_piece_by_piece(name: str, received: int) -> None:
     )
 
 
-@pytest.mark.parametrize("scenario", scenario_names())
+@each_case("scenario", scenario_names())
 def test_transcripts_of_other_features(scenario: str) -> None:
     """Collections, stream ids, deletions, out-of-order snapshots: what the server sent on each connection."""
     sent: dict[str, bytearray] = {}

@@ -14,6 +14,7 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.frames import decode_frame
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -108,7 +109,7 @@ class TestFields:
         assert chunk.opaques[:4].tolist() == [0xFFFFFFFF, 7, 0, 0]
         assert chunk.stream_ids is None
 
-    @pytest.mark.parametrize("count", [0, 1, 49, 500])
+    @each_case("count", [0, 1, 49, 500])
     def test_any_number_of_rows(self, count: int) -> None:
         chunk = decode(b"".join(raw_frames.mutation(b"\0%d" % n, b"v%d" % n, seqno=n + 1) for n in range(count)))
         assert len(chunk) == chunk.batch.num_rows == count
@@ -140,7 +141,7 @@ class TestFields:
 
 
 class TestControls:
-    @pytest.mark.parametrize("copies", [1, 10])
+    @each_case("copies", [1, 10])
     def test_every_other_frame_stands_at_its_place(self, copies: int) -> None:
         frames = []
         for number, control in enumerate(raw_frames.controls() * copies):
@@ -162,7 +163,7 @@ class TestControls:
 class TestCollections:
     IDS = (0, 1, 8, 0x7F, 0x80, 0x555, 0x5555, 0xFFFF, 0xCAFEF00, 0xCAFEF00D, 0xFFFFFFFF)
 
-    @pytest.mark.parametrize("number", IDS)
+    @each_case("number", IDS)
     def test_one_collection(self, number: int) -> None:
         chunk = decode(b"".join(many([raw_frames.mutation(leb128_encode(number) + b"key")])))
         assert set(chunk.collection_ids.tolist()) == {number}
@@ -177,7 +178,7 @@ class TestCollections:
         assert chunk.key[0].as_py() == b"\x80\x80 plain"
         assert not chunk.collection_ids.any()
 
-    @pytest.mark.parametrize(
+    @each_case(
         "key",
         [
             b"",
@@ -189,7 +190,7 @@ class TestCollections:
         ],
         ids=["none", "one byte of two", "four of five", "not shortest", "33 bits", "six bytes"],
     )
-    @pytest.mark.parametrize("copies", [0, 100])
+    @each_case("copies", [0, 100])
     def test_unreadable_ids(self, key: bytes, copies: int) -> None:
         before = raw_frames.mutation(leb128_encode(300) + b"key") * copies
         buffer = before + raw_frames.mutation(key, b"value") + raw_frames.mutation() * copies
@@ -221,7 +222,7 @@ class TestFlexibleFraming:
     def test_not_asked_for(self) -> None:
         assert decode(b"".join(many([raw_frames.mutation(stream_id=1)]))).stream_ids is None
 
-    @pytest.mark.parametrize(
+    @each_case(
         "framing",
         [
             b"",
@@ -246,7 +247,7 @@ class TestFlexibleFraming:
             raw_frames.same(decode_wire(buffer, scan(buffer), IDS), expected)
         decode(buffer)
 
-    @pytest.mark.parametrize("framing", [b"\x22\x00", b"\x21\x00", b"\x23\x00\x01\x02", b"\xf2"])
+    @each_case("framing", [b"\x22\x00", b"\x21\x00", b"\x23\x00\x01\x02", b"\xf2"])
     def test_unreadable_framing_extras(self, framing: bytes) -> None:
         before = raw_frames.mutation(stream_id=3) * 100
         odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k")
@@ -255,9 +256,9 @@ class TestFlexibleFraming:
         assert caught.value.offset == len(before)
 
 
-@pytest.mark.parametrize("opcode", [0x57, 0x58, 0x59])
-@pytest.mark.parametrize("length", [0, 17, 19, 22, 30, 32])
-@pytest.mark.parametrize("copies", [0, 100])
+@each_case("opcode", [0x57, 0x58, 0x59])
+@each_case("length", [0, 17, 19, 22, 30, 32])
+@each_case("copies", [0, 100])
 def test_extras_of_another_length(opcode: int, length: int, copies: int) -> None:
     before = raw_frames.mutation() * copies + raw_frames.deletion() * copies
     buffer = before + raw_frames.frame(opcode, extras=bytes(length), key=b"\0k", value=bytes(50))
@@ -275,8 +276,8 @@ def test_a_wrong_length_among_mutations_only() -> None:
 class TestMemory:
     """A receive buffer is used again at once; what was decoded must not change, nor hold the buffer."""
 
-    @pytest.mark.parametrize("copies", [10, 400])
-    @pytest.mark.parametrize("view", [bytearray, memoryview])
+    @each_case("copies", [10, 400])
+    @each_case("view", [bytearray, memoryview])
     def test_the_buffer_is_free_afterwards(self, copies: int, view: Callable[[bytearray], bytearray]) -> None:
         frames = many(
             [
@@ -317,7 +318,7 @@ def test_large_batches_of_small_rows() -> None:
     chunk.batch.validate(full=True)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each_case("seed", range(10))
 def test_values_that_hold_frames(seed: int) -> None:
     chance = random.Random(seed)
     chain = b"".join(raw_frames.mutation(b"\0forged%d" % number, chance.randbytes(40)) for number in range(10))

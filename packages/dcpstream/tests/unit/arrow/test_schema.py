@@ -7,6 +7,7 @@ import pytest
 
 from dcpstream.arrow import CHANGE_SCHEMA, change_schema
 from dcpstream.errors import ConfigError
+from tests.kit.cases import each_case
 
 
 def test_types_are_what_spark_takes() -> None:
@@ -28,7 +29,7 @@ def test_chosen_columns_keep_the_order() -> None:
     assert change_schema(columns=[]).names == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "option", "value"),
     [
         ({"value_format": "json"}, "value_format", "json"),

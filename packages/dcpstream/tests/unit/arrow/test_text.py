@@ -3,15 +3,15 @@ r"""Text: UTF-8 as it is, anything else visible and different."""
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.arrow import escape, unescape
 from dcpstream.arrow.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated, strings_of
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "text"),
     [
         (b"", ""),
@@ -62,8 +62,8 @@ def test_repeated() -> None:
     assert repeated("x", 0).type == pa.string()
 
 
-@pytest.mark.parametrize("text", ["x", "y" * CONSTANT_LENGTH_MAX, "z" * (CONSTANT_LENGTH_MAX + 1), "é" * 20])
-@pytest.mark.parametrize("count", [1, CONSTANT_ROWS, CONSTANT_ROWS + 1])
+@each_case("text", ["x", "y" * CONSTANT_LENGTH_MAX, "z" * (CONSTANT_LENGTH_MAX + 1), "é" * 20])
+@each_case("count", [1, CONSTANT_ROWS, CONSTANT_ROWS + 1])
 def test_repeated_at_the_bounds_of_what_is_kept(text: str, count: int) -> None:
     for _ in range(2):
         column = repeated(text, count)

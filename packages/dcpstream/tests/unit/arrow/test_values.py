@@ -10,6 +10,7 @@ import pytest
 from dcpstream.arrow.values import MAX_VALUE_BYTES, NULLS_KEPT, inflate, nulls, split_sections, with_nulls
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
+from tests.kit.cases import each_case
 from tests.kit.raw_frames import JSON, SNAPPY, XATTR
 
 
@@ -42,7 +43,7 @@ class TestInflate:
         values = binary(b"a", b"")
         assert inflate(values, datatypes(JSON, XATTR), blame) is values
 
-    @pytest.mark.parametrize("size", [0, 1, 127, 128, 300, 20_000, 3_000_000])
+    @each_case("size", [0, 1, 127, 128, 300, 20_000, 3_000_000])
     def test_all_and_some(self, size: int) -> None:
         data = b"abc" * (size // 3) + b"x" * (size % 3)
         assert inflate(binary(packed(data)), datatypes(SNAPPY), blame).to_pylist() == [data]
@@ -59,7 +60,7 @@ class TestInflate:
         """Streams without values that keep the datatypes (open flag 0x40)."""
         assert inflate(binary(b"", packed(b"x")), datatypes(SNAPPY | XATTR, SNAPPY), blame).to_pylist() == [b"", b"x"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "block",
         [
             b"\xff\xff\xff\xff\xff\x01",
@@ -127,7 +128,7 @@ class TestSections:
         assert sections is not None
         assert sections.to_pylist() == [b"", encode_xattrs({"a": b"1"})]
 
-    @pytest.mark.parametrize("value", [b"\0\0\0", b"\0\0\0\x09body", b"\xff\xff\xff\xffbody"])
+    @each_case("value", [b"\0\0\0", b"\0\0\0\x09body", b"\xff\xff\xff\xffbody"])
     def test_a_section_longer_than_its_value(self, value: bytes) -> None:
         with pytest.raises(FieldError, match="row 1: an xattr section longer"):
             split_sections(binary(b"a", value, encode_xattrs({"a": b"1"})), datatypes(0, 4, 4), blame)
@@ -143,8 +144,8 @@ def test_with_nulls() -> None:
     with_nulls(values.slice(3, 9), null[3:12]).validate(full=True)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("us", "UTC"), pa.map_(pa.string(), pa.string())], ids=str)
-@pytest.mark.parametrize("count", [0, 1, NULLS_KEPT, NULLS_KEPT + 1])
+@each_case("kind", [pa.string(), pa.timestamp("us", "UTC"), pa.map_(pa.string(), pa.string())], ids=str)
+@each_case("count", [0, 1, NULLS_KEPT, NULLS_KEPT + 1])
 def test_columns_of_nulls(kind: pa.DataType, count: int) -> None:
     column = nulls(count, kind)
     column.validate(full=True)

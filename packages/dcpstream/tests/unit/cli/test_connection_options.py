@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from dcpstream.cli.connection_options import DEFAULT_CONNECTION, connection_options
+from tests.kit.cases import each_case
 
 
 @click.command
@@ -16,7 +16,7 @@ def command(connection_string: str, username: str, password: str, bucket: str, l
     click.echo(f"{connection_string} {username} {password} {bucket} {last}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "shown"),
     [
         ([], f"{DEFAULT_CONNECTION} Administrator password default False"),

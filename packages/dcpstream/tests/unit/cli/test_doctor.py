@@ -18,6 +18,7 @@ from dcpstream.cli.connection_options import BucketAccess
 from dcpstream.cli.findings import Finding
 from dcpstream.client import KvClient
 from tests.kit.access import LOGIN
+from tests.kit.cases import each_case
 from tests.kit.commands import Commands
 
 
@@ -121,7 +122,7 @@ def test_purged_deletions_and_a_first_load(monkeypatch: pytest.MonkeyPatch, comm
     assert 380 <= int(expected[1].replace(",", "")) <= 440
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("string", "verify", "verdicts"),
     [
         ("couchbase://127.0.0.1:11210,localhost", "peer", []),

@@ -12,6 +12,7 @@ from dcpstream.cli.foreign_offsets import Format, read, resolved, write
 from dcpstream.client import BranchState, SavedOffset
 from dcpstream.errors import OffsetError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.kit.cases import each_case
 
 RECORDED = Path(__file__).parents[5] / "tests" / "data" / "kafka-connect-offsets.json"
 HIGH = (1 << 63) + 5
@@ -69,16 +70,14 @@ def test_go_dcp_is_read_and_written() -> None:
     assert json.loads(write({7: SavedOffset(offset)}, "go-dcp", "travel", bucket_uuid="ab")) == GO_DCP
 
 
-@pytest.mark.parametrize("form", ["kafka-connect", "go-dcp"])
+@each_case("form", ["kafka-connect", "go-dcp"])
 def test_a_position_with_an_open_end_is_not_exported(form: Format) -> None:
     """The bucket rolls a reader back to 0 that begins with an open end; seen with the Kafka connector 4.3.1."""
     with pytest.raises(OffsetError, match="vbuckets 0 lack the end of their snapshot"):
         write({0: SavedOffset(StreamOffset(1, 40, 0, None)), 1: SavedOffset(StreamOffset.ZERO)}, form, "b")
 
 
-@pytest.mark.parametrize(
-    ("form", "end"), [("kafka-connect", -1), ("go-dcp", MAX_SEQNO)], ids=["kafka-connect", "go-dcp"]
-)
+@each_case(("form", "end"), [("kafka-connect", -1), ("go-dcp", MAX_SEQNO)], ids=["kafka-connect", "go-dcp"])
 def test_the_mark_of_an_open_end_is_read_as_one(form: Format, end: int) -> None:
     text = write({0: SavedOffset(StreamOffset(1, 40, 0, 77))}, form, "b").replace("77", str(end))
     assert read(text, form, "b") == {0: StreamOffset(1, 40, 0, None)}
@@ -118,15 +117,15 @@ def test_a_rollback_that_is_not_finished_is_not_exported() -> None:
         write(saved, "go-dcp", "b")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"offsets": 7}', '{"offsets": [{}]}', '{"x": {"checkpoint": 1}}'])
-@pytest.mark.parametrize("form", ["kafka-connect", "go-dcp"])
+@each_case("text", ["", "[]", "7", '{"offsets": 7}', '{"offsets": [{}]}', '{"x": {"checkpoint": 1}}'])
+@each_case("form", ["kafka-connect", "go-dcp"])
 def test_other_texts_are_refused(text: str, form: Format) -> None:
     with pytest.raises(OffsetError, match=f"this is no checkpoint of {form}"):
         read(text, form, "b")
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"[" * 100_000])
-@pytest.mark.parametrize("form", ["kafka-connect", "go-dcp"])
+@each_case("data", [b"\xff\xfe\x00", b"[" * 100_000])
+@each_case("form", ["kafka-connect", "go-dcp"])
 def test_bytes_that_are_no_json_are_refused(data: bytes, form: Format) -> None:
     with pytest.raises(OffsetError, match=f"no checkpoint of {form}"):
         read(data, form, "travel")

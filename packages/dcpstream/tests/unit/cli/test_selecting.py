@@ -9,11 +9,12 @@ import pytest
 from dcpstream.cli.selecting import JsonPath, key_selector, nanoseconds_since, selector
 from dcpstream.client import Change
 from dcpstream.errors import ConfigError
+from tests.kit.cases import each_case
 
 DOCUMENT = {"order": {"items": [{"sku": "x"}, {"n": 2}]}, "city": "Bonn"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "matches"),
     [
         ("city", True),
@@ -32,7 +33,7 @@ def test_paths_into_documents(path: str, matches: bool) -> None:
     assert JsonPath.parse(path).matches(DOCUMENT) is matches
 
 
-@pytest.mark.parametrize("path", ["", "=3", "a..b", "a[x]", "$"])
+@each_case("path", ["", "=3", "a..b", "a[x]", "$"])
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(ConfigError, match="is no path"):
         JsonPath.parse(path)
@@ -52,7 +53,7 @@ def change(op: str = "mutation", key: bytes = b"order::1", value: bytes | None =
     return Change(op, key, value, "_default", "_default", 0, 1, 5, 1, cas, 0, 1, 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "is_shown"),
     [
         (change(), True),

@@ -11,6 +11,7 @@ import pytest
 import dcpstream_node
 from dcpstream.cli import tail
 from dcpstream.client import Change, KvClient
+from tests.kit.cases import each_case
 from tests.kit.commands import Commands
 
 
@@ -60,7 +61,7 @@ def test_what_is_wrong_is_reported(filled: dcpstream_node.Node, commands: Comman
     assert "is no time" in commands.refused(*at, "--since", "yesterday", expect=2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("choice", "environ", "is_terminal", "expected"),
     [
         ("auto", {}, True, True),

@@ -17,6 +17,7 @@ from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason
+from tests.kit.cases import each_case
 from tests.kit.client_machines import World, at, history, ready_connection
 from tests.kit.messages import accepted, marker, mutation, oso, rollback, seqno_advanced, stream_end, system_event
 
@@ -134,7 +135,7 @@ def test_a_rollback_has_the_position_gone_back_to() -> None:
     assert rollback_change(told(3, 9)).offset == at(3, vbuuid=0xB)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("record", "change_at", "expected"),
     [
         (SavedOffset(at(3), (at(1),)), at(5), SavedOffset(at(5), (at(3), at(1)))),
@@ -201,7 +202,7 @@ def test_a_rollback_below_the_record_is_recorded_before_it_is_reported() -> None
     assert store.records[0] == SavedOffset(at(4, vbuuid=0xB), (at(2),))
 
 
-@pytest.mark.parametrize("saved", [at(3), at(4)])
+@each_case("saved", [at(3), at(4)])
 def test_a_record_at_or_below_the_rollback_says_enough(saved: StreamOffset) -> None:
     positions = Positions([VbucketRange(0, saved, MAX_SEQNO)], Store(), {0: SavedOffset(saved)})
     assert positions.due({0: at(4, vbuuid=0xB)}, told(4, 12)) == {}
@@ -245,7 +246,7 @@ def test_a_start_at_zero_is_a_rollback_only_if_rows_were_given_before() -> None:
     assert empty.out == [RollbackEvent(0, 0, 0, 0xA, 0xB, at(0, vbuuid=0xB))], "also if there is nothing to read"
 
 
-@pytest.mark.parametrize(("high_seqno", "is_told"), [(4, False), (6, True), (None, True)])
+@each_case(("high_seqno", "is_told"), [(4, False), (6, True), (None, True)])
 def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) -> None:
     """Rows that an earlier run gave out lie at or below the branch's high seqno of now."""
 

@@ -12,6 +12,7 @@ from dcpstream.client.machine.connection.rows import ArrowRows
 from dcpstream.client.machine.reader.changes import ChangeConverter
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Feature
+from tests.kit.cases import each_case
 from tests.kit.client_machines import ready_connection
 from tests.kit.fake_node import GRANTED, FakeNode
 from tests.kit.recorded import STREAMS, expected_crcs, stream_bytes
@@ -21,8 +22,8 @@ VBUCKETS = 1024
 NAMES = {0: ("_default", "_default")}
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("arrow", [False, True])
+@each_case("name", STREAMS)
 def test_a_recorded_stream(name: str, arrow: bool) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")

@@ -27,6 +27,7 @@ from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset
 from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
+from tests.kit.cases import each_case
 from tests.kit.recorded import Line, scenario_names, server_transcript
 
 HEADER = struct.Struct(">BBHBBHIIQ")
@@ -207,8 +208,8 @@ class Replay:
             said.is_done = seqno >= said.end_seqno
 
 
-@pytest.mark.parametrize("decoder", ["frames", "arrow"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@each_case("decoder", ["frames", "arrow"])
+@each_case("scenario", SCENARIOS)
 def test_every_conversation(scenario: str, decoder: str) -> None:
     if decoder == "arrow":
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")

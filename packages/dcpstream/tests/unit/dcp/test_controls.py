@@ -3,8 +3,6 @@
 import dataclasses
 import operator
 
-import pytest
-
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.dcp.controls import (
     CONTROLS,
@@ -16,6 +14,7 @@ from dcpstream.dcp.controls import (
 )
 from dcpstream.wire import OpenFlag, Status
 from dcpstream.wire.release import RELEASES
+from tests.kit.cases import each_case
 
 
 def test_switches_are_on_for_true_only_and_never_refused():
@@ -32,21 +31,21 @@ def test_stream_end_on_close_cannot_be_switched_off():
     assert settings.stream_end_on_client_close
 
 
-@pytest.mark.parametrize(("value", "expected"), [(b"10 ", 10), (b" +7", 7), (b"0", 0), (b"4294967295", 2**32 - 1)])
+@each_case(("value", "expected"), [(b"10 ", 10), (b" +7", 7), (b"0", 0), (b"4294967295", 2**32 - 1)])
 def test_numbers_as_the_server_reads_them(value, expected):
     settings = ProducerSettings()
     assert apply_control(settings, b"connection_buffer_size", value).status is Status.SUCCESS
     assert settings.buffer_bytes == expected
 
 
-@pytest.mark.parametrize("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
+@each_case("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
 def test_what_is_no_number(value):
     settings = ProducerSettings(buffer_bytes=7)
     assert apply_control(settings, b"connection_buffer_size", value).status is Status.EINVAL
     assert settings.buffer_bytes == 7
 
 
-@pytest.mark.parametrize("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
+@each_case("value", [b"-1", b"", b"1.5", b"0x10", b"1e3", b"9" * 30, b"\xd9\xa1"])
 def test_a_noop_interval_of_a_72_is_a_whole_number(value):
     settings = ProducerSettings(release=RELEASES["7.2"])
     assert apply_control(settings, b"set_noop_interval", value).status is Status.EINVAL
@@ -93,7 +92,7 @@ def test_user_xattrs_of_deletions_need_the_open_flag():
         assert apply_control(settings, b"include_deleted_user_xattrs", b"true").status is expected
 
 
-@pytest.mark.parametrize("value", [b"true", b"false", b"0", b"\xff\x00", b"x" * 1000])
+@each_case("value", [b"true", b"false", b"0", b"\xff\x00", b"x" * 1000])
 def test_no_value_breaks_a_rule(value):
     for name in CONTROLS:
         status = apply_control(ProducerSettings(), name, value).status
@@ -136,7 +135,7 @@ def test_a_replica_asks_only_for_what_its_release_knows():
 INTERVALS = (b"1e-1", b".1", b"0x1", b"inf", b" 1", b"1 ", b"1.5"), (b"0", b"0.09", b"nan", b"1s", b"", b"-1")
 
 
-@pytest.mark.parametrize("name", ["7.2", "7.6", "8.0"])
+@each_case("name", ["7.2", "7.6", "8.0"])
 def test_a_noop_interval_is_a_fraction_from_76_on(name: str):
     settings = ProducerSettings(release=RELEASES[name])
     taken, refused = (

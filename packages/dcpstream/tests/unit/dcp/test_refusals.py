@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from dcpstream.dcp.consumer import connection as consumer
 from dcpstream.dcp.producer import connection as producer
 from dcpstream.dcp.refusals import Refusal, answer, check_shape, check_stream_flags, refuse, stream_id_of
@@ -11,12 +9,13 @@ from dcpstream.wire import Datatype, Opcode, Status, decode_frame
 from dcpstream.wire.layout import Kind, Side
 from dcpstream.wire.messages import DCP_OPCODES, LAYOUTS
 from dcpstream.wire.release import RELEASES
+from tests.kit.cases import each_case
 from tests.kit.lists import frame_of
 from tests.kit.rules import rule
 
 
 @rule("HDR-18")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields", "text"),
     [
         (Opcode.DCP_CLOSE_STREAM, {"extras": b"\0"}, "Request must not include extras"),
@@ -35,7 +34,7 @@ def test_misfits_are_named(opcode, fields, text):
     assert check_shape(frame_of(opcode, **fields)) == Refusal(Status.EINVAL, text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields"),
     [
         (Opcode.DCP_STREAM_REQ, {"extras": bytes(48)}),
@@ -57,13 +56,13 @@ def test_a_stream_request_has_a_value_only_where_there_are_collections():
     assert check_shape(frame, has_collections=True) is None
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
-@pytest.mark.parametrize("flags", [0, 0xB7, 0x01, 0x80])
+@each_case("release", ["7.2", "8.0"])
+@each_case("flags", [0, 0xB7, 0x01, 0x80])
 def test_stream_flags_of_the_recorded_versions(flags, release):
     assert check_stream_flags(flags, RELEASES[release]) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("release", "flags"),
     [
         ("7.2", 0x40),
@@ -84,7 +83,7 @@ def test_a_stream_from_latest_may_be_asked_of_a_76():
 
 
 @rule("SNP-04")
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {},
@@ -101,7 +100,7 @@ def test_a_marker_of_no_version(fields):
     assert refusal.status == Status.EINVAL
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("framing", "status"),
     [
         (b"\xf1\x00\x00", Status.UNKNOWN_FRAME_INFO),

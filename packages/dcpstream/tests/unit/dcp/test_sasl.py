@@ -19,6 +19,7 @@ from dcpstream.dcp.sasl import (
     strongest_mechanism,
 )
 from dcpstream.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 SCRAM = [name for name in MECHANISMS if name != "PLAIN"]
@@ -70,7 +71,7 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("mechanism", "nonce", "challenge", "proof", "signature"), VECTORS)
+@each_case(("mechanism", "nonce", "challenge", "proof", "signature"), VECTORS)
 def test_client_gives_the_published_proof(mechanism, nonce, challenge, proof, signature):
     client = ClientLogin(
         mechanism, "user", "pencil", base64.b64decode(nonce + b"=" * (-len(nonce) % 4)).ljust(16, b"x")
@@ -81,21 +82,21 @@ def test_client_gives_the_published_proof(mechanism, nonce, challenge, proof, si
     client.finish(signature)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@each_case("mechanism", MECHANISMS)
 def test_both_ends_agree(mechanism):
     answer = login(mechanism, "ann", "secret", server(ann="secret"))
     assert answer.outcome is Outcome.SUCCESS
     assert answer.username == "ann"
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize(("username", "password"), [("ann", "wrong"), ("ann", ""), ("bob", "secret"), ("bob", "never")])
+@each_case("mechanism", MECHANISMS)
+@each_case(("username", "password"), [("ann", "wrong"), ("ann", ""), ("bob", "secret"), ("bob", "never")])
 def test_wrong_user_or_password_is_refused_alike(mechanism, username, password):
     answer = login(mechanism, username, password, server(ann="secret"))
     assert (answer.outcome, answer.data, answer.username) == (Outcome.REFUSED, b"", None)
 
 
-@pytest.mark.parametrize("mechanism", SCRAM)
+@each_case("mechanism", SCRAM)
 def test_names_with_comma_and_equals_sign(mechanism):
     node = server(**{"a=b,c": "pä,ss=word"})
     assert login(mechanism, "a=b,c", "pä,ss=word", node).username == "a=b,c"
@@ -111,19 +112,17 @@ def test_plain_takes_an_authorization_identity_and_ignores_what_follows_the_pass
     assert node.start(b"PLAIN", b"\0ann\0secret\0more").outcome is Outcome.SUCCESS
 
 
-@pytest.mark.parametrize("mechanism", [b"FOO", b"", b"SCRAM-MD5", b"\xff"])
+@each_case("mechanism", [b"FOO", b"", b"SCRAM-MD5", b"\xff"])
 def test_unknown_mechanism_is_refused(mechanism):
     assert server(a="b").start(mechanism, b"").outcome is Outcome.REFUSED
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"n", b"n,,", b"x,,n=a,r=b", b"n,,n=a", b"n,,r=abc", b"n,,n=a=ZZ,r=b", b"p=tls,,n=a,r=b"]
-)
+@each_case("data", [b"", b"n", b"n,,", b"x,,n=a,r=b", b"n,,n=a", b"n,,r=abc", b"n,,n=a=ZZ,r=b", b"p=tls,,n=a,r=b"])
 def test_malformed_first_message(data):
     assert server(a="b").start(b"SCRAM-SHA1", data).outcome is Outcome.MALFORMED
 
 
-@pytest.mark.parametrize("data", [b"", b"c=biws", b"c=biws,r=x,p=!!", b"c=biws,r=x,p=AAAA"])
+@each_case("data", [b"", b"c=biws", b"c=biws,r=x,p=!!", b"c=biws,r=x,p=AAAA"])
 def test_malformed_final_message(data):
     node = server(ann="secret")
     node.start(b"SCRAM-SHA1", b"n,,n=ann,r=abcdef")
@@ -137,7 +136,7 @@ def test_step_without_start_or_with_another_mechanism_is_malformed():
     assert node.step(b"SCRAM-SHA256", b"c=biws").outcome is Outcome.MALFORMED
 
 
-@pytest.mark.parametrize("mechanism", SCRAM)
+@each_case("mechanism", SCRAM)
 def test_a_proof_is_good_once(mechanism):
     node, client = server(ann="secret"), ClientLogin(mechanism, "ann", "secret", NONCE)
     proof = client.step(node.start(mechanism, client.start()).data)
@@ -145,7 +144,7 @@ def test_a_proof_is_good_once(mechanism):
     assert node.step(mechanism, proof).outcome is Outcome.MALFORMED
 
 
-@pytest.mark.parametrize("change", [(b"r=", b"r=x"), (b"c=biws", b"c=eSws")])
+@each_case("change", [(b"r=", b"r=x"), (b"c=biws", b"c=eSws")])
 def test_changed_nonce_or_binding_is_refused(change):
     node, client = server(ann="secret"), ClientLogin("SCRAM-SHA256", "ann", "secret", NONCE)
     proof = client.step(node.start("SCRAM-SHA256", client.start()).data)
@@ -153,7 +152,7 @@ def test_changed_nonce_or_binding_is_refused(change):
 
 
 @rule("SEC-10")
-@pytest.mark.parametrize(
+@each_case(
     "challenge",
     [
         b"",
@@ -171,7 +170,7 @@ def test_client_refuses_a_challenge_that_is_none(challenge):
 
 
 @rule("SEC-10")
-@pytest.mark.parametrize(
+@each_case(
     ("rounds", "is_taken"),
     [("0", False), ("1", False), ("3999", False), ("4000", True), ("4096", True), ("1000000", True)],
 )
@@ -227,7 +226,7 @@ def test_strongest_mechanism():
 # ------------------------------------------------------------------------------------------------ what others could try
 
 
-@pytest.mark.parametrize("mechanism", SCRAM)
+@each_case("mechanism", SCRAM)
 def test_a_name_that_nobody_has_is_asked_for_a_proof_like_any_other(mechanism):
     users = {"ann": Credentials("secret", b"0123456789abcdef", MIN_ITERATIONS)}
     nobody = Credentials("never", b"decoy-salt-16byt", MIN_ITERATIONS)
@@ -247,7 +246,7 @@ def test_nobodys_credentials_fit_no_password():
     assert nobody.keys("SCRAM-SHA1").salt == b"another"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"p=tls-unique,,n=ann,r=abcdefgh",
@@ -319,7 +318,7 @@ def test_credentials_are_kept_and_come_back():
     ).username
 
 
-@pytest.mark.parametrize(
+@each_case(
     "change",
     [
         {"salt": ""},
@@ -338,7 +337,7 @@ def test_kept_credentials_that_are_damaged_are_refused(change):
         Credentials.from_json(kept)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "prepared"),
     [
         ("ann", "ann"),
@@ -380,7 +379,7 @@ def test_a_token_takes_one_message():
     assert token_server().start(OAUTHBEARER, ClientLogin(OAUTHBEARER, "", "other").start()).outcome is Outcome.REFUSED
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "name"),
     [
         (b"n,a=ann,\x01host=h\x01port=1\x01auth=Bearer e30.e30.c2ln\x01\x01", "ann"),
@@ -392,7 +391,7 @@ def test_forms_of_the_message_of_a_token(data, name):
     assert token_server().start(OAUTHBEARER, data) == ServerStep(Outcome.SUCCESS, username=name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"",

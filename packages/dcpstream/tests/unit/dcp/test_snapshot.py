@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.dcp.snapshot import READER, REPLICA, ReceivedSnapshots, Receiver, SnapshotFault, claim_violation
 from dcpstream.model import MAX_SEQNO
+from tests.kit.cases import each_case
 
 SEQNOS = st.integers(0, 14)
 MESSAGES = st.lists(
@@ -99,7 +99,7 @@ def test_without_the_named_differences_a_replica_takes_what_a_reader_takes(
         )
 
 
-@pytest.mark.parametrize(("receiver", "expected"), [(READER, SnapshotFault.BEHIND), (REPLICA, None)])
+@each_case(("receiver", "expected"), [(READER, SnapshotFault.BEHIND), (REPLICA, None)])
 def test_only_a_replica_takes_an_overlapping_marker_after_items(
     receiver: Receiver, expected: SnapshotFault | None
 ) -> None:
@@ -110,7 +110,7 @@ def test_only_a_replica_takes_an_overlapping_marker_after_items(
     assert fault(snapshots.marker_violation(3, 5)) is SnapshotFault.BEHIND
 
 
-@pytest.mark.parametrize(("receiver", "bounds"), [(READER, (0, 0)), (REPLICA, (1, 5))])
+@each_case(("receiver", "bounds"), [(READER, (0, 0)), (REPLICA, (1, 5))])
 def test_only_a_replica_records_the_bounds_of_a_marker_at_once(receiver: Receiver, bounds: tuple[int, int]) -> None:
     snapshots = received(receiver)
     snapshots.marker(1, 5)
@@ -130,7 +130,7 @@ def test_a_continued_snapshot_keeps_its_start_and_takes_no_item_below_its_marker
     assert snapshots.is_whole
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("seqno", "is_filtered", "ended_at", "expected"),
     [
         (4, False, -1, SnapshotFault.ENDS_INSIDE),

@@ -11,6 +11,7 @@ import pytest
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from lab.tools.state_diagrams import diagram, drawn, tables
+from tests.kit.cases import each_case
 
 STATES = ("state", "takeover")
 """Attributes in which machines keep their states."""
@@ -48,7 +49,7 @@ def test_a_legal_pair_gives_the_next_state():
     assert len(list(DOORS)) == 5
 
 
-@pytest.mark.parametrize(("event", "kind"), [(Push.PUSH, LocalProtocolError), (Push.LOCK, RemoteProtocolError)])
+@each_case(("event", "kind"), [(Push.PUSH, LocalProtocolError), (Push.LOCK, RemoteProtocolError)])
 def test_an_illegal_pair_is_the_fault_of_whoever_causes_the_event(event, kind):
     assert not DOORS.is_legal(Door.GONE, event)
     with pytest.raises(kind, match=f"^door 7: not legal in this state .state gone, event {event.value}.$") as caught:
@@ -89,7 +90,7 @@ def test_a_page_keeps_everything_but_what_is_between_the_comments():
     assert drawn(f"# Doors\n\n{begin}old\n{end}\nMore.\n") == f"# Doors\n\n{begin}{diagram(DOORS)}{end}\nMore.\n"
 
 
-@pytest.mark.parametrize("name", list(tables()))
+@each_case("name", list(tables()))
 def test_every_table_of_the_package_can_be_drawn_and_all_its_states_be_reached(name):
     module, _, attribute = name.partition(":")
     table: Any = getattr(import_module(module), attribute)
@@ -108,7 +109,7 @@ def test_every_table_of_the_package_can_be_drawn_and_all_its_states_be_reached(n
     assert not any(":" in event.value or "\n" in event.value for event in events), "Mermaid ends a label there"
 
 
-@pytest.mark.parametrize("path", sorted({name.partition(":")[0] for name in tables()}))
+@each_case("path", sorted({name.partition(":")[0] for name in tables()}))
 def test_a_machine_changes_its_state_through_its_table_only(path):
     """In the package of a table, a state is set to the table's start, or to what the table says."""
     package = Path(str(import_module(path).__file__)).parent

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
+from tests.kit.cases import each_case
 
 CONFIG: dict[str, Any] = {
     "rev": 7,
@@ -49,13 +50,13 @@ def test_the_asked_host_stands_in() -> None:
     assert str(found.nodes[1]) == "[::1]:11310"
 
 
-@pytest.mark.parametrize("data", ["", "nonsense", "[]", '{"nodesExt": [{}]}', '{"nodesExt": 5}'])
+@each_case("data", ["", "nonsense", "[]", '{"nodesExt": [{}]}', '{"nodesExt": 5}'])
 def test_what_is_not_a_map_is_refused(data: str) -> None:
     with pytest.raises(ValueError, match="not a cluster configuration"):
         VbucketMap.from_json(data, "host")
 
 
-@pytest.mark.parametrize(("key", "count", "vbid"), [(b"foo", 1024, 115), (b"hello", 64, 16), (b"", 1024, 0)])
+@each_case(("key", "count", "vbid"), [(b"foo", 1024, 115), (b"hello", 64, 16), (b"", 1024, 0)])
 def test_vbucket_of_key(key: bytes, count: int, vbid: int) -> None:
     assert vbucket_of_key(key, count) == vbid
 

@@ -6,6 +6,7 @@ import pytest
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, Manifest, Scope
+from tests.kit.cases import each_case
 
 MANIFEST = Manifest(
     0x1F, (Scope(0, "_default", (Collection(0, "_default"),)), Scope(8, "shop", (Collection(0xA, "orders", 60),)))
@@ -32,7 +33,7 @@ def test_names() -> None:
         MANIFEST.resolve("shop.nothing")
 
 
-@pytest.mark.parametrize("data", [{}, {"uid": "zz", "scopes": []}, {"uid": "0", "scopes": [{}]}, {"uid": 5}])
+@each_case("data", [{}, {"uid": "zz", "scopes": []}, {"uid": "0", "scopes": [{}]}, {"uid": 5}])
 def test_what_is_not_a_manifest_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"manifest|invalid literal"):
         Manifest.from_json(data)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dcpstream.model import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
+from tests.kit.cases import each_case
 
 LOG = FailoverLog.of((0xC, 900), (0xB, 500), (0xA, 0))
 
 
-@pytest.mark.parametrize(("vbuuid", "upper"), [(0xA, 500), (0xB, 900), (0xC, 1200), (0xF, None)])
+@each_case(("vbuuid", "upper"), [(0xA, 500), (0xB, 900), (0xC, 1200), (0xF, None)])
 def test_a_branch_reaches_up_to_where_the_next_newer_began(vbuuid: int, upper: int | None) -> None:
     assert LOG.upper(vbuuid, 1200) == upper
 

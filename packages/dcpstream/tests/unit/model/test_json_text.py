@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from dcpstream.model.json_text import is_json
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize("text", ["{}", " [1] ", "1e5", '"x"', "true", "null", "-0", '{"ä":"ø"}', "\r\n\t[]"])
+@each_case("text", ["{}", " [1] ", "1e5", '"x"', "true", "null", "-0", '{"ä":"ø"}', "\r\n\t[]"])
 def test_json(text: str) -> None:
     json.loads(text)
     assert is_json(text.encode())
@@ -19,6 +18,6 @@ def test_a_number_of_any_length() -> None:
     assert is_json(b"1" * 5000), "it is not made"
 
 
-@pytest.mark.parametrize("data", [b"", b"NaN", b"[Infinity]", b"{", b"x", b"\xff", b'"\xff"', b"[" * 100_000, b"{} {}"])
+@each_case("data", [b"", b"NaN", b"[Infinity]", b"{", b"x", b"\xff", b'"\xff"', b"[" * 100_000, b"{} {}"])
 def test_no_json(data: bytes) -> None:
     assert not is_json(data)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.model import MAX_SEQNO, SnapshotRange, StreamOffset
+from tests.kit.cases import each_case
 
 _SEQNOS = st.integers(0, MAX_SEQNO)
 
@@ -31,15 +32,13 @@ def test_json_keeps_all_bits(offset: StreamOffset) -> None:
     assert not any(isinstance(value, int | float) for value in json.loads(text).values())
 
 
-@pytest.mark.parametrize(("start", "seqno", "end"), [(5, 4, 10), (5, 11, 10), (5, 4, None), (-1, 0, 0)])
+@each_case(("start", "seqno", "end"), [(5, 4, 10), (5, 11, 10), (5, 4, None), (-1, 0, 0)])
 def test_a_seqno_outside_its_snapshot_is_refused(start: int, seqno: int, end: int | None) -> None:
     with pytest.raises(ValueError, match="not within its snapshot"):
         StreamOffset(1, seqno, start, end)
 
 
-@pytest.mark.parametrize(
-    ("start", "seqno", "end", "limit"), [(0, 5, 9, 5), (0, 5, 9, 10), (5, 5, 9, 7), (0, 5, None, 7)]
-)
+@each_case(("start", "seqno", "end", "limit"), [(0, 5, 9, 5), (0, 5, 9, 10), (5, 5, 9, 7), (0, 5, None, 7)])
 def test_a_purge_limit_lies_between_the_seqno_and_the_end_of_its_snapshot(
     start: int, seqno: int, end: int | None, limit: int
 ) -> None:
@@ -64,9 +63,7 @@ def test_an_unknown_end_is_sent_as_the_largest_seqno() -> None:
     assert known.request_bounds() == (40, 10, 40)
 
 
-@pytest.mark.parametrize(
-    "data", [{}, {"vbuuid": "1"}, {"vbuuid": "x", "seqno": "1", "snapshot_start": "1", "snapshot_end": "1"}]
-)
+@each_case("data", [{}, {"vbuuid": "1"}, {"vbuuid": "x", "seqno": "1", "snapshot_start": "1", "snapshot_end": "1"}])
 def test_what_is_not_an_offset_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not a stream offset|invalid literal"):
         StreamOffset.from_json(data)

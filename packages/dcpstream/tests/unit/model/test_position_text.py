@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dcpstream.model import StreamOffset
 from dcpstream.model.position_text import chain, chain_text, number, number_text
+from tests.kit.cases import each_case
 
 
 @given(st.integers(0, 2**64 - 1) | st.integers(0, 5000))
@@ -45,9 +46,7 @@ def test_the_beginning_of_the_history_is_a_dot() -> None:
     assert chain(chain_text((StreamOffset.ZERO.with_collections(()),), lambda names: 0), [()])[0].collections == ()
 
 
-@pytest.mark.parametrize(
-    "text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3", "1@2=^1", "1@2=^;"]
-)
+@each_case("text", ["1", "1@", "1@2", "1@2?x", "-1=", "1@2<3=", "A", "1@2+;", "1@2+3", "1@2=^1", "1@2=^;"])
 def test_what_is_no_chain_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a|within|not above"):
         chain(text)

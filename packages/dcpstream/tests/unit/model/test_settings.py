@@ -5,6 +5,7 @@ import pytest
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings, ConflictResolution, Persist
 from dcpstream_node.store import DiskBucketStore
+from tests.kit.cases import each_case
 
 
 def test_settings_survive_their_text():
@@ -16,7 +17,7 @@ def test_settings_of_a_newer_version_are_ignored():
     assert BucketSettings.from_json({"replicas": 2, "colour": "red"}) == BucketSettings(replicas=2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [
         ("replicas", 4),
@@ -49,7 +50,7 @@ def test_settings_are_read_from_texts():
     assert made == BucketSettings(persist=Persist.NONE, max_ttl=60, flush_enabled=True, compact_at=0.5)
 
 
-@pytest.mark.parametrize(("name", "text"), [("colour", "red"), ("max_ttl", "long"), ("flush_enabled", "perhaps")])
+@each_case(("name", "text"), [("colour", "red"), ("max_ttl", "long"), ("flush_enabled", "perhaps")])
 def test_texts_that_cannot_be_are_refused_with_the_name(name, text):
     with pytest.raises(ConfigError, match=name):
         BucketSettings.from_texts({name: text})

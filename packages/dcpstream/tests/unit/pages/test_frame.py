@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream.pages.frame import Frame, Link, static_file
+from tests.kit.cases import each_case
 
 FRAME = Frame(server="The <node>", static="/static", ping="/versions", footer="<b>end</b>")
 
@@ -30,7 +29,7 @@ def test_a_page_says_whether_it_is_live_and_has_a_trail() -> None:
     assert "trail" not in page()
 
 
-@pytest.mark.parametrize("name", ["main.js", "style.css", "icon.svg"])
+@each_case("name", ["main.js", "style.css", "icon.svg"])
 def test_the_page_loads_files_that_there_are(name: str) -> None:
     assert f"/static/{name}" in page()
     found = static_file(name)
@@ -38,6 +37,6 @@ def test_the_page_loads_files_that_there_are(name: str) -> None:
     assert found[0].startswith(("text/", "image/"))
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../frame.py", "frame.py", "/etc/passwd", "none.js", "js"])
+@each_case("name", ["", ".", "..", "../frame.py", "frame.py", "/etc/passwd", "none.js", "js"])
 def test_nothing_else_is_a_file(name: str) -> None:
     assert static_file(name) is None

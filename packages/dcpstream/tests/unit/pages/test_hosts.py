@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream.pages.hosts import is_own_host
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     [
         "",
@@ -27,7 +26,7 @@ def test_addresses_and_names_of_its_own(header: str) -> None:
     assert is_own_host(header, ["Db.Example"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "header",
     ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "localhost.evil.example", "evil.db.example", "1.2"],
 )

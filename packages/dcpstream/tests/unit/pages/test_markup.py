@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream.pages import markup
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "shown"), [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (150_000, "146 KiB"), (1 << 50, "1,024 TiB")]
 )
 def test_sizes(value: int, shown: str) -> None:
     assert markup.size(value) == (shown, value)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.9, "0 s"), (61, "1 min 1 s"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")]
-)
+@each_case(("seconds", "shown"), [(0.9, "0 s"), (61, "1 min 1 s"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")])
 def test_durations(seconds: float, shown: str) -> None:
     assert markup.duration(seconds) == shown
 

@@ -18,13 +18,14 @@ from dcpstream.arrow import scan
 from dcpstream.runtime import kernel
 from lab.tools.patience import patient
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 
 FRAMES = b"".join(raw_frames.mutation(b"\0key%d" % number, bytes(number % 90)) for number in range(200))
 WIDTHS = (1, 1, 2, 8, 8, 8, 4, 4, 4, 4, 2)
 
 
 class TestChoice:
-    @pytest.mark.parametrize("switch", ["1", "yes", "true"])
+    @each_case("switch", ["1", "yes", "true"])
     def test_the_variable_turns_it_off(self, switch: str) -> None:
         assert kernel.load(switch) == (None, f"plain Python (DCPSTREAM_PURE={switch})")
 
@@ -84,13 +85,13 @@ class TestBounds:
     def test_what_fits(self, native: ModuleType) -> None:
         assert native.decode(*arguments(FRAMES)) == (-1, [])
 
-    @pytest.mark.parametrize("bounds", [(-1, 5), (0, len(FRAMES) + 1), (6, 5), (2**62, 2**62)])
+    @each_case("bounds", [(-1, 5), (0, len(FRAMES) + 1), (6, 5), (2**62, 2**62)])
     def test_a_scan_outside(self, native: ModuleType, bounds: tuple[int, int]) -> None:
         with pytest.raises(ValueError, match="bounds"):
             native.scan(FRAMES, *bounds)
 
-    @pytest.mark.parametrize("start", [-1, -(2**63), 2**63 - 1, len(FRAMES), len(FRAMES) - 23, 1, 24])
-    @pytest.mark.parametrize("place", [0, 1, 199])
+    @each_case("start", [-1, -(2**63), 2**63 - 1, len(FRAMES), len(FRAMES) - 23, 1, 24])
+    @each_case("place", [0, 1, 199])
     def test_starts_that_are_none(self, native: ModuleType, start: int, place: int) -> None:
         given = arguments(FRAMES)
         given[1] = given[1].copy()
@@ -114,19 +115,19 @@ class TestBounds:
                 refused += 1
         assert 50 < refused < 450, "most changes are in lengths or in keys and values"
 
-    @pytest.mark.parametrize("rows", [0, 1, 199, 201, 10_000])
+    @each_case("rows", [0, 1, 199, 201, 10_000])
     def test_another_number_of_rows(self, native: ModuleType, rows: int) -> None:
         with pytest.raises(ValueError, match="not those that were scanned"):
             native.decode(*arguments(FRAMES, rows))
 
-    @pytest.mark.parametrize("rows", [-1, 2**62])
+    @each_case("rows", [-1, 2**62])
     def test_impossible_numbers_of_rows(self, native: ModuleType, rows: int) -> None:
         given = arguments(FRAMES)
         given[2] = rows
         with pytest.raises(ValueError, match="a wrong number"):
             native.decode(*given)
 
-    @pytest.mark.parametrize("column", range(len(WIDTHS)))
+    @each_case("column", range(len(WIDTHS)))
     def test_columns_that_are_too_short(self, native: ModuleType, column: int) -> None:
         given = arguments(FRAMES)
         columns = list(given[5])
@@ -135,14 +136,14 @@ class TestBounds:
         with pytest.raises(ValueError, match="a buffer of"):
             native.decode(*given)
 
-    @pytest.mark.parametrize("place", [6, 8])
+    @each_case("place", [6, 8])
     def test_offsets_that_are_too_short(self, native: ModuleType, place: int) -> None:
         given = arguments(FRAMES)
         given[place] = given[place][:-1]
         with pytest.raises(ValueError, match="a buffer of"):
             native.decode(*given)
 
-    @pytest.mark.parametrize("place", [7, 9])
+    @each_case("place", [7, 9])
     def test_too_little_room_for_keys_or_values(self, native: ModuleType, place: int) -> None:
         given = arguments(FRAMES)
         given[place] = given[place][: len(given[place]) // 2]
@@ -228,23 +229,23 @@ class TestChanges:
         assert (third.value, third.xattrs) == ((b"x", 2), "mutation"), "compressed values are left to Python"
         assert (last.vbid, last.rev, last.flags, last.expiry, last._run) == (4, 4, 4, 4, (0, 4, 5))
 
-    @pytest.mark.parametrize("column", range(len(CHANGE_WIDTHS)))
+    @each_case("column", range(len(CHANGE_WIDTHS)))
     def test_columns_that_are_too_short(self, native: ModuleType, column: int) -> None:
         given = change_arguments()
         given[2] = tuple(one[:-1] if place == column else one for place, one in enumerate(given[2]))
         with pytest.raises(ValueError, match="a buffer of"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("place", [3, 5])
+    @each_case("place", [3, 5])
     def test_offsets_that_are_too_short(self, native: ModuleType, place: int) -> None:
         given = change_arguments()
         given[place] = given[place][:-1]
         with pytest.raises(ValueError, match="a buffer of"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("place", [3, 5])
-    @pytest.mark.parametrize("offset", [-1, -(2**31), 6, 2**31 - 1])
-    @pytest.mark.parametrize("row", [0, 2, 5])
+    @each_case("place", [3, 5])
+    @each_case("offset", [-1, -(2**31), 6, 2**31 - 1])
+    @each_case("row", [0, 2, 5])
     def test_offsets_outside(self, native: ModuleType, place: int, offset: int, row: int) -> None:
         given = change_arguments()
         given[place] = given[place].copy()
@@ -258,35 +259,35 @@ class TestChanges:
         with pytest.raises(ValueError, match="not aligned"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("run", [(0, -1, 2), (0, 3, 2), (0, 0, 6), (0, 2**62, 2**62), (0, 1)])
+    @each_case("run", [(0, -1, 2), (0, 3, 2), (0, 0, 6), (0, 2**62, 2**62), (0, 1)])
     def test_runs_outside(self, native: ModuleType, run: tuple[int, ...]) -> None:
         given = change_arguments()
         given[7] = (run,)
         with pytest.raises(ValueError, match="a run"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("opcode", [0, raw_frames.MUTATION - 1, raw_frames.MUTATION + 3, 255])
+    @each_case("opcode", [0, raw_frames.MUTATION - 1, raw_frames.MUTATION + 3, 255])
     def test_rows_that_are_no_changes(self, native: ModuleType, opcode: int) -> None:
         given = change_arguments()
         given[2][0][2] = opcode
         with pytest.raises(ValueError, match="no change"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("kind", [int, object, Path, type("Short", (), {"__slots__": ("op", "key")}), 7, None])
+    @each_case("kind", [int, object, Path, type("Short", (), {"__slots__": ("op", "key")}), 7, None])
     def test_another_class(self, native: ModuleType, kind: object) -> None:
         given = change_arguments()
         given[0] = kind
         with pytest.raises(ValueError, match="a class without the slot"):
             native.changes(*given)
 
-    @pytest.mark.parametrize("rows", [-1, 2**31, 2**62])
+    @each_case("rows", [-1, 2**31, 2**62])
     def test_impossible_numbers_of_rows(self, native: ModuleType, rows: int) -> None:
         given = change_arguments()
         given[1] = rows
         with pytest.raises(ValueError, match="a wrong number"):
             native.changes(*given)
 
-    @pytest.mark.parametrize(("place", "other"), [(9, {1: "here"}), (11, lambda *_: None), (11, lambda *_: 1 / 0)])
+    @each_case(("place", "other"), [(9, {1: "here"}), (11, lambda *_: None), (11, lambda *_: 1 / 0)])
     def test_names_and_bodies_of_another_kind(self, native: ModuleType, place: int, other: object) -> None:
         given = change_arguments()
         given[place] = other
@@ -319,19 +320,19 @@ class TestRuns:
         assert found == ([(0, 2, 1), (2, 3, 2), (3, 4, 2)], [(1, 1, 1), (2, 2, 2), (2, 2, 2)], [1, 3], [])
         assert native.runs(0, b"", b"", b"", [(0, None)], None) == ([], [], [], [])
 
-    @pytest.mark.parametrize("rows", [-1, 5, 2**62])
+    @each_case("rows", [-1, 5, 2**62])
     def test_columns_that_are_too_short(self, native: ModuleType, rows: int) -> None:
         with pytest.raises(ValueError, match="shorter than the number of rows"):
             native.runs(rows, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [], None)
 
-    @pytest.mark.parametrize("place", [0, 1, 2])
+    @each_case("place", [0, 1, 2])
     def test_one_column_that_is_too_short(self, native: ModuleType, place: int) -> None:
         columns = [self.OPAQUES, self.SEQNOS, self.VBUCKETS]
         columns[place] = columns[place][:-1]
         with pytest.raises(ValueError, match="shorter than the number of rows"):
             native.runs(4, *columns, [], None)
 
-    @pytest.mark.parametrize("others", [[7], [()], [("a",)], [(2**70,)]])
+    @each_case("others", [[7], [()], [("a",)], [(2**70,)]])
     def test_places_that_are_none(self, native: ModuleType, others: list[object]) -> None:
         with pytest.raises((ValueError, TypeError, IndexError, OverflowError)):
             native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, others, None)

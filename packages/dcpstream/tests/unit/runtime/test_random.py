@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from dcpstream.runtime import SystemRandom, new_vbuuid
+from tests.kit.cases import each_case
 
 
 class Scripted:
@@ -21,7 +20,7 @@ class Scripted:
         return number
 
 
-@pytest.mark.parametrize("count", [1, 8, 48, 128])
+@each_case("count", [1, 8, 48, 128])
 def test_numbers_have_no_more_bits_than_asked_for(count: int) -> None:
     assert all(0 <= SystemRandom().getrandbits(count) < 1 << count for _ in range(50))
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from dcpstream.runtime.stopping import StopRequest
 from lab.layout import sources
+from tests.kit.cases import each_case
 
 ROOT = Path(__file__).parents[5]
 
@@ -34,7 +33,7 @@ def test_no_other_module_has_a_handler() -> None:
     assert found == set(HANDLERS)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+@each_case("step", [1, 2, 3, 4])
 def test_a_signal_at_any_step_into_the_wait_ends_it(step: int) -> None:
     """A handler runs between two steps of the thread that waits."""
     stopping, steps = StopRequest(), 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-import pytest
-
 from dcpstream.wire.codes import Datatype, MarkerFlag, OpenFlag, StreamFlag
 from dcpstream.wire.stored.block import BlockKind
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize("kind", [Datatype, OpenFlag, StreamFlag, MarkerFlag, BlockKind])
+@each_case("kind", [Datatype, OpenFlag, StreamFlag, MarkerFlag, BlockKind])
 def test_a_number_and_a_flag_make_a_plain_number(kind: type[IntFlag]) -> None:
     some = list(kind)
     everything = sum(some)

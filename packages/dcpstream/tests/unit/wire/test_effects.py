@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream.wire import LAYOUTS, Kind, Opcode
 from dcpstream.wire.effects import changes
+from tests.kit.cases import each_case
 
 READS = (
     *(Opcode.HELLO, Opcode.SASL_AUTH, Opcode.SELECT_BUCKET, Opcode.VERSION, Opcode.STAT, Opcode.LIST_BUCKETS),
@@ -28,12 +27,12 @@ ACTS = (
 )
 
 
-@pytest.mark.parametrize("opcode", READS)
+@each_case("opcode", READS)
 def test_readers_change_nothing(opcode: Opcode) -> None:
     assert not changes(opcode)
 
 
-@pytest.mark.parametrize("opcode", ACTS)
+@each_case("opcode", ACTS)
 def test_writers_do(opcode: Opcode) -> None:
     assert changes(opcode)
 

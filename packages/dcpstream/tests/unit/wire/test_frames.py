@@ -14,6 +14,7 @@ from dcpstream.wire import Frame, FrameReader, Magic, Opcode
 from dcpstream.wire.columns import check_rest
 from dcpstream.wire.messages import dcp
 from dcpstream_node.testing.strategies import any_frames
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 
@@ -75,7 +76,7 @@ def test_a_bad_magic_is_reported_with_its_place_in_the_stream() -> None:
 
 
 @rule("HDR-03")
-@pytest.mark.parametrize("data", [b"", b"\x80", b"\x18\x50\0"])
+@each_case("data", [b"", b"\x80", b"\x18\x50\0"])
 def test_a_frame_that_is_not_whole_yet_begins_with_a_magic(data: bytes) -> None:
     check_rest(b"??" + data + b"?", 2, 2 + len(data))
     if data:
@@ -135,7 +136,7 @@ def test_framing_extras_make_a_flexible_frame() -> None:
 
 
 @rule("HDR-01", "HDR-05")
-@pytest.mark.parametrize(
+@each_case(
     "frame",
     [
         Frame(Magic.REQUEST, Opcode.GET, framing=b"\x22\0\1"),
@@ -152,7 +153,7 @@ def test_what_does_not_fit_the_header_is_refused(frame: Frame) -> None:
 
 
 @rule("HDR-05")
-@pytest.mark.parametrize(("framing", "key"), [(255, 255), (256, 1), (1, 256)])
+@each_case(("framing", "key"), [(255, 255), (256, 1), (1, 256)])
 def test_flexible_framing_has_a_byte_for_each_length(framing: int, key: int) -> None:
     frame = Frame(Magic.FLEX_REQUEST, Opcode.DCP_MUTATION, framing=b"f" * framing, key=b"k" * key, extras=bytes(31))
     message = dcp.Mutation(by_seqno=0, rev_seqno=0, framing=frame.framing, key=frame.key)

@@ -8,6 +8,7 @@ from dcpstream import wire
 from dcpstream.errors import FieldError
 from dcpstream.wire import Magic, Opcode, Status, StreamEndReason, StreamFlag
 from dcpstream.wire.messages import dcp
+from tests.kit.cases import each_case
 
 # Each page draws the packet in rows of four bytes; these are its rows.
 ADD_STREAM = bytes.fromhex("80510000 04000005 00000004 00000001 00000000 00000000 00000001")
@@ -42,7 +43,7 @@ def test_stream_end_of_the_page() -> None:
     assert dcp.StreamEnd(opaque=0xDEADBEEF, reason=0).encode() == STREAM_END
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "code"),
     [("OK", 0), ("CLOSED", 1), ("STATE_CHANGED", 2), ("DISCONNECTED", 3), ("TOO_SLOW", 4)],
 )
@@ -50,7 +51,7 @@ def test_reasons_of_the_page(name: str, code: int) -> None:
     assert StreamEndReason[name] == code
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "bit"),
     [
         ("TAKEOVER", 0x01),
@@ -74,7 +75,7 @@ def test_an_unknown_reason_survives() -> None:
     assert wire.as_code(StreamEndReason, message.reason) == 99
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "extras", "key", "value"),
     [
         (Opcode.DCP_ADD_STREAM, b"", b"", b""),

@@ -7,9 +7,10 @@ import pytest
 from dcpstream import wire
 from dcpstream.errors import FrameError
 from tests.kit import recorded
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize("name", recorded.scenario_names())
+@each_case("name", recorded.scenario_names())
 def test_every_frame_of_the_real_server_survives(name: str) -> None:
     count = 0
     for line in recorded.server_transcript(name):
@@ -26,7 +27,7 @@ def test_every_frame_of_the_real_server_survives(name: str) -> None:
     assert count
 
 
-@pytest.mark.parametrize("name", recorded.client_names())
+@each_case("name", recorded.client_names())
 def test_every_frame_of_real_clients_survives(name: str) -> None:
     count = 0
     for line in recorded.client_transcript(name):
@@ -36,7 +37,7 @@ def test_every_frame_of_real_clients_survives(name: str) -> None:
     assert count
 
 
-@pytest.mark.parametrize("name", recorded.STREAMS)
+@each_case("name", recorded.STREAMS)
 def test_every_frame_of_the_recorded_streams_survives_and_has_a_layout(name: str) -> None:
     data = recorded.stream_bytes(name)
     reader = wire.FrameReader()

@@ -25,6 +25,7 @@ from dcpstream.wire.system_events import (
 )
 from tests.kit import recorded
 from tests.kit.blocks import block_of
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 EVERY = (
@@ -83,7 +84,7 @@ def test_every_recorded_flatbuffer_is_read() -> None:
     assert read
 
 
-@pytest.mark.parametrize("scenario", ["s65", "s69", "s79"])
+@each_case("scenario", ["s65", "s69", "s79"])
 def test_every_flatbuffer_of_80_is_read_and_made_the_same_from_the_store(scenario: str) -> None:
     """Also the ones about history, metering, emptied collections, and system collections that were dropped."""
     read, richer = 0, 0

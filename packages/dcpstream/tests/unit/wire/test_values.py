@@ -11,6 +11,7 @@ from dcpstream.errors import FieldError
 from dcpstream.model import FailoverLog
 from dcpstream.wire import Feature, Opcode, Status, keys, values
 from dcpstream.wire.messages.kv import encode_features
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 LEB128 = [
@@ -27,7 +28,7 @@ LEB128 = [
 ]
 
 
-@pytest.mark.parametrize(("number", "text"), LEB128)
+@each_case(("number", "text"), LEB128)
 def test_collection_ids_of_the_documentation(number: int, text: str) -> None:
     assert keys.leb128_encode(number).hex() == text
     assert keys.leb128_decode(bytes.fromhex(text) + b"key") == (number, len(text) // 2)
@@ -39,7 +40,7 @@ def test_collection_key_round_trip(number: int, key: bytes) -> None:
 
 
 @rule("COL-03")
-@pytest.mark.parametrize("text", ["", "80", "8080808080", "8000", "ffffffff1f", "808080808001"])
+@each_case("text", ["", "80", "8080808080", "8000", "ffffffff1f", "808080808001"])
 def test_bad_collection_ids_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
         keys.leb128_decode(bytes.fromhex(text))
@@ -52,7 +53,7 @@ def test_frame_infos_round_trip(infos: list[tuple[int, bytes]]) -> None:
 
 
 @rule("HDR-07")
-@pytest.mark.parametrize("text", ["22", "2200", "f0", "0f", "13000000"[:6]])
+@each_case("text", ["22", "2200", "f0", "0f", "13000000"[:6]])
 def test_frame_infos_that_run_past_the_section_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
         list(keys.decode_frame_infos(bytes.fromhex(text)))
@@ -71,7 +72,7 @@ def test_xattrs_round_trip(xattrs: dict[str, bytes], body: bytes) -> None:
 
 
 @rule("XAT-01", "XAT-02")
-@pytest.mark.parametrize("text", ["", "000000", "00000005", "0000000400000000", "0000000900000005610062", "00000001aa"])
+@each_case("text", ["", "000000", "00000005", "0000000400000000", "0000000900000005610062", "00000001aa"])
 def test_bad_xattr_sections_are_refused(text: str) -> None:
     with pytest.raises(FieldError):
         values.decode_xattrs(bytes.fromhex(text))
@@ -100,14 +101,14 @@ def test_failover_log_round_trip() -> None:
 
 
 @rule("FOL-02", "CON-11")
-@pytest.mark.parametrize("length", [0, 8, 17, 16 * (values.MAX_FAILOVER_ENTRIES + 1)])
+@each_case("length", [0, 8, 17, 16 * (values.MAX_FAILOVER_ENTRIES + 1)])
 def test_failover_logs_of_wrong_length_are_refused(length: int) -> None:
     with pytest.raises(FieldError, match="multiple of 16"):
         values.decode_failover_log(b"\0" * length)
 
 
 @rule("STA-10")
-@pytest.mark.parametrize("length", [9, 10 * (values.MAX_SEQNO_PAIRS + 1)])
+@each_case("length", [9, 10 * (values.MAX_SEQNO_PAIRS + 1)])
 def test_seqno_lists_of_wrong_length_are_refused(length: int) -> None:
     with pytest.raises(FieldError, match="a seqno list"):
         values.decode_vbucket_seqnos(b"\0" * length)
@@ -124,7 +125,7 @@ def test_vbucket_seqnos_round_trip() -> None:
     assert values.decode_vbucket_seqnos(values.encode_vbucket_seqnos(pairs)) == pairs
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "kind", "is_retryable"),
     [
         (Status.KEY_ENOENT, errors.KeyNotFound, False),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream_node.cluster.machine.layout import Chain, plan_chains
+from tests.kit.cases import each_case
 
 
 def check(chains: list[Chain], nodes: list[str], replicas: int) -> None:
@@ -25,7 +25,7 @@ def check(chains: list[Chain], nodes: list[str], replicas: int) -> None:
     assert max(counts) - min(counts) <= 1
 
 
-@pytest.mark.parametrize(("nodes", "replicas"), [(1, 0), (1, 2), (2, 1), (3, 1), (3, 2), (4, 3), (5, 1)])
+@each_case(("nodes", "replicas"), [(1, 0), (1, 2), (2, 1), (3, 1), (3, 2), (4, 3), (5, 1)])
 def test_a_new_bucket_is_balanced(nodes: int, replicas: int):
     names = [f"n{number}" for number in range(nodes)]
     chains = plan_chains([()] * 1024, names, replicas)

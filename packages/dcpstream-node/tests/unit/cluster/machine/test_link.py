@@ -8,6 +8,7 @@ from dcpstream.errors import ConnectionLost, KeyNotFound, StatusError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_response
 from dcpstream_node.cluster.machine.link import Link
+from tests.kit.cases import each_case
 
 HANDSHAKE = (Opcode.HELLO, Opcode.SASL_AUTH, Opcode.SELECT_BUCKET)
 
@@ -64,7 +65,7 @@ def test_stats_are_collected():
     assert stats.value == {b"a": b"1", b"b": b"2"}
 
 
-@pytest.mark.parametrize("number", range(3))
+@each_case("number", range(3))
 def test_a_refused_handshake_is_a_loss(number: int):
     link = Link("n0", NodeAddress("127.0.0.1", 1), "admin", "secret", "default")
     answer = link.request(Opcode.NOOP)
@@ -86,7 +87,7 @@ def test_a_waiting_caller_gets_the_loss():
     assert isinstance(link.stats(b"").error, ConnectionLost)
 
 
-@pytest.mark.parametrize("cut", range(0, 24 * 5 + 1, 7))
+@each_case("cut", range(0, 24 * 5 + 1, 7))
 def test_a_tap_gets_every_byte_after_the_handshake(cut: int):
     """Also those that came together with its end, cut anywhere."""
     link = Link("n0", NodeAddress("127.0.0.1", 1), "admin", "secret", "default")

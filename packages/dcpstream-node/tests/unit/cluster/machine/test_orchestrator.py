@@ -13,6 +13,7 @@ from dcpstream_node.cluster.machine.failover import fail_over
 from dcpstream_node.cluster.machine.orchestrator import ORDER_TIMEOUT_S, Orchestrator
 from dcpstream_node.cluster.machine.state import BucketState, Member, Unsettled
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure
+from tests.kit.cases import each_case
 
 
 def with_silent_nodes(*names: str) -> Orchestrator:
@@ -63,7 +64,7 @@ def test_a_map_is_sent_to_all_although_a_node_leaves_meanwhile():
     assert told.error is None
 
 
-@pytest.mark.parametrize("moving", [{0}, set()], ids=["while it is isolated", "while the map is sent"])
+@each_case("moving", [{0}, set()], ids=["while it is isolated", "while the map is sent"])
 def test_a_node_that_leaves_during_its_failover_ends_nothing(moving: set[int]):
     """A rebalance removes it in its last moment, or somebody ejects it as soon as it is failed."""
     orchestrator = with_silent_nodes("a", "b", "c")

@@ -15,13 +15,14 @@ from dcpstream_node.engine.access.roles import (
     parse_roles,
 )
 from dcpstream_node.engine.access.users import User
+from tests.kit.cases import each_case
 
 
 def user_of(*roles: str) -> User:
     return User("ann", None, frozenset(), tuple(map(Role.parse, roles)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "admin",
@@ -38,7 +39,7 @@ def test_a_role_reads_as_it_is_written(text: str) -> None:
     assert Role.parse(f" {text} ") == Role.parse(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -82,7 +83,7 @@ def test_a_role_as_the_rest_api_shows_it() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+@each_case("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_every_role_gives_only_what_there_is_and_says_what_it_is(kind) -> None:
     given = kind.on_node | kind.on_all | kind.on_bucket | kind.on_place
     assert given <= ALL_PRIVILEGES | set(PERMISSIONS)
@@ -100,9 +101,7 @@ def test_only_an_administrator_has_everything() -> None:
     assert not user_of("cluster_admin", "bucket_full_access[*]", "security_admin").is_admin
 
 
-@pytest.mark.parametrize(
-    "role", ["ro_admin", "cluster_admin", "security_admin", "bucket_admin[travel]", "data_monitoring[travel]"]
-)
+@each_case("role", ["ro_admin", "cluster_admin", "security_admin", "bucket_admin[travel]", "data_monitoring[travel]"])
 def test_who_manages_or_watches_sees_no_document(role: str) -> None:
     rights = user_of(role)._rights.within("travel")
     assert not rights & {"Read", "Upsert", "Insert", "Delete", "DcpStream", "MetaRead", "MetaWrite", "SystemXattrRead"}

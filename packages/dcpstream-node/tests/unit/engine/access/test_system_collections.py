@@ -12,6 +12,7 @@ from dcpstream.wire import Frame, Opcode, Status, StreamEndReason, encode_reques
 from dcpstream_node.cluster import Cluster
 from dcpstream_node.embedded import Node
 from dcpstream_node.engine import Engine
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -169,7 +170,7 @@ def test_names_mean_nothing_before_76() -> None:
     assert seqnos(stream(neither)) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("release", "system_scope", "uid"), [("7.2", True, 0), ("7.6", True, 1), ("8.0", False, 0)])
+@each_case(("release", "system_scope", "uid"), [("7.2", True, 0), ("7.6", True, 1), ("8.0", False, 0)])
 def test_new_buckets_of_a_node_have_the_scope_as_those_of_a_cluster(release: str, system_scope: bool, uid: int) -> None:
     with Node(vbuckets=4, release=release, system_scope=system_scope) as node:
         node.create_bucket("late")
@@ -180,7 +181,7 @@ def test_new_buckets_of_a_node_have_the_scope_as_those_of_a_cluster(release: str
             assert {vbucket.high_seqno for vbucket in bucket.vbuckets if vbucket is not None} == {3 * uid}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("release", "system_scope", "uid"),
     [(("7.2", "8.0"), True, 0), (("8.0", "7.6"), True, 1), (("8.0", "8.0"), False, 0)],
 )

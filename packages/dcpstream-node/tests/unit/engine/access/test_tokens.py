@@ -22,6 +22,7 @@ from dcpstream_node.engine.access.tokens import (
     Issuers,
     TokenRefused,
 )
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.tokens import ISSUER, USER, issuer, private_key, public_jwk, public_pem, token
 
@@ -40,7 +41,7 @@ def refusal(found: Issuers, text: str, now_s: float = NOW) -> str:
 
 
 @rule("KV-LOGIN-09")
-@pytest.mark.parametrize("algorithm", ["HS256", "RS256", "PS256", "ES256"])
+@each_case("algorithm", ["HS256", "RS256", "PS256", "ES256"])
 def test_a_token_of_each_kind_of_key(algorithm: str) -> None:
     found = issuers(issuer(algorithm))
     assert found.check(token(NOW + 60, algorithm), NOW) == Holder(USER, NOW + 75)
@@ -75,7 +76,7 @@ def test_times_are_those_of_the_nodes_clock_with_the_leeway() -> None:
 
 
 @rule("KV-LOGIN-09")
-@pytest.mark.parametrize(
+@each_case(
     ("handling", "audience", "is_taken"),
     [
         ("any", "b", True),
@@ -149,7 +150,7 @@ HOSTILE = {
 
 
 @rule("KV-LOGIN-09")
-@pytest.mark.parametrize("name", HOSTILE)
+@each_case("name", HOSTILE)
 def test_hostile_tokens(name: str) -> None:
     refusal(issuers(issuer()), HOSTILE[name])
 
@@ -165,7 +166,7 @@ def test_a_public_key_is_no_shared_secret() -> None:
 
 
 @rule("KV-LOGIN-09")
-@pytest.mark.parametrize(
+@each_case(
     ("claims", "words"),
     [
         ({"exp": None}, "exp is missing"),
@@ -201,7 +202,7 @@ def rules_of(name: str, rule: object) -> dict[str, Any]:
 
 
 @rule("KV-LOGIN-09")
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "words"),
     [
         ([], "JSON object"),
@@ -269,14 +270,14 @@ def test_without_provisioning_claims_give_nothing() -> None:
     assert (found.roles, found.groups) == (None, None)
 
 
-@pytest.mark.parametrize("claim", ["admin", ["admin"], ["admin", "nothing", "admin"]])
+@each_case("claim", ["admin", ["admin"], ["admin", "nothing", "admin"]])
 def test_without_rules_a_claim_counts_as_it_is(claim: object) -> None:
     found = holder({"roles": claim, "deep": {"groups": claim}}, jitProvisioning=True, groupsClaim="deep.groups")
     assert known(found.roles, "admin", "x") == ["admin"]
     assert known(found.groups, "admin") == ["admin"]
 
 
-@pytest.mark.parametrize("claim", [None, 5, ["admin", 5], {"admin": 1}])
+@each_case("claim", [None, 5, ["admin", 5], {"admin": 1}])
 def test_a_claim_of_another_type_counts_as_missing(claim: object) -> None:
     assert known(holder({"roles": claim}, jitProvisioning=True).roles, "admin") == []
 

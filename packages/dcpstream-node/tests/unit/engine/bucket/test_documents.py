@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.wire import Feature, Opcode, Status, decode_frame
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of, pass_time
 from tests.kit.rules import rule
 
@@ -41,7 +42,7 @@ def test_writes_wait_while_the_disk_is_behind(client):
 
 
 @rule("KV-EXP-01")
-@pytest.mark.parametrize("value", [b"{}", b"v"])
+@each_case("value", [b"{}", b"v"])
 def test_an_expiration_before_the_start_of_the_node(value: bytes):
     engine = engine_of()
     client = Talker(engine)

@@ -14,6 +14,7 @@ from dcpstream.wire.stored.durable import read_prepare
 from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of, pass_time
 
 DURABLE = (*USUAL_FEATURES, Feature.SYNC_REPLICATION)
@@ -46,7 +47,7 @@ def request(opcode: int = Opcode.SET, key: bytes = b"\0k", *, level: int = 1, ti
     return encode_request(opcode, key=key, opaque=9, framing=encode_frame_info(1, data), **fields)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topology", "possible"),
     [
         ("", False),
@@ -68,7 +69,7 @@ def test_without_a_topology_it_is_impossible():
     assert vbucket_of(engine).high_seqno == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "fields", "value"),
     [
         (Opcode.SET, {}, b"v"),
@@ -101,7 +102,7 @@ def test_a_deletion():
     assert client.set("k", b"2").status == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topology", "acknowledging", "is_decided"),
     [
         (b'[["a","b"]]', [], False),
@@ -166,7 +167,7 @@ def test_a_level_that_asks_for_the_disk(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize(("timeout_ms", "seconds"), [(0, 30.0), (1500, 1.5)])
+@each_case(("timeout_ms", "seconds"), [(0, 30.0), (1500, 1.5)])
 def test_time_is_up(timeout_ms, seconds):
     engine, vbucket, client = node(b'[["a","b"]]')
     client.send(request(timeout_ms=timeout_ms))
@@ -227,7 +228,7 @@ def test_a_checkpoint_holds_one_prepare_of_a_document():
     assert vbucket.memory_start_seqno == 5
 
 
-@pytest.mark.parametrize(("release", "start"), [("7.2", 3), ("8.0", 1)])
+@each_case(("release", "start"), [("7.2", 3), ("8.0", 1)])
 def test_before_80_an_old_checkpoint_is_followed_by_another(release, start):
     engine, vbucket, client = node(release=release)
     client.set("a", b"1")
@@ -289,7 +290,7 @@ def test_touching_cannot_be_durable():
         assert [frame.status for frame in answers] == [Status.NOT_SUPPORTED]
 
 
-@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.SETQ, Opcode.INCREMENT, Opcode.DELETE, Opcode.DELETEQ])
+@each_case("opcode", [Opcode.SET, Opcode.SETQ, Opcode.INCREMENT, Opcode.DELETE, Opcode.DELETEQ])
 def test_what_the_least_durability_of_a_bucket_makes_of_writes(opcode):
     engine, vbucket, client = node(b'[["a","b"]]')
     client.set("k", b"7")

@@ -8,6 +8,7 @@ import pytest
 from dcpstream.model import BucketSettings
 from dcpstream_node.engine.bucket.fresh_deletions import FRESH_MAX, UNTIL_NS, FreshDeletions
 from dcpstream_node.store import DiskBucketStore
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of, flush, pass_time
 
 NOW = 1_700_000_000_000_000_000
@@ -29,7 +30,7 @@ def test_a_deletion_in_memory_is_fresh_for_a_while() -> None:
     assert fresh.time_of(b"k", 5, DELETED_AT, NOW + UNTIL_NS, None) == DELETED_AT
 
 
-@pytest.mark.parametrize("is_durable", [True, False])
+@each_case("is_durable", [True, False])
 def test_deletions_that_are_persisted_are_forgotten_at_the_next_one(is_durable: bool) -> None:
     fresh = FreshDeletions()
     for seqno in range(1, 101):

@@ -16,6 +16,7 @@ from dcpstream.wire.system_events import CollectionEvent
 from dcpstream_node.engine.bucket.manifest import events_between, manifest_in, read_manifest, with_event
 from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream_node.testing.simulation import SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 from tests.kit.streams import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest
 
@@ -30,7 +31,7 @@ NEW_SCOPE, OLD_SCOPE = SystemEventId.CREATE_SCOPE, SystemEventId.DROP_SCOPE
 
 
 @rule("KV-COL-07")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "why"),
     [
         (b"x", "not JSON"),

@@ -12,6 +12,7 @@ from dcpstream.wire.keys import leb128_encode
 from dcpstream_node.engine.bucket.manifest import ManifestError
 from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, NameMissingError, NameTakenError, Wanted
 from dcpstream_node.store.items import PREPARE_NAMESPACE, SYSTEM_COLLECTION
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -72,7 +73,7 @@ def test_history_is_kept_where_nothing_else_is_said() -> None:
     assert changed.scopes[0].collections[1].max_ttl == 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("step", "arguments", "kind"),
     [
         ("add_scope", ("_default",), NameTakenError),

@@ -17,6 +17,7 @@ from dcpstream_node.engine.bucket.parameters import (
     REPLICATION,
     VBUCKET,
 )
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -81,7 +82,7 @@ def test_parameters_that_came_later_are_unknown():
 
 
 @rule("KV-PARAM-01")
-@pytest.mark.parametrize(
+@each_case(
     ("release", "names"),
     [
         ("7.2", {"dcp_conn_buffer_size", "chk_period", "replication_throttle_threshold"}),

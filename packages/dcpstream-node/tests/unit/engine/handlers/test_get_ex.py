@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.wire import Datatype, Feature, Opcode, Status
 from dcpstream.wire.messages import REQUESTS
 from dcpstream.wire.messages.admin import FOREIGN
 from dcpstream.wire.release import RELEASES
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -78,7 +77,7 @@ def test_each_has_its_kind_of_vbucket() -> None:
 
 
 @rule("KV-GETEX-01")
-@pytest.mark.parametrize("fields", [{"extras": bytes(4)}, {"value": b"v"}, {"cas": 1}, {"datatype": 1}, {"key": b""}])
+@each_case("fields", [{"extras": bytes(4)}, {"value": b"v"}, {"cas": 1}, {"datatype": 1}, {"key": b""}])
 def test_other_parts_are_refused(fields) -> None:
     assert client().call(Opcode.GET_EX, **({"key": KEY} | fields)).status == Status.EINVAL
 

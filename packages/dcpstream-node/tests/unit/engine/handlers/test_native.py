@@ -24,6 +24,7 @@ from dcpstream_node.engine.handlers.native import answer_plain
 from dcpstream_node.engine.session.responses import pack_duration
 from dcpstream_node.store import BucketStore, DiskBucketStore, MemoryBucketStore
 from dcpstream_node.store.log.frame_log import CHUNK_BYTES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 
 pytestmark = pytest.mark.skipif(kernel.native is None, reason="no native kernel here")
@@ -63,7 +64,7 @@ class TestWhatItTakes:
         for cut in range(len(data)):
             assert taken(client, data[:cut]) == (len(data) // 2 if cut >= len(data) // 2 else 0)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "request_",
         [encode_request(Opcode.DELETE, key=b"\0a"), encode_request(Opcode.SET, key=b"\x09a", extras=bytes(8))],
     )
@@ -141,7 +142,7 @@ def packed_set(value: bytes) -> bytes:
 
 
 class TestCompressedValues:
-    @pytest.mark.parametrize(("mode", "is_kept"), [("off", False), ("passive", True), ("active", True)])
+    @each_case(("mode", "is_kept"), [("off", False), ("passive", True), ("active", True)])
     def test_a_value_is_stored_as_the_bucket_wants_it(self, mode: str, is_kept: bool) -> None:
         client = Talker(engine_of(MemoryBucketStore(1)))
         bucket = client.session.selected
@@ -194,7 +195,7 @@ class TestCompressedValues:
                 store.vbuckets[0].log.seal()
         assert found > 1000
 
-    @pytest.mark.parametrize(
+    @each_case(
         "block",
         [
             b"", b"\x80", b"\x80\0", b"\xff" * 5, b"\x03", b"\x03\x08ab", b"\x03\x0cabcd", b"\x02\x08abc",
@@ -208,7 +209,7 @@ class TestCompressedValues:
         client.send(plain_set(b"a"))
         assert taken(client, packed_set(block)) == 0
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("block", "content"),
         [
             (b"\0", b""), (b"\x05\0a\x01\x01", b"aaaaa"), (b"\x04\x04ab\x06\x02\0", b"abab"),
@@ -234,7 +235,7 @@ JSON_TEXTS = (
 
 
 class TestJson:
-    @pytest.mark.parametrize("text", JSON_TEXTS)
+    @each_case("text", JSON_TEXTS)
     def test_a_text(self, text: bytes) -> None:
         assert kernel.native is not None
         assert kernel.native.is_json(text) == is_json(text)
@@ -282,7 +283,7 @@ class TestWrongArguments:
         given = {"data": plain_set(b"a"), "at": 0, "vbuckets": [vbucket], "dirty": set(), "pending": None, **changes}
         return kernel.native.answer(*given.values(), None, True, True, True, True, 1, -1.0, 1 << 60, 1 << 20)
 
-    @pytest.mark.parametrize("change", [{"at": -1}, {"at": 99}, {"vbuckets": ()}, {"dirty": []}, {"pending": []}])
+    @each_case("change", [{"at": -1}, {"at": 99}, {"vbuckets": ()}, {"dirty": []}, {"pending": []}])
     def test_arguments(self, change: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="a wrong collection"):
             self.call(None, **change)
@@ -290,7 +291,7 @@ class TestWrongArguments:
     def test_a_vbucket_that_is_none(self) -> None:
         assert self.call(None) == (0, b"", 0, 0, 0)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("place", "wrong"),
         [
             ("locks", []), ("log.rows.keys", []), ("log.log.tail", b""), ("log.rows.collection_high", None),
@@ -311,7 +312,7 @@ class TestWrongArguments:
         with pytest.raises((TypeError, OverflowError, BufferError)):
             self.call(copies[""])
 
-    @pytest.mark.parametrize("place", ["log", "log.rows", "log.log"])
+    @each_case("place", ["log", "log.rows", "log.log"])
     def test_an_object_of_another_class(self, place: str) -> None:
         client = Talker(engine_of(MemoryBucketStore(1)))
         client.send(plain_set(b"a"))

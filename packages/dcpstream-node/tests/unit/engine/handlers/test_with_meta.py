@@ -11,6 +11,7 @@ from dcpstream.wire import Opcode, Status, encode_request
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import START_UNIX_S
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of, with_collection
 from tests.kit.rules import rule
 
@@ -46,7 +47,7 @@ def test_a_version_from_elsewhere(client):
     assert item(client).rev_seqno == 6
 
 
-@pytest.mark.parametrize(("release", "sent", "kept"), [("7.2", 0, 0), ("7.2", 1, 1), ("8.0", 0, 1), ("8.0", 1, 1)])
+@each_case(("release", "sent", "kept"), [("7.2", 0, 0), ("7.2", 1, 1), ("8.0", 0, 1), ("8.0", 1, 1)])
 def test_json_is_what_came_as_json_and_from_80_on_what_is_json(release, sent, kept):
     client = Talker(engine_of(release=release))
     write(client, value=b'{"a":1}', datatype=sent)
@@ -129,7 +130,7 @@ def test_an_expiration(client):
 
 
 @rule("KV-META-17")
-@pytest.mark.parametrize(("version", "is_told"), [("7.2", False), ("7.6", True)])
+@each_case(("version", "is_told"), [("7.2", False), ("7.6", True)])
 def test_a_cas_of_ones_own(version, is_told):
     client = Talker(engine_of(release=version))
     answer = write(client, extras=meta(options=SKIP | REGENERATE))
@@ -137,8 +138,8 @@ def test_a_cas_of_ones_own(version, is_told):
     assert answer.cas == (item(client).cas if is_told else 0x1234)
 
 
-@pytest.mark.parametrize(("release", "status"), [("7.2", Status.KEY_EEXISTS), ("8.0", Status.CAS_VALUE_INVALID)])
-@pytest.mark.parametrize("cas", [0, 2**64 - 1])
+@each_case(("release", "status"), [("7.2", Status.KEY_EEXISTS), ("8.0", Status.CAS_VALUE_INVALID)])
+@each_case("cas", [0, 2**64 - 1])
 def test_an_impossible_cas(release, status, cas):
     client = Talker(engine_of(release=release))
     assert write(client, extras=meta(cas=cas)).status == status

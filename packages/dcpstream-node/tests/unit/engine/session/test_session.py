@@ -14,6 +14,7 @@ from dcpstream_node.engine.session.responses import encode_duration
 from dcpstream_node.engine.session.step import Wants
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
+from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
@@ -43,7 +44,7 @@ def test_needed_reports_the_size_of_the_frame_that_is_coming():
     assert (step.used, step.wants, step.needed) == (0, Wants.INPUT, len(data))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"\0" * 24,
@@ -75,7 +76,7 @@ def test_before_the_login_only_the_login_is_answered():
     assert client.call(Opcode.SASL_LIST_MECHS).value.split() == [name.encode() for name in MECHANISMS]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@each_case("mechanism", MECHANISMS)
 def test_login_with_every_mechanism(mechanism):
     client = Talker(engine_of(), user=None)
     login = ClientLogin(mechanism, "admin", "secret", b"0123456789abcdef")
@@ -104,7 +105,7 @@ def test_a_wrong_login_is_refused_without_a_reason(mechanism, user, password, ca
 
 
 @rule("KV-LOGIN-06")
-@pytest.mark.parametrize(("version", "keeps_bucket"), [("7.2", False), ("7.6", True)])
+@each_case(("version", "keeps_bucket"), [("7.2", False), ("7.6", True)])
 def test_a_new_login_ends_the_old_one(version, keeps_bucket):
     client = Talker(engine_of(release=version))
     assert client.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong").status == Status.AUTH_ERROR
@@ -121,7 +122,7 @@ def test_a_step_without_a_start_is_refused():
     assert client.call(Opcode.SASL_STEP, key=b"SCRAM-SHA512", value=b"c=biws").status == Status.EINVAL
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_hello_grants_what_is_done_and_resets_what_is_not_asked(release):
     client = Talker(engine_of(release=release))
     asked = [0x99, Feature.TLS, Feature.JSON, Feature.JSON, Feature.TRACING, Feature.COLLECTIONS]
@@ -193,7 +194,7 @@ def test_framing_extras_are_checked():
     assert durable.status == Status.DURABILITY_IMPOSSIBLE
 
 
-@pytest.mark.parametrize("framing", [b"\x44user", b"\x45admin"])
+@each_case("framing", [b"\x44user", b"\x45admin"])
 def test_nobody_acts_for_others(framing):
     client = Talker(engine_of(), user="reader")
     assert client.call(Opcode.GET, key=b"\0k", framing=framing).status == Status.EACCESS
@@ -232,7 +233,7 @@ def test_many_requests_at_once_are_traced_too():
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize(("microseconds", "encoded"), [(0, 0), (1, 1), (1000, 79), (120_125_042, 65535), (1e12, 65535)])
+@each_case(("microseconds", "encoded"), [(0, 0), (1, 1), (1000, 79), (120_125_042, 65535), (1e12, 65535)])
 def test_durations(microseconds, encoded):
     assert encode_duration(microseconds) == encoded
 

@@ -23,6 +23,7 @@ from dcpstream_node.engine.subdocument.attributes import (
     virtual_object,
 )
 from dcpstream_node.engine.subdocument.paths import PathError
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 ORIGIN = Origin(
@@ -39,7 +40,7 @@ ORIGIN = Origin(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "name"),
     [
         (b"txn", "txn"),
@@ -82,7 +83,7 @@ def test_bytes_in_a_string():
     assert decode_binary("[1]") is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "is_bad"),
     [
         (b'"plain"', False),
@@ -133,7 +134,7 @@ def test_the_table_of_contents_and_the_clock():
     assert error.value.status == Status.SUBDOC_XATTR_UNKNOWN_VATTR
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("macro", "text"),
     [
         (b'"${$document.CAS}"', '"0x17979cfe3d85cd15"'),
@@ -158,7 +159,7 @@ def test_the_macro_of_the_whole_document():
 
 
 @rule("KV-SUBDOC-06")
-@pytest.mark.parametrize("name", [".x", "s", "_CAS", ".value_crc32c"])
+@each_case("name", [".x", "s", "_CAS", ".value_crc32c"])
 def test_macros_that_are_not_known(name):
     with pytest.raises(PathError) as error:
         expand_document(ORIGIN, b'"${$document%b}"' % name.encode())

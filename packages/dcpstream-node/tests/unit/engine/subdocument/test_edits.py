@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.engine.subdocument import edits, scanner
 from dcpstream_node.engine.subdocument.paths import Path, PathError, parse_path
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 ADD, UPSERT, REPLACE = Opcode.SUBDOC_DICT_ADD, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_REPLACE
@@ -26,7 +27,7 @@ def change(opcode: int, text: str, path: str, value: str = "", *, parents: bool 
 
 
 @rule("KV-SUBDOC-17")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "text", "path", "value", "result"),
     [
         (ADD, '{"a":1 }', "b", "[2 ]", '{"a":1 ,"b":[2 ]}'),
@@ -63,7 +64,7 @@ def test_what_is_not_touched_keeps_its_bytes(opcode, text, path, value, result):
 
 
 @rule("KV-SUBDOC-17")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "path", "value", "result"),
     [
         (ADD, "x.y.z", "1", '{"a":{"b":1},"x":{"y":{"z":1}}}'),
@@ -91,7 +92,7 @@ CANTINSERT, EEXISTS, ETOODEEP = (
 
 
 @rule("KV-SUBDOC-13", "KV-SUBDOC-17", "KV-SUBDOC-18")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "text", "path", "value", "status"),
     [
         (ADD, '{"a":1}', "a", "2", EEXISTS),
@@ -178,7 +179,7 @@ def test_counting():
 
 
 @rule("KV-SUBDOC-17")
-@pytest.mark.parametrize("opcode", [UPSERT, LAST, FIRST, UNIQUE, COUNTER])
+@each_case("opcode", [UPSERT, LAST, FIRST, UNIQUE, COUNTER])
 def test_arrays_are_not_made_on_the_way(opcode):
     with pytest.raises(PathError) as error:
         change(opcode, "{}", "a[0].b", "1", parents=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.engine.subdocument import Document, Origin, execute, read_request, template
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 GET, UPSERT, SET, DELETE = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SET, Opcode.DELETE
@@ -47,7 +46,7 @@ def test_attributes_that_are_not_touched_keep_their_bytes():
     assert outcome.value(1, 1) == encode_xattrs({"é": b'{ "z" : 1, "a":1.0 }', "t": b"[ 2 ]"}) + b'{ "x":3}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("request_", "body"),
     [
         (mutation((UPSERT, b"a", b"1", 0), flags=1), b"{}"),
@@ -94,7 +93,7 @@ def test_one_attribute_without_a_right_stops_all():
     assert run(lookup((GET, b"u", XATTR)), document, may_use_system=False).results == [(0, b"2")]
 
 
-@pytest.mark.parametrize("xattrs", [{"a": b"oops"}, {"a": b"\xff"}, {"a": b"[1"}])
+@each_case("xattrs", [{"a": b"oops"}, {"a": b"\xff"}, {"a": b"[1"}])
 def test_attributes_that_somebody_broke(xattrs):
     """Only a source of replication can have left them; they must not end the session."""
     outcome = run(mutation((UPSERT, b"c.d", b"1", XATTR | 1)), Document(dict(xattrs), b"{}", is_json=True))

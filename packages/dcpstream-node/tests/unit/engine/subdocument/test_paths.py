@@ -6,11 +6,12 @@ import pytest
 
 from dcpstream.wire import Status
 from dcpstream_node.engine.subdocument.paths import PATH_PARTS_MAX, PathError, parse_path
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 
 @rule("KV-SUBDOC-16")
-@pytest.mark.parametrize(
+@each_case(
     ("text", "path"),
     [
         ("", ()),
@@ -35,7 +36,7 @@ def test_paths(text, path):
 
 
 @rule("KV-SUBDOC-16")
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         b".", b"a..b", b".a", b"a[", b"a[x]", b"a[-2]", b"a[1", b"[", b"`a", b"a]", b"[0]a", b'a"b', b"a\\", rb"\u0041",

@@ -10,12 +10,13 @@ from dcpstream.wire import Status
 from dcpstream_node.engine.subdocument import scanner
 from dcpstream_node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
 from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 TEXT = ' { "a" : {"b":[1 , {"c":"x]}"} ]} ,\n"é":null, "a":2, "q\\"":[ ], "\\u0062":7}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "found"),
     [
         ("a.b", '[1 , {"c":"x]}"} ]'),
@@ -40,7 +41,7 @@ def test_a_member_begins_at_its_name():
     assert (place.member, place.start, place.position) == (8, 12, 1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "container", "level", "size"),
     [
         ("x", TEXT.strip(), 0, 5),
@@ -56,7 +57,7 @@ def test_how_far_a_path_leads(path, container, level, size):
     assert place.size == size if container.startswith("[") else bool(place.size) == bool(size)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "path", "status"),
     [
         (TEXT, "a[0]", Status.SUBDOC_PATH_MISMATCH),
@@ -88,7 +89,7 @@ def nested(levels: int, leaf: str = "") -> str:
     return "[" * levels + leaf + "]" * levels
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "levels"),
     [("1", 1), (nested(1), 1), ("[1]", 2), (nested(32), 32), (nested(31, '"]"'), 32), ('{"[":1}', 2)],
 )
@@ -126,7 +127,7 @@ def test_large_documents():
     assert (missing.start, missing.end, bool(missing.size)) == (0, len(large), True)
 
 
-@pytest.mark.parametrize("end", ["}", ",}", ', "b" 1}', ""])
+@each_case("end", ["}", ",}", ', "b" 1}', ""])
 def test_large_texts_that_are_not_json(end):
     text = json.dumps({f"k{number}": number for number in range(3000)})[:-1] + end
     if end == "}":

@@ -8,6 +8,7 @@ import pytest
 
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.engine.subdocument.specs import DocFlag, PathFlag, RefusedError, read_request
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 GET, UPSERT, EXISTS = Opcode.SUBDOC_GET, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_EXISTS
@@ -38,7 +39,7 @@ FLAG_COMBO, NAME = Status.SUBDOC_XATTR_INVALID_FLAG_COMBO, Status.XATTR_EINVAL
 
 
 @rule("KV-SUBDOC-02", "KV-SUBDOC-06")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "path", "value", "path_flags", "doc_flags", "status"),
     [
         (GET, b"", b"", 0, 0, EINVAL),
@@ -76,7 +77,7 @@ def test_single_paths_that_are_refused(opcode, path, value, path_flags, doc_flag
 
 
 @rule("KV-SUBDOC-02", "KV-SUBDOC-05", "KV-SUBDOC-06")
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "specs", "doc_flags", "status"),
     [
         (MULTI_LOOKUP, [], 0, COMBO),

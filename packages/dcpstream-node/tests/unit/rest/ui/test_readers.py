@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dcpstream_node.rest.ui.readers import MAX_NAME_CHARS, clients, reader_of
 from dcpstream_node.summary import DcpSummary
+from tests.kit.cases import each_case
 
 
 def seen(name: str, *, agent: str = "", kind: str = "producer", peer: str = "10.0.0.7:4711") -> DcpSummary:
     return DcpSummary(name=name, kind=kind, peer=peer, streams=1, user="app", agent=agent)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("connection", "program", "title"),
     [
         (seen("dcpstream:control:2110ecfb6d7c841c"), "dcpstream client", "control 2110ecfb"),

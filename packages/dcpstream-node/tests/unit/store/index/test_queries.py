@@ -16,6 +16,7 @@ from dcpstream.wire.stored.block import BlockKind, cut
 from dcpstream_node.store.index import queries
 from dcpstream_node.store.index.queries import covering, select, select_plainly, within
 from dcpstream_node.store.index.rows import LIVE, RowTable
+from tests.kit.cases import each_case
 
 
 def table_of(chance: random.Random, rows: int, keys: int) -> RowTable:
@@ -87,9 +88,7 @@ def test_nothing_is_found_in_a_table_without_rows(native: ModuleType) -> None:
     assert found(select(table, 0, 0, LIVE, 1000)) == found(select_plainly(table, 0, 0, LIVE, 1000))
 
 
-@pytest.mark.parametrize(
-    ("limit", "rows"), [(-5, 3), (0, 3), (9, 3), (10, 1), (29, 1), (30, 2), (59, 2), (60, 3), (1000, 3)]
-)
+@each_case(("limit", "rows"), [(-5, 3), (0, 3), (9, 3), (10, 1), (29, 1), (30, 2), (59, 2), (60, 3), (1000, 3)])
 def test_the_first_rows_of_a_run(limit: int, rows: int) -> None:
     starts, seqnos = np.array([0, 10, 30]), np.array([4, 5, 9], np.uint64)
     end, *columns = within(limit, 100, 160, starts, seqnos)
@@ -123,12 +122,12 @@ class TestBounds:
         with pytest.raises(ValueError, match="not aligned"):
             native.select_rows(odd, *columns[1:], 0, 9, table.end, LIVE - 1, 100)
 
-    @pytest.mark.parametrize("runs", [[-1, 5], [5, 4], [0, 101], [0, 5, 90, 1 << 62], [9, 20], [0, 5, 4, 9]])
+    @each_case("runs", [[-1, 5], [5, 4], [0, 101], [0, 5, 90, 1 << 62], [9, 20], [0, 5, 4, 9]])
     def test_a_cut_outside(self, native: ModuleType, runs: list[int]) -> None:
         with pytest.raises(ValueError, match="outside of the data"):
             native.cut([bytes(40), bytes(60)], 10 if runs[0] == 9 else 0, np.array(runs))
 
-    @pytest.mark.parametrize("parts", [b"bytes", (b"a",), [1], [b"a", "text"]])
+    @each_case("parts", [b"bytes", (b"a",), [1], [b"a", "text"]])
     def test_a_cut_of_what_is_no_list_of_buffers(self, native: ModuleType, parts: object) -> None:
         with pytest.raises(TypeError):
             native.cut(parts, 0, np.array([0, 1]))
@@ -142,7 +141,7 @@ class TestBounds:
         with pytest.raises(TypeError):
             native.cut([bytes(40)], 0, np.array([0, 5]), 5)
 
-    @pytest.mark.parametrize("start", [9, 87, 110, 1 << 62, -(1 << 62)])
+    @each_case("start", [9, 87, 110, 1 << 62, -(1 << 62)])
     def test_a_mark_outside(self, native: ModuleType, start: int) -> None:
         with pytest.raises(ValueError, match="outside of the data"):
             native.mark(bytearray(100), np.array([10, start]), 10, 7)

@@ -20,6 +20,7 @@ from dcpstream.client.machine.connection.handshake import MAX_REASON_BYTES
 from dcpstream.errors import DcpstreamError, StatusError
 from dcpstream.runtime import kernel
 from dcpstream.wire import Frame, Magic, Opcode, Status, encode_response
+from tests.kit.cases import each_case
 from tests.kit.fake_node import FakeNode, config
 from tests.kit.listener import Listener
 
@@ -88,7 +89,7 @@ def test_windows_end_at_their_bytes(native: ModuleType) -> None:
     assert [len(window) for window in found] == [2, 1, 2]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "items",
     [
         [("a", b""), 7],
@@ -117,7 +118,7 @@ def test_items_that_raise(native: ModuleType) -> None:
     assert both(native, lambda: windows(writes_of(items(), 4, b"\0", 0, 0))) is TypeError
 
 
-@pytest.mark.parametrize(("flags", "expiry"), [(-1, 0), (2**32, 0), (0, 2**32)])
+@each_case(("flags", "expiry"), [(-1, 0), (2**32, 0), (0, 2**32)])
 def test_numbers_that_do_not_fit(native: ModuleType, flags: int, expiry: int) -> None:
     assert both(native, lambda: writes_of([], 4, b"", flags, expiry)) is struct.error
 
@@ -132,7 +133,7 @@ def test_answers_at_every_split(native: ModuleType, frames: list[Frame], most: i
         assert used <= end
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("head", "fault"),
     [
         (b"\x80" + bytes(23), "magic 0x80"),
@@ -262,7 +263,7 @@ def test_a_refusal_says_why_in_the_words_of_the_node() -> None:
     assert answered(b'{"error":{"context":"the disk is full"}}').reason == "the disk is full"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         b"",

@@ -11,6 +11,7 @@ from dcpstream.client.kv.bulk import Operation
 from dcpstream.client.kv.windows import Windows
 from dcpstream.errors import ConnectionLost
 from dcpstream.wire import Opcode, Status, encode_request
+from tests.kit.cases import each_case
 from tests.kit.faulty_bucket import VBUCKETS, FaultyBucket
 
 LATER = (Status.TMPFAIL, Status.ENOMEM, Status.NOT_MY_VBUCKET, Status.SYNC_WRITE_IN_PROGRESS)
@@ -36,8 +37,8 @@ def values(bucket: FaultyBucket) -> dict[str, str]:
     return {key.decode(): value.decode() for key, (value, _, _) in bucket.documents.items()}
 
 
-@pytest.mark.parametrize("is_unordered", [False, True])
-@pytest.mark.parametrize("seed", range(20))
+@each_case("is_unordered", [False, True])
+@each_case("seed", range(20))
 def test_faults_lose_nothing_and_keep_the_order_of_a_key(seed: int, is_unordered: bool) -> None:
     bucket = FaultyBucket(seed, cuts=0.02, is_unordered=is_unordered)
     bucket.refusals = dict.fromkeys(LATER, 0.03)
@@ -68,7 +69,7 @@ def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
     assert [key for _, key in bucket.log] == [b"a", b"b", b"a", b"a"], "b is not repeated"
 
 
-@pytest.mark.parametrize("is_reconnecting", [False, True])
+@each_case("is_reconnecting", [False, True])
 def test_an_expired_token_is_renewed_and_the_write_repeated(is_reconnecting: bool) -> None:
     bucket = FaultyBucket()
     bucket.refusals = {Status.AUTH_STALE: 0.2}

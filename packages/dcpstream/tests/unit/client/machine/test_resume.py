@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
 from dcpstream.client.machine.resume import (
     RECORDED_POSITIONS,
     BranchState,
@@ -18,6 +16,7 @@ from dcpstream.client.machine.resume import (
     step_back,
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.kit.cases import each_case
 from tests.kit.client_machines import at
 from tests.kit.rules import rule
 
@@ -33,7 +32,7 @@ def test_planned_end_of_a_vbucket_that_does_not_move_is_its_start() -> None:
     assert plan_end(start, 10, 0xB) is start
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "end"),
     [
         (BranchState(0xA, 40, LOG), 40),
@@ -143,7 +142,7 @@ def test_an_unknown_branch_says_nothing_about_positions_of_others() -> None:
     assert step_back(at(20, vbuuid=0xA), 5, (same, other)) == StreamOffset.ZERO
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("planned", "log", "high", "reachable"),
     [
         (0xA, ((0xA, 0),), 50, 100),  # still the newest: wait

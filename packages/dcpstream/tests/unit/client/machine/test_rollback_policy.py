@@ -15,6 +15,7 @@ from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.errors import HistoryPurged, RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Frame, Status, StreamFlag
+from tests.kit.cases import each_case
 from tests.kit.client_machines import World, at, history, refused
 from tests.kit.messages import DISK, LOG, accepted, marker, marker_v22, mutation, purge_statistics, rollback
 
@@ -61,7 +62,7 @@ def test_reconcile_starts_over_with_an_event() -> None:
     assert not any(flags & IGNORE for flags in world.flags)
 
 
-@pytest.mark.parametrize("purge_gap", list(PurgeGap))
+@each_case("purge_gap", list(PurgeGap))
 def test_an_unknown_branch_is_no_purge_gap(purge_gap: PurgeGap) -> None:
     world = World([RANGE], unknown_branch, policy=RollbackPolicy.FAIL, purge_gap=purge_gap)
     with pytest.raises(RollbackRequired):

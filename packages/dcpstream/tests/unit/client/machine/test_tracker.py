@@ -9,6 +9,7 @@ import pytest
 from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from tests.kit.cases import each_case
 from tests.kit.client_machines import at
 
 LOG = FailoverLog.of((0xA, 0))
@@ -69,7 +70,7 @@ def test_a_snapshot_that_is_resumed_keeps_its_purge_limit() -> None:
     assert tracker.offset.purge_limit is None
 
 
-@pytest.mark.parametrize(("end", "is_unique"), [(9, True), (30, False)])
+@each_case(("end", "is_unique"), [(9, True), (30, False)])
 def test_rows_that_may_be_deleted_up_to_the_limit_end_it(end: int, is_unique: bool) -> None:
     tracker = opened(StreamOffset(0xA, 4, 0, 10, purge_limit=10))
     tracker.marker(0, end, is_unique=is_unique)
@@ -163,7 +164,7 @@ def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
     assert tracker.offset == at(4, 0, 4)
 
 
-@pytest.mark.parametrize("seqno", [0, 3, 11])
+@each_case("seqno", [0, 3, 11])
 def test_items_outside_their_marker_are_refused(seqno: int) -> None:
     tracker = opened()
     tracker.marker(1, 10)

@@ -9,9 +9,10 @@ import pytest
 from dcpstream.client.settings.client_options import MAX_BUFFER_BYTES, MIN_BUFFER_BYTES, ClientOptions
 from dcpstream.client.settings.options import access
 from dcpstream.errors import ConfigError
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"sasl_mechanism": "GSSAPI"},

@@ -7,9 +7,10 @@ import pytest
 from dcpstream.client.settings.connection_string import parse
 from dcpstream.errors import ConfigError
 from dcpstream.model import NodeAddress
+from tests.kit.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "seeds"),
     [
         ("couchbase://127.0.0.1", [("127.0.0.1", 11210)]),
@@ -49,7 +50,7 @@ def test_what_the_search_for_srv_records_must_know() -> None:
     assert not parse("a").has_scheme
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "hint"),
     [
         ("http://a:8091", "management port"),

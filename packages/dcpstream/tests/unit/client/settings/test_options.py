@@ -10,6 +10,7 @@ from dcpstream.client.settings.client_options import ClientOptions
 from dcpstream.client.settings.options import access
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.errors import ConfigError
+from tests.kit.cases import each_case
 
 LOGIN: dict[str, Any] = {"username": "u", "password": "p", "bucket": "b"}
 NOBODY: dict[str, Any] = {"username": "", "password": "", "bucket": "b"}
@@ -49,7 +50,7 @@ def test_a_client_certificate_is_the_login() -> None:
     assert given.tls == PAIR
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "options", "option"),
     [
         ("couchbase://a", {**LOGIN, "options": ClientOptions(tls=TlsOptions())}, "tls"),

@@ -6,11 +6,12 @@ import pytest
 
 from dcpstream.client.settings.connection_string import parse
 from dcpstream.client.settings.srv import MAX_RECORDS, SRV_TIMEOUT_S, resolve_seeds, wants_srv
+from tests.kit.cases import each_case
 
 RECORDS = [(10, 0, "b.example.", 11210), (0, 1, "c.example.", 11211), (0, 9, "a.example.", 11210)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "wanted"),
     [
         ("couchbase://db.example", True),
@@ -42,7 +43,7 @@ def test_records_are_used_in_the_order_of_their_priority() -> None:
     assert asked[1][0] == "_couchbase._tcp.db.example"
 
 
-@pytest.mark.parametrize("records", [[], [(0, 0, ".", 0)], None])
+@each_case("records", [[], [(0, 0, ".", 0)], None])
 def test_without_records_the_name_is_the_seed(records: list[tuple[int, int, str, int]] | None) -> None:
     def lookup(name: str, timeout_s: float) -> list[tuple[int, int, str, int]]:
         if records is None:

@@ -12,6 +12,7 @@ from dcpstream.client.settings.tls import MAX_PEM_BYTES, TlsOptions, check_for_a
 from dcpstream.client.transport import make_context, server_name, tls_failure
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
+from tests.kit.cases import each_case
 
 ADDRESS = NodeAddress("node.example", 11207)
 
@@ -37,7 +38,7 @@ def test_no_verification_only_aloud(caplog: pytest.LogCaptureFixture) -> None:
     assert "NOT verified" in caplog.text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("reason", "hint"),
     [
         ("WRONG_VERSION_NUMBER", "does not speak TLS"),

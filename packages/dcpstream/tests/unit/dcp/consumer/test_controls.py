@@ -7,6 +7,7 @@ from dcpstream.dcp.controls import ReplicaWishes, asked_by_replica
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.release import RELEASES
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 
@@ -44,7 +45,7 @@ def test_until_the_error_map_is_there_a_72_asks_for_its_buffer_and_nothing_else(
     assert not negotiation.is_done
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_what_was_accepted_is_known(release):
     negotiation = new_negotiation("node", release)
     error_map = begun(negotiation)
@@ -62,7 +63,7 @@ def test_what_was_accepted_is_known(release):
     assert negotiation.accepted == set(names) - {"change_streams"}
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_a_control_is_answered_once(release):
     negotiation = new_negotiation(release=release)
     error_map = begun(negotiation)
@@ -73,8 +74,8 @@ def test_a_control_is_answered_once(release):
     assert refused(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
 
 
-@pytest.mark.parametrize("event", NegotiationEvent)
-@pytest.mark.parametrize("state", NegotiationState)
+@each_case("event", NegotiationEvent)
+@each_case("state", NegotiationState)
 def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refused(state, event):
     negotiation = new_negotiation()
     negotiation.state = state

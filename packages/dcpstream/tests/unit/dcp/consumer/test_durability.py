@@ -2,11 +2,10 @@
 
 import struct
 
-import pytest
-
 from dcpstream.wire import MarkerFlag, Opcode, Status, decode_frame
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
+from tests.kit.cases import each_case
 from tests.kit.lists import MachineProducer
 from tests.kit.rules import rule
 
@@ -102,7 +101,7 @@ def test_a_second_prepare_of_a_document():
 
 
 @rule("DUR-03")
-@pytest.mark.parametrize("fields", [{"prepared": 0}, {"prepared": 2}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
+@each_case("fields", [{"prepared": 0}, {"prepared": 2}, {"prepared": 5}, {"cas": 1}, {"value": b"v"}])
 def test_decisions_that_cannot_be(fields):
     source = durable_source()
     v2(source, 1, 9)
@@ -124,7 +123,7 @@ def test_an_accepted_stream_begins_with_what_the_copy_has_prepared():
 
 
 @rule("DUR-16")
-@pytest.mark.parametrize(
+@each_case(
     ("version", "rest", "acknowledgements"),
     [(0, b"", [2]), (2, struct.pack(">QQ", 0, 0), []), (2, struct.pack(">QQ", 0, 1), [1])],
 )

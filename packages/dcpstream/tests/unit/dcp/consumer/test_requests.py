@@ -10,6 +10,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
+from tests.kit.cases import each_case
 from tests.kit.lists import ListReplicas, replica
 
 
@@ -47,9 +48,7 @@ def test_they_go_out_in_order_without_those_that_were_closed():
     assert requests.machine.is_idle
 
 
-@pytest.mark.parametrize(
-    ("uid", "has_collections", "value"), [(0, True, b""), (26, True, b'{"uid":"1a"}'), (26, False, b"")]
-)
+@each_case(("uid", "has_collections", "value"), [(0, True, b""), (26, True, b'{"uid":"1a"}'), (26, False, b"")])
 def test_they_name_the_manifest_that_the_copy_has_reached(uid, has_collections, value):
     requests = Requests(1, has_collections=has_collections)
     requests.replicas.reached_uid = uid
@@ -75,7 +74,7 @@ def test_an_accepted_stream_is_given_back_once():
         requests.answer(1 << 24, value=encode_failover_log(LOG))
 
 
-@pytest.mark.parametrize("status", [0, Status.ERANGE, Status.ROLLBACK])
+@each_case("status", [0, Status.ERANGE, Status.ROLLBACK])
 def test_the_answer_to_a_stream_that_was_closed_says_nothing(status):
     requests = Requests(1)
     requests.machine.add(requests.streams[1])
@@ -88,9 +87,7 @@ def test_the_answer_to_a_stream_that_was_closed_says_nothing(status):
     assert requests.streams[1].state is ConsumerState.DEAD
 
 
-@pytest.mark.parametrize(
-    ("status", "value"), [(0, b""), (0, bytes(15)), (Status.ROLLBACK, bytes(7)), (Status.ROLLBACK, b"")]
-)
+@each_case(("status", "value"), [(0, b""), (0, bytes(15)), (Status.ROLLBACK, bytes(7)), (Status.ROLLBACK, b"")])
 def test_malformed_answers(status, value):
     requests = Requests(1)
     requests.machine.add(requests.streams[1])

@@ -1,11 +1,10 @@
 """STAT dcp of a consumer: the names that servers were recorded with."""
 
-import pytest
-
 from dcpstream.dcp.consumer.stats import consumer_stats
 from dcpstream.wire import Opcode, decode_frame
 from dcpstream.wire.release import RELEASES
 from tests.kit import recorded
+from tests.kit.cases import each_case
 from tests.kit.lists import MachineProducer
 
 RECORDED = "eq_dcpq:stats-cons:"
@@ -23,7 +22,7 @@ def recorded_names(release: str) -> list[str]:
     return [name.removeprefix(RECORDED).replace("stream_732_", "stream_1_") for name in names if name != RECORDED_USER]
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_names_in_their_order(release: str):
     source = MachineProducer(release=RELEASES[release])
     source.accept()

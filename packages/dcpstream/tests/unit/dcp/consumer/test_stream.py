@@ -12,6 +12,7 @@ from dcpstream.model import VbucketState
 from dcpstream.wire import MarkerFlag, Opcode, Status
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
+from tests.kit.cases import each_case
 from tests.kit.lists import ListReplicas, MachineProducer, frame_of, replica
 from tests.kit.rules import rule
 
@@ -54,8 +55,8 @@ def in_state(state):
 
 
 @rule("CON-09", "CON-10")
-@pytest.mark.parametrize("event", StreamEvent)
-@pytest.mark.parametrize("state", ConsumerState)
+@each_case("event", StreamEvent)
+@each_case("state", ConsumerState)
 def test_over_the_wire_the_same(state, event):
     source = in_state(state)
     stream = source.machine.streams[1]

@@ -25,6 +25,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.system_events import CollectionEvent
+from tests.kit.cases import each_case
 from tests.kit.lists import UUID, ListSource, ListVBucket, frame_of, frames_in
 from tests.kit.rules import rule
 from tests.kit.streams import read
@@ -90,8 +91,8 @@ def test_only_the_sent_end_is_final_and_every_other_phase_may_end():
     assert all(STREAM.rows[phase][StreamEvent.CLOSED] in OVER for phase in others - OVER)
 
 
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("event", StreamEvent)
+@each_case("phase", Phase)
+@each_case("event", StreamEvent)
 def test_every_event_in_every_phase_leads_to_the_phase_of_the_table_or_is_refused(phase, event):
     client = Client(filled())
     client.request()
@@ -243,7 +244,7 @@ def test_output_is_bounded_by_the_call():
         assert sum(map(len, pieces)) <= 2 * 5000 + 1100
 
 
-@pytest.mark.parametrize("buffer_bytes", [1, 50, 1000, 4096])
+@each_case("buffer_bytes", [1, 50, 1000, 4096])
 def test_the_window_is_overshot_by_one_message_at_most(buffer_bytes):
     vbucket = ListVBucket()
     for index in range(60):
@@ -270,7 +271,7 @@ def test_the_window_is_overshot_by_one_message_at_most(buffer_bytes):
         assert rows == [(0, count, 5), *range(1, count + 1), ("end", 0)]
 
 
-@pytest.mark.parametrize(("messages", "expected"), [(1, 1), (2, 2), (4, 4)])
+@each_case(("messages", "expected"), [(1, 1), (2, 2), (4, 4)])
 def test_a_window_filled_to_the_byte_is_full(messages, expected):
     # A marker of 44 bytes, then mutations of 24 + 31 + 2 + 1 (collection prefixes are not sent here).
     client = Client(filled(9))
@@ -389,7 +390,7 @@ def test_of_a_snapshot_from_disk_nothing_is_sent_after_the_close():
 
 
 @rule("END-07")
-@pytest.mark.parametrize(
+@each_case(
     ("happens", "rest"),
     [("vbucket_state_changed", [1, 2, 3, 4, 5, ("end", 2)]), ("vbucket_rolled_back", [("end", 6)])],
 )
@@ -402,7 +403,7 @@ def test_a_snapshot_from_memory_outlives_a_change_of_state_and_no_rollback(happe
     assert read(client.all()) == [("answer", 0), *rest]
 
 
-@pytest.mark.parametrize("has_control", [False, True])
+@each_case("has_control", [False, True])
 def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_sent(has_control):
     client = Client(filled())
     client.control(b"connection_buffer_size", b"1")
@@ -418,7 +419,7 @@ def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_sent(has_con
     assert read(client.all()) == [("answer", 0), *rest]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "status", "is_replaced"),
     [
         ({"start": 9, "snapshot": (9, 9)}, Status.ROLLBACK, True),
@@ -492,7 +493,7 @@ def test_a_takeover_is_refused_where_nothing_can_be_handed_over():
     assert b"not handed over" in answer.value
 
 
-@pytest.mark.parametrize("flags", [0x08, 0x200, 0x80000000, 0x100 | 0x02])
+@each_case("flags", [0x08, 0x200, 0x80000000, 0x100 | 0x02])
 def test_unknown_stream_flags(flags):
     client = Client(filled())
     client.request(flags=flags)
@@ -538,7 +539,7 @@ def test_a_filter_gets_the_position_of_the_stream():
     assert read(client.all()) == [(7, 8, 5), 8]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("start", "snapshot", "expected"),
     [
         (0, (0, 0), [(0, 5, 5), 2, 5]),
@@ -725,7 +726,7 @@ def test_a_replicas_unfinished_snapshot_is_announced_whole():
     assert read(client.all()) == [5, 6, 7, 8, 9, ("end", 0)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "opcode",
     [Opcode.DCP_NOOP, Opcode.DCP_ADD_STREAM, Opcode.DCP_STREAM_END, Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_COMMIT],
 )
@@ -738,7 +739,7 @@ def test_what_belongs_to_a_consumer_drops_the_connection(opcode):
     assert client.all() == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "status", "v7", "is_tolerated"),
     [
         (Opcode.DCP_MUTATION, Status.SUCCESS, False, True),
@@ -832,7 +833,7 @@ def test_1024_streams_on_one_connection():
     assert client.machine.stream_count == 0
 
 
-@pytest.mark.parametrize(("priority", "turns"), [(b"high", 1), (b"medium", 5), (b"low", 25)])
+@each_case(("priority", "turns"), [(b"high", 1), (b"medium", 5), (b"low", 25)])
 def test_priority_is_the_length_of_a_turn(priority, turns):
     client = Client(filled(50), filled(50, vbid=1), limits=ProducerLimits(turn_bytes=10 * 60))
     assert client.control(b"set_priority", priority) == 0
@@ -844,7 +845,7 @@ def test_priority_is_the_length_of_a_turn(priority, turns):
     assert turns <= changes + 1 <= 4 * turns
 
 
-@pytest.mark.parametrize("has_dropping", [False, True])
+@each_case("has_dropping", [False, True])
 def test_a_slow_stream_reads_what_left_memory_from_disk(has_dropping):
     vbucket = filled(3)
     client = Client(vbucket)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
 from dcpstream.dcp.producer.privilege import Access, everything, refusal_of
 from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.wire import Status
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 GRANTED, DENIED, INVISIBLE = Access
@@ -26,7 +25,7 @@ def places(**found: Access):
 
 
 @rule("SEC-05")
-@pytest.mark.parametrize(
+@each_case(
     ("wanted", "access", "status"),
     [
         (StreamFilter(), places(bucket=GRANTED), None),

@@ -1,7 +1,6 @@
 """The producer machine answers recorded clients as the recorded server of its release did, byte for byte."""
 
-import pytest
-
+from tests.kit.cases import each_case
 from tests.kit.replay import Replay, comparable
 
 SCENARIOS = ("s03", "s05", "s07", "s08", "s09", "s10", "s15", "s17", "s26", "s28")
@@ -10,8 +9,8 @@ NOT_PURE = {
 }
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("scenario", SCENARIOS)
+@each_case("release", ["7.2", "8.0"])
 def test_answers_as_recorded(release, scenario):
     peers = Replay(scenario, release).run()
     assert peers

@@ -1,35 +1,34 @@
 """Answers of a client that a producer accepts, and others."""
 
-import pytest
-
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.wire import Opcode, Status
+from tests.kit.cases import each_case
 
 DATA = [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION, Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE]
 ENDS = [Opcode.DCP_COMMIT, Opcode.DCP_ABORT]
 
 
-@pytest.mark.parametrize("opcode", [*DATA, *ENDS, Opcode.DCP_STREAM_END, Opcode.DCP_CACHE_TRANSFER])
-@pytest.mark.parametrize("has_v7_codes", [False, True])
+@each_case("opcode", [*DATA, *ENDS, Opcode.DCP_STREAM_END, Opcode.DCP_CACHE_TRANSFER])
+@each_case("has_v7_codes", [False, True])
 def test_success_and_plain_words_for_gone_streams(opcode, has_v7_codes):
     for status in (Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH):
         assert is_tolerated(opcode, status, has_v7_codes=has_v7_codes)
 
 
-@pytest.mark.parametrize("opcode", DATA)
+@each_case("opcode", DATA)
 def test_older_words_for_gone_streams_unless_the_client_has_its_own(opcode):
     for status in (Status.KEY_ENOENT, Status.KEY_EEXISTS):
         assert is_tolerated(opcode, status, has_v7_codes=False)
         assert not is_tolerated(opcode, status, has_v7_codes=True)
 
 
-@pytest.mark.parametrize("opcode", ENDS)
+@each_case("opcode", ENDS)
 def test_a_lost_prepare_is_no_gone_stream(opcode):
     assert not is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=False)
     assert is_tolerated(opcode, Status.KEY_EEXISTS, has_v7_codes=False)
 
 
-@pytest.mark.parametrize("status", [Status.EINVAL, Status.ERANGE, Status.ENOMEM, Status.EINTERNAL, 0x7777])
+@each_case("status", [Status.EINVAL, Status.ERANGE, Status.ENOMEM, Status.EINTERNAL, 0x7777])
 def test_refused_messages(status):
     assert not any(is_tolerated(opcode, status, has_v7_codes=False) for opcode in [*DATA, *ENDS])
 
@@ -41,7 +40,7 @@ def test_exceptions():
     assert not is_tolerated(Opcode.DCP_SEQNO_ACKNOWLEDGED, Status.SUCCESS, has_v7_codes=False)
 
 
-@pytest.mark.parametrize("opcode", [Opcode.DCP_CONTROL, Opcode.DCP_STREAM_REQ, Opcode.DCP_OPEN, Opcode.DCP_BUFFER_ACK])
+@each_case("opcode", [Opcode.DCP_CONTROL, Opcode.DCP_STREAM_REQ, Opcode.DCP_OPEN, Opcode.DCP_BUFFER_ACK])
 def test_answers_to_what_a_producer_never_asks_go_by_their_status(opcode):
     assert is_tolerated(opcode, Status.SUCCESS, has_v7_codes=True)
     assert is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=False)

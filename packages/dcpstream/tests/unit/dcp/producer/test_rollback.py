@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, StreamFacts, decide
 from dcpstream.model import MAX_SEQNO, FailoverLog, VbucketState
 from dcpstream.wire import Status, StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
+from tests.kit.cases import each_case
 
 A, B, C, Z = 0xA, 0xB, 0xC, 0x99
 UUIDS = {"A": A, "B": B, "C": C, "Z": Z, "0": 0}
@@ -130,7 +129,7 @@ def request(start=0, end=MAX_SEQNO, vbuuid=0, snapshot=None, flags=0):
     )
 
 
-@pytest.mark.parametrize(("number", "vbucket", "start", "end", "uuid", "bounds", "extra", "expected"), EXAMPLES)
+@each_case(("number", "vbucket", "start", "end", "uuid", "bounds", "extra", "expected"), EXAMPLES)
 def test_worked_example(number, vbucket, start, end, uuid, bounds, extra, expected):
     name, _, value = extra.rpartition(" ")
     low, _, high = bounds.partition("..")
@@ -225,7 +224,7 @@ def test_failover_story():
     assert decide(request(start=950, vbuuid=0xE, snapshot=(850, 1000)), copy) == Rollback(850)
 
 
-@pytest.mark.parametrize("vbucket", VBUCKETS.values(), ids=VBUCKETS)
+@each_case("vbucket", VBUCKETS.values(), ids=VBUCKETS)
 def test_a_rollback_asked_for_at_its_own_seqno_is_accepted_or_goes_to_zero(vbucket):
     for start in range(0, 1300, 7):
         for uuid in (A, B, C):
@@ -241,7 +240,7 @@ def test_a_rollback_asked_for_at_its_own_seqno_is_accepted_or_goes_to_zero(vbuck
 FROM_LATEST = StreamFlag.FROM_LATEST
 
 
-@pytest.mark.parametrize(
+@each_case(
     "asked",
     [{}, {"start": 3}, {"start": 900, "snapshot": (900, 900)}, {"start": 3, "snapshot": (4, 2)}, {"vbuuid": C}],
 )

@@ -2,13 +2,12 @@
 
 import re
 
-import pytest
-
 from dcpstream.dcp.opening import Opening
 from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.producer.stats import producer_stats
 from dcpstream.wire import Feature, Opcode, decode_frame
 from dcpstream.wire.release import RELEASES
+from tests.kit.cases import each_case
 from tests.kit.lists import ListSource, ListVBucket, frame_of
 from tests.kit.recorded import server_transcript
 
@@ -23,7 +22,7 @@ def recorded_names(release):
                 yield re.sub(r"\d+", "N", name)
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_names_as_recorded(release):
     source = ListSource(ListVBucket(731))
     opening = Opening("stats-prod", 1, frozenset((Feature.XERROR, Feature.SNAPPY)))

@@ -9,6 +9,7 @@ from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope
 from dcpstream.wire import Status, SystemEventId
 from dcpstream.wire.release import RELEASES
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 MANIFEST = Manifest(
@@ -27,7 +28,7 @@ def read(value, *, collections=True, sids=False, sync=False):
 
 
 @rule("COL-08", "COL-11", "COL-16")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         (b"", StreamFilter()),
@@ -46,7 +47,7 @@ def test_accepted(value, expected):
 
 
 @rule("COL-10", "COL-12", "COL-13", "COL-14")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [
         (b"{}", Status.EINVAL),
@@ -83,7 +84,7 @@ def test_refused(value, status):
 
 
 @rule("SID-03", "SID-04", "SID-05")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "expected"),
     [
         (b'{"sid":1}', 1),
@@ -105,7 +106,7 @@ def test_stream_ids(value, expected):
 
 
 @rule("COL-12", "COL-14")
-@pytest.mark.parametrize(
+@each_case(
     ("value", "status"),
     [
         (b'{"sid":0,"collections":["77"]}', Status.DCP_STREAMID_INVALID),
@@ -185,7 +186,7 @@ def test_a_scope_is_looked_for_under_what_the_bucket_knows_by_now() -> None:
 
 
 @rule("COL-18")
-@pytest.mark.parametrize(
+@each_case(
     ("text", "number"),
     [
         ('"7"', 7),

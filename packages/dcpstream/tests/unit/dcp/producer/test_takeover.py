@@ -1,6 +1,5 @@
 """A producer that hands a vbucket over: every state of its stream and every answer."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ from dcpstream.dcp.producer.states import STREAM, Phase
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
+from tests.kit.cases import each_case
 from tests.kit.lists import ListSource, ListVBucket, frames_in
 
 OPAQUE = 0x77
@@ -119,7 +119,7 @@ def test_any_sequence_of_answers_and_events(events, documents):
     assert takeover.host.put_off.count(True) == takeover.host.put_off.count(False)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2])
+@each_case("steps", [0, 1, 2])
 def test_writes_are_let_go_when_the_connection_goes(steps):
     takeover = Takeover()
     takeover.take()

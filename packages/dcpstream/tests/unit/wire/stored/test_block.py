@@ -32,6 +32,7 @@ from dcpstream.wire.stored.rendering import render
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from tests.kit import recorded
 from tests.kit.blocks import block_of
+from tests.kit.cases import each_case
 
 AS_STORED = StreamForm()
 LEGACY = StreamForm(collections=False, xattrs=False, delete_times=False, expiry_opcode=False, snappy="none")
@@ -128,8 +129,8 @@ def test_frames_that_go_out_as_they_are_are_copied_once(monkeypatch: pytest.Monk
     assert copies == [None]
 
 
-@pytest.mark.parametrize("form", [AS_STORED, LEGACY], ids=["copied", "rewritten"])
-@pytest.mark.parametrize("budget", [1, 64, 70, 71, 200, 10_000])
+@each_case("form", [AS_STORED, LEGACY], ids=["copied", "rewritten"])
+@each_case("budget", [1, 64, 70, 71, 200, 10_000])
 def test_a_budget_is_overshot_by_at_most_one_message(form: StreamForm, budget: int) -> None:
     block = block_of(b"".join(mutation(seqno) for seqno in range(1, 11)))
     index = total = 0
@@ -234,7 +235,7 @@ def test_a_filter_lets_only_its_collections_pass() -> None:
     assert only_default.messages == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("delete_times", "expiry_opcode", "opcode", "extras_bytes"),
     [
         (True, True, Opcode.DCP_EXPIRATION, 20),
@@ -260,8 +261,8 @@ def test_xattrs_are_stripped_where_they_are_not_wanted() -> None:
     assert (frame.value, frame.datatype) == (b'{"a":1}', Datatype.JSON)
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize(
+@each_case("is_packed", [False, True])
+@each_case(
     ("form", "has_xattrs", "has_body", "datatype"),
     [
         (StreamForm(no_value=True, xattrs=False), False, False, 0),

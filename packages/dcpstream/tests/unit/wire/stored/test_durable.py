@@ -5,14 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
-
 from dcpstream.wire import Opcode, decode_frame
 from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_deletion, encode_stored_mutation
 from dcpstream.wire.stored.durable import DurableForm, encode_stored_abort, encode_stored_prepare, read_prepare
 from dcpstream.wire.stored.form import StreamForm
 from dcpstream.wire.stored.rendering import render
 from tests.kit.blocks import block_of
+from tests.kit.cases import each_case
 
 PAIR = struct.Struct(">QQ")
 
@@ -87,8 +86,8 @@ def test_from_disk_only_what_is_undecided() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("collections", [True, False])
-@pytest.mark.parametrize("no_value", [True, False])
+@each_case("collections", [True, False])
+@each_case("no_value", [True, False])
 def test_exact_counters(collections: bool, no_value: bool) -> None:
     data = b"".join(
         (

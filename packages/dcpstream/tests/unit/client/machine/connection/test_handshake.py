@@ -20,6 +20,7 @@ from dcpstream.errors import (
     TlsError,
 )
 from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
+from tests.kit.cases import each_case
 from tests.kit.client_machines import NONCE, new_connection, ready_connection
 from tests.kit.fake_node import ADDRESS, GRANTED, LOGIN, FakeNode
 
@@ -59,7 +60,7 @@ def test_all_the_way() -> None:
     assert controls[b"enable_noop"] == b"true"
 
 
-@pytest.mark.parametrize("is_8_0", [False, True])
+@each_case("is_8_0", [False, True])
 def test_markers_with_the_purge_seqno_are_asked_of_newer_servers(is_8_0: bool) -> None:
     node = FakeNode(granted=GRANTED if is_8_0 else set(GRANTED) - {Feature.SUBDOC_REPLICA_READ_DELETED})
     shake(node)
@@ -73,7 +74,7 @@ def test_for_documents_nothing_of_dcp_is_sent() -> None:
     assert not node.asked(Opcode.DCP_OPEN)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA256", "SCRAM-SHA1"])
+@each_case("mechanism", ["SCRAM-SHA256", "SCRAM-SHA1"])
 def test_falls_to_what_is_listed(mechanism: str) -> None:
     node = FakeNode(mechanisms=mechanism)
     shake(node)
@@ -148,7 +149,7 @@ def test_a_refused_token_is_final_unless_the_next_login_may_have_another() -> No
         shake(FakeNode(), fixed)
 
 
-@pytest.mark.parametrize("opcode", [Opcode.SELECT_BUCKET, Opcode.GET_CLUSTER_CONFIG, Opcode.NOOP, Opcode.DCP_CONTROL])
+@each_case("opcode", [Opcode.SELECT_BUCKET, Opcode.GET_CLUSTER_CONFIG, Opcode.NOOP, Opcode.DCP_CONTROL])
 def test_a_token_that_expires_during_the_handshake(opcode: Opcode) -> None:
     node = FakeNode(token="a", statuses={opcode: Status.AUTH_STALE})
     with pytest.raises(ConnectionLost, match="wants a new login: the token has expired"):
@@ -177,7 +178,7 @@ def test_a_node_that_does_not_know_the_password_is_not_trusted() -> None:
         handshake.receive(forged)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "kind"),
     [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, AccessDenied), (Status.TMPFAIL, StatusError)],
 )
@@ -269,7 +270,7 @@ def test_a_port_with_tls_is_recognized_by_its_alert() -> None:
         new_connection().receive_data(bytes.fromhex("15030300020246"), 0.0)
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
+@each_case(("state", "event"), [*itertools.product(State, Event)])
 def test_every_state_and_event(state: State, event: Event) -> None:
     if TRANSITIONS.is_legal(state, event):
         assert TRANSITIONS.after(state, event) is TRANSITIONS.rows[state][event]

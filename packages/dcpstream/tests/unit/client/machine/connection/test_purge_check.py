@@ -29,6 +29,7 @@ from dcpstream.wire import (
     encode_response,
 )
 from dcpstream.wire.messages.dcp import CloseStream, StreamRequest
+from tests.kit.cases import each_case
 from tests.kit.client_machines import ClientEnd, client_of_streams
 from tests.kit.messages import (
     DISK,
@@ -144,7 +145,7 @@ def test_held_rows_of_a_stream_that_is_closed_are_dropped_and_acknowledged() -> 
     assert client.receive(mutation(stream.opaque, 6) + purge_statistics(statistics, 8) + exists(again)) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [
         lambda frame: encode_response(Opcode.STAT, status=Status.EACCESS, opaque=frame.opaque),
@@ -162,7 +163,7 @@ def test_without_a_purge_seqno_it_is_unknown(answer: Callable[[Frame], bytes]) -
     assert client.receive(answer(statistics) + exists(again)) == [PurgeChecked(stream, None)]
 
 
-@pytest.mark.parametrize("status", [Status.NOT_MY_VBUCKET, Status.ROLLBACK, Status.SUCCESS])
+@each_case("status", [Status.NOT_MY_VBUCKET, Status.ROLLBACK, Status.SUCCESS])
 def test_a_stream_that_does_not_live_any_more_shows_nothing(status: int) -> None:
     client = client_of_streams()
     stream, _ = guarded(client)
@@ -201,14 +202,14 @@ def test_it_ends_at_its_second_snapshot() -> None:
     assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_CLOSE_STREAM]
 
 
-@pytest.mark.parametrize("flags", [1, DISK | MarkerFlag.MAY_DUPLICATE])
+@each_case("flags", [1, DISK | MarkerFlag.MAY_DUPLICATE])
 def test_a_snapshot_with_several_versions_shows_nothing(flags: int) -> None:
     client = client_of_streams()
     stream, _ = guarded(client)
     assert client.receive(marker(stream.opaque, 0, 9, flags=flags)) == [PurgeChecked(stream, None)]
 
 
-@pytest.mark.parametrize("purged", [Purged.REFUSE, Purged.GUARD])
+@each_case("purged", [Purged.REFUSE, Purged.GUARD])
 def test_a_snapshot_that_ends_below_the_limit_is_not_read(purged: Purged) -> None:
     client = client_of_streams()
     stream = client.session.open_stream(0, POSITION, MAX_SEQNO, client.now, purged=purged)
@@ -220,7 +221,7 @@ def test_a_snapshot_that_ends_below_the_limit_is_not_read(purged: Purged) -> Non
     assert stream.tracker.offset.purge_limit == 9
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("offset", "end", "is_of_disk"),
     [
         (POSITION, MAX_SEQNO, True),

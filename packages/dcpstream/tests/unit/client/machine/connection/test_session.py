@@ -41,6 +41,7 @@ from dcpstream.wire import (
 )
 from dcpstream.wire.messages.kv import GetAllVbSeqnos
 from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
+from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams, new_connection, pump, ready_connection
 from tests.kit.fake_node import GRANTED, FakeNode
 from tests.kit.messages import (
@@ -302,7 +303,7 @@ def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
     assert (ack.opcode, ack.extras) == (Opcode.DCP_BUFFER_ACK, struct.pack(">I", len(data)))
 
 
-@pytest.mark.parametrize("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_STREAM_REQ, Opcode.DCP_CLOSE_STREAM])
+@each_case("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_STREAM_REQ, Opcode.DCP_CLOSE_STREAM])
 def test_an_expired_token_ends_the_connection_after_the_rows_before(opcode: Opcode) -> None:
     """As a recorded 8.0.1: it goes on sending, and answers the next request of any kind with AUTH_STALE."""
     connection, _ = ready_connection(buffer_bytes=1000)
@@ -523,9 +524,9 @@ def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]
             told += row_seqnos(connection.events())
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-@pytest.mark.parametrize("end", [8, MAX_SEQNO])
-@pytest.mark.parametrize("name", CONNECTION_FAULTS)
+@each_case("arrow", [False, True])
+@each_case("end", [8, MAX_SEQNO])
+@each_case("name", CONNECTION_FAULTS)
 def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
     """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
     if arrow:
@@ -543,9 +544,9 @@ def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
         assert stream.tracker.seqno <= 2
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-@pytest.mark.parametrize("end", [8, MAX_SEQNO])
-@pytest.mark.parametrize("name", STREAM_FAULTS)
+@each_case("arrow", [False, True])
+@each_case("end", [8, MAX_SEQNO])
+@each_case("name", STREAM_FAULTS)
 def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, arrow: bool) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
@@ -632,7 +633,7 @@ def test_more_than_the_window_and_a_frame_is_too_much() -> None:
         receive_all(connection, rows, [])
 
 
-@pytest.mark.parametrize("status", [Status.SUCCESS, Status.KEY_ENOENT])
+@each_case("status", [Status.SUCCESS, Status.KEY_ENOENT])
 def test_messages_of_a_stream_that_was_closed_are_dropped_and_acknowledged(status: int) -> None:
     """KEY_ENOENT says that the node has ended the stream. What it had queued by then comes as the window opens."""
     connection, _ = ready_connection(buffer_bytes=1000)

@@ -10,6 +10,7 @@ import pytest
 from dcpstream.client.machine.nodes.cluster_map import manifest_of, parse_config
 from dcpstream.errors import ConfigError, RemoteProtocolError, TlsError
 from dcpstream.model import NodeAddress
+from tests.kit.cases import each_case
 from tests.kit.fake_node import config
 
 ORIGIN = NodeAddress("10.0.0.1", 11210)
@@ -40,7 +41,7 @@ def test_host_placeholder() -> None:
     assert str(parse_config(text, ORIGIN).nodes[0]) == "10.0.0.1:11999"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("network", "seed", "host"),
     [
         ("default", "inside0:11210", "inside0:11210"),
@@ -86,7 +87,7 @@ def test_addresses_of_ipv6_have_no_brackets() -> None:
     assert found.nodes[0].host == "fd00::1"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"nodesExt": [{}]}', '{"rev": 1, "nodesExt": []}'])
+@each_case("text", ["", "{", "[]", "7", '{"nodesExt": [{}]}', '{"rev": 1, "nodesExt": []}'])
 def test_what_is_no_map(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="cluster map"):
         parse_config(text, ORIGIN)
@@ -110,7 +111,7 @@ def test_a_map_with_millions_of_vbuckets_is_refused_before_it_is_built() -> None
     assert parse_config(text % b",".join([b"[0]"] * 1024), ORIGIN).vbucket_count == 1024
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         DEEP,
@@ -130,7 +131,7 @@ def test_maps_that_cannot_be(text: str) -> None:
         parse_config(text, ORIGIN)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         DEEP,

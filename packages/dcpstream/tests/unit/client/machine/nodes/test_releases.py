@@ -11,6 +11,7 @@ from dcpstream.client.machine.nodes.releases import MAX_NODES, Releases
 from dcpstream.errors import DcpstreamError
 from dcpstream_node import Node
 from tests.kit.access import LOGIN
+from tests.kit.cases import each_case
 
 
 def test_a_release_is_logged_once_and_again_after_an_upgrade(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +42,7 @@ def test_the_number_of_nodes_is_bounded() -> None:
     assert str(releases) == "8.5.0"
 
 
-@pytest.mark.parametrize("release", ["7.2", "8.0"])
+@each_case("release", ["7.2", "8.0"])
 def test_errors_of_clients_have_the_release_of_the_node(release: str) -> None:
     with Node(vbuckets=2, release=release) as node:
         node.inject("refuse", opcode="GET", status="EINVAL", count=1)

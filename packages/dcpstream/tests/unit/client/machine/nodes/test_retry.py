@@ -15,6 +15,7 @@ from dcpstream.client.machine.nodes.retry import (
     RetryLog,
 )
 from dcpstream.errors import ConnectionLost, FrameError, RemoteProtocolError
+from tests.kit.cases import each_case
 
 
 def test_a_node_is_given_up_with_the_last_cause() -> None:
@@ -37,7 +38,7 @@ def test_old_faults_are_forgiven() -> None:
     assert faults.verdict(["a:1"]) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rows", "is_complete", "is_forgiven"),
     [(PROGRESS_ROWS // 2, False, True), (0, True, True), (PROGRESS_ROWS // 10, False, False)],
 )

@@ -17,6 +17,7 @@ from dcpstream.client.machine.values import VbucketRange
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Status, StreamEndReason
+from tests.kit.cases import each_case
 
 LIMITED = StreamOffset(0xA, 4, 0, 9, purge_limit=8)
 PLAIN = StreamOffset(0xA, 4, 0, 9)
@@ -37,12 +38,12 @@ def refuse(one: Vbucket, rollback_seqno: int, **options: Any) -> next_step.After
     return next_step.refused(one, answer, rules(**options), names_collections=False)
 
 
-@pytest.mark.parametrize("gap", PurgeGap)
+@each_case("gap", PurgeGap)
 def test_a_position_with_a_limit_is_probed_by_a_guarded_stream(gap: PurgeGap) -> None:
     assert refuse(vbucket(), 0, gap=gap) == Probe(is_guarded=True)
 
 
-@pytest.mark.parametrize("policy", [RollbackPolicy.FAIL, RollbackPolicy.REWIND_UNREAD])
+@each_case("policy", [RollbackPolicy.FAIL, RollbackPolicy.REWIND_UNREAD])
 def test_so_it_is_where_the_user_allows_no_rollback(policy: RollbackPolicy) -> None:
     assert refuse(vbucket(), 0, policy=policy) == Probe(is_guarded=True)
 
@@ -55,7 +56,7 @@ def test_a_refused_probe_has_another_reason() -> None:
     assert refuse(vbucket(state=State.PROBING), 0) == GoBack(RECORDED, ())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("at", "change"),
     [
         (PLAIN, {}),
@@ -80,12 +81,12 @@ def test_a_vbucket_is_probed_so_only_a_few_times_without_a_row() -> None:
     assert refuse(one, 0) == Probe(is_guarded=True)
 
 
-@pytest.mark.parametrize("purge_seqno", [0, 4, 7, 8])
+@each_case("purge_seqno", [0, 4, 7, 8])
 def test_purged_deletions_up_to_the_limit_do_no_harm(purge_seqno: int) -> None:
     assert next_step.checked(vbucket(state=State.CONFIRMING), purge_seqno, rules()) == Confirm()
 
 
-@pytest.mark.parametrize("purge_seqno", [9, None])
+@each_case("purge_seqno", [9, None])
 def test_others_may(purge_seqno: int | None) -> None:
     one = vbucket(state=State.CONFIRMING)
     assert next_step.checked(one, purge_seqno, rules()) == GoBack(RECORDED, ())
@@ -100,7 +101,7 @@ def test_a_position_that_has_lost_its_limit_is_not_confirmed() -> None:
     assert next_step.checked(vbucket(PLAIN, State.CONFIRMING), 0, rules()) == GoBack(RECORDED, ())
 
 
-@pytest.mark.parametrize("reason", [StreamEndReason.OK, StreamEndReason.FILTER_EMPTY, StreamEndReason.ROLLBACK])
+@each_case("reason", [StreamEndReason.OK, StreamEndReason.FILTER_EMPTY, StreamEndReason.ROLLBACK])
 def test_a_guarded_stream_that_ends_before_its_snapshot_is_asked_for_again(reason: StreamEndReason) -> None:
     one = vbucket(state=State.CONFIRMING)
     stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO, is_guarded=True)

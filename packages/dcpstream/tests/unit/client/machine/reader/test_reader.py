@@ -25,6 +25,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import MAX_SEQNO, FailoverLog, NodeAddress, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
+from tests.kit.cases import each_case
 from tests.kit.client_machines import World, at, history, observed, refused
 from tests.kit.fake_node import config
 from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end, system_event
@@ -76,7 +77,7 @@ def test_two_ranges_of_one_vbucket_are_refused() -> None:
 
 
 @rule("CLI-12", "CLI-13", "CLI-14")
-@pytest.mark.parametrize("reason", [1, 2, 3, 4, 5, 6, 99])
+@each_case("reason", [1, 2, 3, 4, 5, 6, 99])
 def test_any_other_end_is_resumed_where_it_stopped(reason: int) -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         if attempt == 0:
@@ -116,7 +117,7 @@ def test_a_filtered_stream_that_ends_inside_a_snapshot_is_read_on_from_there() -
     assert (world.offsets[0].seqno, world.offsets[0].snapshot_start, world.offsets[0].snapshot_end) == (4, 0, 4)
 
 
-@pytest.mark.parametrize("collections", [None, ["_default.flights"]])
+@each_case("collections", [None, ["_default.flights"]])
 def test_a_stream_that_ends_inside_a_snapshot_for_ever_is_an_error(collections: list[str] | None) -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         rows = mutation(frame.opaque, 2) if attempt == 0 else b""
@@ -261,7 +262,7 @@ def test_a_vbucket_whose_streams_are_broken_again_and_again_is_given_up() -> Non
     assert 0.3 < world.now < 5.0, "with pauses in between"
 
 
-@pytest.mark.parametrize(("rows", "is_whole", "is_read"), [(10, True, True), (1000, False, True), (10, False, False)])
+@each_case(("rows", "is_whole", "is_read"), [(10, True, True), (1000, False, True), (10, False, False)])
 def test_progress_forgives_a_vbucket(rows: int, is_whole: bool, is_read: bool) -> None:
     """The end of a snapshot is progress, and so are a thousand rows; a few rows are not."""
     end = 20 * rows
@@ -307,7 +308,7 @@ def test_without_a_map_in_the_answer_the_node_is_asked() -> None:
 
 
 @rule("CLI-16")
-@pytest.mark.parametrize("status", [Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS])
+@each_case("status", [Status.TMPFAIL, Status.ENOMEM, Status.BUSY, Status.KEY_EEXISTS])
 def test_what_can_be_tried_again_is(status: int) -> None:
     world = World(
         [VbucketRange(0, at(2), 4)],
@@ -360,7 +361,7 @@ def test_without_recorded_positions_it_starts_over() -> None:
     assert world.seqnos() == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("is_split", [False, True])
+@each_case("is_split", [False, True])
 def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: bool) -> None:
     """Also if the rows from the beginning come in the same piece of data as the answer that names the branch."""
     log = FailoverLog.of((0xB, 3), (0xA, 0))
@@ -574,7 +575,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@each_case("name", TROUBLES)
 def test_a_vbucket_that_cannot_be_read_is_given_up(name: str) -> None:
     """A node that is there, but never lets the stream live, is waited for no longer than one that is away."""
     world = World(ENDLESS, lambda frame, _: TROUBLES[name](frame), idle_timeout_s=None)

@@ -14,6 +14,7 @@ from dcpstream.dcp.transitions import Transitions
 from dcpstream.errors import LocalProtocolError, RemoteProtocolError
 from dcpstream.model import StreamOffset
 from tests.kit import consumer_world
+from tests.kit.cases import each_case
 
 PEER_EVENTS = {
     *(Event.ACCEPTED, Event.ACCEPTED_PURGED, Event.CONFIRMED),
@@ -26,7 +27,7 @@ def a_vbucket(state: State) -> Vbucket:
     return Vbucket(VbucketRange(7, StreamOffset.ZERO, 9), StreamOffset.ZERO, (), given, state=state)
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
+@each_case(("state", "event"), [*itertools.product(State, Event)])
 def test_every_state_and_event(state: State, event: Event) -> None:
     one = a_vbucket(state)
     if TRANSITIONS.is_legal(state, event):

@@ -1,0 +1,59 @@
+"""Tables of cases that one test goes through."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any
+
+
+def each_case(
+    names: str | Sequence[str], cases: Iterable[Any], ids: Iterable[str] | Callable[[Any], object] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As `pytest.mark.parametrize`, in one test: for cases that take less than a test of their own would.
+
+    The cases share the test's fixtures, so it is for tests whose fixtures no case changes. A failure names its case.
+    """
+    split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    table = [_values(case, is_alone=len(split) == 1) for case in cases]
+    labels = ["-".join(str(ids(value)) for value in case) for case in table] if callable(ids) else list(ids or ())
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        def failed(error: BaseException, number: int) -> None:
+            given = ", ".join(f"{name}={value!r}" for name, value in zip(split, table[number], strict=True))
+            error.add_note(f"in case {labels[number] if labels else number}: {given}")
+
+        @wraps(test)
+        def all_cases(*args: Any, **kwargs: Any) -> None:
+            for number, values in enumerate(table):
+                try:
+                    test(*args, **kwargs, **dict(zip(split, values, strict=True)))
+                except BaseException as error:
+                    failed(error, number)
+                    raise
+
+        @wraps(test)
+        async def all_cases_in_turn(*args: Any, **kwargs: Any) -> None:
+            for number, values in enumerate(table):
+                try:
+                    await test(*args, **kwargs, **dict(zip(split, values, strict=True)))
+                except BaseException as error:
+                    failed(error, number)
+                    raise
+
+        made: Any = all_cases_in_turn if inspect.iscoroutinefunction(test) else all_cases
+        signature = inspect.signature(test)
+        made.__signature__ = signature.replace(
+            parameters=[one for name, one in signature.parameters.items() if name not in split]
+        )
+        return made
+
+    return decorate
+
+
+def _values(case: Any, *, is_alone: bool) -> tuple[Any, ...]:
+    if type(case).__name__ == "ParameterSet":
+        assert not case.marks, "a case with marks is a test of its own"
+        return tuple(case.values)
+    return (case,) if is_alone else tuple(case)
