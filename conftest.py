@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+
 import pytest
 
 from lab.tools.patience import patient
@@ -14,6 +17,17 @@ pytest_plugins = [
     "tests.fixtures.skips",
     "tests.fixtures.spark_connections",
 ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what the collection makes, and what it imports, out of the searches for garbage: nothing of it goes away."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,14 +15,9 @@ from lab.interop.running import PROGRAM_TIMEOUT_S
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(FETCH_TIMEOUT_S + BUILD_TIMEOUT_S + PROGRAM_TIMEOUT_S)]
 
 
-FAST = "gocbcore-dcp"
-"""The one check of the fast tests: an agent that is not ours reads every key and value over DCP."""
-
-
 def marked(check: Check) -> object:
     """A client's checks stay on one worker of a parallel run, so that its program is built in one place."""
-    slow = [] if check.name == FAST else [pytest.mark.slow]
-    return pytest.param(check, id=check.name, marks=[pytest.mark.xdist_group(check.client), *slow])
+    return pytest.param(check, id=check.name, marks=[pytest.mark.xdist_group(check.client), pytest.mark.slow])
 
 
 @pytest.mark.parametrize("check", [marked(check) for check in CHECKS])

@@ -1,6 +1,6 @@
 """The cost of a hard failover of one of three nodes for a running query: the seqnos that are read again.
 
-The planner and the coordinator are the real ones; the cluster is the model of `tests.kit.spark_model`, with 1,024
+The planner and the coordinator are the real ones; the cluster is the model of `tests.kit.spark_model`, with 128
 vbuckets. Print the figures with `pytest -s`.
 """
 
@@ -16,7 +16,7 @@ from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source.coordinator import Coordinator
 from tests.kit.spark_model import FakeCluster, read_range
 
-VBUCKETS = 1024
+VBUCKETS = 128
 NODES = 3
 BATCHES = 30
 SEQNOS_PER_BATCH = 10

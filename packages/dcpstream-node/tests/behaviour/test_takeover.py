@@ -219,8 +219,14 @@ def test_it_moves_back(pair: Pair) -> None:
         assert old.get(VBID, b"afterwards")[1] == b"x"
 
 
-@pytest.mark.parametrize("victim", ["old", "new"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "victim"),
+    [
+        pytest.param(step, victim, marks=pytest.mark.slow if (number + other) % 2 else ())
+        for number, step in enumerate(STEPS)
+        for other, victim in enumerate(("old", "new"))
+    ],
+)
 def test_somebody_dies_at_a_step(pair: Pair, victim: str, step: str) -> None:
     after = killing(pair, victim, lambda sender, frame: is_step(sender, frame, STEPS[step]))
     Move(pair.old.address, pair.new.address, VBID, after).run()

@@ -10,8 +10,16 @@ from tests.kit.small_disk import play_full_disk, small_disk
 from tests.kit.tables import DeltaRsBench
 
 
-@pytest.mark.parametrize(("folds_in_background", "is_restarted"), [(False, True), (True, False)])
-@pytest.mark.parametrize("moment", ["append", "fold", "take_back"])
+@pytest.mark.parametrize(
+    ("moment", "folds_in_background", "is_restarted"),
+    [
+        pytest.param(
+            moment, background, not background, marks=() if background == (moment == "fold") else pytest.mark.slow
+        )
+        for moment in ("append", "fold", "take_back")
+        for background in (False, True)
+    ],
+)
 def test_a_batch_is_written_when_there_is_room_again(
     tmp_path: Path, moment: str, folds_in_background: bool, is_restarted: bool
 ) -> None:

@@ -16,6 +16,8 @@ from tests.kit.recorded import STREAMS, expected_crcs, scenario_names, server_tr
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
 CONTEXT = ChangeContext()
+PARTS = 3
+"""Of the recorded scenarios; the fast tests decode the first part."""
 EXTRA_DOCUMENTS = 40
 """Documents with empty values or keys that are not ASCII; the list of expected values leaves them out."""
 
@@ -108,9 +110,14 @@ def test_received_piece_by_piece(name: str, received: int) -> None:
     )
 
 
-@each_case("scenario", scenario_names())
-def test_transcripts_of_other_features(scenario: str) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+def test_transcripts_of_other_features(part: int) -> None:
     """Collections, stream ids, deletions, out-of-order snapshots: what the server sent on each connection."""
+    for scenario in scenario_names()[part::PARTS]:
+        decode_alike(scenario)
+
+
+def decode_alike(scenario: str) -> None:
     sent: dict[str, bytearray] = {}
     for line in server_transcript(scenario):
         if line.direction == "s2c" and line.frame and not line.is_malformed:

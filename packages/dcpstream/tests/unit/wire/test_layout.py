@@ -30,16 +30,16 @@ def test_every_dcp_opcode_has_a_request_layout() -> None:
 
 
 def test_no_two_layouts_of_an_opcode_fit_the_same_frame() -> None:
+    layouts: dict[object, list[Layout]] = {}
+    for layout in LAYOUTS:
+        layouts.setdefault((layout.opcode, layout.kind), []).append(layout)
     for line in recorded.all_frames():
         if line.is_malformed:
             continue
         frame = wire.decode_frame(line.frame)
         kind = Kind.RESPONSE if frame.is_response else Kind.REQUEST
-        fitting = [
-            layout.name
-            for layout in LAYOUTS
-            if (layout.opcode, layout.kind) == (frame.opcode, kind) and layout.mismatch(frame) is None
-        ]
+        candidates = layouts.get((frame.opcode, kind), ())
+        fitting = [layout.name for layout in candidates if layout.mismatch(frame) is None]
         assert len(fitting) <= 1, fitting
 
 
