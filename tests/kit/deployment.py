@@ -18,6 +18,7 @@ from pathlib import Path
 import pyspark
 
 from dcpstream_spark.java import ensure_java
+from dcpstream_spark.session import TABLE_SETTINGS
 from lab.layout import modules
 from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
@@ -111,6 +112,64 @@ def standalone_cluster(directory: Path, python: Path, workers: int = 2) -> Itera
             process.wait(patient(30))
 
 
+@contextmanager
+def connect_server(directory: Path, jars: str) -> Iterator[str]:
+    """A server of Spark Connect that writes Delta, with this Python and its path; gives its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {
+        **TABLE_SETTINGS["delta"],
+        "spark.jars": jars,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+    }
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]", "--driver-memory", "1g"]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
+    log = directory / "server.log"
+    environ = environment(Path(sys.executable), PYTHONPATH=os.pathsep.join(sys.path), SPARK_LOCAL_IP="127.0.0.1")
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, "spark-internal"], stdout=out, stderr=out, env=environ, cwd=directory)
+    try:
+        wait_until(lambda: server.poll() is not None or not _is_free(port), "the server does not listen")
+        assert server.poll() is None, log.read_text(errors="replace")[-3000:]
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(patient(30))
+
+
+BUILT_IN = """
+import org.apache.spark.sql.*;
+
+public class BuiltIn implements SparkSessionExtensionsProvider {
+    public scala.runtime.BoxedUnit apply(SparkSessionExtensions extensions) {
+        new io.delta.sql.DeltaSparkSessionExtension().apply(extensions);
+        return scala.runtime.BoxedUnit.UNIT;
+    }
+}
+"""
+
+
+def jar_of_built_in_delta(directory: Path, jars: str) -> Path:
+    """A jar that puts Delta's extension into every session by itself, as platforms do."""
+    home = directory / "built-in"
+    (home / "META-INF" / "services").mkdir(parents=True)
+    (home / "BuiltIn.java").write_text(BUILT_IN)
+    (home / "META-INF" / "services" / "org.apache.spark.sql.SparkSessionExtensionsProvider").write_text("BuiltIn\n")
+    classes = f"{SPARK_HOME / 'jars' / '*'}:{jars.replace(',', ':')}"
+    subprocess.run(["javac", "-cp", classes, "BuiltIn.java"], cwd=home, check=True)
+    jar = directory / "built-in.jar"
+    subprocess.run(["jar", "--create", f"--file={jar}", "BuiltIn.class", "META-INF"], cwd=home, check=True)
+    return jar
+
+
 CONNECT_PORT = 15002
 """The port of the server of Spark Connect that Spark starts for a session on this machine. It cannot be chosen:
 clients of such a session know only this one."""
@@ -125,9 +184,9 @@ def connect_port() -> Iterator[None]:
         yield
 
 
-def _is_free() -> bool:
+def _is_free(port: int = CONNECT_PORT) -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", CONNECT_PORT)) != 0
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def run_job(command: list[str], environ: dict[str, str], directory: Path) -> subprocess.CompletedProcess[str]:

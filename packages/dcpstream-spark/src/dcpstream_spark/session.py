@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -51,6 +52,8 @@ TABLE_SETTINGS: Mapping[TableFormat, Mapping[str, str]] = {
 }
 """Settings that a session needs, in addition to the jars, to read and write tables of a format."""
 
+_SPLITS = re.compile(r"splits=(?:Some\()?(\d+)")
+
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 
@@ -84,17 +87,13 @@ def recommended_settings(cores: int, *, is_local: bool = True) -> dict[str, str]
 def cluster_partitions(spark: SparkSession) -> int | None:
     """A number of tasks for the option `numPartitions`: the cores of the session's cluster, as Spark counts them.
 
-    The source cannot ask for it itself, because its Python processes have no SparkContext.
+    The source cannot ask for it itself, because its Python processes have no SparkContext. Spark divides a range by
+    that number, and its plan shows it; no job runs.
 
-    Returns: None for a session of Spark Connect, whose client does not know the cluster.
+    Returns: None if the plan does not show it.
     """
-    from pyspark.errors import PySparkException
-
-    try:
-        cores = int(spark.sparkContext.defaultParallelism)
-    except (PySparkException, AttributeError):
-        return None
-    return max(1, min(cores, MAX_PARTITIONS))
+    found = _SPLITS.search(str(spark.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]))
+    return None if found is None else max(1, min(int(found[1]), MAX_PARTITIONS))
 
 
 def session_settings(
@@ -102,6 +101,7 @@ def session_settings(
     tables: Tables = "auto",
     cores: int | None = None,
     is_local: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
     warehouse: str | os.PathLike[str] | None = None,
 ) -> dict[str, str]:
     """All settings for a session of your own: `SparkSession.builder.config(map=session_settings())`.
@@ -116,7 +116,9 @@ def session_settings(
             installed Spark and its jars can be had; otherwise none, with a line in the log. Jars that are missing are
             fetched (`dcpstream_spark.jars`).
         cores: of the machine or of the job, default those of this machine.
-        is_local: the session runs on this machine, with checkpoints on a local disk.
+        is_local: the session runs on this machine, with checkpoints on a local disk unless `checkpoint` says otherwise.
+        checkpoint: where its checkpoints are: a directory, or a URL such as s3a://. Spark has a fast manager of
+            checkpoint files for local disks, which is wrong for object stores.
         warehouse: a directory for tables without a path, see `warehouse_settings`.
 
     Raises:
@@ -127,10 +129,16 @@ def session_settings(
     use_this_python()
     lasting = warehouse_settings(warehouse)
     return {
-        **recommended_settings(cores or os.cpu_count() or 1, is_local=is_local),
+        **recommended_settings(cores or os.cpu_count() or 1, is_local=is_local and _is_on_disk(checkpoint)),
         **lasting,
         **_table_settings(tables, lasting["spark.sql.warehouse.dir"]),
     }
+
+
+def _is_on_disk(checkpoint: str | os.PathLike[str] | None) -> bool:
+    from dcpstream_spark.tables.location import local_directory
+
+    return checkpoint is None or local_directory(os.fspath(checkpoint)) is not None
 
 
 def use_this_python() -> None:
@@ -202,6 +210,7 @@ def build_session(
     driver_memory: str = DRIVER_MEMORY,
     log_level: str = "ERROR",
     tables: Tables = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
     warehouse: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
     """A session with `session_settings`; a Java runtime is provided if the machine has none.
@@ -214,6 +223,7 @@ def build_session(
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
         tables: the table formats that the session can write, see `session_settings`.
+        checkpoint: where its checkpoints are, for example the path of a pipeline; see `session_settings`.
         warehouse: a directory for tables without a path, see `warehouse_settings`.
 
     Raises:
@@ -223,7 +233,7 @@ def build_session(
     cores = os.cpu_count() or 1
     is_local = master is None or master.startswith("local")
     wanted = {
-        **session_settings(tables=tables, cores=cores, is_local=is_local, warehouse=warehouse),
+        **session_settings(tables=tables, cores=cores, is_local=is_local, checkpoint=checkpoint, warehouse=warehouse),
         "spark.driver.memory": driver_memory,
         # Only executors of this machine reach a driver there.
         **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if is_local else {}),

@@ -213,12 +213,16 @@ def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
     assert Path.cwd() not in temporary.parents
 
 
-@each_case(("cores", "tasks"), [(1, 1), (12, 12), (5_000, 1024)])
-def test_tasks_follow_the_cores_of_the_cluster(cores: int, tasks: int) -> None:
-    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
+@each_case(("cores", "tasks"), [(1, 1), (12, 12), (5_000, 1024), (None, None)])
+def test_tasks_follow_the_cores_of_the_cluster(cores: int | None, tasks: int | None) -> None:
+    plan = "Scan" if cores is None else f"== Physical Plan ==\n*(1) Range (0, 1, step=1, splits={cores})\n"
+    session: Any = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: [(plan,)]))
     assert cluster_partitions(session) == tasks
 
 
-def test_a_session_of_spark_connect_does_not_know_its_cluster() -> None:
-    session: Any = SimpleNamespace()
-    assert cluster_partitions(session) is None
+@pytest.mark.parametrize(
+    ("checkpoint", "is_set"), [(None, True), ("/data", True), ("file:/data", True), ("s3a://bucket/data", False)]
+)
+def test_the_manager_of_checkpoints_follows_their_place(checkpoint: str | None, is_set: bool) -> None:
+    settings = session_settings(tables=None, checkpoint=checkpoint)
+    assert ("spark.sql.streaming.checkpointFileManagerClass" in settings) == is_set

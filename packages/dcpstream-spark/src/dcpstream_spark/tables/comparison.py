@@ -12,7 +12,6 @@ differ.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -24,6 +23,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import Op
 from dcpstream.model.collections import DEFAULT_NAME, SYSTEM_PREFIX
 from dcpstream_spark.options import SourceOptions
+from dcpstream_spark.tables.sessions import own_session, watched_tasks
 from dcpstream_spark.tables.table_reading import TableKind, open_table
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ SLOTS_MIN, SLOTS_PER_EXAMPLE = 4096, 16
 """Differing documents fall into so many slots by the hash of their keys, and the first of each slot may become an
 example. The driver receives at most one row for each kind and slot, and few slots hold two documents while there are
 few differences."""
-
-PROGRESS_INTERVAL_S = 0.5
-"""Seconds between two calls of `on_progress`."""
 
 DIFFERENCES: tuple[Kind, ...] = ("different", "missing", "extra", "duplicate")
 
@@ -168,6 +165,7 @@ def compare(
     columns = form.columns
     compared = tuple(dict.fromkeys(also))
     if isinstance(table, str):
+        spark = _fresh_for(spark, table)
         frame = open_table(spark, table, form.kind)
     else:
         frame = spark.createDataFrame(_without_empty_chunks(table)) if isinstance(table, pa.Table) else table
@@ -194,9 +192,18 @@ def compare(
         .agg(f.max("bucket").alias("bucket"), f.max("row").alias("row"), f.sum("rows").alias("rows"))
     )
     judged = _judged(both, compared, has_values=values != "none")
-    with _Progress(spark, on_progress):
+    with watched_tasks(spark, on_progress):
         found = _tallied(judged, examples).collect()
     return report_of([row.asDict() for row in found], examples)
+
+
+def _fresh_for(spark: SparkSession, table: str) -> SparkSession:
+    """A session that has not seen the table yet: each remembers tables of its catalogs, also those behind a view."""
+    if "/" in table:
+        return spark
+    own = own_session(spark)
+    # Only the user's has its temporary views.
+    return own if own.catalog.tableExists(table) else spark
 
 
 def _without_empty_chunks(table: pa.Table) -> pa.Table:
@@ -357,39 +364,3 @@ def report_of(rows: Iterable[dict[str, Any]], examples: int) -> ComparisonReport
         if kind in shown and len(shown[kind]) < examples:
             shown[kind].append(Difference(kind, *row["example"]))
     return ComparisonReport(**counts, examples=tuple(one for some in shown.values() for one in some))
-
-
-class _Progress:
-    """Reports how many tasks of the running stages are done, while a job runs."""
-
-    def __init__(self, spark: SparkSession, callback: Callable[[int, int], None] | None) -> None:
-        self._spark = spark
-        self._callback = callback
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="progress of a comparison", daemon=True)
-
-    def __enter__(self) -> _Progress:
-        """Begin to watch."""
-        if self._callback is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop."""
-        self._ended.set()
-        if self._callback is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        assert self._callback is not None
-        tracker = self._spark.sparkContext.statusTracker()
-        seen: dict[int, tuple[int, int]] = {}
-        while not self._ended.wait(PROGRESS_INTERVAL_S):
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    seen[stage] = (info.numCompletedTasks, info.numTasks)
-            # A stage that is no longer active is done.
-            active = set(tracker.getActiveStageIds())
-            done = sum(count if stage in active else total for stage, (count, total) in seen.items())
-            self._callback(done, sum(total for _, total in seen.values()))

@@ -137,7 +137,7 @@ class TableState:
 
     Attributes:
         has_changes, has_current: whether the table exists.
-        is_written: whether one of them holds a batch.
+        is_written: whether one of them has rows, or holds a batch.
     """
 
     has_changes: bool

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from dcpstream.arrow import ValueFormat
 from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.engine import LogEngine, Part, Parts, TableEngine
-from dcpstream_spark.tables.location import child, local_directory
+from dcpstream_spark.tables.location import child, condition_of, within_reach
 from dcpstream_spark.tables.rows import Place
+from dcpstream_spark.tables.sessions import is_connect
+from dcpstream_spark.tables.table_formats import Table
 from dcpstream_spark.tables.table_names import TableNames, directory_of, in_catalog
 
 if TYPE_CHECKING:
@@ -22,12 +24,6 @@ if TYPE_CHECKING:
     from dcpstream_spark.tables.spark_sql import Sessions, SparkSqlEngine
 
 ENGINES = ("auto", "delta", "iceberg", "delta-rs")
-
-_EXTENSIONS = {
-    "delta": "io.delta.sql.DeltaSparkSessionExtension",
-    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-}
-
 
 SESSIONS_KEPT = 8
 """Pairs of Spark's sessions that wait for the next table: as many as there are threads that fold."""
@@ -64,7 +60,7 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
 
     Args:
         engine: "delta" and "iceberg" write with Spark, "delta-rs" without it; "auto" for what suits the session and the
-            target: Iceberg for names in a catalog of Iceberg's, Delta in a session with Delta's extension, else
+            target: Iceberg for names in a catalog of Iceberg's, Delta in a session that knows Delta's statements, else
             delta-rs.
         spark: the session.
         target: the tables.
@@ -76,12 +72,12 @@ def choose_engine(engine: str, spark: SparkSession, target: TableTarget) -> Tabl
     if chosen == "delta-rs":
         from dcpstream_spark.tables.delta_rs import DeltaRsEngine
 
-        directory = _directory(target, is_asked_for=engine != "auto")
+        directory = _directory(spark, target, is_asked_for=engine != "auto")
         return DeltaRsEngine(directory, target.value_format, keeps_dropped=target.keeps_dropped)
     from dcpstream_spark.tables.spark_sql import KeptTables, SparkSqlEngine
-    from dcpstream_spark.tables.table_formats import FORMATS, Table
+    from dcpstream_spark.tables.table_formats import FORMATS
 
-    _require_format(chosen, spark, target)
+    _require_format(chosen, spark, target, is_asked_for=engine != "auto")
     changes = Table.of(target.changes, child(target.path, "changes"), chosen)
     current = Table.of(target.current, child(target.path, "current"), chosen)
     tables = KeptTables(
@@ -102,8 +98,8 @@ def choose_parts(engine: str, spark: SparkSession, target: TableTarget, names: T
     """
     chosen = _chosen(engine, spark, target)
     if chosen == "delta-rs":
-        return DeltaRsParts(_directory(target, is_asked_for=engine != "auto"), target)
-    _require_format(chosen, spark, target)
+        return DeltaRsParts(_directory(spark, target, is_asked_for=engine != "auto"), target)
+    _require_format(chosen, spark, target, is_asked_for=engine != "auto")
     for option in ("current", "live", "rejects"):
         for template in names.templates:
             in_catalog(getattr(target, option), template, option)
@@ -180,7 +176,6 @@ class SparkParts:
 
     def _engine(self, name: str, places: Collection[Place], part: Part, sessions: Sessions | None) -> SparkSqlEngine:
         from dcpstream_spark.tables.spark_sql import KeptTables, SparkSqlEngine
-        from dcpstream_spark.tables.table_formats import Table
 
         target = self._target
         named = {
@@ -211,9 +206,24 @@ def _suitable(spark: SparkSession, target: TableTarget) -> str:
     names = [name for name in (target.changes, target.current) if name is not None]
     if names and all(_is_iceberg(spark, name) for name in names):
         return "iceberg"
-    if _EXTENSIONS["delta"] in (spark.conf.get("spark.sql.extensions", "") or ""):
-        return "delta"
-    return "delta-rs"
+    return "delta" if _knows_delta(spark, target) else "delta-rs"
+
+
+def _knows_delta(spark: SparkSession, target: TableTarget) -> bool:
+    """Whether the session knows Delta's statements, found out with one of them.
+
+    Platforms with Delta of their own have no setting that says so.
+    """
+    from pyspark.errors import AnalysisException
+
+    changes = Table.of(None, child(target.path, "changes"), "delta").sql
+    try:
+        # Spark alone cannot parse it.
+        spark.sql(f"DESCRIBE HISTORY {changes} LIMIT 1").collect()
+    except AnalysisException as error:  # ParseException, too
+        condition = condition_of(error)
+        return condition.startswith("DELTA_") and "CONFIGURE" not in condition
+    return True
 
 
 def _is_iceberg(spark: SparkSession, name: str) -> bool:
@@ -223,10 +233,17 @@ def _is_iceberg(spark: SparkSession, name: str) -> bool:
     return "iceberg" in (spark.conf.get(f"spark.sql.catalog.{catalog}", "") or "")
 
 
-def _directory(target: TableTarget, *, is_asked_for: bool) -> Path:
+def _directory(spark: SparkSession, target: TableTarget, *, is_asked_for: bool) -> Path:
     """The directory of the tables of delta-rs."""
-    why = "" if is_asked_for else ". Other targets need a session with Delta's extension, see `build_session`"
-    directory = local_directory(target.path)
+    why = "" if is_asked_for else ". Other targets need a session that writes Delta, see `build_session`"
+    directory = within_reach(spark, target.path)
+    if is_connect(spark):
+        message = (
+            "the engine delta-rs writes with the disks of this process, and over Spark Connect the tables are the "
+            "server's. Start the server with Delta's connector and its settings (spark.sql.extensions, "
+            "spark.sql.catalog.spark_catalog), or use a session without Spark Connect"
+        )
+        raise ConfigError("engine", "delta-rs", "delta or iceberg, over Spark Connect", message=message)
     if directory is None:
         message = f"path cannot be {target.path!r}: the engine delta-rs writes local directories only, no URLs{why}"
         raise ConfigError("path", target.path, "a local directory", message=message)
@@ -236,10 +253,18 @@ def _directory(target: TableTarget, *, is_asked_for: bool) -> Path:
     return directory
 
 
-def _require_format(engine: str, spark: SparkSession, target: TableTarget) -> None:
+def _require_format(engine: str, spark: SparkSession, target: TableTarget, *, is_asked_for: bool) -> None:
     """Refuse a session, or a target, that the format cannot have."""
-    if _EXTENSIONS[engine] not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        raise ConfigError("engine", engine, f"a session with {_EXTENSIONS[engine]} in spark.sql.extensions")
-    if engine == "iceberg" and (target.changes is None or target.current is None):
+    if engine == "delta":
+        if is_asked_for and not _knows_delta(spark, target):
+            message = (
+                "the engine delta needs a session that knows Delta's statements (DESCRIBE HISTORY, MERGE), and this "
+                "one does not. Make it with build_session, or set spark.sql.extensions to "
+                "io.delta.sql.DeltaSparkSessionExtension and spark.sql.catalog.spark_catalog to "
+                "org.apache.spark.sql.delta.catalog.DeltaCatalog, with Delta's jars; or leave engine out"
+            )
+            raise ConfigError("engine", engine, "a session with Delta", message=message)
+        return
+    if target.changes is None or target.current is None:
         message = "the engine iceberg needs the names of the tables `changes` and `current` in a catalog of Iceberg's"
         raise ConfigError("engine", engine, "delta, without names of tables", message=message)

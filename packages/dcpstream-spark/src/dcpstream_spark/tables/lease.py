@@ -130,6 +130,39 @@ class Holder:
         return f"process {self.pid} on {self.host}, which last renewed its lease at {time}"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A held lease, for a process that works for its holder.
+
+    Attributes:
+        number: of the file.
+        holder: its name.
+    """
+
+    number: int
+    holder: str
+
+    def verifier(self, files: SmallFiles, path: str) -> Callable[[], None]:
+        """A function that raises `LeaseRefused` unless this lease counts and is not released.
+
+        Args:
+            files: of the lease's directory.
+            path: of the pipeline, for messages.
+        """
+
+        def verify() -> None:
+            number, content = _newest_of(files)
+            found = Holder.parse(content)
+            if number != self.number or (found is not None and (found.holder != self.holder or found.is_released)):
+                who = "nobody" if found is None or found.is_released else found.shown()
+                raise LeaseRefused(
+                    f"{path}: its tables are now kept by {who}, and no longer by the client that started this query. "
+                    "The query ends, and nothing is lost: the next one goes on."
+                )
+
+        return verify
+
+
 class Lease:
     """The lease of one pipeline.
 
@@ -166,6 +199,12 @@ class Lease:
     def is_held(self) -> bool:
         """Whether it was acquired, and neither released nor lost."""
         return self._number is not None
+
+    @property
+    def terms(self) -> Terms:
+        """The lease that is held, for another process."""
+        assert self._number is not None
+        return Terms(self._number, self._me.holder)
 
     def acquire(self, is_working: Callable[[], bool]) -> None:
         """Take the lease, or keep it.
@@ -205,7 +244,7 @@ class Lease:
         self._ended = threading.Event()
         with _working_lock:
             _working[self._me.holder] = is_working
-        for name in files.names():
+        for name in files.contents():
             if name.isdecimal() and int(name) < number:
                 with contextlib.suppress(Exception):
                     files.delete(name)
@@ -298,8 +337,8 @@ class Lease:
 
     def _newest(self, files: SmallFiles) -> tuple[int, Holder | None]:
         """The highest number, 0 for none, and its holder; None if its file is not whole."""
-        number = max((int(name) for name in files.names() if name.isdecimal()), default=0)
-        return number, Holder.parse(files.read(str(number))) if number else None
+        number, content = _newest_of(files)
+        return number, Holder.parse(content)
 
     def _is_free(self, files: SmallFiles, number: int, holder: Holder | None) -> bool:
         """Whether the lease that counts may be taken."""
@@ -312,9 +351,16 @@ class Lease:
                 return is_working is None or not is_working()
             if abs(self._clock.time_ns() / 1e9 - holder.renewed) <= LEASE_S:
                 return False
-        content = files.read(str(number))
+        before = _newest_of(files)
         self._wait(WATCH_S)
-        return self._newest(files)[0] == number and files.read(str(number)) == content
+        return _newest_of(files) == before and before[0] == number
+
+
+def _newest_of(files: SmallFiles) -> tuple[int, bytes]:
+    """The highest number and its content; 0 for none."""
+    contents = files.contents()
+    number = max((int(name) for name in contents if name.isdecimal()), default=0)
+    return number, contents.get(str(number), b"")
 
 
 def _machine() -> str:

@@ -10,8 +10,7 @@ batches up to there nevertheless.
 - If it is lost, every table is folded again from its own number on, which changes nothing and takes longer.
 - It has the number that each table had. A table with an older one was replaced by an older copy.
 
-Files have numbers that rise, and the newest one that can be read counts. The one before it is kept, because a process
-may be killed in the middle of a file.
+The file's name is a number. Earlier releases made a new file with each fold; the newest one that can be read counts.
 """
 
 from __future__ import annotations
@@ -26,11 +25,6 @@ from dcpstream_spark.tables.small_files import SmallFiles
 
 DIRECTORY = "dcp-tables"
 """Directory of the checkpoint, next to Spark's own."""
-
-FILES_KEPT = 2
-
-READ_ATTEMPTS = 3
-"""Times that a reader looks for a file, because the writer may delete those that it has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +101,21 @@ class Ledger:
 
     def read(self) -> Entries:
         """The newest content; none without a file."""
-        files = self._files()
-        for _ in range(READ_ATTEMPTS):
-            numbers = _numbers(files.names())
-            for number in reversed(numbers):
-                found = Entries.parse(files.read(str(number)))
-                if found is not None:
-                    return found
-            if not numbers:
-                break
+        contents = self._files().contents()
+        for number in reversed(_numbers(contents)):
+            found = Entries.parse(contents[str(number)])
+            if found is not None:
+                return found
         return Entries()
 
     def save(self, entries: Entries) -> None:
-        """Make a new file, and delete old ones."""
+        """Replace the content."""
         files = self._files()
-        numbers = _numbers(files.names())
-        files.create(str(numbers[-1] + 1 if numbers else 0), entries.to_bytes())
-        for number in numbers[: 1 - FILES_KEPT]:
-            files.delete(str(number))
+        numbers = _numbers(files.contents())
+        if numbers:
+            files.replace(str(numbers[-1]), entries.to_bytes())
+        else:
+            files.create("0", entries.to_bytes())
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

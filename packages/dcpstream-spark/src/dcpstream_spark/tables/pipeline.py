@@ -32,7 +32,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.runtime import Clock, SystemClock
@@ -49,10 +49,12 @@ from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease
 from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
 from dcpstream_spark.tables.ledger import Ledger
-from dcpstream_spark.tables.location import child, exists, local_directory
+from dcpstream_spark.tables.location import child, exists, local_directory, within_reach
 from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
+from dcpstream_spark.tables.remote import Mailbox, RemoteBatches
 from dcpstream_spark.tables.rows import CURRENT_COLUMNS, Place
+from dcpstream_spark.tables.sessions import is_connect
 from dcpstream_spark.tables.small_files import small_files
 from dcpstream_spark.tables.table_names import Rule, TableNames, directory_of
 from dcpstream_spark.tables.table_reading import open_table
@@ -76,6 +78,9 @@ RETAIN_HOURS = 24.0
 
 STOP_TIMEOUT_S = 60.0
 """Time that `stop` waits for a batch that is being written."""
+
+STOP_LOOK_S = 0.05
+"""Seconds between two looks of `stop`, over Spark Connect, whether the batch has ended."""
 
 Until: TypeAlias = Literal["stopped", "available", "now"]
 
@@ -181,9 +186,28 @@ class Pipeline:
                 raise ConfigError("collections", names.collections, "left out", message=message)
             defaults["collections"] = names.collections
         self._options = {**defaults, **options, "rewindTo": "recorded"}
+        # For a pipeline of a process of the server, over Spark Connect.
+        self._arguments: dict[str, Any] = {
+            "options": dict(options),
+            "engine": engine,
+            "changes": changes,
+            "current": current,
+            "live": live,
+            "schema": schema,
+            "mode": mode,
+            "field_prefix": field_prefix,
+            "rejects": rejects,
+            "tables": tables,
+            "tables_at_once": tables_at_once,
+            "on_collection_dropped": on_collection_dropped,
+            "fold_share": fold_share,
+            "fold_rows_min": fold_rows_min,
+            "retain_hours": retain_hours,
+            "maintenance_batches": maintenance_batches,
+        }
         value_format = _value_format(SourceOptions.parse(self._options))
         self._spark = spark
-        self.path = str(local_directory(path) or path)
+        self.path = str(within_reach(spark, path) or path)
         self.checkpoint = child(self.path, "checkpoint")
         if on_collection_dropped not in {"empty", "keep"}:
             raise ConfigError("on_collection_dropped", on_collection_dropped, "'empty' or 'keep'")
@@ -227,7 +251,7 @@ class Pipeline:
             rows_min=self.engine.fold_rows_min if fold_rows_min is None else fold_rows_min,
             is_parallel=folds_in_background,
             on_fold=self._report_fold,
-            verify=self._lease.verify,
+            verify=self._require_lease,
             clock=self._clock,
         )
         # One entry for each call that needs the lease while no query runs.
@@ -239,12 +263,14 @@ class Pipeline:
         self._wanted: dict[int, int] | None = None
         # Held while a batch is written, because a stopped query leaves its Python callback running.
         self._writing = threading.Lock()
-        self._rejects = rejects
-        self._is_warned = False
-        self._rows = 0
-        self._rollbacks = 0
+        self._mailbox = Mailbox(spark, self.path, self._deliver) if is_connect(spark) else None
+        # Of the process that works for another one: verifies the lease of that.
+        self._borrowed: Callable[[], None] | None = None
+        # The writer of the present run.
+        self._writer_id: str | None = None
+        self._rejects, self._is_warned = rejects, False
+        self._rows = self._rollbacks = self._batches_since_maintenance = 0
         self._pace = Pace()
-        self._batches_since_maintenance = 0
 
     def __enter__(self) -> Pipeline:
         """The pipeline itself."""
@@ -322,7 +348,14 @@ class Pipeline:
             # The tables are empty: there is no document that a deletion of the time before would take back.
             hint["skipDeletes"] = "true"
         stream = self._spark.readStream.format("dcp").options(**hint, **partitions, **self._options).load()
-        writer = stream.writeStream.foreachBatch(self._apply).option("checkpointLocation", self.checkpoint)
+        self._writer_id = None
+        batches: Callable[[DataFrame, int], None] = self.apply
+        if self._mailbox is not None:
+            if not isinstance(self._arguments["engine"], str):
+                raise ConfigError("engine", "an object", "a name, over Spark Connect: it is sent to the server")
+            self._mailbox.empty()
+            batches = RemoteBatches(self.path, self._arguments, self._lease.terms)
+        writer = stream.writeStream.foreachBatch(batches).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
             writer = writer.trigger(availableNow=True)
         elif trigger is not None:
@@ -335,6 +368,8 @@ class Pipeline:
         self._wanted = wanted_seqnos(SourceOptions.parse(self._options)) if is_repeated else None
         self._writer = writer.queryName(self.name)
         self._query = self._writer.start()
+        if self._mailbox is not None and (self._on_batch or self._on_fold):
+            self._mailbox.watch(lambda: self.is_running)
 
     def _checkpoint_hint(self) -> dict[str, str]:
         """The option that names the checkpoint to the source, if its tasks can write there."""
@@ -385,10 +420,13 @@ class Pipeline:
                         return False
                 if isinstance(self._failure, LeaseRefused):
                     raise self._failure
+                if self._mailbox is not None:
+                    self._mailbox.look()
                 if self._is_whole(self._query):
                     break
                 assert self._writer is not None
                 self._hold()
+                self._writer_id = None
                 self._query = self._writer.start()
             with self._kept_failure():
                 self.fold()
@@ -415,14 +453,24 @@ class Pipeline:
             FoldFailed: a fold or maintenance failed after the last batch.
         """
         query = self._query
-        if query is not None and query.isActive:
+        is_cut = False
+        if query is not None and query.isActive and self._mailbox is not None:
+            until = self._clock.monotonic() + STOP_TIMEOUT_S
+            while self.is_busy and self._clock.monotonic() < until:
+                threading.Event().wait(STOP_LOOK_S)
+            query.stop()
+            self._mailbox.look()
+            # Its process may still be writing the batch, which the next run completes.
+            is_cut = self._mailbox.is_cut
+        elif query is not None and query.isActive:
             # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
             # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
             if self._writing.acquire(timeout=STOP_TIMEOUT_S):
                 self._writing.release()
             query.stop()
         try:
-            if query is not None and query.exception() is None and not isinstance(self._failure, LeaseRefused):
+            has_failed = query is None or query.exception() is not None or isinstance(self._failure, LeaseRefused)
+            if not has_failed and not is_cut:
                 with self._kept_failure():
                     self.fold()
         finally:
@@ -442,18 +490,19 @@ class Pipeline:
     def progress(self) -> PipelineProgress:
         """The current progress; cheap."""
         last = self._query.lastProgress if self._query is not None else None
+        totals = self.totals()
+        if self._mailbox is not None:
+            totals |= self._mailbox.totals()
         if last is None:
-            return PipelineProgress(rows=self._rows, rollbacks=self._rollbacks, tail_rows=self._folder.tail_rows)
+            return PipelineProgress(**totals)
         # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
         details = json.loads(last.json)
         lag = lag_of(details)
         if lag is not None:
             self._pace.add(details["timestamp"], lag)
         return PipelineProgress(
+            **totals,
             batch_id=details["batchId"],
-            rows=self._rows,
-            rollbacks=self._rollbacks,
-            tail_rows=self._folder.tail_rows,
             rows_per_second=float(details.get("processedRowsPerSecond") or 0.0),
             total_lag=None if lag is None else lag.total,
             lag={} if lag is None else lag.worst,
@@ -462,6 +511,10 @@ class Pipeline:
             lag_s=self._pace.lag_s,
             vbuckets_inside_snapshot=0 if lag is None else lag.inside_snapshot,
         )
+
+    def totals(self) -> dict[str, Any]:
+        """The fields of the progress that the process which writes the batches knows."""
+        return {"rows": self._rows, "rollbacks": self._rollbacks, "tail_rows": self._folder.tail_rows}
 
     def vbuckets(self) -> list[VbucketProgress]:
         """The progress of each vbucket that the pipeline reads, by number; empty before the first micro-batch."""
@@ -489,6 +542,7 @@ class Pipeline:
         app = self._app()
         if app is None:
             return None
+        self._require_no_server("fold")
         with self._leased():
             return self._fold(app)
 
@@ -610,17 +664,40 @@ class Pipeline:
         Raises:
             FoldFailed: it has failed, or a fold that ran before.
         """
+        self._require_no_server("maintain")
         with self._leased():
             with self._writing:
                 job = self._folder.maintain(self._retain_hours)
             self._folder.result(job)
 
-    def _apply(self, frame: DataFrame, batch_id: int) -> None:
+    def apply(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; called by Spark."""
-        # The query's id distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
-        app = _app_of(frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-        report = self.apply_batch(app, batch_id, frame)
+        if self._writer_id is None:
+            # It distinguishes batch 0 of a new checkpoint from batch 0 of an old one.
+            self._writer_id = self._app()
+        if self._writer_id is None:
+            raise OffsetError(f"{self.checkpoint}: the file metadata is missing, which Spark makes before any batch")
+        report = self.apply_batch(self._writer_id, batch_id, frame)
         if report is not None:
+            for listener in self._on_batch:
+                listener(report)
+
+    def borrow(self, verify: Callable[[], None]) -> None:
+        """Work for a process that holds the lease.
+
+        Args:
+            verify: raises if it does not hold it any more.
+        """
+        self._borrowed = verify
+
+    def _require_lease(self) -> None:
+        (self._borrowed or self._lease.verify)()
+
+    def _deliver(self, report: BatchReport | FoldReport) -> None:
+        """Hand on a report of the process of the server."""
+        if isinstance(report, FoldReport):
+            self._report_fold(report)
+        else:
             for listener in self._on_batch:
                 listener(report)
 
@@ -648,7 +725,7 @@ class Pipeline:
             "dcpstream.batch": batch_id,
         }
         with self._writing, self._exact(), span(f"process {self.name}", about, kind="consumer") as one:
-            self._lease.verify()
+            self._require_lease()
             self._typing.prepare(self.engine, lambda: app)
             report = self._applied(app, batch_id, frame)
             if report is not None:
@@ -757,7 +834,7 @@ class Pipeline:
         metadata = child(self.checkpoint, "metadata")
         if not exists(self._spark, metadata):
             return None
-        local = local_directory(metadata)
+        local = within_reach(self._spark, metadata)
         text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
         return _app_of(json.loads(text)["id"])
 
@@ -798,6 +875,16 @@ class Pipeline:
             raise OffsetError(
                 f"{self.path}: there is one table `current` for all collections, and tables are given now. Remove the "
                 "directory `current`: the tables are then made from `changes`."
+            )
+
+    def _require_no_server(self, what: str) -> None:
+        """Over Spark Connect, the process of the server alone writes the tables while a query runs."""
+        if self._mailbox is not None and self.is_running:
+            raise LocalProtocolError(
+                f"over Spark Connect the server folds and maintains the tables while the query runs. Call {what} "
+                "after it has ended",
+                state="running",
+                event=what,
             )
 
     def _require_next(self, held: Held, batch_id: int) -> None:

@@ -4,11 +4,11 @@ A batch is one append to `changes`. While its rows are written, Spark counts the
 rollbacks; that is all that the driver learns of a batch. A fold is one MERGE into `current`. Its rows are a query over
 both tables, see `fold_sql`.
 
-All statements run in sessions of the engine's own, copies of the user's. Their settings, and the identifiers of their
-transactions, do not reach what else the user runs. Folds and maintenance have one for themselves, because they may run
-at the same time as the batches: their settings, temporary views and transactions are not those of an append. Their jobs
-are in a scheduler pool of their own, so that in a session with `spark.scheduler.mode=FAIR` the tasks of a batch get the
-next free core.
+All statements run in sessions of the engine's own, which begin with the settings of the user's. Their own settings, and
+the identifiers of their transactions, do not reach what else the user runs. Folds and maintenance have one for
+themselves, because they may run at the same time as the batches: their settings, temporary views and transactions are
+not those of an append. Their jobs are in a scheduler pool of their own, so that in a session with
+`spark.scheduler.mode=FAIR` the tasks of a batch get the next free core.
 """
 
 # ruff: noqa: S608 - tables are named as their owner wrote them
@@ -44,6 +44,7 @@ from dcpstream_spark.tables.engine import (
 )
 from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, rows_of_collections, void_rows
 from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED, Place
+from dcpstream_spark.tables.sessions import in_fold_pool, is_connect, own_session
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
 from dcpstream_spark.tables.versions_sql import versions
 from dcpstream_spark.typed_columns.fitting import CORRUPT
@@ -78,9 +79,6 @@ _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 STATISTICS_OF_CURRENT = ("vbucket", "seqno", "_commit_timestamp")
 """The columns of `current` that readers skip files by."""
-
-FOLD_POOL = "dcpstream-fold"
-"""Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
 
 Sessions: TypeAlias = "tuple[SparkSession, SparkSession]"
 
@@ -161,7 +159,7 @@ class SparkSqlEngine:
         return TableState(
             has_changes=self.changes in found,
             has_current=self.current in found,
-            is_written=any(self._format.is_written(self._session, table) for table in found),
+            is_written=any(self._session.table(table.sql).limit(1).count() > 0 for table in found),
         )
 
     @property
@@ -233,9 +231,10 @@ class SparkSqlEngine:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        # The frame belongs to a session that Spark has made for the query.
-        for name, value in {**self._format.settings, **APPEND_SETTINGS}.items():
-            frame.sparkSession.conf.set(name, value)
+        # The frame belongs to a session that Spark has made for the query; over Spark Connect it is the user's.
+        if not is_connect(frame.sparkSession):
+            for name, value in {**self._format.settings, **APPEND_SETTINGS}.items():
+                frame.sparkSession.conf.set(name, value)
         observation = Observation()
         numbered = frame.select(*CHANGE_SCHEMA.names, f.lit(batch_id).cast("long").alias(BATCH_ID))
         rows = numbered.observe(observation, *_facts_of_batch(has_collections=self._part == "log"))
@@ -284,7 +283,7 @@ class SparkSqlEngine:
         """Bring the batches above `after` up to `upto` into `current`, in one commit."""
         query = self._query(after, upto, void_bounds(rollbacks))
         session = self._fold_session
-        with _in_fold_pool(session):
+        with in_fold_pool(session):
             if facts is None:
                 found = session.sql(query.facts()).collect()[0]
                 facts = TailFacts(found["total"], found["emptying"], self.current_rows())
@@ -352,7 +351,7 @@ class SparkSqlEngine:
         """The batches that a fold looks at, kept in Spark's memory and on its disks while the block runs."""
         query = self._query(after, upto, void_bounds(rollbacks))
         session = self._fold_session
-        with _in_fold_pool(session), contextlib.ExitStack() as stack:
+        with in_fold_pool(session), contextlib.ExitStack() as stack:
             # One partition: the facts are a few rows.
             session.conf.set("spark.sql.shuffle.partitions", 1)
             session.conf.set("spark.sql.adaptive.enabled", "false")
@@ -497,7 +496,7 @@ class SparkSqlEngine:
 
     def maintain(self, retain_hours: float) -> None:
         """Join small files, and remove files that only versions older than `retain_hours` use."""
-        with _in_fold_pool(self._fold_session):
+        with in_fold_pool(self._fold_session):
             for table in self._kept:
                 self._format.maintain(self._fold_session, table, retain_hours)
 
@@ -540,18 +539,6 @@ def _count(session: SparkSession, source: str) -> int:
     return int(session.sql(f"SELECT count(*) AS n FROM {source}").collect()[0]["n"])
 
 
-@contextmanager
-def _in_fold_pool(session: SparkSession) -> Iterator[None]:
-    """Jobs of this thread are in `FOLD_POOL`."""
-    name = "spark.scheduler.pool"
-    before = session.sparkContext.getLocalProperty(name)
-    session.sparkContext.setLocalProperty(name, FOLD_POOL)
-    try:
-        yield
-    finally:
-        session.sparkContext.setLocalProperty(name, before)  # type: ignore[arg-type]  # None removes it
-
-
 def own_sessions(spark: SparkSession, table_format: TableFormat, tables: Iterable[Table]) -> Sessions:
     """Sessions of an engine's own, for batches and for folds.
 
@@ -563,16 +550,11 @@ def own_sessions(spark: SparkSession, table_format: TableFormat, tables: Iterabl
     settings = dict(table_format.settings)
     for table in tables:
         settings.update(table_format.catalog_settings(table))
-    sessions = _own_session(spark), _own_session(spark)
+    sessions = own_session(spark), own_session(spark)
     for session in sessions:
         for name, value in settings.items():
             session.conf.set(name, value)
     return sessions
-
-
-def _own_session(spark: SparkSession) -> SparkSession:
-    """A copy of a session with its settings, views and catalogs; later changes of either do not reach the other."""
-    return type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 def _facts_of_batch(*, has_collections: bool) -> list[Column]:

@@ -3,8 +3,9 @@
 A format knows how a table is created and kept, and how a commit carries a transaction identifier: the name of a writer
 and the number of a batch. It knows nothing of what the rows mean.
 
-- Delta has transaction identifiers of its own. A commit whose number is not above the recorded one is refused by Delta
-  itself.
+- Delta has transaction identifiers of its own. A commit whose number is not above the recorded one is left out by Delta
+  itself. No statement shows them. So a commit carries the identifier as its user metadata, too, which the table's
+  history shows.
 - Iceberg has none. The identifier is a property of the snapshot that the commit makes, and is read back from the
   newest snapshot that has it. Maintenance copies it to a property of the table before it removes old snapshots.
 """
@@ -12,15 +13,18 @@ and the number of a batch. It knows nothing of what the rows mean.
 # ruff: noqa: S608 - tables are named as their owner wrote them; all other parts are ours
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dcpstream.errors import LeaseRefused, OffsetError
+from dcpstream_spark.tables.location import child, condition_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 TARGET_FILE_BYTES = 128 << 20
@@ -103,10 +107,6 @@ class TableFormat(Protocol):
         """
         ...
 
-    def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether it holds a batch."""
-        ...
-
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
         ...
@@ -173,6 +173,22 @@ class TableFormat(Protocol):
         ...
 
 
+LOOK_BACK = 20
+"""Newest commits of a Delta table in which a writer's number is looked for first. Between two batches of one writer
+there are usually none, or the few of a maintenance."""
+
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""Setting of the session: the user metadata of commits of its statements."""
+
+_LOGGED = "txn STRUCT<appId: STRING, version: BIGINT>"
+"""Columns that are read of the files of a Delta log, whose names begin with a version of so many digits."""
+_VERSION_DIGITS = 20
+
+_NO_TABLE = frozenset(
+    ("PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+)
+"""Delta's and Spark's errors about a path without a table."""
+
 _NEW_TABLES = "spark.databricks.delta.properties.defaults"
 """Settings that begin so are properties of tables that the session creates."""
 
@@ -194,26 +210,30 @@ class DeltaFormat:
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
 
-    def __init__(self) -> None:
-        # Directories of tables with names, only for `look_ahead`.
-        self._locations: dict[str, str] = {}
-
     def exists(self, session: SparkSession, table: Table) -> bool:
         """Whether the table exists."""
+        from pyspark.errors import AnalysisException
+
         if table.path is None:
             return bool(session.catalog.tableExists(table.sql))
-        jvm: Any = session._jvm
-        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(session._jsparkSession, table.path))
+        try:
+            _ = session.read.format("delta").load(table.path).schema
+        except AnalysisException as error:
+            if condition_of(error) in _NO_TABLE:
+                return False
+            raise
+        return True
 
     def create(
         self, session: SparkSession, table: Table, schema: StructType, statistics: Sequence[str], *, is_merged: bool
     ) -> None:
         """Create the table if there is none."""
         properties = {f"delta.{name}": value for name, value in self._properties(statistics, is_merged).items()}
-        session.sql(
-            f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING delta "
-            f"TBLPROPERTIES ({_pairs(properties)})"
-        )
+        with _confs(session, {_METADATA: _marked(None, None)}):
+            session.sql(
+                f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING delta "
+                f"TBLPROPERTIES ({_pairs(properties)})"
+            )
 
     @staticmethod
     def _properties(statistics: Sequence[str], is_merged: bool) -> dict[str, str]:
@@ -227,20 +247,61 @@ class DeltaFormat:
             "deletedFileRetentionDuration": "interval 1 days",
         }
 
-    def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether it holds a batch."""
-        return not self._snapshot(session, table).transactions().isEmpty()
-
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
         return self.version(session, table, app)[1]
 
     def version(self, session: SparkSession, table: Table, app: str | None) -> tuple[Table, int | None]:
         """The newest version of a table, and the newest batch of the writer in it."""
-        snapshot = self._snapshot(session, table)
-        found = None if app is None else snapshot.transactions().get(app)
-        batch = int(found.get()) if found is not None and found.isDefined() else None
-        return Table(f"{table.sql} VERSION AS OF {snapshot.version()}"), batch
+        rows = self._history(session, table, f"LIMIT {LOOK_BACK}")
+        newest = rows[0]["version"]
+        batch = None if app is None else self._batch(session, table, app, newest, rows)
+        return Table(f"{table.sql} VERSION AS OF {newest}"), batch
+
+    def _batch(self, session: SparkSession, table: Table, app: str, upto: int, rows: list[Row]) -> int | None:
+        """The newest batch of the writer in a version.
+
+        Args:
+            session, table, app: as for `version`.
+            upto: the version.
+            rows: the newest commits, the newest first.
+        """
+        if len(rows) == LOOK_BACK and not any(_marks(row)[0] == app for row in rows):
+            rows = self._history(session, table, "")
+        for row in rows:
+            writer, batch = _marks(row)
+            if writer == app and row["version"] <= upto:
+                return batch
+        if rows[-1]["version"] == 0 and _marks(rows[-1])[0] is not None:
+            return None  # all commits are in the history, and ours have marks
+        return self._logged(session, table, app, upto)
+
+    @staticmethod
+    def _history(session: SparkSession, table: Table, limit: str) -> list[Row]:
+        return session.sql(f"DESCRIBE HISTORY {table.sql} {limit}").select("version", "userMetadata").collect()
+
+    def _logged(self, session: SparkSession, table: Table, app: str, upto: int) -> int | None:
+        """The same from the files of the log, for commits that the history does not show.
+
+        They are those of earlier releases, which have no user metadata, and those that Delta has removed because so
+        much has happened to the table since: checkpoints keep identifiers for ever.
+        """
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as f
+
+        location = table.path or str(session.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]["location"])
+        directory = child(re.sub(r"([\\\[\]{}*?])", r"\\\1", location), "_delta_log")
+        found: list[int | None] = []
+        for kind, files in (("json", "*.json"), ("parquet", "*.checkpoint*.parquet")):
+            try:
+                log = session.read.format(kind).schema(_LOGGED).load(child(directory, files))
+                version = f.substring("_metadata.file_name", 1, _VERSION_DIGITS).cast("bigint")
+                own = log.where((f.col("txn.appId") == app) & (version <= upto))
+                found += [row["newest"] for row in own.select(f.max("txn.version").alias("newest")).collect()]
+            except AnalysisException as error:
+                if condition_of(error) != "PATH_NOT_FOUND":
+                    raise
+        return max((batch for batch in found if batch is not None), default=None)
 
     def append(
         self,
@@ -254,6 +315,7 @@ class DeltaFormat:
     ) -> None:
         """Append rows in one commit that carries the identifier. Delta leaves out a batch that the table holds."""
         writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
+        writer = writer.option("userMetadata", _marked(app, batch_id))
         properties = {} if creates is None else self._properties(creates, is_merged=True)
         with _confs(session, {f"{_NEW_TABLES}.{name}": value for name, value in properties.items()}):
             if table.path is None:
@@ -263,14 +325,7 @@ class DeltaFormat:
 
     def look_ahead(self, session: SparkSession, table: Table) -> None:
         """Compute the state of the log, where the next append looks for its identifier; Delta keeps it."""
-        location = self._locations.get(table.sql, table.path)
-        if location is None:
-            location = self._locations[table.sql] = self._location(session, table)
-        jvm: Any = session._jvm
-        # The thread's jobs get the settings of this session.
-        jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, location)
-        log.unsafeVolatileSnapshot().transactions()
+        session.sql(f"DESCRIBE DETAIL {table.sql}").collect()
 
     def merge(self, session: SparkSession, statement: str, table: Table, app: str, batch_id: int) -> MergeCounts:
         """Run a MERGE statement whose commit carries the identifier."""
@@ -279,6 +334,7 @@ class DeltaFormat:
             {
                 "spark.databricks.delta.write.txnAppId": app,
                 "spark.databricks.delta.write.txnVersion": str(batch_id),
+                _METADATA: _marked(app, batch_id),
             },
         ):
             rows = session.sql(statement).collect()
@@ -312,17 +368,19 @@ class DeltaFormat:
         """None: each query looks at the log."""
         return {}
 
-    def _snapshot(self, session: SparkSession, table: Table) -> Any:
-        """The newest version of the table's log, an object of the JVM: SQL does not show transaction identifiers."""
-        path = self._location(session, table)
-        jvm: Any = session._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
-        # Scala's default arguments are methods of their own.
-        return log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
 
-    @staticmethod
-    def _location(session: SparkSession, table: Table) -> str:
-        return table.path or str(session.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]["location"])
+def _marked(app: str | None, batch_id: int | None) -> str:
+    """The user metadata of a commit. The first commit of a table says by it that those of all batches have it."""
+    return json.dumps({_APP: app or "", _BATCH: batch_id})
+
+
+def _marks(row: Row) -> tuple[str | None, int | None]:
+    """The writer and the batch in the user metadata of a commit; None for those of others."""
+    try:
+        found = json.loads(row["userMetadata"] or "")
+        return found[_APP], found[_BATCH]
+    except (ValueError, TypeError, KeyError):
+        return None, None
 
 
 class IcebergFormat:
@@ -354,14 +412,6 @@ class IcebergFormat:
             f"CREATE TABLE IF NOT EXISTS {table.sql} ({_columns(schema)}) USING iceberg "
             f"TBLPROPERTIES ({_pairs(properties)})"
         )
-
-    def is_written(self, session: SparkSession, table: Table) -> bool:
-        """Whether it holds a batch."""
-        found = session.sql(
-            f"SELECT 1 FROM {table.sql}.snapshots WHERE summary['{_APP}'] IS NOT NULL LIMIT 1"
-        ).collect()
-        kept = session.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
-        return bool(found) or any(row["key"].startswith(_kept("")) for row in kept)
 
     def batch(self, session: SparkSession, table: Table, app: str) -> int | None:
         """The newest batch of this writer that the table holds, or None."""
@@ -396,17 +446,19 @@ class IcebergFormat:
         """
         from pyspark.sql.functions import lit
 
-        jvm: Any = session._jvm
-        found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, table.sql)
-        newest = found.currentSnapshot()
-        summary = {} if newest is None else newest.summary()
+        found = session.sql(
+            f"SELECT snapshot_id, summary FROM {table.sql}.snapshots "
+            f"WHERE snapshot_id = (SELECT snapshot_id FROM {table.sql}.refs WHERE name = 'main')"
+        ).collect()
+        newest = found[0] if found else None
+        summary = {} if newest is None else newest["summary"]
         is_previous = summary.get(_APP) == app and summary.get(_BATCH) == str(batch_id - 1)
         held = None if is_previous else self.batch(session, table, app)
         if held is not None and held >= batch_id:
             raise _refused(table, batch_id)
         writer = rows.writeTo(table.sql).option("isolation-level", "serializable")
         if newest is not None:
-            writer = writer.option("validate-from-snapshot-id", str(newest.snapshotId()))
+            writer = writer.option("validate-from-snapshot-id", str(newest["snapshot_id"]))
         for name, value in {_APP: app, _BATCH: str(batch_id)}.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         try:
@@ -498,7 +550,7 @@ def merge_counts_of(summary: Mapping[str, str]) -> MergeCounts:
 FORMATS: Mapping[str, Callable[[], TableFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}
 
 _APP, _BATCH = "dcpstream.writer", "dcpstream.batch"
-"""Properties of an Iceberg snapshot: the transaction identifier of its commit."""
+"""Properties of an Iceberg snapshot, and of the user metadata of a Delta commit: its transaction identifier."""
 
 
 def _kept(app: str) -> str:

@@ -4,7 +4,8 @@ A Delta table must be read through its log: its directory also holds files of ol
 would take them for rows. Without Delta's connector, the log is read with delta-rs and its files with Spark.
 
 A session remembers tables of its catalogs: Iceberg's catalog keeps a version for 30 seconds after its last use, and
-Spark a list of files for as long as it likes. So a table by its name is read again, also through a view.
+Spark a list of files for as long as it likes. So a table by its name is read again. What is behind a view is read again
+only by a session that has not seen it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
     if kind == "catalog":
         if not spark.catalog.tableExists(table):
             raise ConfigError("table", table, "a table of the session's catalogs, or a path with a slash")
-        return _newest(spark, table)
+        spark.catalog.refreshTable(table)
+        return spark.table(table)
     local = local_directory(table)
     path = table if local is None else str(local)
     if not exists(spark, path):
@@ -60,22 +62,6 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
     if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
         return spark.read.format("delta").load(path)
     return _through_delta_rs(spark, path)
-
-
-def _newest(spark: SparkSession, name: str) -> DataFrame:
-    """A table or a view as of now, whatever the session remembers of it."""
-    spark.catalog.refreshTable(name)
-    frame = spark.table(name)
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:
-        return frame  # of Spark Connect, whose client has no plan
-    # Refreshing a view does not reach the tables of other catalogs in it.
-    leaves = plan.queryExecution().analyzed().collectLeaves()
-    tables = [leaves.apply(number) for number in range(leaves.size())]
-    for one in tables:
-        if one.getClass().getSimpleName() == "DataSourceV2Relation" and one.identifier().isDefined():
-            one.catalog().get().invalidateTable(one.identifier().get())
-    return spark.table(name)
 
 
 def _through_delta_rs(spark: SparkSession, path: str) -> DataFrame:

@@ -30,7 +30,7 @@ class ObjectStore(LocalFiles):
         self.between: list[Callable[[], object]] = []
 
     def create(self, name: str, content: bytes) -> bool:
-        if name in self.names():
+        if name in self.contents():
             return False
         if self.between:
             self.between.pop()()

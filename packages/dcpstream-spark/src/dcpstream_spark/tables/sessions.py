@@ -1,0 +1,120 @@
+"""The differences between the kinds of Spark sessions: classic ones, and those of Spark Connect.
+
+A session of Spark Connect is a client. It has no SparkContext, its paths are those of the server, and a function of
+each batch runs in a process of the server. All else of this package works by DataFrames and SQL, which are the same in
+both; nobody else asks for the kind of a session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from dcpstream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLD_POOL = "dcpstream-fold"
+"""Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
+
+PROGRESS_INTERVAL_S = 0.5
+"""Seconds between two reports of running tasks."""
+
+
+def is_connect(spark: SparkSession | None) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Another session with the settings of this one; later changes of either do not reach the other.
+
+    Raises:
+        ConfigError: the session cannot make another one.
+    """
+    if is_connect(spark):
+        clone: Callable[[], SparkSession] | None = getattr(spark, "cloneSession", None)
+        if clone is None:
+            message = (
+                "a pipeline needs sessions of its own, and Spark Connect makes them since Spark 4.1. Install PySpark "
+                "4.1 or newer here and on the server, or use a session without Spark Connect"
+            )
+            raise ConfigError("spark", spark.version, "Spark 4.1 or newer, over Spark Connect", message=message)
+        return clone()
+    made = spark.newSession()
+    known = made.conf.getAll
+    for name, value in spark.conf.getAll.items():
+        # Others are those of the process.
+        if known.get(name) != value:
+            made.conf.set(name, value)
+    for current, choose in (
+        (spark.catalog.currentCatalog, made.catalog.setCurrentCatalog),
+        (spark.catalog.currentDatabase, made.catalog.setCurrentDatabase),
+    ):
+        choose(current())
+    return made
+
+
+@contextmanager
+def in_fold_pool(spark: SparkSession) -> Iterator[None]:
+    """Jobs of this thread are in `FOLD_POOL`. Over Spark Connect no fold runs beside a batch, so there is no pool."""
+    if is_connect(spark):
+        yield
+        return
+    name = "spark.scheduler.pool"
+    context = spark.sparkContext
+    before = context.getLocalProperty(name)
+    context.setLocalProperty(name, FOLD_POOL)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, before)  # type: ignore[arg-type]  # None removes it
+
+
+@contextmanager
+def watched_tasks(spark: SparkSession, callback: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Meanwhile call back with (tasks done, tasks) of the stages that run, from a thread of its own."""
+    if callback is None:
+        yield
+    elif is_connect(spark):
+        with _reported_by_server(spark, callback):
+            yield
+    else:
+        ended = threading.Event()
+        thread = threading.Thread(target=_watch, args=[spark, callback, ended], name="dcpstream-tasks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextmanager
+def _reported_by_server(spark: Any, callback: Callable[[int, int], None]) -> Iterator[None]:
+    def report(stages: Any = None, **_: Any) -> None:
+        found = list(stages or ())
+        callback(sum(one.num_completed_tasks for one in found), sum(one.num_tasks for one in found))
+
+    spark.registerProgressHandler(report)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(report)
+
+
+def _watch(spark: SparkSession, callback: Callable[[int, int], None], ended: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}
+    while not ended.wait(PROGRESS_INTERVAL_S):
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                seen[stage] = (info.numCompletedTasks, info.numTasks)
+        # A stage that is no longer active is done.
+        active = set(tracker.getActiveStageIds())
+        done = sum(count if stage in active else total for stage, (count, total) in seen.items())
+        callback(done, sum(total for _, total in seen.values()))

@@ -1,0 +1,215 @@
+"""Play the stories of the Delta engine, and a pipeline, in another kind of session than that of the other tests.
+
+    python -m tests.spark.session_stories connect DIRECTORY sc://HOST:PORT
+    python -m tests.spark.session_stories built-in DIRECTORY JARS
+
+A process has one kind of session: that of Spark Connect, or a classic one in which Delta is built in, so that the list
+of extensions is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcpstream.errors import ConfigError, DcpstreamError, LeaseRefused, LocalProtocolError
+from dcpstream_spark import Pipeline
+from dcpstream_spark.session import TABLE_SETTINGS, cluster_partitions, use_this_python, warehouse_settings
+from dcpstream_spark.tables import BatchReport, FoldReport, compare
+from dcpstream_spark.tables.small_files import SparkFiles
+from tests.kit.spark import Bucket
+from tests.kit.waiting import wait_until
+from tests.spark.test_engines import STORIES, play_during_folds, play_to_the_end, played_together
+from tests.spark.test_spark_engine import SOME, SparkBench
+from tests.spark.typed_stories import play_story
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
+    spark = connected(place) if kind == "connect" else with_delta_built_in(path, place)
+    told = {
+        "engine": play_engine,
+        "all": play_all,
+        "folds": play_folds,
+        "typed": play_typed,
+        "files": play_files,
+        "pipeline": play_pipeline,
+        "tables": play_tables,
+        "client": play_client,
+    }
+    for story in stories:
+        directory = path / story
+        directory.mkdir()
+        told[story](spark, directory)
+        print("exact", story, flush=True)
+    spark.stop()
+
+
+def connected(url: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark: SparkSession = SparkSession.builder.remote(url).getOrCreate()
+    assert not hasattr(spark, "_jvm")
+    return spark
+
+
+def with_delta_built_in(path: Path, jars: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    use_this_python()
+    settings = {name: value for name, value in TABLE_SETTINGS["delta"].items() if name != "spark.sql.extensions"}
+    settings |= {**warehouse_settings(path / "warehouse"), "spark.jars": jars, "spark.ui.enabled": "false"}
+    settings |= {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
+    builder: Any = SparkSession.builder.master("local[2,4]")
+    spark: SparkSession = builder.config(map=settings).getOrCreate()
+    assert spark.conf.get("spark.sql.extensions", "") == ""
+    return spark
+
+
+def bench_in(spark: SparkSession, path: Path) -> SparkBench:
+    bench = SparkBench(spark, path)
+    assert bench.engine().name == "delta"
+    return bench
+
+
+def play_engine(spark: SparkSession, path: Path) -> None:
+    play_to_the_end(bench_in(spark, path), played_together(SOME), 1000, 1)
+
+
+def play_all(spark: SparkSession, path: Path) -> None:
+    play_to_the_end(bench_in(spark, path), played_together(tuple(STORIES)), 0, 1)
+
+
+def play_folds(spark: SparkSession, path: Path) -> None:
+    assert play_during_folds(bench_in(spark, path), played_together(SOME)[:1]) > 0
+
+
+def play_typed(spark: SparkSession, path: Path) -> None:
+    assert play_story(bench_in(spark, path), "PERMISSIVE", fold_rows_min=0, writes=1).deaths > 0
+
+
+def play_files(spark: SparkSession, path: Path) -> None:
+    files = SparkFiles(spark, str(path / "files"))
+    assert files.contents() == {}
+    assert files.create("1", b'{"a": "\xc3\xa4"}')
+    assert not files.create("1", b"other")
+    assert files.contents()["1"] == b'{"a": "\xc3\xa4"}'
+    for turn in range(3):
+        files.replace("1", str(turn).encode())
+        assert files.contents()["1"] == str(turn).encode()
+    assert files.create("2", b"two")
+    assert sorted(files.contents()) == ["1", "2"]
+    files.delete("1")
+    assert sorted(files.contents()) == ["2"]
+    assert files.create("1", b"again")
+    assert files.contents()["1"] == b"again"
+    (path / "files" / "7").write_bytes(b"of an earlier release")
+    assert files.contents()["7"] == b"of an earlier release"
+    files.replace("2", b"newer")
+    # Another process writes the place that does not count, and is killed.
+    part = next((path / "files" / "2" / "0").glob("part-*"))
+    part.unlink()
+    assert files.contents()["2"] == b"newer"
+
+
+def documents_in(pipeline: Pipeline) -> dict[str, str]:
+    live: Any = pipeline.live()
+    rows = live.select("key", "value").collect()
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"]: bytes(row["value"]).decode() for row in rows}
+
+
+def play_pipeline(spark: SparkSession, path: Path) -> None:
+    """Updates, deletions, a rollback, and a second pipeline, in the whole query."""
+    assert cluster_partitions(spark) == 2
+    bucket = Bucket(path / "node")
+    batches: list[BatchReport] = []
+    folds: list[FoldReport] = []
+    options = {**bucket.options, "maxOffsetsPerTrigger": "150"}
+
+    def pipeline_of(**more: Any) -> Pipeline:
+        return Pipeline(
+            spark, path / "tables", options, on_batch=batches.append, on_fold=folds.append, fold_rows_min=60, **more
+        )
+
+    bucket.set_many("k", 200, "1")
+    with pipeline_of() as pipeline:
+        assert pipeline.engine.name == "delta"
+        assert pipeline.run(until="available").rows == 200
+    assert sum(one.rows for one in batches) == 200
+    assert [one.batch_id for one in batches] == list(range(len(batches)))
+    assert folds[-1].current_rows == 200
+    bucket.set_many("k", 10, "2")
+    bucket.delete("k10")
+    bucket.stop_flushing()
+    bucket.set_many("lost", 20, "1")
+    with pipeline_of() as pipeline:
+        pipeline.run(until="available")
+        assert documents_in(pipeline) == bucket.documents(
+            [f"k{n}" for n in range(200)] + [f"lost{n}" for n in range(20)]
+        )
+        bucket.crash()
+        bucket.set_many("new", 5, "3")
+        report = pipeline.run(until="available")
+        assert report.rollbacks > 0
+    found = documents_in(pipeline_of())
+    assert found == bucket.documents(
+        [f"k{n}" for n in range(200)] + [f"{name}{n}" for name in ("lost", "new") for n in range(20)]
+    )
+    assert compare(spark, str(path / "tables" / "current"), bucket.options, also=("seqno",)).is_equal
+    bucket.node.stop()
+
+
+def play_client(spark: SparkSession, path: Path) -> None:
+    """What a client may do while the server writes, and what the server does once the client's lease is gone."""
+    bucket = Bucket(path / "node")
+    bucket.set_many("k", 50, "1")
+    batches: list[BatchReport] = []
+    pipeline = Pipeline(spark, path / "tables", bucket.options, on_batch=batches.append)
+    pipeline.start(trigger="200 milliseconds")
+    wait_until(lambda: len(batches) > 0, "no report came")
+    for call in (pipeline.fold, pipeline.maintain):
+        with pytest.raises(LocalProtocolError, match="after it has ended"):
+            call()
+    with pytest.raises(LeaseRefused, match="its tables are kept by"):
+        Pipeline(spark, path / "tables", bucket.options).run()
+    # Another one takes the lease.
+    SparkFiles(spark, str(path / "tables" / "checkpoint" / "dcp-lease")).create("2", b"{}")
+    bucket.set_many("k", 10, "2")
+    wait_until(lambda: not pipeline.is_running, "the server went on without a lease")
+    assert isinstance(pipeline.failure, Exception)
+    assert "no longer by the client" in str(pipeline.failure)
+    with contextlib.suppress(DcpstreamError):
+        pipeline.stop()
+    changes = spark.read.format("delta").load(str(path / "tables" / "changes"))
+    assert changes.where("value IS NOT NULL").count() == 50
+    with pytest.raises(ConfigError, match="over Spark Connect the tables are the server's"):
+        Pipeline(spark, path / "other", bucket.options, engine="delta-rs")
+    bucket.node.stop()
+
+
+def play_tables(spark: SparkSession, path: Path) -> None:
+    """One table for each collection; their ledger is on the server."""
+    bucket = Bucket(path / "node")
+    bucket.set_many("k", 30, '{"n": 1}')
+    given: Any = {"tables": "{scope}.{collection}", "schema": "n INT"}
+    for turn in ("2", "3"):
+        with Pipeline(spark, path / "tables", bucket.options, **given) as pipeline:
+            pipeline.run(until="available")
+            table = spark.read.format("delta").load(str(path / "tables" / "_default._default" / "current"))
+            assert {(row["key"], row["n"]) for row in table.select("key", "n").collect()} == {
+                (f"k{n}", 1 if turn == "2" or n >= 5 else 2) for n in range(30)
+            }
+        bucket.set_many("k", 5, '{"n": 2}')
+    bucket.node.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
