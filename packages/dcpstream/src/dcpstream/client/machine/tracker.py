@@ -239,7 +239,7 @@ class PositionTracker:
         return self._snapshots
 
     def plain_items(self, vbid: int) -> tuple[PlainItems, Run] | None:
-        """What decides about the next messages, and a run without rows under the present marker.
+        """The limits of the next messages, and a run without rows under the present marker.
 
         None if they need more than that. A position with a purge limit takes no marker without a look at its kind.
         """

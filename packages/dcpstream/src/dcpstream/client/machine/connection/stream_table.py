@@ -34,7 +34,7 @@ streams. A stream whose place is taken in the largest table is handled in Python
 GROWTH = 4
 
 _KNOWN = struct.Struct("=IHBB6Q")
-"""What is known of a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
+"""The known state of a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
 and the first seqno that is handed over."""
 _PLACE_BYTES = 128
 _OFF, _PLAIN, _UNORDERED = 0, 1, 2
