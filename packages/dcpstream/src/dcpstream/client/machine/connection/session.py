@@ -467,15 +467,18 @@ class DcpSession:
     ) -> None:
         """A run that may have a row of another vbucket, or one that does not follow the row before: take those before.
 
+        If those before reach the end of the stream, none is taken: rows may be missing, and no later one would show it.
+
         Raises:
             RemoteProtocolError: it has.
         """
         stray = _first_within(strays, first, stop)
         late = None if stream.tracker.is_out_of_order else _first_within(unordered, first, stop)
         end = min(stop if stray is None else stray, stop if late is None else late)
-        self._run(rows, first, end, rows.seqno(first), rows.seqno(end - 1), stream, turn)
-        if end == stop or self._streams.get(stream.opaque) is not stream:
-            return  # the rows before may have been the last ones
+        if end == stop or rows.seqno(end - 1) < stream.end_seqno:
+            self._run(rows, first, end, rows.seqno(first), rows.seqno(end - 1), stream, turn)
+        if end == stop:
+            return
         if end == stray:
             raise RemoteProtocolError(f"a message of vbucket {rows.vbid(end)} in its stream")
         refuse(not_above(rows.seqno(end - 1), rows.seqno(end)))

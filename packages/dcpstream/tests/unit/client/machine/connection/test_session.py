@@ -278,7 +278,7 @@ def test_rows_before_a_broken_message_are_given_because_the_position_is_past_the
     for broken, told in (
         (encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=opaque, extras=b"\x02\x03"), [1, 2]),
         (encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=opaque, extras=b"123"), [1, 2]),
-        (mutation(opaque, 50), []),  # a row outside its snapshot makes those in a row with it doubtful
+        (mutation(opaque, 50), [1, 2]),
     ):
         other, _ = ready_connection()
         stream = open_stream(other)
@@ -590,16 +590,32 @@ def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection,
 def test_rows_are_given_only_while_seqnos_rise(arrow: bool, seqnos: list[int]) -> None:
     if arrow:
         pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    is_sound = seqnos == sorted(set(seqnos))
+    rising = next((row for row in range(1, len(seqnos)) if seqnos[row] <= seqnos[row - 1]), len(seqnos))
+    is_sound = rising == len(seqnos)
     connection, _ = ready_connection(arrow=arrow)
     open_stream(connection)
     data = accepted(1) + marker(1, 0, 12) + b"".join(mutation(1, seqno) for seqno in seqnos)
     connection.receive_data(data, 0.0)
     events = list(connection.events())
-    assert row_seqnos(iter(events)) == (seqnos if is_sound else [])
+    assert row_seqnos(iter(events)) == seqnos[:rising]
     assert ["comes after" in str(event.error) for event in events if isinstance(event, StreamBroken)] == (
         [] if is_sound else [True]
     )
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_last_row_with_a_fault_behind_it_is_not_given(arrow: bool) -> None:
+    """Rows may be missing before it, and after the end of the stream none would show it."""
+    if arrow:
+        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    connection, _ = ready_connection(arrow=arrow)
+    stream = open_stream(connection, 9)
+    data = accepted(1) + marker(1, 0, 9) + mutation(1, 9) + mutation(1, 8)
+    connection.receive_data(data, 0.0)
+    events = list(connection.events())
+    assert row_seqnos(iter(events)) == []
+    assert [event.stream for event in events if isinstance(event, StreamBroken)] == [stream]
+    assert stream.tracker.offset.seqno == 0
 
 
 def test_streams_may_be_mixed_row_by_row() -> None:
