@@ -54,6 +54,9 @@ SECONDS ?=
 # SEEDS=n: number of seeds of `make sim` (1,000 by default), from SEED on (0 by default).
 SEEDS ?=
 
+# SERVER=couchbase://host: a server with a bucket `default`, which `make bench-peers` also measures against.
+SERVER ?=
+
 # Tools that write the pages of `make reference`.
 REFERENCES = message node support user module release
 
@@ -139,8 +142,8 @@ bench-check: setup ## has a figure lost more than 15 % of CPU time against lab/b
 	@$(PY) -m lab.bench.check $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: setup ## our client and our node compared with others; writes docs/explanation/peers.md
-	@$(PY) -m lab.bench.peers $(ARGS)
+bench-peers: setup ## our client and our node compared with others; writes docs/explanation/peers.md (SERVER=couchbase://…)
+	@$(PY) -m lab.bench.peers $(if $(SERVER),--server $(SERVER)) $(ARGS)
 	@$(PY) -m lab.bench.peer_nodes
 
 .PHONY: bench

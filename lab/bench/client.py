@@ -49,9 +49,9 @@ def loaded_node(count: int, value_bytes: int) -> Iterator[str]:
         yield connection_string
 
 
-def turns_process(count: int, value_bytes: int) -> AbstractContextManager[str]:
+def turns_process(count: int, value_bytes: int, vbuckets: int = TURNS_VBUCKETS) -> AbstractContextManager[str]:
     """A sender that behaves as a server does, with documents."""
-    return sender_process("-m", "lab.bench.server_turns", str(TURNS_VBUCKETS), str(count), str(value_bytes))
+    return sender_process("-m", "lab.bench.server_turns", str(vbuckets), str(count), str(value_bytes))
 
 
 @contextmanager

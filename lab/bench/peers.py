@@ -1,8 +1,9 @@
-"""Our client compared with others: each drains the same node, one after the other, in several rounds.
+"""Our client compared with others: each drains the same senders, one after the other, in several rounds.
 
-python -m lab.bench.peers [--documents N] [--rounds N] [--page FILE.md] [--plot FILE.svg]
+python -m lab.bench.peers [--documents N] [--rounds N] [--server CONNECTION-STRING] [--page FILE.md] [--plot FILE.svg]
 
-All clients read the same bucket from its beginning to its end and drop what comes. CPU time is that of the client's
+The senders are one that behaves as a server does (`server_turns`), our node, and a server if one is given. All clients
+read the same bucket from its beginning to its end and drop what comes. CPU time is that of the client's
 whole process, user and system; next to it stands the same less a run that only connects, because a Java machine and an
 import of pyarrow take their time before the first message. Rounds alternate, so a slow stretch affects all clients. The
 programs of the others are in `lab/bench/drains`, and are built with the archives and modules of `interop`.
@@ -17,13 +18,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from lab.bench.client import load, node_process
+from lab.bench.client import LOGIN, TURNS_VBUCKETS, load, node_process, read_all, turns_process
 from lab.bench.run import machine, versions
 from lab.interop import building
 from lab.layout import ROOT
@@ -194,14 +196,82 @@ def written(page: str, lines: Sequence[str], first: str = FIRST, last: str = LAS
     return "\n".join((before + first, "", *lines, "", last)) + after
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends the documents to the clients.
+
+    Attributes:
+        title: the heading of its table.
+        vbuckets: of the bucket; None if they are not known.
+        start: a context with its connection string, for so many documents; None for a server that is there.
+        connection_string: of a server that is there.
+    """
+
+    title: str
+    vbuckets: int | None
+    start: Callable[[int], AbstractContextManager[str]] | None = None
+    connection_string: str = ""
+
+
+def turns(vbuckets: int) -> Sender:
+    """A sender that behaves as a server does."""
+    title = f"A sender that behaves as a server does, {vbuckets:,} vbuckets"
+    return Sender(title, vbuckets, lambda count: turns_process(count, VALUE_BYTES, vbuckets))
+
+
+@contextmanager
+def _own_node(count: int) -> Iterator[str]:
+    with node_process(VBUCKETS) as connection_string:
+        load(connection_string, count, VALUE_BYTES)
+        yield connection_string
+
+
+SENDERS = (
+    turns(VBUCKETS),
+    turns(TURNS_VBUCKETS),
+    Sender(f"The embedded node, {VBUCKETS:,} vbuckets", VBUCKETS, _own_node),
+)
+"""Those that are always there; the first one is that of the plot."""
+
+
+def documents_of(connection_string: str) -> int:
+    """The number of documents that a server sends: what our client reads."""
+    from dcpstream.client import BucketReader
+
+    with BucketReader(connection_string, **LOGIN) as cluster:
+        ends = cluster.high_seqnos()
+    return read_all(connection_string, ends, ["seqno"])
+
+
+def compared(
+    sender: Sender, peers: Sequence[Peer], documents: int, rounds: int, left_out: Sequence[str]
+) -> tuple[dict[str, Spent], str, list[str]]:
+    """(costs of each client, conditions, the section of the page)."""
+    load_at_start = os.getloadavg()[0]
+    if sender.start is None:
+        documents = documents_of(sender.connection_string)
+        spent = measured(peers, sender.connection_string, documents, rounds)
+        what = f"{documents:,} documents"
+    else:
+        with sender.start(documents) as connection_string:
+            spent = measured(peers, connection_string, documents, rounds)
+        what = f"{documents:,} documents of {VALUE_BYTES} bytes"
+    conditions = (
+        f"{what}, medians of {rounds} alternating rounds; load average {load_at_start:.1f} at the start and "
+        f"{os.getloadavg()[0]:.1f} at the end."
+    )
+    return spent, conditions, ["", f"### {sender.title}", "", conditions, "", *table(peers, spent, left_out)]
+
+
 @click.command()
 @click.option("--documents", default=1_000_000, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
+@click.option("--server", default="", help="connection string of a server with a bucket `default`, also measured")
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, show_default="docs/explanation/peers.md")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), default=PLOT, show_default="docs/images/peers.svg")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/peers.json")
-def main(documents: int, rounds: int, page: Path, picture: Path, output: Path) -> None:
-    """Measure our client and others, and write the table and the plot into the documentation."""
+def main(documents: int, rounds: int, server: str, page: Path, picture: Path, output: Path) -> None:
+    """Measure our client and others, and write the tables and the plot into the documentation."""
     peers: list[Peer] = []
     left_out: list[str] = []
     for family in FAMILIES:
@@ -209,37 +279,29 @@ def main(documents: int, rounds: int, page: Path, picture: Path, output: Path) -
             peers += family()
         except building.Missing as why:
             left_out.append(f"{family.__name__} ({why})")
-    load_at_start = os.getloadavg()[0]
-    with node_process(VBUCKETS) as connection_string:
-        load(connection_string, documents, VALUE_BYTES)
-        spent = measured(peers, connection_string, documents, rounds)
     facts = machine()
-    conditions = (
-        f"{documents:,} documents of {VALUE_BYTES} bytes in {VBUCKETS:,} vbuckets, medians of {rounds} alternating "
-        f"rounds. {facts['cpu']}, {facts['cores']} cores, {facts['system']}, Python {versions()['python']}; load "
-        f"average {load_at_start:.1f} at the start and {os.getloadavg()[0]:.1f} at the end."
-    )
-    lines = [conditions, "", *table(peers, spent, left_out)]
-    output.write_text(
-        json.dumps(
-            {
-                "conditions": conditions,
-                "clients": {
-                    peer.name: {
-                        "version": peer.version,
-                        "cpu_s": spent[peer.name].cpu,
-                        "start_cpu_s": spent[peer.name].start_cpu,
-                        "wall_s": spent[peer.name].wall,
-                    }
-                    for peer in peers
-                },
+    lines = [f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}, Python {versions()['python']}."]
+    results: dict[str, object] = {}
+    senders = [*SENDERS, *([Sender("A server", None, connection_string=server)] if server else [])]
+    for sender in senders:
+        print(sender.title, flush=True)
+        spent, conditions, section = compared(sender, peers, documents, rounds, left_out)
+        lines += section
+        if not results:
+            picture.write_text(plot(peers, spent), encoding="utf-8")
+        results[sender.title] = {
+            "conditions": conditions,
+            "clients": {
+                peer.name: {
+                    "version": peer.version,
+                    "cpu_s": spent[peer.name].cpu,
+                    "start_cpu_s": spent[peer.name].start_cpu,
+                    "wall_s": spent[peer.name].wall,
+                }
+                for peer in peers
             },
-            indent=2,
-        )
-        + "\n",
-        encoding="utf-8",
-    )
-    picture.write_text(plot(peers, spent), encoding="utf-8")
+        }
+    output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     page.write_text(written(page.read_text(encoding="utf-8"), lines), encoding="utf-8")
     click.echo("\n".join(lines))
 

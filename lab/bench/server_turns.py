@@ -14,6 +14,7 @@ It serves whole streams of all vbuckets, from 0 to the end, and sends when the l
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 import sys
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dcpstream.wire import Frame, Opcode, encode_response
+from dcpstream.wire import Frame, Opcode, Status, encode_response
 from dcpstream.wire.frames import HEADER_BYTES
 from dcpstream.wire.messages.dcp import BufferAck
 from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
@@ -36,6 +37,9 @@ TURN_MESSAGES = (1, 2)
 
 PIECE_BYTES = (4 * 1024, 64 * 1024)
 """The smallest and the largest piece of one write."""
+
+ERROR_MAP = b'{"version":2,"revision":1,"errors":{}}'
+"""Clients of other languages ask for one."""
 
 OPAQUE_AT = 12
 RECEIVE_BYTES = 64 * 1024
@@ -130,7 +134,10 @@ class _Connection(FakeNode):
     """
 
     def __init__(self, corpus: Corpus, port: int) -> None:
-        super().__init__(cluster_map=config(len(corpus.seqnos), ports=(port,)))
+        known = json.loads(config(len(corpus.seqnos), ports=(port,)))
+        for node in known["nodesExt"]:
+            node["hostname"] = "127.0.0.1"  # java-dcp-client wants one
+        super().__init__(cluster_map=json.dumps(known).encode())
         self._corpus = corpus
         self.opaques: dict[int, int] = {}
         self.window_bytes = self.acked_bytes = 0
@@ -148,12 +155,18 @@ class _Connection(FakeNode):
                 value = encode_vbucket_seqnos(self._corpus.seqnos.items())
             case Opcode.DCP_GET_FAILOVER_LOG:
                 value = encode_failover_log(LOG)
+            case Opcode.HELLO:
+                wanted = {frame.value[at : at + 2] for at in range(0, len(frame.value), 2)}
+                value = b"".join(code for code in (one.to_bytes(2, "big") for one in self.granted) if code in wanted)
+            case Opcode.GET_ERROR_MAP:
+                value = ERROR_MAP
             case Opcode.DCP_CLOSE_STREAM | Opcode.DCP_NOOP:
                 pass
             case _:
                 if frame.opcode == Opcode.DCP_CONTROL and frame.key == b"connection_buffer_size":
                     self.window_bytes = int(frame.value)
-                return super()._answer(frame)
+                unknown = encode_response(frame.opcode, status=Status.UNKNOWN_COMMAND, opaque=frame.opaque)
+                return super()._answer(frame) or (b"" if frame.is_response else unknown)
         return encode_response(frame.opcode, opaque=frame.opaque, value=value)
 
     def serve(self, client: socket.socket) -> None:
