@@ -10,6 +10,8 @@ of extensions is empty.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +45,7 @@ def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
         "pipeline": play_pipeline,
         "tables": play_tables,
         "client": play_client,
+        "killed": play_killed,
     }
     for story in stories:
         directory = path / story
@@ -193,6 +196,49 @@ def play_client(spark: SparkSession, path: Path) -> None:
     with pytest.raises(ConfigError, match="over Spark Connect the tables are the server's"):
         Pipeline(spark, path / "other", bucket.options, engine="delta-rs")
     bucket.node.stop()
+
+
+def play_killed(spark: SparkSession, path: Path) -> None:
+    """The process of the server is killed in the middle of batches, and of what follows them."""
+    bucket = Bucket(path / "node")
+    options = {**bucket.options, "maxOffsetsPerTrigger": "40"}
+    kills: list[int] = []
+
+    def kill(report: BatchReport) -> None:
+        if not kills or kills[-1] != report.batch_id:
+            kills.append(report.batch_id)
+            for worker in batch_workers():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
+
+    for turn in range(3):
+        bucket.set_many("k", 200, str(turn))
+        bucket.delete(f"k{turn}")
+        pipeline = Pipeline(spark, path / "tables", options, on_batch=kill, fold_rows_min=50)
+        with contextlib.suppress(Exception), pipeline:
+            pipeline.run()
+    assert kills
+    with Pipeline(spark, path / "tables", options, fold_rows_min=50) as pipeline:
+        pipeline.run()
+        assert documents_in(pipeline) == bucket.documents(f"k{n}" for n in range(200))
+    assert compare(spark, str(path / "tables" / "current"), bucket.options, also=("seqno",)).is_equal
+    changes = spark.read.format("delta").load(str(path / "tables" / "changes")).where("key IS NOT NULL")
+    assert changes.count() == changes.select("vbucket", "seqno").distinct().count()
+    bucket.node.stop()
+
+
+def batch_workers() -> list[int]:
+    """The processes that write the batches of the server of this program."""
+    port = sys.argv[3].rpartition(":")[2].encode()
+    found = []
+    for one in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if one.name.isdecimal() and b"foreach_batch_worker" in (one / "cmdline").read_bytes():
+                environ = (one / "environ").read_bytes().split(b"\0")
+                found += [
+                    int(one.name) for text in environ if text.startswith(b"SPARK_CONNECT_LOCAL_URL") and port in text
+                ]
+    return found
 
 
 def play_tables(spark: SparkSession, path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
 
 
 def test_the_engine_is_exact_over_spark_connect(tmp_path: Path) -> None:
-    play_over_connect(tmp_path, "engine", "tables", "folds")
+    play_over_connect(tmp_path, "engine", "tables", "folds", "killed")
 
 
 @pytest.mark.parametrize("story", ["all", "typed"])

@@ -22,6 +22,7 @@ from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
 from dcpstream_node import Node
 from dcpstream_spark import Pipeline
+from dcpstream_spark.tables import table_formats
 from dcpstream_spark.tables.engine import TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
 from dcpstream_spark.tables.versions_sql import VERSION_COLUMNS, versions
@@ -222,7 +223,7 @@ def test_a_pipeline_whose_rows_do_not_pass_through_the_driver(
 @pytest.mark.parametrize(
     ("engine", "names", "message"),
     [
-        ("iceberg", {}, "IcebergSparkSessionExtensions in spark.sql.extensions"),
+        ("iceberg", {}, "the engine iceberg needs the names of the tables"),
         ("parquet", {}, "one of auto, delta, iceberg, delta-rs"),
         ("delta-rs", {"changes": "lake.changes"}, "does not know Spark's catalogs"),
     ],
@@ -251,6 +252,49 @@ def test_counts_that_spark_does_not_report_are_read(bench: SparkBench, monkeypat
     engine.create()
     summary = engine.append(APP, 0, bench.frame(table_of([change("a", 1, "1"), rollback(0, 0), dropped("old", 2)])))
     assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])
+
+
+@pytest.mark.slow
+def test_the_newest_batch_is_found_where_the_history_does_not_show_it(
+    spark: SparkSession, bench: SparkBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = bench.engine()
+    engine.create()
+    place = str(bench.path / "changes")
+    assert engine.last_batch(APP) is None
+
+    def append(batch_id: int) -> None:
+        engine.append(APP, batch_id, bench.frame(table_of([change("a", batch_id + 1, "1")])))
+
+    def others_write(count: int) -> None:
+        for n in range(count):
+            spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('n' = '{n}')")
+
+    monkeypatch.setattr(table_formats, "LOOK_BACK", 2)
+    append(0)
+    others_write(1)
+    assert engine.last_batch(APP) == 0
+    others_write(2)
+    assert engine.last_batch(APP) == 0
+    # An earlier release writes: its commits have no user metadata.
+    rows = bench.frame(table_of([change("a", 9, "1")])).selectExpr("*", "CAST(1 AS BIGINT) AS _batch_id")
+    for app, batch_id in ((APP, 1), ("another", 9)):
+        writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
+        writer.save(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(table_formats, "_marks", lambda _: (None, None))
+        assert engine.last_batch(APP) == 1
+    append(2)
+    # So much has happened that Delta has removed the commits before a checkpoint.
+    spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    log = bench.path / "changes" / "_delta_log"
+    newest = max(int(one.name[:20]) for one in log.glob("*.checkpoint*.parquet"))
+    for one in log.glob("*.json"):
+        if int(one.name[:20]) < newest:
+            one.unlink()
+    others_write(3)
+    assert engine.last_batch(APP) == 2
+    assert bench.engine().last_batch("nobody") is None
 
 
 @pytest.mark.slow

@@ -453,15 +453,12 @@ class Pipeline:
             FoldFailed: a fold or maintenance failed after the last batch.
         """
         query = self._query
-        is_cut = False
         if query is not None and query.isActive and self._mailbox is not None:
             until = self._clock.monotonic() + STOP_TIMEOUT_S
             while self.is_busy and self._clock.monotonic() < until:
                 threading.Event().wait(STOP_LOOK_S)
             query.stop()
             self._mailbox.look()
-            # Its process may still be writing the batch, which the next run completes.
-            is_cut = self._mailbox.is_cut
         elif query is not None and query.isActive:
             # The lock is released before `stop`: Spark waits in `stop` for a batch that began meanwhile, and that batch
             # waits for the lock. Spark cancels such a batch while its rows are collected; otherwise it is written.
@@ -470,6 +467,8 @@ class Pipeline:
             query.stop()
         try:
             has_failed = query is None or query.exception() is not None or isinstance(self._failure, LeaseRefused)
+            # The process of the server may still be writing a batch that was cut off, which the next run completes.
+            is_cut = self._mailbox is not None and self._mailbox.is_cut
             if not has_failed and not is_cut:
                 with self._kept_failure():
                     self.fold()

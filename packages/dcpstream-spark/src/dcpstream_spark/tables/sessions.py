@@ -50,11 +50,11 @@ def own_session(spark: SparkSession) -> SparkSession:
         # Others are those of the process.
         if known.get(name) != value:
             made.conf.set(name, value)
-    for current, choose in (
-        (spark.catalog.currentCatalog, made.catalog.setCurrentCatalog),
-        (spark.catalog.currentDatabase, made.catalog.setCurrentDatabase),
-    ):
-        choose(current())
+    catalog, database = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
+    if made.catalog.currentCatalog() != catalog:
+        made.catalog.setCurrentCatalog(catalog)
+    if made.catalog.currentDatabase() != database:
+        made.catalog.setCurrentDatabase(database)
     return made
 
 

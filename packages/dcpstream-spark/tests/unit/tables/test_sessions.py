@@ -1,0 +1,67 @@
+"""Sessions of one's own, with a session of Python's in the place of Spark's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dcpstream.errors import ConfigError
+from dcpstream_spark.tables.sessions import is_connect, own_session
+
+
+class Catalog:
+    def __init__(self) -> None:
+        self.catalog, self.database = "spark_catalog", "default"
+
+    def currentCatalog(self) -> str:  # noqa: N802 - Spark's name
+        return self.catalog
+
+    def currentDatabase(self) -> str:  # noqa: N802
+        return self.database
+
+    def setCurrentCatalog(self, name: str) -> None:  # noqa: N802
+        self.catalog, self.database = name, "ns"
+
+    def setCurrentDatabase(self, name: str) -> None:  # noqa: N802
+        self.database = name
+
+
+class Classic:
+    """As much of a session as is copied. What the process has cannot be set."""
+
+    def __init__(self) -> None:
+        self.values = {"spark.master": "local"}
+        self.conf = SimpleNamespace(set=self._set)
+        self.catalog = Catalog()
+
+    def _set(self, name: str, value: str) -> None:
+        assert name != "spark.master", "a setting of the process was set"
+        self.values[name] = value
+        self.conf.getAll = dict(self.values)
+
+    def newSession(self) -> Classic:  # noqa: N802 - Spark's name
+        made = Classic()
+        made.conf.getAll = dict(made.values)
+        return made
+
+
+def test_a_session_of_its_own_has_the_settings_and_the_catalog() -> None:
+    user: Any = Classic()
+    user.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    user.catalog.setCurrentCatalog("lake")
+    user.catalog.setCurrentDatabase("shop")
+    own: Any = own_session(user)
+    assert own.values == {"spark.master": "local", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    assert (own.catalog.catalog, own.catalog.database) == ("lake", "shop")
+    own.conf.set("spark.sql.shuffle.partitions", "1")
+    assert "spark.sql.shuffle.partitions" not in user.values
+
+
+def test_spark_connect_before_it_makes_sessions_is_refused() -> None:
+    old: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "version": "4.0.5"})()
+    assert is_connect(old)
+    assert not is_connect(None)
+    with pytest.raises(ConfigError, match=r"since Spark 4\.1\. Install PySpark 4\.1 or newer"):
+        own_session(old)
