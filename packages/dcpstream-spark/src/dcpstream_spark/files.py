@@ -1,16 +1,30 @@
-"""Directories that the driver and all executors reach by the same name: absolute paths, or URLs that Arrow can open."""
+"""Directories: local ones, and those that the driver and all executors reach by the same name."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
 from dcpstream.errors import ConfigError
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""A scheme with one slash counts, too: `pathlib` makes `s3:/bucket` of `s3://bucket`."""
+
+
+def local_directory(path: str | Path) -> Path | None:
+    """The absolute local directory of a path or of a `file:` URL; None for every other URL."""
+    text = str(path)
+    if not _URL.match(text):
+        return Path(text).absolute()
+    parts = urlsplit(text)
+    return Path(unquote(parts.path)) if parts.scheme.lower() == "file" and parts.netloc in {"", "localhost"} else None
+
 
 def check_directory(name: str, text: str) -> str:
-    """The directory without a slash at its end.
+    """The directory without a slash at its end: an absolute path, or a URL that Arrow can open.
 
     Raises:
         ConfigError: a relative path, or a URL that Arrow cannot open.

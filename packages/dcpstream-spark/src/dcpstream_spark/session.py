@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dcpstream.errors import ConfigError
 from dcpstream_spark import jars
+from dcpstream_spark.files import local_directory
 from dcpstream_spark.jars import JarsUnavailable, TableFormat
 from dcpstream_spark.java import ensure_java
 from dcpstream_spark.masters import local_master, repeating
@@ -136,8 +137,6 @@ def session_settings(
 
 
 def _is_on_disk(checkpoint: str | os.PathLike[str] | None) -> bool:
-    from dcpstream_spark.tables.location import local_directory
-
     return checkpoint is None or local_directory(os.fspath(checkpoint)) is not None
 
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
+from dcpstream_spark.files import local_directory
 from dcpstream_spark.tables.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-"""A scheme with one slash counts, too: `pathlib` makes `s3:/bucket` of `s3://bucket`."""
-
-
-def local_directory(path: str | Path) -> Path | None:
-    """The absolute local directory of a path or of a `file:` URL; None for every other URL."""
-    text = str(path)
-    if not _URL.match(text):
-        return Path(text).absolute()
-    parts = urlsplit(text)
-    return Path(unquote(parts.path)) if parts.scheme.lower() == "file" and parts.netloc in {"", "localhost"} else None
 
 
 def within_reach(spark: SparkSession | None, path: str | Path) -> Path | None:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, OffsetError
 from dcpstream.runtime import Clock, SystemClock
 from dcpstream.runtime.tracing import Value, span
-from dcpstream_spark.files import can_open
+from dcpstream_spark.files import can_open, local_directory
 from dcpstream_spark.including import NEEDED_BY_TABLES
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.session import cluster_partitions
@@ -49,7 +49,7 @@ from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease
 from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
 from dcpstream_spark.tables.ledger import Ledger
-from dcpstream_spark.tables.location import child, exists, local_directory, within_reach
+from dcpstream_spark.tables.location import child, exists, within_reach
 from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream_spark.tables.remote import Mailbox, RemoteBatches
@@ -354,7 +354,7 @@ class Pipeline:
             if not isinstance(self._arguments["engine"], str):
                 raise ConfigError("engine", "an object", "a name, over Spark Connect: it is sent to the server")
             self._mailbox.empty()
-            batches = RemoteBatches(self.path, self._arguments, self._lease.terms)
+            batches = RemoteBatches(Pipeline, self.path, self._arguments, self._lease.terms)
         writer = stream.writeStream.foreachBatch(batches).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
             writer = writer.trigger(availableNow=True)

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream_spark.tables.engine import FoldReport
 from dcpstream_spark.tables.lease import DIRECTORY, Terms
@@ -31,8 +31,6 @@ from dcpstream_spark.tables.small_files import small_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dcpstream_spark.tables.pipeline import Pipeline
-
 REPORTS_KEPT = 50
 """Reports in the mailbox. The client looks each second, and a batch takes longer than a fiftieth of that."""
 
@@ -40,30 +38,49 @@ LOOK_S = 1.0
 """Seconds between two looks of the client into the mailbox."""
 
 
+class Writer(Protocol):
+    """A pipeline, as the process of the server uses it."""
+
+    path: str
+    checkpoint: str
+
+    def borrow(self, verify: Callable[[], None]) -> None:
+        """Work for a process that holds the lease."""
+        ...
+
+    def apply(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch."""
+        ...
+
+    def totals(self) -> dict[str, Any]:
+        """The fields of the progress that the process which writes the batches knows."""
+        ...
+
+
 class RemoteBatches:
     """The function of each batch, sent to the server once for each run.
 
     Args:
+        make: the constructor of a pipeline.
         path: of the pipeline.
         arguments: of its constructor, besides the session and the path.
         terms: of the client's lease.
     """
 
-    def __init__(self, path: str, arguments: Mapping[str, Any], terms: Terms) -> None:
+    def __init__(self, make: Callable[..., Writer], path: str, arguments: Mapping[str, Any], terms: Terms) -> None:
+        self._make = make
         self._path = path
         self._arguments = dict(arguments)
         self._terms = terms
-        self._pipeline: Pipeline | None = None
+        self._pipeline: Writer | None = None
         self._reports: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self._number = 0
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch; called by Spark in the process of the server."""
-        from dcpstream_spark.tables.pipeline import Pipeline
-
         spark = frame.sparkSession
         if self._pipeline is None:
-            self._pipeline = Pipeline(
+            self._pipeline = self._make(
                 spark,
                 self._path,
                 **self._arguments,

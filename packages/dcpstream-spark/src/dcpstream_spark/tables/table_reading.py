@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.location import child, exists, local_directory
+from dcpstream_spark.files import local_directory
+from dcpstream_spark.tables.location import child, exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

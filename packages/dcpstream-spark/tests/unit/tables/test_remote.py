@@ -8,12 +8,13 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dcpstream.errors import LeaseRefused
 from dcpstream.runtime import SystemClock
+from dcpstream_spark import Pipeline
 from dcpstream_spark.tables.engine import FoldReport
 from dcpstream_spark.tables.lease import Lease, Terms
 from dcpstream_spark.tables.progress import BatchReport, RollbackReport
@@ -43,8 +44,8 @@ class World:
     def __init__(self) -> None:
         self.session: Any = SimpleNamespace(conf=Conf())
         self.reports: list[BatchReport | FoldReport] = []
-        self.mailbox = Mailbox(self.session, "/data", self.reports.append)
-        self.batches = pickle.loads(pickle.dumps(RemoteBatches("/data", {"options": {}}, Terms(1, "me"))))
+        self.mailbox = Mailbox(cast("Any", self.session), "/data", self.reports.append)
+        self.batches = pickle.loads(pickle.dumps(RemoteBatches(Pipeline, "/data", {"options": {}}, Terms(1, "me"))))
         self.rows = 0
         self.batches._pipeline = SimpleNamespace(apply=self._apply, totals=lambda: {"rows": self.rows})
         self.fails = False
