@@ -37,11 +37,12 @@ class Variation:
         return re.search(self.text, text) is not None
 
 
+_NOT_MINE = r"response NOT_MY_VBUCKET opaque=\w+( datatype=1)?( value\[.*)?"
 _S14_MARKER = r"start=14 end=14 flags=[15] max_visible=13 high_completed=0"
 VARIATIONS = (
     Variation(
-        text=r"\| \w+ response NOT_MY_VBUCKET opaque=\w+ \| \w+ response NOT_MY_VBUCKET opaque=\w+( datatype=1)? value",
-        reason="the recorded server had no cluster map, which NOT_MY_VBUCKET carries",
+        text=rf"\| \w+ {_NOT_MINE} \| \w+ {_NOT_MINE}$",
+        reason="only one of the servers has a cluster map, which NOT_MY_VBUCKET carries",
     ),
     Variation(
         text=r"\| (.*)\"manifest_uid\":\"[0-9a-f]+\"(.*) \| \1\"manifest_uid\":\"[0-9a-f]+\"\2$",
@@ -62,7 +63,6 @@ VARIATIONS = (
         reason="the counter of use goes down by chance",
     ),
     Variation(
-        releases=("8.0",),
         scenario="s14",
         connection=r"^sw3?#",
         text=r"DCP_SNAPSHOT_MARKER .*start=(8|9|1[0-4]) end=(8|9|1[0-4]) flags=[15]",

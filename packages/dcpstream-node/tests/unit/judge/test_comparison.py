@@ -80,7 +80,7 @@ def test_a_variation_does_not_count_and_is_kept() -> None:
     found = compared([asked(), answered(status=Status.NOT_MY_VBUCKET)], [asked(), with_map])
     assert kinds(found) == []
     assert [each.varies for each in found.differences] == [
-        "the recorded server had no cluster map, which NOT_MY_VBUCKET carries"
+        "only one of the servers has a cluster map, which NOT_MY_VBUCKET carries"
     ]
 
 

@@ -34,8 +34,10 @@ def test_only_the_uid_of_a_manifest_may_differ() -> None:
     assert not reason_of("8.0", "s06", "a#1", f"{text % ('0', '')} | {text.split(' | ')[1] % ('2f', 'x')}")
 
 
-def test_only_a_map_in_the_place_of_nothing_is_allowed() -> None:
+def test_only_a_map_beside_none_is_allowed() -> None:
     empty = "GET | GET response NOT_MY_VBUCKET opaque=0x1 | GET response NOT_MY_VBUCKET opaque=0x1"
     assert reason_of("7.2", "s01", "a#1", f"{empty} datatype=1 value[9]=b'{{}}'")
+    request, nothing, _ = empty.split(" | ")
+    assert reason_of("7.2", "s41", "a#1", f"{request} | {nothing} datatype=1 | {nothing}")
     assert not reason_of("7.2", "s01", "a#1", f"{empty} cas=0x5 value[9]=b'{{}}'")
     assert not reason_of("7.2", "s01", "a#1", empty.replace("NOT_MY", "MY"))
