@@ -22,7 +22,7 @@ def test_the_page_has_every_reason() -> None:
 
 def test_a_variation_is_of_one_release_scenario_and_connection() -> None:
     assert reason_of("8.0", "s14_sync_writes", "sw#2", MARKER)
-    used = "DCP_STREAM_REQ | DCP_MUTATION by_seqno=3 nru=8 key=k | DCP_MUTATION by_seqno=3 nru=7 key=k"
+    used = "DCP_STREAM_REQ | DCP_MUTATION by_seqno=3 lock=0 nru=8 key=k | DCP_MUTATION by_seqno=3 lock=0 nru=7 key=k"
     assert reason_of("8.0", "s12_datatypes", "dt#13", used)
     assert not reason_of("7.2", "s12_datatypes", "dt#13", used)
     assert not reason_of("8.0", "s15_close_stream", "sw#2", MARKER)
