@@ -170,7 +170,7 @@ example: setup ## the examples in a fresh virtual environment, with the wheel bu
 
 .PHONY: sanitize
 sanitize: setup ## tests of the native kernel, built with the address and undefined-behaviour sanitizers
-	@$(PY) lab/tools/sanitize.py $(ARGS)
+	@$(PY) -m lab.tools.sanitize $(ARGS)
 
 .PHONY: conformance
 conformance: setup ## the protocol's rules by area: passes, fails, not covered; writes docs/reference/conformance.md

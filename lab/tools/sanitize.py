@@ -1,6 +1,6 @@
 """Run the kernel's tests on one that watches its memory.
 
-    python lab/tools/sanitize.py [ARGUMENTS FOR PYTEST]
+    python -m lab.tools.sanitize [ARGUMENTS FOR PYTEST]
 
 The kernel is compiled with the address and undefined-behaviour sanitizers into a copy of the sources below
 `.cache/sanitize`. Python and Arrow take their memory from malloc, so that the sanitizer knows where each buffer ends.

@@ -293,7 +293,7 @@ class ReceivedSnapshots:
     # ----------------------------------------------------------------------------------------------- plain messages
 
     def plain_items(self) -> PlainItems | None:
-        """The limits of the next items; None before a marker. For a reader."""
+        """The facts that decide about the next items; None before a marker. For a reader."""
         if self.unordered_high is not None:
             return PlainItems(True, self._has_items, False, self.unordered_high, 0, 0, 0, 0, MAX_SEQNO)
         if self._limits is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from dcpstream.runtime import kernel
 from lab.tools.patience import patient
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.messages import marker, mutation, seqno_advanced
 
 FRAMES = b"".join(raw_frames.mutation(b"\0key%d" % number, bytes(number % 90)) for number in range(200))
 WIDTHS = (1, 1, 2, 8, 8, 8, 4, 4, 4, 4, 2)
@@ -340,3 +342,95 @@ class TestRuns:
     def test_places_outside_are_no_cuts(self, native: ModuleType) -> None:
         found = native.runs(2, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [(-5, None), (900, None)], None)
         assert found[0] == [(0, 2, 1)]
+
+    def test_rows_that_a_walk_has_taken_are_in_no_run(self, native: ModuleType) -> None:
+        owners = np.array([2**32 - 1, 0, 2**32 - 1, 2**32 - 1], np.uint32)
+        found = native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [], owners)
+        assert found == ([(0, 1, 1), (2, 4, 2)], [(1, 1, 1), (2, 2, 2)], [3], [])
+        with pytest.raises(ValueError, match="shorter than the number of rows"):
+            native.runs(4, self.OPAQUES, self.SEQNOS, self.VBUCKETS, [], owners[:-1])
+
+
+def table_of(**changed: int) -> bytearray:
+    """Two places; the stream with the opaque 1 may have the seqnos 1 to 9 of vbucket 0."""
+    known = {"opaque": 1, "vbid": 0, "state": 1, "flags": 2, "seqno": 0, "begin": 0, "end": 0, "first": 0, "last": 9}
+    known |= {"stop": 2**64 - 1} | changed
+    return bytearray(128) + bytearray(struct.pack("=IHBB6Q", *known.values()).ljust(128, b"\0"))
+
+
+class TestWalk:
+    """Nor here, and not the table."""
+
+    ROWS = b"".join(mutation(1, seqno) for seqno in (1, 2)) + marker(1, 3, 9) + seqno_advanced(1, 4) + mutation(1, 5)
+
+    def walk(self, native: ModuleType, table: bytearray, frames: bytes = ROWS, turn: int = 1) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = native.walk(frames, 0, len(frames), table, turn, ["none", "one"])
+        return found
+
+    def test_what_fits(self, native: ModuleType) -> None:
+        table = table_of()
+        before = bytes(table[128:184])
+        _, end, key_bytes, value_bytes, fault, others, owners, moves, runs, marked, handed, touched = self.walk(
+            native, table
+        )
+        assert (end, key_bytes, value_bytes, fault, others, handed) == (len(self.ROWS), 6, 3, -1, [], [])
+        assert memoryview(owners).cast("I").tolist() == [0, 0, 1]
+        assert list(struct.iter_unpack("=QQQII", moves)) == [(2, 0, 9, 1, 2), (5, 3, 9, 1, 1)]
+        assert (runs, memoryview(marked).cast("I").tolist()) == (("one", "one"), [1])
+        assert table[128:184] == before, "nothing counts before it is settled"
+        native.settle(table, touched)
+        assert struct.unpack_from("=IHBB6Q", table, 128) == (1, 0, 1, 3, 5, 3, 9, 3, 9, 2**64 - 1)
+        assert self.walk(native, table, turn=2)[10] == [(0, 3)], "the same rows again"
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"opaque": 3}, {"vbid": 1}, {"state": 0}, {"seqno": 1}, {"first": 2}, {"last": 0}, {"stop": 1}],
+    )
+    def test_a_message_that_is_not_plain_ends_it(self, native: ModuleType, changed: dict[str, int]) -> None:
+        table = table_of(**changed)
+        found = self.walk(native, table)
+        assert (found[7], found[10]) == (b"", [(0, 3)])
+        assert [row for row, _ in found[5]] == [2, 2]
+
+    @pytest.mark.parametrize("size", [0, 1, 127, 129, 384])
+    def test_a_table_that_is_none(self, native: ModuleType, size: int) -> None:
+        for call in (lambda table: self.walk(native, table), lambda table: native.settle(table, bytes(4))):
+            with pytest.raises(ValueError, match="a table that is none"):
+                call(bytearray(size))
+
+    @pytest.mark.parametrize("bounds", [(-1, 5), (0, 10_000), (6, 5), (2**62, 2**62)])
+    def test_bounds_outside(self, native: ModuleType, bounds: tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match="bounds outside"):
+            native.walk(self.ROWS, *bounds, table_of(), 1, ["none", "one"])
+
+    def test_too_few_objects(self, native: ModuleType) -> None:
+        with pytest.raises(ValueError, match="too short"):
+            native.walk(self.ROWS, 0, len(self.ROWS), table_of(), 1, ["none"])
+
+    def test_places_that_are_none_are_others(self, native: ModuleType) -> None:
+        table = table_of()
+        native.settle(table, struct.pack("=II", 2**32 - 1, 77) + b"odd")
+        assert len(table) == 256
+
+    def test_any_table_and_any_frames(self, native: ModuleType) -> None:
+        dice = random.Random(20261128)
+        for _ in range(400):
+            table = bytearray(dice.randbytes(256)) if dice.random() < 0.5 else table_of()
+            struct.pack_into("=I", table, 128 + 112, 1)  # as if it were of this walk
+            frames = bytearray(self.ROWS)
+            for _ in range(dice.randrange(6)):
+                frames[dice.randrange(len(frames))] = dice.randrange(256)
+            found = self.walk(native, table, bytes(frames[: dice.randrange(len(frames) + 1)]))
+            native.settle(table, found[11])
+
+    def test_what_was_reached(self, native: ModuleType) -> None:
+        owners = np.array([0, 1, 0, 9], np.uint32)
+        seqnos = np.array([5, 6, 7, 8], np.uint64)
+        moves = struct.pack("=QQQIIQQQII", 7, 0, 9, 0, 2, 6, 0, 9, 1, 1)
+        found = native.reached(owners, seqnos, 0, 2, moves)
+        assert list(struct.iter_unpack("=QQQII", found)) == [(5, 0, 9, 0, 1), (6, 0, 9, 1, 1)]
+        found = native.reached(owners, seqnos, 2, 4, moves)
+        assert [move[4] for move in struct.iter_unpack("=QQQII", found)] == [1, 0]
+        for first, stop in ((-1, 2), (2, 1), (0, 5)):
+            with pytest.raises(ValueError, match="rows outside"):
+                native.reached(owners, seqnos, first, stop, moves)

@@ -239,21 +239,23 @@ class PositionTracker:
         return self._snapshots
 
     def plain_items(self, vbid: int) -> tuple[PlainItems, Run] | None:
-        """The limits of the next messages, and a run without rows under the present marker.
+        """The facts that decide about the next messages, and a run without rows under the present marker.
 
         None if they need more than that. A position with a purge limit takes no marker without a look at its kind.
         """
-        items = None if self._held is not None else self.snapshots.plain_items()
+        if self._held is not None:
+            return None
+        items = self.snapshots.plain_items()
         if items is None:
             return None
         run = self.run(vbid, 0, 0)
         if items.is_unordered:
             return items, run._replace(unordered_high=max(items.seqno, 1))
-        takes_markers = items.takes_markers and self._purge_limit is None
-        return (
-            items._replace(takes_markers=takes_markers),
-            run._replace(snapshot_start=items.first, snapshot_end=items.last),
-        )
+        if items.takes_markers and self._purge_limit is not None:
+            items = items._replace(takes_markers=False)
+        if (items.first, items.last) != (run.snapshot_start, run.snapshot_end):
+            run = run._replace(snapshot_start=items.first, snapshot_end=items.last)
+        return items, run
 
     def follow(self, give_back: Callable[[], PlainItems]) -> None:
         """The kernel follows the messages from now on, until somebody asks for the position.

@@ -100,6 +100,11 @@ class Stream:
     value: bytes = b""
     held: list[RowsReceived | StreamDone | StreamStopped | StreamBroken] | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its rows go to the user as they come: it is open, and nothing is to be found out first."""
+        return self.log is not None and not self.is_guarded and self.held is None
+
     def stop_at(self, end_seqno: int) -> None:
         """Lower the end."""
         self.tracker.snapshots  # noqa: B018 - the kernel gives the stream back, and learns of the end

@@ -36,7 +36,7 @@ SMALL_IDS = 1 << 16
 """Ids of collections below this are counted instead of sorted, which takes a twentieth of the time."""
 
 NO_RUNS: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
-"""The result of the kernel where it has handled all rows: runs, edges, rows out of order, rows of other vbuckets."""
+"""The answer of the kernel where it has handled all rows: runs, edges, rows out of order, rows of other vbuckets."""
 
 Slice = tuple[int, int]
 """Rows from the first number up to, not including, the second."""
@@ -62,7 +62,7 @@ class Rows(Protocol):
 
     @property
     def moves(self) -> Moves | None:
-        """The moves that the kernel has handled; None if nothing."""
+        """The rows that the kernel has handled, and the positions that it has moved; None without a kernel."""
         ...
 
     def reached(self, moves: Moves, first: int, stop: int) -> bytes:

@@ -13,16 +13,13 @@ from __future__ import annotations
 import struct
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from dcpstream.client.machine.tracker import Moves, Run
+from dcpstream.client.machine.tracker import Moves, PositionTracker, Run
 from dcpstream.dcp.snapshot import PlainItems
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.columns import NativeScan, check_rest
 from dcpstream.wire.frames import frame_length
-
-if TYPE_CHECKING:
-    from dcpstream.client.machine.connection.events import Stream
 
 FIRST_PLACES = 512
 """Places of a new table, 64 KiB; a power of two, as all sizes are."""
@@ -34,12 +31,41 @@ streams. A stream whose place is taken in the largest table is handled in Python
 GROWTH = 4
 
 _KNOWN = struct.Struct("=IHBB6Q")
-"""The known state of a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
+"""The facts about a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
 and the first seqno that is handed over."""
 _PLACE_BYTES = 128
 _OFF, _PLAIN, _UNORDERED = 0, 1, 2
 _HAS_ITEMS, _TAKES_MARKERS, _WANTS_HISTORY = 1, 2, 4
 _ROUNDS = 0xFFFFFFFF
+
+
+class Stream(Protocol):
+    """A stream of a session; see `events.Stream`."""
+
+    @property
+    def opaque(self) -> int:
+        """That of its request."""
+        ...
+
+    @property
+    def vbid(self) -> int:
+        """The vbucket."""
+        ...
+
+    @property
+    def end_seqno(self) -> int:
+        """The seqno at which to stop."""
+        ...
+
+    @property
+    def tracker(self) -> PositionTracker:
+        """Its position."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its rows go to the user as they come."""
+        ...
 
 
 class Walked(NamedTuple):
@@ -128,7 +154,7 @@ class StreamTable:
 
     def _follow(self, stream: Stream) -> None:
         """Let the kernel follow a stream, if its next messages can be plain."""
-        if stream.log is None or stream.is_guarded or stream.held is not None:
+        if not stream.is_plain:
             return
         found = stream.tracker.plain_items(stream.vbid)
         self._changed.pop(stream, None)  # because of the question
