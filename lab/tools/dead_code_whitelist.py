@@ -118,7 +118,6 @@ _.is_legal
 _.set_privileges
 
 # The protocol's own names: codes that we know but do not use, and fields that we carry but do not read.
-_.CACHE_TRANSFER
 _.CONFIG_ONLY
 _.DATATYPE
 _.DISCONNECTED

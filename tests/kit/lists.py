@@ -118,6 +118,7 @@ class ListSource:
         self.is_short_of_memory = False
         self.allows_out_of_order = True
         self.out_of_order_collections_max = 1
+        self.has_cache_transfer = True
         self.keeps_history = False
         self.collections_without_history = frozenset()
         self.compresses_values = False

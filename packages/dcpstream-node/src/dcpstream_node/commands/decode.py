@@ -27,6 +27,8 @@ from dcpstream.wire import (
     decode_frame,
     decode_message,
 )
+from dcpstream.wire.cached_items import CachedItem, cached_items
+from dcpstream.wire.keys import leb128_decode
 
 if TYPE_CHECKING:
     from dcpstream_node.recording.tcp import Conversation, Endpoint
@@ -255,8 +257,19 @@ def as_object(offset: int, frame: Frame) -> dict[str, Any]:
     for name, part in (("framing", frame.framing), ("key", frame.key), ("value", message.value)):
         if part:
             result |= _part(name, part)
-    if problem:
-        result["problem"] = problem
+    items, fault = _cached(frame)
+    if items:
+        result["documents"] = [
+            {
+                **{name: getattr(item, name) for name in _OF_DOCUMENTS if name not in ("cas", "seqno", "rev_seqno")},
+                **{name: str(getattr(item, name)) for name in ("cas", "seqno", "rev_seqno")},
+                **_part("key", item.key),
+                **(_part("value", item.value) if item.value else {}),
+            }
+            for item in items
+        ]
+    if problem or fault:
+        result["problem"] = problem or fault
     return result
 
 
@@ -281,9 +294,35 @@ def as_text(offset: int, frame: Frame) -> str:
     lines += [
         f"           {name}: {_shown(part)}" for name, part in (("key", frame.key), ("value", message.value)) if part
     ]
-    if problem:
-        lines.append(f"           problem: {problem}")
+    items, fault = _cached(frame)
+    for item in items:
+        numbers = " ".join(f"{name}={getattr(item, name)}" for name in _OF_DOCUMENTS)
+        lines.append(f"           document {_key(item.key)}: {numbers} value: {_shown(item.value) or 'left out'}")
+    if problem or fault:
+        lines.append(f"           problem: {problem or fault}")
     return "\n".join(lines)
+
+
+def _key(key: bytes) -> str:
+    """A key whose collection prefix, which is not printable, does not hide its name."""
+    collection_id, length = leb128_decode(key)
+    return f"{_shown(key[length:])} of collection 0x{collection_id:x}"
+
+
+_OF_DOCUMENTS = ("seqno", "rev_seqno", "cas", "flags", "expiration", "datatype", "hint")
+"""The numbers of a cached document."""
+
+
+def _cached(frame: Frame) -> tuple[list[CachedItem], str | None]:
+    """The documents in a transfer of cached documents, and why there are no more of them."""
+    items: list[CachedItem] = []
+    if frame.opcode != Opcode.DCP_CACHE_TRANSFER or not frame.is_request:
+        return items, None
+    try:
+        items.extend(cached_items(frame.value))
+    except FieldError as error:
+        return items, str(error)
+    return items, None
 
 
 def _message(frame: Frame) -> tuple[Message, str | None]:

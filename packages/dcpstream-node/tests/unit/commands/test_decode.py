@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from dcpstream.errors import ConfigError, FrameError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
 from dcpstream.wire import Magic, Opcode, decode_frame, encode_request, encode_response
-from dcpstream.wire.messages.dcp import AddStream, Mutation, SnapshotMarker, StreamEnd
+from dcpstream.wire.cached_items import CachedItem, encode_cached_item
+from dcpstream.wire.messages.dcp import AddStream, CacheTransfer, Mutation, SnapshotMarker, StreamEnd
 from dcpstream_node.commands import decode
 from dcpstream_node.recording import history
 from dcpstream_node.recording.file import Header, RecordingWriter
@@ -194,3 +195,28 @@ def test_the_incomplete_end_of_a_recording_is_reported(commands: Commands, tmp_p
         file.truncate(size - 1)
     assert whole.startswith(commands("decode", str(recording)))
     assert "ends in an incomplete block: it was still being written" in commands.error
+
+
+CACHED = CachedItem(b"\0k1", b"{}", 2**53 + 1, 7, 2, 0x02000000, 0, 1, 4)
+
+
+def test_cached_documents_are_shown_one_by_one(tmp_path: Path) -> None:
+    records = encode_cached_item(CACHED) + encode_cached_item(CACHED._replace(key=b"\0k2", value=b"", seqno=9))
+    frame = CacheTransfer(vbid=5, opaque=1, value=records)
+    code, text = decoded(frame.encode(), tmp_path=tmp_path)
+    assert code == 0
+    lines = [line for line in text.splitlines() if "document" in line]
+    assert "seqno=7 rev_seqno=2 cas=9007199254740993 flags=33554432 expiration=0 datatype=1 hint=4" in lines[0]
+    assert "document k1 of collection 0x0:" in lines[0]
+    assert lines[0].endswith("value: {}")
+    assert lines[1].endswith("value: left out")
+    _, text = decoded(frame.encode(), "--json", tmp_path=tmp_path)
+    first, second = json.loads(text.splitlines()[0])["documents"]
+    assert (first["key"], first["value"], first["cas"], second["seqno"]) == ("\0k1", "{}", str(2**53 + 1), "9")
+    assert "value" not in second
+
+
+def test_a_cached_document_that_is_cut_is_a_problem(tmp_path: Path) -> None:
+    frame = CacheTransfer(vbid=5, opaque=1, value=encode_cached_item(CACHED)[:-1])
+    _, text = decoded(frame.encode(), tmp_path=tmp_path)
+    assert "problem: a record ends 1 bytes behind the value" in text

@@ -175,6 +175,10 @@ class HistorySource(Protocol):
         """Whether streams that asked for out-of-order snapshots may get them."""
 
     @property
+    def has_cache_transfer(self) -> bool:
+        """Whether streams that asked for a transfer of cached documents may get it."""
+
+    @property
     def out_of_order_collections_max(self) -> int:
         """The most collections in the filter of a stream that gets an out-of-order snapshot."""
 

@@ -425,7 +425,7 @@ _IN_ORDER = (
         client=Wish(MARKER_WITH_PURGE_SEQNO),
         replica=Wish(MARKER_WITH_PURGE_SEQNO),
     ),
-    Control("cache_transfer", "", _if_cache_transfer, since="8.5"),
+    Control("cache_transfer", "", _if_cache_transfer, since="8.5", replica=_TRUE),
 )
 
 CONTROLS: Mapping[bytes, Control] = MappingProxyType({control.name.encode(): control for control in _IN_ORDER})

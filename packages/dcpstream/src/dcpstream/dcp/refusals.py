@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status, StreamFlag, encode_response
+from dcpstream.wire.cached_items import MIN_RECORD_BYTES
 from dcpstream.wire.keys import decode_frame_infos
 from dcpstream.wire.layout import Layout
 from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, SnapshotMarkerV21, SnapshotMarkerV22
@@ -74,16 +75,23 @@ def check_shape(frame: Frame, *, release: Release = DEFAULT_RELEASE, has_collect
         context = shape.fault(frame, has_prefix=has_collections and shape.document_key)
         if context is not None:
             return Refusal(Status.EINVAL, context)
+        if frame.opcode == Opcode.DCP_CACHE_TRANSFER and len(frame.value) < MIN_RECORD_BYTES:
+            return Refusal(Status.EINVAL)
     if not frame.framing:
         return None
     _, fault = read_frame_infos(shape, frame.framing)
     return None if fault is None else Refusal(fault.status)
 
 
+_WITH_CACHE_TRANSFER = int(StreamFlag.CACHE_TRANSFER | StreamFlag.TAKEOVER | StreamFlag.ACTIVE_ONLY)
+"""The flags that a transfer of cached documents goes together with."""
+
+
 def check_stream_flags(flags: int, release: Release = DEFAULT_RELEASE) -> Refusal | None:
     """Refuse the flags of an ADD_STREAM or a STREAM_REQ that a release does not accept; None if all are accepted."""
     if not flags & ~release.stream_flags:
-        return None
+        is_bad = flags & StreamFlag.CACHE_TRANSFER and flags & ~_WITH_CACHE_TRANSFER
+        return Refusal(Status.EINVAL, "Request contains invalid flags combination") if is_bad else None
     if flags & StreamFlag.NO_VALUE:
         return Refusal(Status.EINVAL, "DCP_ADD_STREAM_FLAG_NO_VALUE{8} flag is no longer used")
     return Refusal(Status.EINVAL, bad_flags(flags & ~release.stream_flags, release))

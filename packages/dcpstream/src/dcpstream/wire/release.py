@@ -194,6 +194,7 @@ STREAM_FLAGS: Mapping[StreamFlag, Row] = MappingProxyType(
         StreamFlag.STRICT_VBUUID: Row(RECORDED_72),
         StreamFlag.FROM_LATEST: Row(STREAM_FLAGS_H + "; 8.0.1 recorded", since="7.6"),
         StreamFlag.IGNORE_PURGED_TOMBSTONES: Row(RECORDED_72),
+        StreamFlag.CACHE_TRANSFER: Row(STREAM_FLAGS_H, since="8.5"),
     }
 )
 """Flag of STREAM_REQ and ADD_STREAM → when it is accepted."""

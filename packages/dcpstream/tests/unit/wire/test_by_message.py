@@ -36,4 +36,4 @@ def test_a_table_that_lacks_a_message_is_refused():
 def test_what_is_always_refused_need_not_be_handled():
     names = {layout.name for layout in sent_by(Side.PRODUCER)}
     assert {"Mutation", "SnapshotMarkerV22", "DcpNoop"} <= names
-    assert names.isdisjoint({"SnapshotMarkerV21", "DcpFlush", "CacheTransfer", Control.__name__})
+    assert names.isdisjoint({"SnapshotMarkerV21", "DcpFlush", "OsoSnapshot", Control.__name__})

@@ -119,6 +119,7 @@ class Bucket:
         parameters: values of SET_PARAM that are not kept with the store.
         release: that of the node.
         allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
+        has_cache_transfer: whether streams get cached documents first if they asked for it.
         out_of_order_collections_max: most collections in the filter of such a stream.
         ops: requests of its sessions, by opcode.
         config_rev: revision of the cluster configuration when something of this bucket changed last.
@@ -170,6 +171,7 @@ class Bucket:
         self.release = release
         self._checkpoints_age = release.has(Rule.CHECKPOINTS_AGE)
         self.allows_out_of_order: bool = True
+        self.has_cache_transfer: bool = True
         self.out_of_order_collections_max = 1
         self.has_forgotten_manifest = False
         self.takes_traffic = True

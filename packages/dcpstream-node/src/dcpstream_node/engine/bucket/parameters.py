@@ -65,6 +65,7 @@ _NAMES: Mapping[int, Sequence[tuple[str, str, str]]] = MappingProxyType(
             ("7.6", "", _DCP_NAMES_OF_76),
             ("7.6", "8.0", "dcp_consumer_process_unacked_bytes_yield_limit"),
             ("8.0", "", _DCP_NAMES_OF_80),
+            ("8.5", "", "dcp_cache_transfer_enabled"),
         ),
         VBUCKET: (
             ("", "", "hlc_drift_ahead_threshold_us hlc_drift_behind_threshold_us max_cas"),
@@ -225,6 +226,13 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
             _set_collections_out_of_order,
             lambda bucket: bucket.out_of_order_collections_max,
             since="7.6",
+        ),
+        "dcp_cache_transfer_enabled": _Parameter(
+            (DCP, CONFIG),
+            _truth,
+            lambda bucket, value: setattr(bucket, "has_cache_transfer", value),
+            lambda bucket: bucket.has_cache_transfer,
+            since="8.5",
         ),
         "dcp_consumer_buffer_ratio": _Parameter(
             (DCP, CONFIG),

@@ -38,12 +38,13 @@ GOOD = {
     "dcp_oso_backfill": ("disabled", "disabled"),
     "dcp_oso_max_collections_per_backfill": ("3", "3"),
     "dcp_consumer_buffer_ratio": ("0.1", "0.1"),
+    "dcp_cache_transfer_enabled": ("false", "false"),
 }
 
 
 @pytest.fixture
 def client():
-    return Talker(engine_of(release="8.0"))
+    return Talker(engine_of(release="8.5"))
 
 
 def set_param(client: Talker, name: str, value: str, group: int):
@@ -75,7 +76,7 @@ def test_a_parameter_is_set_and_shown(client, name):
 @rule("KV-PARAM-01")
 def test_parameters_that_came_later_are_unknown():
     client = Talker(engine_of(release="7.2"))
-    for name in ("dcp_oso_max_collections_per_backfill", "dcp_consumer_buffer_ratio", "dcp_checkpoint_dequeue_limit"):
+    for name in ("dcp_oso_max_collections_per_backfill", "dcp_consumer_buffer_ratio", "dcp_cache_transfer_enabled"):
         assert set_param(client, name, "1", DCP).status == Status.KEY_ENOENT
         assert set_param(client, name, "1", CONFIG).status == Status.EINVAL
         assert name not in PARAMETERS or f"ep_{name}" not in client.stats("config")

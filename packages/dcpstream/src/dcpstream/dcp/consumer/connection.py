@@ -46,17 +46,20 @@ from dcpstream.dcp.refusals import (
     without_map,
 )
 from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES, ConsumerWindow, Pause, counted_bytes
-from dcpstream.errors import RemoteProtocolError
+from dcpstream.errors import FieldError, RemoteProtocolError
 from dcpstream.model import VbucketState
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason
 from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.by_message import ByMessage
+from dcpstream.wire.cached_items import cached_items
 from dcpstream.wire.layout import Group, Side
 from dcpstream.wire.messages import opcodes_of, sent_by
 from dcpstream.wire.messages.dcp import (
     Abort,
     AddStream,
     BufferAck,
+    CacheTransfer,
+    CacheTransferEnd,
     CloseStream,
     Commit,
     DcpNoop,
@@ -316,6 +319,23 @@ class ConsumerConnection:
     @_HANDLERS.of(Mutation, Deletion, Expiration)
     def _handle_change(self, frame: Frame) -> None:
         self._store(frame, read_change(frame, self._dialect, self.replicas.unix_s), ConsumerStream.change)
+
+    @_HANDLERS.of(CacheTransfer)
+    def _handle_cache_transfer(self, frame: Frame) -> None:
+        """Documents from the source's memory. The copy has them in its history, and no other memory to fill."""
+        try:
+            items = list(cached_items(frame.value))
+        except FieldError as error:
+            raise RemoteProtocolError(f"a transfer of cached documents: {error}") from error
+        stream = self._stream_for(frame)
+        if stream is not None:
+            self._answer_status(frame, stream, stream.cached(item.key for item in items))
+
+    @_HANDLERS.of(CacheTransferEnd)
+    def _handle_cache_transfer_end(self, frame: Frame) -> None:
+        stream = self._stream_for(frame)
+        if stream is not None:
+            stream.go(StreamEvent.MESSAGE)
 
     @_HANDLERS.of(SystemEvent)
     def _handle_system_event(self, frame: Frame) -> None:

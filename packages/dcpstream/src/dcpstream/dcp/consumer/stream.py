@@ -15,6 +15,7 @@ Source: kv_engine engines/ep/src/dcp/passive_stream.cc; statuses as in recording
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 
 from dcpstream.dcp.bucket import Change, ReplicaBucket, VBucketView
@@ -303,6 +304,16 @@ class ConsumerStream:
                 self._checkpoint.plain_write(change.key, change.seqno)
             self._store(change)
         return status
+
+    def cached(self, keys: Iterable[bytes]) -> Status:
+        """Documents from the source's memory, by keys; the position does not move."""
+        self.go(StreamEvent.MESSAGE)
+        if not self.is_living:
+            return Status.SUCCESS
+        if self.view.state not in _RECEIVING:
+            return Status.NOT_MY_VBUCKET
+        known = all(self._replicas.has_collection_of(self.view, key) for key in keys)
+        return Status.SUCCESS if known else Status.UNKNOWN_COLLECTION
 
     def _store(self, change: Change) -> None:
         self._replicas.store(self.view, change)

@@ -189,6 +189,7 @@ class ProducerConnection:
             has_snappy=Feature.SNAPPY in features or Feature.SNAPPY_EVERYWHERE in features,
             has_collections=Feature.COLLECTIONS in features,
             has_history=source.keeps_history,
+            has_cache_transfer=source.has_cache_transfer,
             cursor_dropping="replication" not in name,
         )
         self.window = ProducerWindow()
@@ -349,6 +350,10 @@ class ProducerConnection:
             stream = self._takeovers.answered(frame)
             if stream is not None:
                 self._queue(stream)
+        elif frame.opcode == Opcode.DCP_CACHE_TRANSFER and frame.status == Status.ENOMEM:
+            for stream in self.streams():
+                if stream.terms.opaque == frame.opaque:
+                    stream.stop_cache_transfer()
         elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
             self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
 
@@ -364,7 +369,8 @@ class ProducerConnection:
         Returns: whether a stream is queued.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.at.read_seqno < stream.terms.view.high_seqno:  # after a commit it usually has read all
+            # After a commit it usually has read all.
+            if stream.at.read_seqno < stream.terms.view.high_seqno or stream.is_transferring_cache:
                 self._queue(stream)
         return bool(self._ready)
 

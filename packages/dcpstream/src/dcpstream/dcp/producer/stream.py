@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from dcpstream.dcp.producer.cache_transfer import CachedDocuments
 from dcpstream.dcp.producer.next_step import (
     Advance,
     AskState,
@@ -40,12 +41,14 @@ from dcpstream.dcp.producer.states import OVER, STREAM, Marker, Phase, Progress,
 from dcpstream.dcp.producer.stream_filter import LiveFilter
 from dcpstream.dcp.window import PREPARE_EXTRA_BYTES
 from dcpstream.errors import StoreError
-from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag, Opcode, StreamEndReason
+from dcpstream.wire import HEADER, HEADER_BYTES, FrameInfoId, Magic, MarkerFlag, Opcode, StreamEndReason, StreamFlag
 from dcpstream.wire.buffers import Buffer, BufferPool
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream.wire.layout import Request
 from dcpstream.wire.messages import REQUESTS
 from dcpstream.wire.messages.dcp import (
+    CacheTransfer,
+    CacheTransferEnd,
     OsoSnapshot,
     SeqnoAdvanced,
     SetVbucketState,
@@ -90,7 +93,7 @@ class ProducerStream:
         is_queued: whether the connection has it in its ready queue.
     """
 
-    __slots__ = ("_buffers", "_framing", "_kept", "at", "is_queued", "terms")
+    __slots__ = ("_buffers", "_cache", "_framing", "_kept", "at", "is_queued", "terms")
 
     def __init__(self, terms: StreamTerms, *, buffers: BufferPool | None = None) -> None:
         wanted, start = terms.wanted, terms.accepted.start_seqno
@@ -99,6 +102,9 @@ class ProducerStream:
         self.at = Progress(start, start, terms.form, live)
         self.is_queued = False
         self._buffers = buffers
+        self._cache: CachedDocuments | None = None
+        if terms.flags & StreamFlag.CACHE_TRANSFER and terms.source.has_cache_transfer:
+            self._cache = CachedDocuments(wanted.cache_transfer, terms.view, terms.source, start, wanted.collection_ids)
         self._framing = b""
         if wanted.stream_id is not None:
             self._framing = encode_frame_info(FrameInfoId.DCP_STREAM_ID, wanted.stream_id.to_bytes(2, "big"))
@@ -118,6 +124,16 @@ class ProducerStream:
     def is_dead(self) -> bool:
         """Whether the stream has ended for a server, which may still send what it has queued."""
         return self.at.phase in OVER or self.at.phase is _LAST_SNAPSHOT
+
+    @property
+    def is_transferring_cache(self) -> bool:
+        """Whether cached documents come before the history."""
+        return self._cache is not None
+
+    def stop_cache_transfer(self) -> None:
+        """The other end has no memory for more cached documents: the stream goes on as if all were sent."""
+        if self._cache is not None:
+            self._cache.stop()
 
     def marker_answered(self) -> None:
         """The other end has received the whole of a snapshot."""
@@ -159,7 +175,7 @@ class ProducerStream:
 
     def choose_first_snapshot(self) -> None:
         """Choose the first snapshot now if it is from memory, as a server does even while nothing may be sent."""
-        if begins_in_memory(self.terms, self.at):
+        if self._cache is None and begins_in_memory(self.terms, self.at):
             self._kept = self._next_piece(0, None) or b""
 
     def _go(self, event: StreamEvent) -> None:
@@ -210,6 +226,8 @@ class ProducerStream:
             piece, self._kept = self._kept, b""
             return piece
         try:
+            if self._cache is not None and self.at.phase not in OVER:
+                return self._transfer(self._cache, room if credit is None else min(room, credit))
             snapshot = self.at.snapshot
             if snapshot is None:
                 return self._take(between(self.terms, self.at))
@@ -218,6 +236,15 @@ class ProducerStream:
         except StoreError:  # of a read
             self.end(StreamEndReason.BACKFILL_FAILED)
             return b""
+
+    def _transfer(self, cache: CachedDocuments, room: int) -> bytes | None:
+        """The next message of the transfer of cached documents; its result is that of `_next_piece`."""
+        if cache.is_over:
+            self._cache = None
+            has_more = self.terms.accepted.end_seqno > self.terms.accepted.start_seqno
+            return self._pack(CacheTransferEnd) if has_more else b""
+        records = cache.next_batch(room)
+        return self._pack(CacheTransfer, value=records) if records else records
 
     def _take(self, step: Step) -> bytes | None:
         """Take a step without rows; the result is that of `_next_piece`."""
@@ -333,10 +360,10 @@ class ProducerStream:
         self.at.sent_seqno = self.at.advanced_seqno = seqno
         return self._pack(SeqnoAdvanced, seqno)
 
-    def _pack(self, message: type[Request], *fields: int) -> bytes:
+    def _pack(self, message: type[Request], *fields: int, value: bytes = b"") -> bytes:
         """Any message of this stream: with its vbucket and opaque, and with its stream id if it has one."""
         terms = self.terms
-        return message.pack(*fields, vbid=terms.view.vbid, opaque=terms.opaque, framing=self._framing)
+        return message.pack(*fields, vbid=terms.view.vbid, opaque=terms.opaque, framing=self._framing, value=value)
 
 
 def _last_seqno_of(data: Buffer) -> int:

@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dcpstream.dcp.producer.cache_transfer import NO_WISH, CacheTransferWish
 from dcpstream.dcp.refusals import Refusal, unknown_place
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import Manifest
-from dcpstream.wire import Status, SystemEventId
+from dcpstream.wire import Status, StreamFlag, SystemEventId
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
@@ -30,6 +31,7 @@ _KEYS = frozenset(("collections", "scope", "sid", "uid"))
 """The members that every server knows; there must be one of them. The value of `uid` and other members are ignored."""
 
 _PURGE_SEQNO = "purge_seqno"
+_CACHE_TRANSFER = "cts"
 _DIGITS = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 """The part of a text that C's strtoull reads as a decimal number."""
 
@@ -54,6 +56,7 @@ class StreamFilter:
         stream_id: u16, or None.
         hides_system: the user may not see system collections: `collection_ids` are all others, not the client's choice.
         purge_seqno: the purge seqno that the client knows, if the request named one.
+        cache_transfer: what the request says of a transfer of cached documents.
         has_value: the request had a value; for statistics only.
     """
 
@@ -62,6 +65,7 @@ class StreamFilter:
     stream_id: int | None = None
     hides_system: bool = False
     purge_seqno: int | None = None
+    cache_transfer: CacheTransferWish = NO_WISH
     has_value: bool = field(default=False, compare=False)
 
 
@@ -95,7 +99,7 @@ def read_filter(
         return Refusal(Status.EINVAL)
     if not isinstance(document, dict):
         return Refusal(Status.EINVAL)
-    return _read(document, manifest, has_purge_seqno=release.has(Rule.PURGE_SEQNO_IN_REQUEST))
+    return _read(document, manifest, release)
 
 
 def without_system(wanted: StreamFilter, manifest: Manifest) -> StreamFilter:
@@ -127,7 +131,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read(document: dict[str, Any], manifest: Manifest, *, has_purge_seqno: bool) -> StreamFilter | Refusal:
+def _read(document: dict[str, Any], manifest: Manifest, release: Release) -> StreamFilter | Refusal:
     """Check the members in the server's order; the first wrong one decides the refusal."""
     stream_id = _stream_id(document)
     if isinstance(stream_id, Refusal):
@@ -137,12 +141,30 @@ def _read(document: dict[str, Any], manifest: Manifest, *, has_purge_seqno: bool
     collection_ids, scope_id = _wanted_collections(document, manifest)
     if isinstance(collection_ids, Refusal):
         return collection_ids
-    purge_seqno = _purge_seqno(document[_PURGE_SEQNO]) if has_purge_seqno and _PURGE_SEQNO in document else None
+    has_purge_seqno = release.has(Rule.PURGE_SEQNO_IN_REQUEST) and _PURGE_SEQNO in document
+    purge_seqno = _purge_seqno(document[_PURGE_SEQNO]) if has_purge_seqno else None
     if isinstance(purge_seqno, Refusal):
         return purge_seqno
-    if not _KEYS & document.keys() and purge_seqno is None:
+    has_cache = bool(release.stream_flags & StreamFlag.CACHE_TRANSFER) and _CACHE_TRANSFER in document
+    cache = _cache_transfer(document[_CACHE_TRANSFER]) if has_cache else NO_WISH
+    if isinstance(cache, Refusal):
+        return cache
+    if not _KEYS & document.keys() and purge_seqno is None and not has_cache:
         return Refusal(Status.EINVAL)
-    return StreamFilter(collection_ids, scope_id, stream_id, purge_seqno=purge_seqno, has_value=True)
+    return StreamFilter(
+        collection_ids, scope_id, stream_id, purge_seqno=purge_seqno, cache_transfer=cache, has_value=True
+    )
+
+
+def _cache_transfer(wish: object) -> CacheTransferWish | Refusal:
+    """The wish in the member `cts`."""
+    if not isinstance(wish, dict):
+        return Refusal(Status.EINVAL)
+    free_memory, all_keys = wish.get("free_memory", 0), wish.get("all_keys", False)
+    is_number = isinstance(free_memory, int) and not isinstance(free_memory, bool) and 0 <= free_memory <= MAX_NUMBER
+    if not is_number or not isinstance(all_keys, bool):
+        return Refusal(Status.EINVAL)
+    return CacheTransferWish(free_memory, all_keys)
 
 
 def _purge_seqno(text: object) -> int | Refusal:

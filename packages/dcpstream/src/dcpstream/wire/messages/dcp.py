@@ -385,25 +385,23 @@ class OsoSnapshot(Request):
 @message(
     Opcode.DCP_CACHE_TRANSFER,
     answers=_TOLERATED._replace(tolerated=_GONE | {Status.ENOMEM}),
-    privilege="",
+    privilege="DcpConsumer",
     rest=Part.REQUIRED,
     flow_controlled=True,
-    refused=Status.UNKNOWN_COMMAND,
     since="8.5",
-    source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
+    source=_DOCS + "cache-transfer.md",
 )
 class CacheTransfer(Request):
-    """Send records of cached documents in the value. The stream's position does not move."""
+    """Send cached documents in the value (see `dcpstream.wire.cached_items`). The stream's position does not move."""
 
 
 @message(
     Opcode.DCP_CACHE_TRANSFER_END,
-    privilege="",
+    privilege="DcpConsumer",
     answers=_TOLERATED,
     flow_controlled=True,
-    refused=Status.UNKNOWN_COMMAND,
     since="8.5",
-    source="kv_engine include/mcbp/protocol/dcp_cache_transfer.h",
+    source=_DOCS + "cache-transfer-end.md",
 )
 class CacheTransferEnd(Request):
     """End the transfer of cached documents."""
