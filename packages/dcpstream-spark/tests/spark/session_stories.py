@@ -27,7 +27,7 @@ from dcpstream_spark.tables.small_files import SparkFiles
 from tests.kit.spark import Bucket
 from tests.kit.waiting import wait_until
 from tests.spark.test_engines import STORIES, play_during_folds, play_to_the_end, played_together
-from tests.spark.test_spark_engine import SOME, SparkBench
+from tests.spark.test_spark_engine import SOME, SparkBench, play_lost_history
 from tests.spark.typed_stories import play_story
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
         "folds": play_folds,
         "typed": play_typed,
         "files": play_files,
+        "history": lambda spark, directory: play_lost_history(spark, bench_in(spark, directory)),
         "pipeline": play_pipeline,
         "tables": play_tables,
         "client": play_client,

@@ -51,7 +51,7 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
 
 
 def test_the_engine_is_exact_over_spark_connect(tmp_path: Path) -> None:
-    play_over_connect(tmp_path, "engine", "tables", "folds", "killed")
+    play_over_connect(tmp_path, "engine", "history", "tables", "folds", "killed")
 
 
 @pytest.mark.parametrize("story", ["all", "typed"])
@@ -65,4 +65,12 @@ def test_a_pipeline_where_delta_is_built_in(tmp_path: Path) -> None:
     delta = require_delta()
     if shutil.which("javac") is None or shutil.which("jar") is None:
         pytest.skip("the extension of this test is compiled with javac")
-    play("built-in", tmp_path, f"{delta},{jar_of_built_in_delta(tmp_path, delta)}", "pipeline", "engine", "files")
+    play(
+        "built-in",
+        tmp_path,
+        f"{delta},{jar_of_built_in_delta(tmp_path, delta)}",
+        "pipeline",
+        "engine",
+        "history",
+        "files",
+    )

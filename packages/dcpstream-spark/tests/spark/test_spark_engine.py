@@ -254,10 +254,8 @@ def test_counts_that_spark_does_not_report_are_read(bench: SparkBench, monkeypat
     assert (summary.rows, summary.events, [report.to_seqno for report in summary.rollbacks]) == (1, 1, [0])
 
 
-@pytest.mark.slow
-def test_the_newest_batch_is_found_where_the_history_does_not_show_it(
-    spark: SparkSession, bench: SparkBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def play_lost_history(spark: SparkSession, bench: SparkBench) -> None:
+    """The newest batch is found where the history does not show it."""
     engine: Any = bench.engine()
     engine.create()
     place = str(bench.path / "changes")
@@ -270,18 +268,18 @@ def test_the_newest_batch_is_found_where_the_history_does_not_show_it(
         for n in range(count):
             spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('n' = '{n}')")
 
-    monkeypatch.setattr(table_formats, "LOOK_BACK", 2)
     append(0)
-    others_write(1)
-    assert engine.last_batch(APP) == 0
-    others_write(2)
-    assert engine.last_batch(APP) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_formats, "LOOK_BACK", 2)
+        for others in (1, 2):
+            others_write(others)
+            assert engine.last_batch(APP) == 0
     # An earlier release writes: its commits have no user metadata.
     rows = bench.frame(table_of([change("a", 9, "1")])).selectExpr("*", "CAST(1 AS BIGINT) AS _batch_id")
     for app, batch_id in ((APP, 1), ("another", 9)):
         writer = rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", batch_id)
         writer.save(place)
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_formats, "_marks", lambda _: (None, None))
         assert engine.last_batch(APP) == 1
     append(2)
@@ -295,6 +293,11 @@ def test_the_newest_batch_is_found_where_the_history_does_not_show_it(
     others_write(3)
     assert engine.last_batch(APP) == 2
     assert bench.engine().last_batch("nobody") is None
+
+
+@pytest.mark.slow
+def test_the_newest_batch_is_found_where_the_history_does_not_show_it(spark: SparkSession, bench: SparkBench) -> None:
+    play_lost_history(spark, bench)
 
 
 @pytest.mark.slow

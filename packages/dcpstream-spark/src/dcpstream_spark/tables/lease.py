@@ -142,16 +142,16 @@ class Terms:
     number: int
     holder: str
 
-    def verifier(self, files: SmallFiles, path: str) -> Callable[[], None]:
+    def verifier(self, files: Callable[[], SmallFiles], path: str) -> Callable[[], None]:
         """A function that raises `LeaseRefused` unless this lease counts and is not released.
 
         Args:
-            files: of the lease's directory.
+            files: gives those of the lease's directory.
             path: of the pipeline, for messages.
         """
 
         def verify() -> None:
-            number, content = _newest_of(files)
+            number, content = _newest_of(files())
             found = Holder.parse(content)
             if number != self.number or (found is not None and (found.holder != self.holder or found.is_released)):
                 who = "nobody" if found is None or found.is_released else found.shown()

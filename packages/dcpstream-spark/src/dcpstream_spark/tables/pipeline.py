@@ -46,7 +46,7 @@ from dcpstream_spark.tables.engines import TableTarget, choose_engine, choose_pa
 from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream_spark.tables.failures import full_disk_explained
 from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
-from dcpstream_spark.tables.lease import DIRECTORY, Lease
+from dcpstream_spark.tables.lease import DIRECTORY, Lease, Terms
 from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
 from dcpstream_spark.tables.ledger import Ledger
 from dcpstream_spark.tables.location import child, exists, within_reach
@@ -54,8 +54,8 @@ from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream_spark.tables.remote import Mailbox, RemoteBatches
 from dcpstream_spark.tables.rows import CURRENT_COLUMNS, Place
-from dcpstream_spark.tables.sessions import is_connect
-from dcpstream_spark.tables.small_files import small_files
+from dcpstream_spark.tables.sessions import OwnSession, is_connect
+from dcpstream_spark.tables.small_files import SmallFiles, small_files
 from dcpstream_spark.tables.table_names import Rule, TableNames, directory_of
 from dcpstream_spark.tables.table_reading import open_table
 from dcpstream_spark.tables.whole_run import is_whole, wanted_seqnos
@@ -207,6 +207,8 @@ class Pipeline:
         }
         value_format = _value_format(SourceOptions.parse(self._options))
         self._spark = spark
+        # For small files, see `sessions`.
+        self._own = OwnSession(spark) if is_connect(spark) else None
         self.path = str(within_reach(spark, path) or path)
         self.checkpoint = child(self.path, "checkpoint")
         if on_collection_dropped not in {"empty", "keep"}:
@@ -228,7 +230,7 @@ class Pipeline:
         # Also checks the schemas before anything is made.
         typings = [typing_of(name, None) for name in schemas or ("",)]
         self._typing: Typing | TablesTyping = typings[0]
-        self._ledger = Ledger(lambda: small_files(spark, child(self.checkpoint, TABLES_DIRECTORY)))
+        self._ledger = Ledger(lambda: small_files(self._reader, child(self.checkpoint, TABLES_DIRECTORY)))
         target = TableTarget(
             self.path, value_format, changes, current, live, rejects, keeps_dropped=on_collection_dropped == "keep"
         )
@@ -244,7 +246,7 @@ class Pipeline:
         self._retain_hours = retain_hours
         self._maintenance_batches = maintenance_batches
         self._clock = clock or SystemClock()
-        self._lease = Lease(lambda: small_files(spark, child(self.checkpoint, DIRECTORY)), self.path, self._clock)
+        self._lease = Lease(self._lease_files, self.path, self._clock)
         self._folder = Folder(
             self.engine,
             share=fold_share,
@@ -286,6 +288,11 @@ class Pipeline:
         return name_of(self.path)
 
     @property
+    def _reader(self) -> SparkSession:
+        """The session that reads small files."""
+        return self._spark if self._own is None else self._own.get()
+
+    @property
     def is_running(self) -> bool:
         """Whether a query is active."""
         return self._query is not None and self._query.isActive
@@ -323,6 +330,7 @@ class Pipeline:
             raise ConfigError("until", until, "'stopped', 'available' or 'now'")
         if self.is_running:
             raise LocalProtocolError("the pipeline is running already", state="running", event="start")
+        self._keep_totals()
         self._query = self._failure = None
         with self._kept_failure(), full_disk_explained(), self._at_work():
             # Before the lease, whose file would stand where a checkpoint is to be restored.
@@ -353,7 +361,6 @@ class Pipeline:
         if self._mailbox is not None:
             if not isinstance(self._arguments["engine"], str):
                 raise ConfigError("engine", "an object", "a name, over Spark Connect: it is sent to the server")
-            self._mailbox.empty()
             batches = RemoteBatches(Pipeline, self.path, self._arguments, self._lease.terms)
         writer = stream.writeStream.foreachBatch(batches).option("checkpointLocation", self.checkpoint)
         if until != "stopped":
@@ -425,6 +432,7 @@ class Pipeline:
                 if self._is_whole(self._query):
                     break
                 assert self._writer is not None
+                self._keep_totals()
                 self._hold()
                 self._writer_id = None
                 self._query = self._writer.start()
@@ -490,8 +498,6 @@ class Pipeline:
         """The current progress; cheap."""
         last = self._query.lastProgress if self._query is not None else None
         totals = self.totals()
-        if self._mailbox is not None:
-            totals |= self._mailbox.totals()
         if last is None:
             return PipelineProgress(**totals)
         # Spark 4 returns nested objects; their JSON has been the same since Spark 2.
@@ -513,7 +519,21 @@ class Pipeline:
 
     def totals(self) -> dict[str, Any]:
         """The fields of the progress that the process which writes the batches knows."""
-        return {"rows": self._rows, "rollbacks": self._rollbacks, "tail_rows": self._folder.tail_rows}
+        totals: dict[str, Any] = {"rows": self._rows, "rollbacks": self._rollbacks, "tail_rows": self._folder.tail_rows}
+        if self._mailbox is not None and self._query is not None:
+            found = self._mailbox.totals()
+            totals["rows"] += found.get("rows", 0)
+            totals["rollbacks"] += found.get("rollbacks", 0)
+            if totals["tail_rows"] is None:
+                totals["tail_rows"] = found.get("tail_rows")
+        return totals
+
+    def _keep_totals(self) -> None:
+        """Before a query: those of the last one stay, and its mail goes."""
+        totals = self.totals()
+        self._rows, self._rollbacks = totals["rows"], totals["rollbacks"]
+        if self._mailbox is not None:
+            self._mailbox.empty()
 
     def vbuckets(self) -> list[VbucketProgress]:
         """The progress of each vbucket that the pipeline reads, by number; empty before the first micro-batch."""
@@ -681,13 +701,16 @@ class Pipeline:
             for listener in self._on_batch:
                 listener(report)
 
-    def borrow(self, verify: Callable[[], None]) -> None:
+    def borrow(self, terms: Terms) -> None:
         """Work for a process that holds the lease.
 
         Args:
-            verify: raises if it does not hold it any more.
+            terms: of the lease, which is looked at before each batch and each fold.
         """
-        self._borrowed = verify
+        self._borrowed = terms.verifier(self._lease_files, self.path)
+
+    def _lease_files(self) -> SmallFiles:
+        return small_files(self._reader, child(self.checkpoint, DIRECTORY))
 
     def _require_lease(self) -> None:
         (self._borrowed or self._lease.verify)()
@@ -831,10 +854,10 @@ class Pipeline:
         if self._query is not None:
             return _app_of(str(self._query.id))
         metadata = child(self.checkpoint, "metadata")
-        if not exists(self._spark, metadata):
+        if not exists(self._reader, metadata):
             return None
         local = within_reach(self._spark, metadata)
-        text = local.read_text() if local is not None else self._spark.read.text(metadata).collect()[0][0]
+        text = local.read_text() if local is not None else self._reader.read.text(metadata).collect()[0][0]
         return _app_of(json.loads(text)["id"])
 
     def _sampled_fields(self, places: Collection[Place] | None) -> pa.Schema:
@@ -850,7 +873,7 @@ class Pipeline:
         """Refuse tables without their checkpoint and a checkpoint without its tables: both would be silent errors."""
         self._require_same_tables()
         state = self.engine.state()
-        has_checkpoint = exists(self._spark, child(self.checkpoint, "metadata"))
+        has_checkpoint = exists(self._reader, child(self.checkpoint, "metadata"))
         if has_checkpoint and not (state.has_changes and state.has_current):
             raise OffsetError(
                 f"{self.path}: there is a checkpoint, but a table is missing: its rows would not come again. Remove "
@@ -870,7 +893,7 @@ class Pipeline:
                 f"{self.path}: the rows of `changes` are in several tables, and no tables are given now. Give the same "
                 "tables as before, or remove the checkpoint and all tables to read the bucket from the beginning."
             )
-        if is_many and exists(self._spark, child(self.path, "current")):
+        if is_many and exists(self._reader, child(self.path, "current")):
             raise OffsetError(
                 f"{self.path}: there is one table `current` for all collections, and tables are given now. Remove the "
                 "directory `current`: the tables are then made from `changes`."

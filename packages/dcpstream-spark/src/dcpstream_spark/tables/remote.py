@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,10 +24,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dcpstream_spark.tables.engine import FoldReport
-from dcpstream_spark.tables.lease import DIRECTORY, Terms
-from dcpstream_spark.tables.location import child
+from dcpstream_spark.tables.lease import Terms
 from dcpstream_spark.tables.progress import BatchReport, RollbackReport
-from dcpstream_spark.tables.small_files import small_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,14 +36,13 @@ REPORTS_KEPT = 50
 LOOK_S = 1.0
 """Seconds between two looks of the client into the mailbox."""
 
+_log = logging.getLogger(__name__)
+
 
 class Writer(Protocol):
     """A pipeline, as the process of the server uses it."""
 
-    path: str
-    checkpoint: str
-
-    def borrow(self, verify: Callable[[], None]) -> None:
+    def borrow(self, terms: Terms) -> None:
         """Work for a process that holds the lease."""
         ...
 
@@ -88,8 +86,7 @@ class RemoteBatches:
                 on_batch=lambda report: self._report("batch", report),
                 on_fold=lambda report: self._report("fold", report),
             )
-            lease_files = small_files(spark, child(self._pipeline.checkpoint, DIRECTORY))
-            self._pipeline.borrow(self._terms.verifier(lease_files, self._pipeline.path))
+            self._pipeline.borrow(self._terms)
         self._post(spark, batch_id)
         self._pipeline.apply(frame, batch_id)
         self._post(spark, None)
@@ -151,9 +148,12 @@ class Mailbox:
 
         def watch() -> None:
             ended = threading.Event()
-            while is_running():
-                self.look()
-                ended.wait(LOOK_S)
+            try:
+                while is_running():
+                    self.look()
+                    ended.wait(LOOK_S)
+            except Exception as error:  # noqa: BLE001 - whatever Spark raises, for example after the session has ended
+                _log.debug("no more reports: %s", error)
 
         threading.Thread(target=watch, name="dcpstream-mailbox", daemon=True).start()
 

@@ -1,24 +1,30 @@
 """The differences between the kinds of Spark sessions: classic ones, and those of Spark Connect.
 
 A session of Spark Connect is a client. It has no SparkContext, its paths are those of the server, and a function of
-each batch runs in a process of the server. All else of this package works by DataFrames and SQL, which are the same in
+each batch runs in a process of the server, which shares the session. The server keeps plans of a session by their
+numbers, which begin again in each process. So two processes that read files in one session may get each other's list of
+files: each reads in a session of its own. All else of this package works by DataFrames and SQL, which are the same in
 both; nobody else asks for the kind of a session.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dcpstream.errors import ConfigError
+from dcpstream.runtime import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOLD_POOL = "dcpstream-fold"
 """Scheduler pool of folds and maintenance. Spark makes it, with the same weight as the pool of everything else."""
+
+REST_S = 600.0
+"""Seconds without use after which a session is made again: a server of Spark Connect forgets one after an hour."""
 
 PROGRESS_INTERVAL_S = 0.5
 """Seconds between two reports of running tasks."""
@@ -56,6 +62,37 @@ def own_session(spark: SparkSession) -> SparkSession:
     if made.catalog.currentDatabase() != database:
         made.catalog.setCurrentDatabase(database)
     return made
+
+
+class OwnSession:
+    """A session of one's own, made when it is first used, and again after a rest over Spark Connect.
+
+    Args:
+        spark: the session that it is made of.
+        settings: of it alone.
+        clock: for the rest.
+    """
+
+    def __init__(
+        self, spark: SparkSession, settings: Mapping[str, str] | None = None, clock: Clock | None = None
+    ) -> None:
+        self._spark = spark
+        self._settings = dict(settings or {})
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._made: SparkSession | None = None
+        self._used = 0.0
+
+    def get(self) -> SparkSession:
+        """The session."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._made is None or (is_connect(self._spark) and now - self._used > REST_S):
+                self._made = own_session(self._spark)
+                for name, value in self._settings.items():
+                    self._made.conf.set(name, value)
+            self._used = now
+            return self._made
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from dcpstream_spark.tables.engine import (
 )
 from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, rows_of_collections, void_rows
 from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED, Place
-from dcpstream_spark.tables.sessions import in_fold_pool, is_connect, own_session
+from dcpstream_spark.tables.sessions import OwnSession, in_fold_pool, is_connect
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
 from dcpstream_spark.tables.versions_sql import versions
 from dcpstream_spark.typed_columns.fitting import CORRUPT
@@ -80,7 +80,7 @@ _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 STATISTICS_OF_CURRENT = ("vbucket", "seqno", "_commit_timestamp")
 """The columns of `current` that readers skip files by."""
 
-Sessions: TypeAlias = "tuple[SparkSession, SparkSession]"
+Sessions: TypeAlias = tuple[OwnSession, OwnSession]
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,6 @@ class SparkSqlEngine:
         self._keeps_dropped = tables.keeps_dropped
         self._kept = tables.own
         self.sessions = sessions or own_sessions(spark, table_format, {tables.changes, *tables.own})
-        self._session, self._fold_session = self.sessions
         has_views = tables.live is not None or tables.rejects is not None
         # A table without views is created by the fold that has its first rows: one commit instead of two.
         self._is_made_later = tables.part == "current" and table_format.creates_with_rows and not has_views
@@ -152,6 +151,14 @@ class SparkSqlEngine:
         self._live = tables.live
         self._rejects = tables.rejects
         self._types: DocumentTypes | None = None
+
+    @property
+    def _session(self) -> SparkSession:
+        return self.sessions[0].get()
+
+    @property
+    def _fold_session(self) -> SparkSession:
+        return self.sessions[1].get()
 
     def state(self) -> TableState:
         """The tables that exist."""
@@ -550,11 +557,7 @@ def own_sessions(spark: SparkSession, table_format: TableFormat, tables: Iterabl
     settings = dict(table_format.settings)
     for table in tables:
         settings.update(table_format.catalog_settings(table))
-    sessions = own_session(spark), own_session(spark)
-    for session in sessions:
-        for name, value in settings.items():
-            session.conf.set(name, value)
-    return sessions
+    return OwnSession(spark, settings), OwnSession(spark, settings)
 
 
 def _facts_of_batch(*, has_collections: bool) -> list[Column]:

@@ -102,7 +102,7 @@ def test_the_server_writes_only_with_the_lease_of_its_client(tmp_path: Path) -> 
     files = LocalFiles(tmp_path)
     one, other = (Lease(lambda: files, "/data", SystemClock(), wait=lambda _: None) for _ in range(2))
     one.acquire(lambda: True)
-    verify = one.terms.verifier(files, "/data")
+    verify = one.terms.verifier(lambda: files, "/data")
     verify()
     one.renew()
     verify()

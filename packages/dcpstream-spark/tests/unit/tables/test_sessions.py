@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.tables.sessions import is_connect, own_session
+from dcpstream_node.testing.simulation.clock import VirtualClock
+from dcpstream_spark.tables.sessions import REST_S, OwnSession, is_connect, own_session
 
 
 class Catalog:
@@ -33,7 +34,7 @@ class Classic:
 
     def __init__(self) -> None:
         self.values = {"spark.master": "local"}
-        self.conf = SimpleNamespace(set=self._set)
+        self.conf = SimpleNamespace(set=self._set, getAll=dict(self.values))
         self.catalog = Catalog()
 
     def _set(self, name: str, value: str) -> None:
@@ -57,6 +58,32 @@ def test_a_session_of_its_own_has_the_settings_and_the_catalog() -> None:
     assert (own.catalog.catalog, own.catalog.database) == ("lake", "shop")
     own.conf.set("spark.sql.shuffle.partitions", "1")
     assert "spark.sql.shuffle.partitions" not in user.values
+
+
+def test_a_session_over_spark_connect_is_made_again_after_a_rest() -> None:
+    """The server forgets one that was not used for an hour."""
+
+    class Connect:
+        __module__ = "pyspark.sql.connect.session"
+
+        def __init__(self) -> None:
+            self.values: dict[str, str] = {}
+            self.conf = SimpleNamespace(set=self.values.__setitem__)
+
+        def cloneSession(self) -> Connect:  # noqa: N802 - Spark's name
+            return Connect()
+
+    clock = VirtualClock()
+    for user, is_remade in ((Connect(), True), (Classic(), False)):
+        own = OwnSession(cast("Any", user), {"a": "1"}, clock)
+        first: Any = own.get()
+        assert first.values["a"] == "1"
+        clock.now += REST_S - 1
+        assert own.get() is first
+        clock.now += REST_S + 1
+        second: Any = own.get()
+        assert (second is not first) == is_remade
+        assert second.values["a"] == "1"
 
 
 def test_spark_connect_before_it_makes_sessions_is_refused() -> None:
