@@ -107,6 +107,10 @@ class FoldQuery:
         """The documents as of the newest batch."""
         return f"{self.kept(self.columns)} UNION ALL SELECT {_names(self.columns)} FROM newest WHERE NOT {IS_REMOVED}"
 
+    def all_of_current(self) -> str:
+        """The documents as of the newest batch if the tail is empty."""
+        return f"SELECT {_names(self.columns)} FROM {self.current}"
+
     def kept(self, columns: Sequence[str]) -> str:
         """These columns of the rows of `current` that are in `live`.
 
