@@ -15,6 +15,7 @@ from tests.kit.streams import (
     DISK,
     FIRST,
     FRUIT_KEY,
+    GARDEN,
     answer,
     drain,
     end,
@@ -23,6 +24,7 @@ from tests.kit.streams import (
     new_checkpoint,
     sent,
     seqno_of,
+    set_manifest,
 )
 
 OSO = (b"enable_out_of_order_snapshots", b"true")
@@ -37,6 +39,7 @@ LOG = FailoverLog.of((0xA, 0))
 def on_disk() -> SimulatedNode:
     """`garden`, all of it on disk."""
     node = garden()
+    node.bucket.parameters.oso_backfill = "enabled"
     new_checkpoint(node)
     return node
 
@@ -105,6 +108,7 @@ def test_only_the_first_disk_snapshot() -> None:
 @rule("OSO-03")
 def test_each_key_once_and_no_marker() -> None:
     node = garden()
+    node.bucket.parameters.oso_backfill = "enabled"
     node.set_doc(1, "ap0", b"again", collection=FRUIT_KEY)
     node.delete_doc(1, "ap1", collection=FRUIT_KEY)
     new_checkpoint(node)
@@ -151,7 +155,7 @@ def test_a_client_that_saw_the_end_goes_on_from_there(control: tuple[bytes, byte
 
 
 @rule("OSO-08")
-@each_case(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", False), (b"enabled", False)])
+@each_case(("mode", "is_ordinary"), [(b"disabled", True), (b"auto", True), (b"enabled", False)])
 def test_the_option_is_a_permission_and_no_promise(mode: bytes, is_ordinary: bool) -> None:
     node = on_disk()
     fields: dict[str, Any] = {"extras": (4).to_bytes(4, "big"), "key": b"dcp_oso_backfill"}
@@ -171,3 +175,24 @@ def test_disk_only_ends_right_after_it(control: tuple[bytes, bytes]) -> None:
     found = sent(node.producer(controls=[control]).stream(1, flags=StreamFlag.DISK_ONLY, value=VEG))
     assert found[0] == START
     assert found[-2:] == [END, end()]
+
+
+@rule("OSO-08")
+@pytest.mark.parametrize(
+    ("size", "share", "is_unordered"),
+    [(10, 0.004, True), (10, 0.006, False), (400, 0.03, True), (400, 0.05, False)],
+    ids=["few small", "many small", "few large", "many large"],
+)
+def test_the_server_decides_by_the_share_of_the_collection(size: int, share: float, is_unordered: bool) -> None:
+    """Collections of less than 0.5 % of the documents come out of order, of 4 % if documents have 256 bytes or more."""
+    node = SimulatedNode()
+    set_manifest(node, GARDEN)
+    few = round(1000 * share)
+    node.fill(1, 1000 - few, value=b"v" * size)
+    for number in range(few):
+        node.set_doc(1, f"ap{number}", value=b"v" * size, collection=FRUIT_KEY)
+    new_checkpoint(node)
+    first = sent(node.producer(controls=[OSO]).stream(1, value=FRUIT))[0]
+    assert (first == START) is is_unordered
+    node.bucket.parameters.oso_small_value_ratio = node.bucket.parameters.oso_large_value_ratio = 0.1
+    assert sent(node.producer(b"more", controls=[OSO]).stream(1, value=FRUIT))[0] == START

@@ -126,6 +126,9 @@ class ListSource:
     def vbucket(self, vbid):
         return self.vbuckets.get(vbid)
 
+    def chooses_out_of_order(self, vbid, collection_ids):
+        return self.allows_out_of_order
+
 
 def frame_of(opcode, **fields) -> Frame:
     """A request as the shell hands it over."""

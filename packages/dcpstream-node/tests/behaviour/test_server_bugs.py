@@ -101,6 +101,7 @@ def test_a_prepare_alone_has_a_snapshot_of_its_own() -> None:
 def test_the_first_marker_after_a_snapshot_out_of_order() -> None:
     for names, start in (([ServerBug.OSO_MARKER], 0), ([], 11)):
         node = garden(release=having(*names))
+        node.bucket.parameters.oso_backfill = "enabled"
         new_checkpoint(node)
         peer = node.producer(controls=[OSO])
         assert sent(peer.stream(1, value=FRUIT))[-1] == ("oso", 2)
@@ -183,6 +184,7 @@ def test_documents_that_a_snapshot_out_of_order_leaves_out() -> None:
         for key in (b"a", b"\xff", b"\xff1"):
             answer = node.admin.call(Opcode.SET, vbid=1, key=FRUIT_KEY + key, value=b"v", extras=bytes(8))
             assert answer.status == 0
+        node.bucket.parameters.oso_backfill = "enabled"
         new_checkpoint(node)
         messages = sent(node.producer(controls=[OSO]).stream(1, value=FRUIT))
         assert messages == [("oso", 1), ("event", 3, 0), *found[1:], ("oso", 2)]

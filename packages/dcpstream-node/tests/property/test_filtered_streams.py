@@ -142,6 +142,7 @@ class World:
 
     def __init__(self) -> None:
         self.node = SimulatedNode(vbuckets=2)
+        self.node.bucket.parameters.oso_backfill = "enabled"
         self.uid = 0
         self.living: set[int] = set()
         self.scopes: set[int] = set()

@@ -84,6 +84,8 @@ def from_disk(tmp_path: Path) -> Iterator[Node]:
         fill(running, "shop.orders", value="x")
         fill(running, "shop.returns", value="x")
     with Node(vbuckets=2, path=tmp_path / "data", release="8.0", server_bugs=["oso-first-marker"]) as running:
+        assert running.engine is not None
+        running.engine.buckets["default"].parameters.oso_backfill = "enabled"
         yield running
 
 

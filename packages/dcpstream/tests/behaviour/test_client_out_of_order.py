@@ -56,6 +56,9 @@ def node(tmp_path: Any) -> Iterator[dcpstream_node.Node]:
             kv.set_many((f"other {number}", b"x") for number in range(DOCUMENTS))
     # All of it comes from disk now.
     with dcpstream_node.Node(vbuckets=VBUCKETS, path=tmp_path / "data", release="8.0") as running:
+        assert running.engine is not None
+        for bucket in running.engine.buckets.values():
+            bucket.parameters.oso_backfill = "enabled"
         yield running
 
 
@@ -105,7 +108,7 @@ def test_what_a_cut_repeats_is_reported(node: dcpstream_node.Node) -> None:
 def test_a_node_that_refuses_sends_in_order(node: dcpstream_node.Node) -> None:
     assert node.engine is not None
     for bucket in node.engine.buckets.values():
-        bucket.allows_out_of_order = False
+        bucket.parameters.oso_backfill = "disabled"
     with Client(node.connection_string, **LOGIN) as client:
         changes = list(client.changes(StreamOptions(end="latest", collections=["shop.orders"], on_rollback="rewind")))
     for vbid in range(VBUCKETS):

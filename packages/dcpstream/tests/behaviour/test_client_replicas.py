@@ -108,7 +108,9 @@ def test_a_replica_that_lags_rolls_nobody_back(cluster: dcpstream_node.Cluster, 
     cluster.nodes[1].crash()
     with pytest.raises(ConnectTimeout, match=r"cannot connect|a replica answers ROLLBACK"):
         read(cluster, {"none"}, patience_s=patient(1), store=store, replicas_after_s=0.1)
-    assert store.load() == before
+    for vbid, saved in store.load().items():
+        assert saved.offset.vbuuid == before[vbid].offset.vbuuid
+        assert saved.offset.seqno >= before[vbid].offset.seqno  # the last marker of a living node may come now
 
 
 def test_options_that_do_not_go_together() -> None:

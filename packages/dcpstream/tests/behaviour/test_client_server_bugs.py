@@ -223,6 +223,8 @@ def buckets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with node:  # what was written before comes from disk
         for bucket in found.values():
             bucket.server = node.connection_string
+            assert node.engine is not None
+            node.engine.buckets[bucket.name].parameters.oso_backfill = "enabled"
         yield found
 
 

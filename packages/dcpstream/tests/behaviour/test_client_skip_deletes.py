@@ -148,6 +148,8 @@ def test_a_run_after_one_that_saved_nothing_has_the_deletions_of_its_rows(
 )
 def test_a_first_load_that_is_cut_has_the_deletions_of_its_rows(served: Served, options: dict[str, Any]) -> None:
     with served("8.5") as node:
+        assert node.engine is not None
+        node.engine.buckets["default"].parameters.oso_backfill = "enabled"
         node.inject("close", opcode="DCP_MUTATION", skip=40, count=1)
         table = Table()
         given: list[str] = []

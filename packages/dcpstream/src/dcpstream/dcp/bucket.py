@@ -170,9 +170,8 @@ class HistorySource(Protocol):
     def collections_without_history(self) -> frozenset[int]:
         """Collections of which a stream of changes gets the newest versions only."""
 
-    @property
-    def allows_out_of_order(self) -> bool:
-        """Whether streams that asked for out-of-order snapshots may get them."""
+    def chooses_out_of_order(self, vbid: int, collection_ids: frozenset[int]) -> bool:
+        """Whether a first snapshot of these collections is sent in any order, if the client asked for that."""
 
     @property
     def has_cache_transfer(self) -> bool:

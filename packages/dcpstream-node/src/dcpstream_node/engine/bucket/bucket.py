@@ -62,6 +62,10 @@ class Parameters:
         compression_ratio_min: ratio of inflated to compressed size from which a value is stored compressed.
         strips_deletions: whether DELETE_WITH_META drops a body; if not, it refuses one.
         producer: bounds of DCP connections that are opened from now on.
+        oso_backfill: "enabled", "auto" or "disabled": whether streams may get out-of-order snapshots if they asked.
+        oso_small_value_ratio, oso_large_value_ratio: with auto, the share of the vbucket's documents below which a
+            collection of small or large documents comes out of order.
+        oso_small_item_bytes: mean size of documents below which they are small.
         consumer_buffer_ratio: part of the quota that the flow-control windows of all consumers have together.
     """
 
@@ -72,6 +76,10 @@ class Parameters:
     strips_deletions: bool = True
     compression_ratio_min: float = 1.2
     producer: ProducerLimits = field(default=DEFAULT_LIMITS)
+    oso_backfill: str = "auto"
+    oso_small_value_ratio: float = 0.005
+    oso_large_value_ratio: float = 0.04
+    oso_small_item_bytes: int = 256
     consumer_buffer_ratio: float = CONSUMER_BUFFER_RATIO
 
 
@@ -118,7 +126,6 @@ class Bucket:
         range_scans: the open scans.
         parameters: values of SET_PARAM that are not kept with the store.
         release: that of the node.
-        allows_out_of_order: whether streams may get out-of-order snapshots if they asked for them.
         has_cache_transfer: whether streams get cached documents first if they asked for it.
         out_of_order_collections_max: most collections in the filter of such a stream.
         ops: requests of its sessions, by opcode.
@@ -170,7 +177,6 @@ class Bucket:
         self._steps: dict[int, tuple[Manifest, list[CollectionEvent]]] = {}
         self.release = release
         self._checkpoints_age = release.has(Rule.CHECKPOINTS_AGE)
-        self.allows_out_of_order: bool = True
         self.has_cache_transfer: bool = True
         self.out_of_order_collections_max = 1
         self.has_forgotten_manifest = False
@@ -421,6 +427,19 @@ class Bucket:
     def vbucket(self, vbid: int) -> VBucket | None:
         """The copy on this node, or None."""
         return self.vbuckets[vbid] if vbid < len(self.vbuckets) else None
+
+    def chooses_out_of_order(self, vbid: int, collection_ids: frozenset[int]) -> bool:
+        """Whether a first snapshot of these collections is sent in any order, if the client asked for that.
+
+        In any order a collection is read by its keys, which is slower than the whole file if it has many documents.
+        """
+        parameters, vbucket = self.parameters, self.vbucket(vbid)
+        if parameters.oso_backfill != "auto" or vbucket is None:
+            return parameters.oso_backfill == "enabled"
+        count = vbucket.log.item_count
+        is_small = count > 0 and vbucket.log.live_bytes / count < parameters.oso_small_item_bytes
+        ratio = parameters.oso_small_value_ratio if is_small else parameters.oso_large_value_ratio
+        return vbucket.log.share_of(collection_ids) < ratio
 
     def active(self, vbid: int) -> VBucket | None:
         """The active copy, or None if it is not here."""

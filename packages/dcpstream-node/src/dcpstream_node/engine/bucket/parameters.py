@@ -102,6 +102,13 @@ def _ratio(text: str) -> float:
     return value
 
 
+def _fraction(text: str) -> float:
+    value = _real(text)
+    if not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1")
+    return value
+
+
 def _share(text: str) -> float:
     value = _real(text)
     if not 0 <= value <= MAX_CONSUMER_BUFFER_RATIO:
@@ -173,10 +180,6 @@ def _set_idle_timeouts(bucket: Bucket, seconds: float) -> None:
             session.wake()
 
 
-def _set_out_of_order(bucket: Bucket, mode: str) -> None:
-    bucket.allows_out_of_order = mode != "disabled"
-
-
 def _set_collections_out_of_order(bucket: Bucket, count: int) -> None:
     bucket.out_of_order_collections_max = count
 
@@ -213,12 +216,11 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
         "allow_sanitize_value_in_deletion": _own("strips_deletions", (FLUSH, DCP, CONFIG), _truth),
         "dcp_idle_timeout": _of_producer("idle_timeout_s", _set_idle_timeouts),
         "dcp_takeover_max_time": _of_producer("takeover_s"),
-        "dcp_oso_backfill": _Parameter(
-            (DCP, CONFIG),
-            # Here `auto` is the same as `enabled`.
-            _one_of("enabled", "auto", "disabled"),
-            _set_out_of_order,
-            lambda bucket: "auto" if bucket.allows_out_of_order else "disabled",
+        "dcp_oso_backfill": _own("oso_backfill", (DCP, CONFIG), _one_of("enabled", "auto", "disabled")),
+        "dcp_oso_backfill_small_value_ratio": _own("oso_small_value_ratio", (DCP, CONFIG), _fraction),
+        "dcp_oso_backfill_large_value_ratio": _own("oso_large_value_ratio", (DCP, CONFIG), _fraction),
+        "dcp_oso_backfill_small_item_size_threshold": _own(
+            "oso_small_item_bytes", (DCP, CONFIG), _number(0, MAX_COUNT)
         ),
         "dcp_oso_max_collections_per_backfill": _Parameter(
             (DCP, CONFIG),

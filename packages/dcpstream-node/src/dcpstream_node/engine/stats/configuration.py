@@ -84,9 +84,6 @@ _OF_ALL = _table(
     dcp_flow_control_policy aggressive
     dcp_min_compression_ratio 0.85
     dcp_noop_tx_interval 1
-    dcp_oso_backfill_large_value_ratio 0.04
-    dcp_oso_backfill_small_item_size_threshold 256
-    dcp_oso_backfill_small_value_ratio 0.005
     dcp_producer_catch_exceptions true
     dcp_producer_processor_run_duration_us 100000
     dcp_producer_snapshot_marker_yield_limit 0

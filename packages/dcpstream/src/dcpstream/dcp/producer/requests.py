@@ -15,7 +15,7 @@ from dcpstream.dcp.bucket import HistorySource
 from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.next_step import StreamTerms
 from dcpstream.dcp.producer.privilege import StandingAccess, StreamAccess, everything, refusal_of
-from dcpstream.dcp.producer.rollback import Refuse, Rollback, StreamFacts, StreamFields, decide
+from dcpstream.dcp.producer.rollback import Accept, Refuse, Rollback, StreamFacts, StreamFields, decide
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.dcp.producer.stream_filter import StreamFilter, read_filter, refusal_on_connection, without_system
 from dcpstream.dcp.refusals import Refusal, check_stream_flags
@@ -122,11 +122,19 @@ class StreamMaker:
             wanted,
             self._form(wanted),
             # Controls that come later hold for later streams.
-            replace(settings, out_of_order=settings.out_of_order if source.allows_out_of_order else ""),
+            replace(settings, out_of_order=self._out_of_order(frame.vbid, decision, wanted)),
             view.purge_seqno,
             None if self._access is everything else StandingAccess(wanted, self._access),
         )
         return ProducerStream(terms, buffers=self._buffers)
+
+    def _out_of_order(self, vbid: int, accepted: Accept, wanted: StreamFilter) -> str:
+        """The control for out-of-order snapshots, as it counts for a stream."""
+        asked, ids = self._settings.out_of_order, wanted.collection_ids
+        is_of_few = ids is not None and 0 < len(ids) <= self._source.out_of_order_collections_max
+        if not asked or accepted.start_seqno or not is_of_few or ids is None:
+            return ""
+        return asked if self._source.chooses_out_of_order(vbid, ids) else ""
 
     def _wanted(self, frame: Frame) -> tuple[Refusal | None, StreamFilter]:
         """(None, filter of the request), or (refusal, empty filter)."""
