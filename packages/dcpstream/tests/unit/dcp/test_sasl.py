@@ -243,6 +243,13 @@ def test_a_name_that_nobody_has_is_asked_for_a_proof_like_any_other(mechanism):
 def test_nobodys_credentials_fit_no_password():
     nobody = Credentials("never", b"decoy-salt-16byt", 8).with_salt(b"another")
     assert not nobody.matches(b"never")
+    drawn = Credentials.of_nobody(b"secret", b"decoy-salt-16byt", 8)
+    assert not any(drawn.matches(password) for password in (b"", b"secret"))
+    assert all(
+        [len(part) for part in (drawn.keys(name).stored_key, drawn.keys(name).server_key)]
+        == [len(part) for part in (nobody.keys(name).stored_key, nobody.keys(name).server_key)]
+        for name in ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
+    )
     assert nobody.keys("SCRAM-SHA1").salt == b"another"
 
 
