@@ -10,44 +10,32 @@ from typing import Any
 
 def each_case(
     names: str | Sequence[str], cases: Iterable[Any], ids: Iterable[str] | Callable[[Any], object] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As `pytest.mark.parametrize`, in one test: for cases that take less than a test of their own would.
 
     The cases share the test's fixtures, so it is for tests whose fixtures no case changes. A failure names its case.
     """
     split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [_values(case, is_alone=len(split) == 1) for case in cases]
+    assert table, "a test without cases proves nothing"
     labels = ["-".join(str(ids(value)) for value in case) for case in table] if callable(ids) else list(ids or ())
 
-    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        def failed(error: BaseException, number: int) -> None:
-            given = ", ".join(f"{name}={value!r}" for name, value in zip(split, table[number], strict=True))
-            error.add_note(f"in case {labels[number] if labels else number}: {given}")
-
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def all_cases(*args: Any, **kwargs: Any) -> None:
             for number, values in enumerate(table):
+                case = dict(zip(split, values, strict=True))
                 try:
-                    test(*args, **kwargs, **dict(zip(split, values, strict=True)))
+                    test(*args, **kwargs, **case)
                 except BaseException as error:
-                    failed(error, number)
+                    error.add_note(f"in case {labels[number] if labels else number}: {case}")
                     raise
 
-        @wraps(test)
-        async def all_cases_in_turn(*args: Any, **kwargs: Any) -> None:
-            for number, values in enumerate(table):
-                try:
-                    await test(*args, **kwargs, **dict(zip(split, values, strict=True)))
-                except BaseException as error:
-                    failed(error, number)
-                    raise
-
-        made: Any = all_cases_in_turn if inspect.iscoroutinefunction(test) else all_cases
+        assert not inspect.iscoroutinefunction(test), "the cases of a coroutine are tests of their own"
         signature = inspect.signature(test)
-        made.__signature__ = signature.replace(
-            parameters=[one for name, one in signature.parameters.items() if name not in split]
-        )
-        return made
+        given = [one for name, one in signature.parameters.items() if name not in split]
+        all_cases.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+        return all_cases
 
     return decorate
 
