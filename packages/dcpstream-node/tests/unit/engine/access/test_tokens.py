@@ -302,11 +302,14 @@ def test_a_backslash_and_a_raised_digit_stand_for_the_digit() -> None:
     assert known(found.roles, "b\N{SUPERSCRIPT TWO}") == ["b\N{SUPERSCRIPT TWO}"]
 
 
+@rule("KV-LOGIN-09")
 def test_rules_for_the_subject() -> None:
     rules = ["^(.*)@example\\.com$ cb-\\1", "^svc$ service"]
     assert holder({"sub": "ann@example.com"}, subMaps=rules).username == "cb-ann"
     assert holder({"sub": "svc"}, subMaps=rules).username == "service"
     assert "no rule" in refusal(issuers(issuer(subMaps=rules)), token(NOW + 60, sub="ann@other.com"))
+    cut = [r"^svc-(.*)$ \1"]
+    assert "no rule" in refusal(issuers(issuer(subMaps=cut)), token(NOW + 60, sub="svc-"))
 
 
 def test_too_many_values_are_refused() -> None:
