@@ -21,8 +21,8 @@ from dcpstream.wire.buffers import Buffer
 from dcpstream.wire.columns import NativeScan, check_rest
 from dcpstream.wire.frames import frame_length
 
-FIRST_PLACES = 512
-"""Places of a new table, 64 KiB; a power of two, as all sizes are."""
+FIRST_PLACES = 2048
+"""Places of a new table, 256 KiB, of which a few streams touch a small part; a power of two, as all sizes are."""
 
 PLACES_MAX = 64 * 1024
 """Most places, 8 MiB. The opaques of open streams are close together, so that a table needs few more than there are
