@@ -23,8 +23,10 @@ enum {
     SEQNO_ADVANCED_EXTRAS = 8,
     MARKER_EXTRAS = 20, /* of the first version; later ones have these fields at the begin of the value */
     MARKER_LATER_EXTRAS = 1,
+    MARKER_DISK = 0x02,
     MARKER_ACK = 0x08,
     MARKER_HISTORY = 0x10,
+    MARKER_DUPLICATE = 0x20,
 
     /* States of a stream. */
     OFF = 0,   /* its messages are handed over */
@@ -36,6 +38,7 @@ enum {
     TAKES_MARKERS = 2, /* markers that ask for nothing are taken */
     WANTS_HISTORY = 4, /* a marker without the flag for history is handed over */
     IS_MARKED = 8,     /* a marker was taken since Python last looked */
+    HAS_LIMIT = 16,    /* its end is a purge limit: the next marker is handed over */
 
     FIRST_ROOM = 1024,
     GROWTH = 2,
@@ -198,7 +201,7 @@ static int take_marker(Stream *stream, const uint8_t *frame, const Head *head) {
     uint64_t first = u64_at(body), last = u64_at(body + 8);
     uint32_t flags = u32_at(body + 16);
     int is_behind = first < now->seqno && (last < now->seqno || now->flags & HAS_ITEMS);
-    if (first > last || is_behind || flags & MARKER_ACK || !now->seqno)
+    if (first > last || is_behind || flags & MARKER_ACK || now->flags & HAS_LIMIT)
         return 0;
     if (now->flags & WANTS_HISTORY && !(flags & MARKER_HISTORY))
         return 0;
@@ -207,6 +210,9 @@ static int take_marker(Stream *stream, const uint8_t *frame, const Head *head) {
     now->first = first;
     now->last = last;
     now->flags |= IS_MARKED;
+    /* The first snapshot of a stream from the beginning, with each document once, as it is at the end. */
+    if (!now->seqno && (flags & (MARKER_DISK | MARKER_HISTORY | MARKER_DUPLICATE)) == MARKER_DISK)
+        now->flags |= HAS_LIMIT;
     stream->move = NOBODY;
     return 1;
 }

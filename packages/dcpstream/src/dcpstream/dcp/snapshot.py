@@ -103,8 +103,9 @@ class PlainItems(NamedTuple):
         takes_markers: whether the bounds of a marker count alone.
         seqno: the position; inside an out-of-order snapshot the highest seqno so far.
         begin, end: the bounds of the snapshot that the position lies in.
-        first, last: items lie within these bounds, which become those of the position.
+        first, last: items lie within these bounds, which become those of the position; 1 and 0 before a marker.
         stop: the first seqno of an item that is more than a plain one.
+        has_limit: whether `last` is the end of a first snapshot that has each document once.
     """
 
     is_unordered: bool
@@ -116,6 +117,7 @@ class PlainItems(NamedTuple):
     first: int
     last: int
     stop: int
+    has_limit: bool = False
 
 
 class ReceivedSnapshots:
@@ -293,11 +295,13 @@ class ReceivedSnapshots:
     # ----------------------------------------------------------------------------------------------- plain messages
 
     def plain_items(self) -> PlainItems | None:
-        """The facts that decide about the next items; None before a marker. For a reader."""
+        """The facts that decide about the next items; None if they need more. For a reader."""
         if self.unordered_high is not None:
             return PlainItems(True, self._has_items, False, self.unordered_high, 0, 0, 0, 0, MAX_SEQNO)
         if self._limits is None:
-            return None
+            if self._requested is not None:
+                return None
+            return PlainItems(False, self._has_items, True, self.seqno, *self.bounds, 1, 0, MAX_SEQNO)
         # The item at the end of the snapshot that was asked for changes the bounds.
         stop = MAX_SEQNO if self._requested is None else self._requested[1]
         is_alone = self._requested is None
@@ -309,7 +313,7 @@ class ReceivedSnapshots:
             self.unordered_high = items.seqno
             return
         self.seqno, self.bounds, self._has_items = items.seqno, (items.begin, items.end), items.has_items
-        if items.takes_markers:
+        if items.takes_markers and items.first <= items.last:
             self.announced = self._limits = self._recorded = items.first, items.last
 
     # ---------------------------------------------------------------------------------------------- what is complete

@@ -236,6 +236,8 @@ class PositionTracker:
             self._snapshots.follow(items)
             if not items.is_unordered:
                 self.followed_seqno = items.seqno
+            if items.has_limit:
+                self._purge_limit = items.last
         return self._snapshots
 
     def plain_items(self, vbid: int) -> tuple[PlainItems, Run] | None:

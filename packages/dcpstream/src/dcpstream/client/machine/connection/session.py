@@ -761,6 +761,7 @@ class DcpSession:
         if frame.status == Status.SUCCESS:
             stream.log = decode_failover_log(frame.value)
             stream.tracker.opened(stream.log)
+            self._handled(stream)
             turn.first.append(StreamOpened(stream, stream.log, stream.tracker.offset))
             return
         self._forget(stream)

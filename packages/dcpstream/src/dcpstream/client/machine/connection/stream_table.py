@@ -34,8 +34,9 @@ _KNOWN = struct.Struct("=IHBB6Q")
 """The facts about a stream: opaque, vbucket, state, flags; seqno, bounds of the position, bounds of the next items,
 and the first seqno that is handed over."""
 _PLACE_BYTES = 128
+_FLAGS_AT = 7
 _OFF, _PLAIN, _UNORDERED = 0, 1, 2
-_HAS_ITEMS, _TAKES_MARKERS, _WANTS_HISTORY = 1, 2, 4
+_HAS_ITEMS, _TAKES_MARKERS, _WANTS_HISTORY, _HAS_LIMIT = 1, 2, 4, 16
 _ROUNDS = 0xFFFFFFFF
 
 
@@ -149,7 +150,10 @@ class StreamTable:
         for move in memoryview(walked.marked).cast("I"):
             begin, end = moves.bounds(move)
             place = moves.place(move)
-            runs[move] = self._runs[place] = runs[move]._replace(snapshot_start=begin, snapshot_end=end)
+            flags = self._memory[place * _PLACE_BYTES + _FLAGS_AT]
+            limit = end if flags & _HAS_LIMIT else None  # such a marker is the last one that the kernel takes
+            run = runs[move]._replace(snapshot_start=begin, snapshot_end=end, purge_limit=limit)
+            runs[move] = self._runs[place] = run
         return moves._replace(runs=tuple(runs))
 
     def _follow(self, stream: Stream) -> None:
@@ -186,7 +190,13 @@ class StreamTable:
         _KNOWN.pack_into(self._memory, at, 0, 0, _OFF, 0, 0, 0, 0, 0, 0, 0)
         self._streams[place] = self._runs[place] = None
         self._changed[stream] = None
-        return PlainItems(state == _UNORDERED, bool(flags & _HAS_ITEMS), bool(flags & _TAKES_MARKERS), *numbers)
+        return PlainItems(
+            state == _UNORDERED,
+            bool(flags & _HAS_ITEMS),
+            bool(flags & _TAKES_MARKERS),
+            *numbers,
+            has_limit=bool(flags & _HAS_LIMIT),
+        )
 
     def _grow(self, stream: Stream) -> None:
         """Make room for a stream whose place is taken."""
