@@ -178,7 +178,7 @@ def test_disk_only_ends_right_after_it(control: tuple[bytes, bytes]) -> None:
 
 
 @rule("OSO-08")
-@pytest.mark.parametrize(
+@each_case(
     ("size", "share", "is_unordered"),
     [(10, 0.004, True), (10, 0.006, False), (400, 0.03, True), (400, 0.05, False)],
     ids=["few small", "many small", "few large", "many large"],
