@@ -195,8 +195,7 @@ class StreamTable:
             bool(flags & _HAS_ITEMS),
             bool(flags & _TAKES_MARKERS),
             *numbers,
-            has_limit=bool(flags & _HAS_LIMIT),
-        )
+        )._replace(has_limit=bool(flags & _HAS_LIMIT))
 
     def _grow(self, stream: Stream) -> None:
         """Make room for a stream whose place is taken."""
