@@ -96,6 +96,7 @@ def test_a_vbucket_several_times() -> None:
 @rule("SID-07", "SID-09")
 def test_every_message_carries_it() -> None:
     node = garden()
+    node.bucket.parameters.oso_backfill = "enabled"
     node.delete_doc(1, "ap0", collection=FRUIT_KEY)
     node.set_doc(1, "old", expiration=1)
     node.advance(2)
