@@ -94,6 +94,13 @@ assert importlib.util.find_spec("pyspark_dcpstream")
 assert importlib.util.find_spec("aiohttp") is None
 assert dcpstream_spark.DcpDataSource.name() == "dcp"
 """,
+    "dcpstream-spark[connect]": """
+import dcpstream_spark, grpc, pyspark.sql.connect.session, yaml
+""",
+    "dcpstream-spark[iceberg]": """
+import dcpstream_spark, pyspark
+assert pyspark.__version__.startswith("4.1")
+""",
     "dcpstream-spark[java]": """
 from dcpstream_spark.java import ensure_java, java_program
 ensure_java({"PATH": ""})

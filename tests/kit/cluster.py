@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import dcpstream_node
 from dcpstream.model import NodeAddress
-from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, StreamFlag, encode_request
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamFlag, encode_request
 from tests.kit.peer import SocketPeer
 from tests.kit.waiting import TIMEOUT_S
 
@@ -70,9 +70,14 @@ class Admin:
 
     def high_seqno(self, vbid: int) -> int:
         """The high seqno of a vbucket in any state."""
-        vbuuid = self.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
-        value = self.peer.succeed(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid).value
-        return int.from_bytes(value[19:27], "big")
+        while True:
+            vbuuid = self.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
+            answer = self.peer.call(Opcode.OBSERVE_SEQNO, vbid=vbid, value=vbuuid)
+            if answer.status == Status.SUCCESS:
+                return int.from_bytes(answer.value[19:27], "big")
+            # A replica takes the branches of its active node over when replication begins.
+            log = self.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=vbid).value[:8]
+            assert (answer.status, log != vbuuid) == (Status.KEY_ENOENT, True), answer
 
     def persist(self, vbid: int) -> None:
         """Return when all of the vbucket is durable."""
