@@ -151,7 +151,8 @@ def test_enough_bytes_end_the_pause(monkeypatch: pytest.MonkeyPatch, window: int
         one.arrive(1000)
         sender = threading.Thread(target=one.node.sendall, args=(bytes(size),))
         sender.start()
-        assert one.read() >= min(size, window // GATHER_SHARE)
+        # A system that is short of memory for sockets wakes the reader earlier.
+        assert one.read() >= min(size, window // GATHER_SHARE, 64 * 1024)
         assert woken == [True]
         sender.join(TIMEOUT_S)
         one.link.last_read = 0
