@@ -113,6 +113,30 @@ def test_a_replica_that_lags_rolls_nobody_back(cluster: dcpstream_node.Cluster, 
         assert saved.offset.seqno >= before[vbid].offset.seqno  # the last marker of a living node may come now
 
 
+def test_the_active_node_is_tried_although_every_replica_refuses(
+    cluster: dcpstream_node.Cluster, tmp_path: Any
+) -> None:
+    """The reader is ahead of the replicas, so none of its vbuckets there is ever open."""
+    store = FileOffsetStore(tmp_path / "offsets")
+    written = write(cluster, "first", 50)
+    cluster.wait_until_drained()
+    cluster.pause_replication()
+    written |= write(cluster, "second", 50)
+    read(cluster, written, store=store)
+    cluster.nodes[1].crash()
+    third = {f"third {number}" for number in range(50)}
+
+    def come_back() -> None:
+        cluster.restart_node(cluster.nodes[1])
+        write(cluster, "third", 50)
+
+    again = threading.Timer(1.0, come_back)
+    again.start()
+    found = read(cluster, third, store=store, on_rollback="rewind", replicas_after_s=0.1)
+    again.join(patient(30))
+    assert keys(found) >= third
+
+
 def test_options_that_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="waits for it"):
         StreamOptions(replicas_after_s=1, read_stable=True)

@@ -132,10 +132,6 @@ class Nodes:
             return None
         return found if found.is_ready else None
 
-    def is_ready(self, address: NodeAddress) -> bool:
-        """Whether there is a connection to a node that can be used now."""
-        return self._is_ready(str(address))
-
     def any_ready(self) -> NodeConnection | None:
         """Some connection that can be used now."""
         return next((connection for connection in self._connections.values() if connection.is_ready), None)

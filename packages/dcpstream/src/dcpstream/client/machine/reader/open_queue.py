@@ -148,7 +148,8 @@ class OpenQueue:
         if vbucket.state is not State.WAITING or vbucket.part is not Part.RANGE or vbucket.rewound_from is not None:
             return False
         active, replicas = found.active_node(vbucket.range.vbid), found.replica_nodes(vbucket.range.vbid)
-        if not replicas or (active is not None and self._nodes.is_ready(active)):
+        # Asked for in each attempt, so that the active node is tried although its replicas refuse.
+        if not replicas or (active is not None and self._nodes.ready(active, now) is not None):
             return False
         address = replicas[vbucket.attempts.failures % len(replicas)]
         connection = self._nodes.ready(address, now)
