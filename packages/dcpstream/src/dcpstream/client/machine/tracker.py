@@ -160,7 +160,8 @@ class Offsets(Mapping[int, StreamOffset]):
 
     def __init__(self, runs: Iterable[Run], moves: Moves | None = None, *, has_all: bool = True) -> None:
         self._runs = runs
-        self._moves = moves
+        # Positions outlive their rows: recorded ones are kept for as long as a rollback may go back to them.
+        self._moves = None if moves is None else moves._replace(owners=b"", handed=[])
         self._has_all = has_all
         self._last: dict[int, Run | int] | None = None
 
@@ -210,8 +211,8 @@ class PositionTracker:
     `ReceivedSnapshots` decides which message fits and where the position is. This class adds what else a position
     holds: its branch, the manifest, the collections. A violation becomes an error.
 
-    While messages are plain, the kernel follows them instead (`follow`). Whoever asks for the position makes it give
-    the stream back.
+    While messages are plain, the kernel follows them instead (`follow`). It gives the stream back if somebody asks for
+    the position.
 
     Attributes:
         followed_seqno: the last seqno that the kernel moved the position to.
@@ -230,15 +231,20 @@ class PositionTracker:
     @property
     def snapshots(self) -> ReceivedSnapshots:
         """The seqno, and the bounds of its snapshot."""
-        if self._give_back is not None:
-            give_back, self._give_back = self._give_back, None
-            items = give_back()
-            self._snapshots.follow(items)
-            if not items.is_unordered:
-                self.followed_seqno = items.seqno
-            if items.has_limit:
-                self._purge_limit = items.last
+        self.take_back()
         return self._snapshots
+
+    def take_back(self) -> None:
+        """Have the kernel give the stream back, if it follows it."""
+        if self._give_back is None:
+            return
+        give_back, self._give_back = self._give_back, None
+        items = give_back()
+        self._snapshots.follow(items)
+        if not items.is_unordered:
+            self.followed_seqno = items.seqno
+        if items.has_limit:
+            self._purge_limit = items.last
 
     def plain_items(self, vbid: int) -> tuple[PlainItems, Run] | None:
         """The facts that decide about the next messages, and a run without rows under the present marker.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
-from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
+from dcpstream.client.machine.tracker import Moves, Offsets, PositionTracker, Run
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from tests.kit.cases import each_case
@@ -199,3 +200,14 @@ def test_positions_after_runs_are_those_of_the_last_run_of_each_vbucket() -> Non
     assert {**offsets} == expected
     assert repr(offsets) == repr(expected)
     assert 4 not in offsets
+
+
+def test_positions_do_not_keep_what_belongs_to_rows() -> None:
+    """Recorded positions are kept for long, and a receive may have many thousand rows."""
+    owners = bytes(4 * 1000)
+    count = sys.getrefcount(owners)
+    moves = Moves((), b"", owners, [], has_unordered=False)
+    offsets = Offsets((), moves)
+    del moves
+    assert sys.getrefcount(owners) == count
+    assert not offsets

@@ -106,8 +106,8 @@ class Stream:
         return self.log is not None and not self.is_guarded and self.held is None
 
     def stop_at(self, end_seqno: int) -> None:
-        """Lower the end."""
-        self.tracker.snapshots  # noqa: B018 - the kernel gives the stream back, and learns of the end
+        """Lower the end, of which the kernel learns when it gets the stream again."""
+        self.tracker.take_back()
         self.end_seqno = end_seqno
 
 

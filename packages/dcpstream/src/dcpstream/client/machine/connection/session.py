@@ -475,7 +475,7 @@ class DcpSession:
         stray = _first_within(strays, first, stop)
         late = None if stream.tracker.is_out_of_order else _first_within(unordered, first, stop)
         end = min(stop if stray is None else stray, stop if late is None else late)
-        if end == stop or rows.seqno(end - 1) < stream.end_seqno:
+        if end == stop or (end > first and rows.seqno(end - 1) < stream.end_seqno):
             self._run(rows, first, end, rows.seqno(first), rows.seqno(end - 1), stream, turn)
         if end == stop:
             return

@@ -2,8 +2,8 @@
 
 The kernel follows a stream while its messages are plain: rows, SEQNO_ADVANCED, and markers that ask for nothing. Then
 it checks them and moves the position, and Python sees neither. Everything else is handed over, with all later messages
-of the stream in the same receive. Whoever asks for the position of such a stream (`PositionTracker.snapshots`) makes
-the kernel give it back; before the next receive, the kernel gets it again if its next messages are plain.
+of the stream in the same receive. If somebody asks for the position of such a stream (`PositionTracker.snapshots`), the
+kernel gives it back; before the next receive, the kernel gets it again if its next messages are plain.
 
 `native/walk.c` has the layout of the table. Needs the kernel and nothing else.
 """
@@ -118,7 +118,7 @@ class StreamTable:
 
     def forget(self, stream: Stream) -> None:
         """A stream is over."""
-        stream.tracker.snapshots  # noqa: B018 - the kernel gives it back
+        stream.tracker.take_back()
         self._changed.pop(stream, None)
 
     def walk(self, buffer: Buffer, start: int, stop: int) -> Walked:
@@ -204,6 +204,6 @@ class StreamTable:
             return
         for one in self._streams:
             if one is not None:
-                one.tracker.snapshots  # noqa: B018 - the kernel gives it back
+                one.tracker.take_back()
         self._begin(places)
         self._changed[stream] = None
