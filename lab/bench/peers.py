@@ -198,7 +198,7 @@ def written(page: str, lines: Sequence[str], first: str = FIRST, last: str = LAS
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sends the documents to the clients.
+    """A sender of documents to the clients.
 
     Attributes:
         title: the heading of its table.

@@ -181,7 +181,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest prints of a run over all FILES."""
+    """The output of pytest of a run over all FILES."""
     directory = tmp_path_factory.mktemp("files")
     made = new_runner(directory)
     for name, text in FILES.items():
