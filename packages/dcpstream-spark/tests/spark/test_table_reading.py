@@ -22,7 +22,9 @@ COUNT = 300
 
 
 @pytest.mark.slow
-def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_delta_table_is_read_through_its_log(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bucket.set_many("doc", COUNT, "1")
     bucket.delete("doc3")
 
@@ -35,6 +37,9 @@ def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Buck
     write_deltalake(path, rows())
     bucket.set(doc5="2")
     assert compare(spark, path, bucket.options).different == 1
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-table").symlink_to(path)
+    assert compare(spark, "a-table", bucket.options).different == 1, "a path that cannot be a name"
     # The files of the first version stay in the directory.
     write_deltalake(path, rows(), mode="overwrite")
     for session_reads in (lambda: open_table(spark, path), lambda: _through_delta_rs(spark, path)):
@@ -46,6 +51,8 @@ def test_a_delta_table_is_read_through_its_log(spark: SparkSession, bucket: Buck
         open_table(spark, str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="catalogs"):
         open_table(spark, "no_such_table")
+    with pytest.raises(ConfigError, match="catalogs"):
+        open_table(spark, "no-name at all")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no Parquet file"):
         open_table(spark, str(tmp_path / "empty"))

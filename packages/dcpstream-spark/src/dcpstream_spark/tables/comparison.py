@@ -24,7 +24,7 @@ from dcpstream.model import Op
 from dcpstream.model.collections import DEFAULT_NAME, SYSTEM_PREFIX
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.tables.sessions import own_session, watched_tasks
-from dcpstream_spark.tables.table_reading import TableKind, open_table
+from dcpstream_spark.tables.table_reading import TableKind, is_there, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -203,7 +203,7 @@ def _fresh_for(spark: SparkSession, table: str) -> SparkSession:
         return spark
     own = own_session(spark)
     # Only the user's has its temporary views.
-    return own if own.catalog.tableExists(table) else spark
+    return own if is_there(own, table) else spark
 
 
 def _without_empty_chunks(table: pa.Table) -> pa.Table:

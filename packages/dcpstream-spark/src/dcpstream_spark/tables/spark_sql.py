@@ -46,6 +46,7 @@ from dcpstream_spark.tables.fold_sql import NO_BATCH, FoldQuery, rows_of_collect
 from dcpstream_spark.tables.rows import BATCH_ID, CURRENT_COLUMNS, IS_REMOVED, IS_RESTORED, Place
 from dcpstream_spark.tables.sessions import OwnSession, in_fold_pool, is_connect
 from dcpstream_spark.tables.table_formats import MergeCounts, Table, TableFormat
+from dcpstream_spark.tables.table_reading import is_there
 from dcpstream_spark.tables.versions_sql import versions
 from dcpstream_spark.typed_columns.fitting import CORRUPT
 
@@ -477,7 +478,7 @@ class SparkSqlEngine:
             query = self._whole_query()
             # `retype` makes the view of a table that gets other columns first.
             has_columns = self._session.table(self.current.sql).columns == list(query.columns)
-            if name is not None and has_columns and not _is_there(self._session, name):
+            if name is not None and has_columns and not is_there(self._session, name):
                 # It reads all of `changes` until the next fold.
                 with self._publishing:
                     self._session.sql(f"CREATE OR REPLACE VIEW {name} AS {query.live()}")
@@ -536,17 +537,6 @@ class SparkSqlEngine:
 
     def _own_rows(self, changes: str) -> str:
         return changes if self._places is None else rows_of_collections(changes, self._places)
-
-
-def _is_there(session: SparkSession, name: str) -> bool:
-    """Whether a name is that of a view or a table, in any catalog."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        session.table(name)
-    except AnalysisException:
-        return False
-    return True
 
 
 def _count(session: SparkSession, source: str) -> int:

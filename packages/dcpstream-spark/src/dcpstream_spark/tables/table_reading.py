@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError
 from dcpstream_spark.files import local_directory
-from dcpstream_spark.tables.location import child, exists
+from dcpstream_spark.tables.location import child, condition_of, exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,17 @@ TableKind: TypeAlias = Literal["auto", "delta", "parquet", "catalog"]
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _READABLE_FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of a Delta table that change nothing about how its files are read."""
+
+
+def is_there(spark: SparkSession, name: str) -> bool:
+    """Whether a text is the name of a view or a table, in any catalog; not if it cannot be a name."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = spark.table(name).schema  # over Spark Connect the name is looked up only now
+    except AnalysisException:
+        return False
+    return True
 
 
 def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> DataFrame:
@@ -40,7 +51,7 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
     if kind == "auto" and "/" not in table and not exists(spark, table):
         kind = "catalog"
     if kind == "catalog":
-        if not spark.catalog.tableExists(table):
+        if not is_there(spark, table):
             raise ConfigError("table", table, "a table of the session's catalogs, or a path with a slash")
         spark.catalog.refreshTable(table)
         return spark.table(table)
@@ -57,7 +68,7 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
         try:
             return spark.read.parquet(path)
         except AnalysisException as error:
-            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+            if condition_of(error) != "UNABLE_TO_INFER_SCHEMA":
                 raise
             raise ConfigError("table", table, "a directory of Delta or Parquet; this one has no Parquet file") from None
     if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
