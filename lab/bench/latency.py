@@ -46,17 +46,9 @@ HEADER_BYTES = 24
 def start_node(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     """The node and its KV port."""
     ready = folder / "ready.json"
-    command = [sys.executable, "-m", "dcpstream.cli", "node", "--no-system-scope", "--port", "0", "--mgmt-port", "0"]
-    command += [
-        "--persist",
-        "every",
-        "--vbuckets",
-        str(VBUCKETS),
-        "--data",
-        str(folder / "data"),
-        "--ready-file",
-        str(ready),
-    ]
+    options = f"--no-system-scope --port 0 --mgmt-port 0 --persist every --vbuckets {VBUCKETS}".split()
+    places = ["--data", str(folder / "data"), "--ready-file", str(ready)]
+    command = [sys.executable, "-m", "dcpstream.cli", "node", *options, *places]
     child = subprocess.Popen(command)
     deadline = time.monotonic() + TIMEOUT_S
     while not ready.exists():

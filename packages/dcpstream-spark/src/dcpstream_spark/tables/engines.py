@@ -210,7 +210,7 @@ def _suitable(spark: SparkSession, target: TableTarget) -> str:
 
 
 def _knows_delta(spark: SparkSession, target: TableTarget) -> bool:
-    """Whether the session knows Delta's statements, found out with one of them.
+    """Try one of Delta's statements, to learn whether the session knows them.
 
     Platforms with Delta of their own have no setting that says so.
     """

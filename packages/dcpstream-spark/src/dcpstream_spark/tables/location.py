@@ -26,7 +26,7 @@ def child(path: str, name: str) -> str:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether a file or a directory exists, on any file system of the session."""
+    """Look whether a path has a file or a directory, on any file system of the session."""
     from pyspark.errors import AnalysisException
 
     local = within_reach(spark, path)

@@ -171,7 +171,7 @@ class HistorySource(Protocol):
         """Collections of which a stream of changes gets the newest versions only."""
 
     def chooses_out_of_order(self, vbid: int, collection_ids: frozenset[int]) -> bool:
-        """Whether a first snapshot of these collections is sent in any order, if the client asked for that."""
+        """Decide whether a first snapshot of these collections is sent in any order to a client that asked for it."""
 
     @property
     def has_cache_transfer(self) -> bool:

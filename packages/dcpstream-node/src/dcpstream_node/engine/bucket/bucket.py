@@ -429,7 +429,7 @@ class Bucket:
         return self.vbuckets[vbid] if vbid < len(self.vbuckets) else None
 
     def chooses_out_of_order(self, vbid: int, collection_ids: frozenset[int]) -> bool:
-        """Whether a first snapshot of these collections is sent in any order, if the client asked for that.
+        """Decide whether a first snapshot of these collections is sent in any order to a client that asked for it.
 
         In any order a collection is read by its keys, which is slower than the whole file if it has many documents.
         """
