@@ -1,7 +1,8 @@
 """Compare what a server did with what another one did, connection by connection.
 
-The rules: steps in order; their literal parts are equal; CAS, vbuuids and opaques correspond one to one; times lie
-equally far from the start. A difference that `variations` explains is kept with its reason, and does not count.
+The rules: steps in order; their literal parts are equal; CAS, vbuuids, opaques and uids of manifests correspond one to
+one; times lie equally far from the start. A difference that `variations` explains is kept with its reason, and does
+not count.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dcpstream_node.judge.variations import reason_of
 TIME_TOLERANCE_S = 120
 EPOCH_MIN = 1_000_000_000
 """Smaller numbers are no times since 1970, but seconds from now, or marks."""
+MANIFEST = "manifest"
+"""The role whose 0 corresponds to another number: before its first change, a bucket's manifest has the uid 0."""
 TOLERATED = (Status.UNKNOWN_COMMAND, Status.EINVAL, Status.NOT_SUPPORTED, Status.KEY_ENOENT)
 """An optional step may be refused so by a server that does not know it."""
 
@@ -63,7 +66,7 @@ class Roles:
 
     def check(self, kind: str, scope: str, reference: int, candidate: int) -> bool:
         """Whether this pair fits what was seen before."""
-        if (reference == 0) != (candidate == 0):
+        if (reference == 0) != (candidate == 0) and kind != MANIFEST:
             return kind == "opaque"
         left, right = (kind, scope, reference), (kind, scope, candidate)
         fits = self.forward.setdefault(left, candidate) == candidate

@@ -1,8 +1,8 @@
 """From a transcript to comparable steps.
 
 A step is one frame from the server, one STAT answer as a whole, or the server closing a connection. Its literal part
-must be equal; its roles (CAS, vbuuid, opaque) must correspond one to one; its times must lie equally far from the start
-of their runs.
+must be equal; its roles (CAS, vbuuid, opaque, uid of a manifest) must correspond one to one; its times must lie equally
+far from the start of their runs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ NOOP_SCENARIOS = ("s18", "s36")
 DATATYPE_SNAPPY = 2
 SERVER_REQUEST = 0x82
 DURATION = b"\x02"
+MANIFEST_UID_BYTES = 8
+FLATBUFFERS = b"\x02"
+"""The version of a system event whose value is a FlatBuffer; earlier ones begin with the uid of the manifest."""
 # In 8.0 the bucket of s33 stays.
 LEFT_BUCKET = b"b2"
 LOG_OPS = {Op.DCP_STREAM_REQ, Op.DCP_GET_FAILOVER_LOG, Op.GET_FAILOVER_LOG}
@@ -232,7 +235,11 @@ class Reader:
                 return bool(frame.value)
             if frame.op == Op.LIST_BUCKETS:
                 return tuple(sorted(set(frame.value.split()) - {LEFT_BUCKET}))
-        return plain_value(frame)
+        value = plain_value(frame)
+        if frame.op == Op.DCP_SYSTEM_EVENT and not frame.is_response and frame.extras[-1:] < FLATBUFFERS:
+            step.roles.append(("manifest", int.from_bytes(value[:MANIFEST_UID_BYTES], "big")))
+            return value[MANIFEST_UID_BYTES:]
+        return value
 
     def own_seqnos(self, value: bytes) -> tuple[tuple[int, int], ...]:
         """Seqnos of the vbuckets that this scenario set up."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from dcpstream_node.judge.comparison import Comparison, compare
 from dcpstream_node.judge.packets import FRAMED_RESPONSE, Op, Status, packet, response
 from dcpstream_node.judge.steps import read_steps
@@ -56,6 +58,18 @@ def test_cas_values_correspond_one_to_one() -> None:
     assert kinds(compared(twice, [asked(), answered(cas=9), asked(), answered(cas=8)])) == ["role"]
     other = [asked(), answered(cas=5), asked(), answered(cas=6)]
     assert kinds(compared(other, [asked(), answered(cas=9), asked(), answered(cas=9)])) == ["role"]
+
+
+def test_uids_of_manifests_correspond_one_to_one_and_may_begin_at_0() -> None:
+    def made(uid: int, collection: int) -> Line:
+        extras, value = struct.pack(">QIB", 3, 0, 0), struct.pack(">QII", uid, 0, collection)
+        raw = packet(Op.DCP_SYSTEM_EVENT, ext=extras, val=value)
+        return {"dir": "s2c", "conn": "a#1", "hex": raw.hex(), "note": ""}
+
+    reference = [made(0x650D, 0x50), made(0x6901, 0x51)]
+    assert kinds(compared(reference, [made(0, 0x50), made(1, 0x51)])) == []
+    assert kinds(compared(reference, [made(0, 0x50), made(0, 0x51)])) == ["role"]
+    assert kinds(compared(reference, [made(0, 0x50), made(1, 0x52)])) == ["changed"]
 
 
 def test_optional_steps_may_be_refused() -> None:
