@@ -57,6 +57,8 @@ GOALS = (
     Goal("client.1024.turns.of_receive", "client", "the same, 1 KiB, streams in short turns as of a server", 0.45),
     Goal("spark_read.256.of_ready", "spark", "Spark read to noop, 256 B, of ready Arrow batches", 0.8),
     Goal("spark_read.1024.of_ready", "spark", "Spark read to noop, 1 KiB, of ready Arrow batches", 0.8),
+    Goal("spark_read.256.turns.of_ready", "spark", "the same, 256 B, streams in short turns as of a server", 0.6),
+    Goal("spark_read.1024.turns.of_ready", "spark", "the same, 1 KiB, streams in short turns as of a server", 0.6),
     Goal("spark_read.256.jvm.of_parquet", "spark", "JVM of a Spark read, 256 B, of reading Parquet", 1.3, True),
     Goal("spark_read.256.two.jvm.of_parquet", "spark", "the same, two columns", 1.3, True),
     Goal("spark_read.256.python_us", "spark", "Python of a Spark read, 256 B, a row", 1.5, True, "us"),

@@ -8,7 +8,8 @@ stream came. The pieces have 4 to 64 KiB; those of a server depend on how busy i
 once; only the opaques differ between two connections. So the sender takes little of the processor while a client is
 measured.
 
-It serves whole streams of all vbuckets, from 0 to the end, and sends when the last of them was asked for.
+It serves whole streams, from 0 to the end, once a connection has asked for all that it wants: when nothing came for
+`QUIET_S`. So Spark's tasks can share the vbuckets.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import select
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,9 @@ PIECE_BYTES = (4 * 1024, 64 * 1024)
 
 ERROR_MAP = b'{"version":2,"revision":1,"errors":{}}'
 """Clients of other languages ask for one."""
+
+QUIET_S = 0.02
+"""A connection that asked for streams and is silent for so long has asked for all."""
 
 OPAQUE_AT = 12
 RECEIVE_BYTES = 64 * 1024
@@ -70,28 +75,15 @@ class Corpus:
 
     Attributes:
         seqnos: vbucket → its high seqno.
-        data: markers, documents and ends of streams.
     """
 
     def __init__(self, vbuckets: int, documents: int, value_bytes: int) -> None:
         dice = random.Random(20131130)
-        order = turns(vbuckets, documents, dice)
-        counts = np.bincount(order, minlength=vbuckets)
-        self.seqnos = dict(enumerate(counts.tolist()))
-        markers = b"".join(marker(0, 0, seqno, vbid=vbid) for vbid, seqno in self.seqnos.items())
-        ends = b"".join(stream_end(0, vbid=vbid) for vbid in range(vbuckets))
-        rows = self._rows(order, value_bytes)
-        self.data = np.frombuffer(bytearray(markers + rows.tobytes() + ends), np.uint8)
-        marker_bytes, end_bytes = len(markers) // vbuckets, len(ends) // vbuckets
-        every = np.arange(vbuckets)
-        self._vbids = np.concatenate([every, order, every])
-        self._starts = np.concatenate(
-            [
-                every * marker_bytes,
-                len(markers) + np.arange(documents) * rows.shape[1],
-                len(markers) + rows.size + every * end_bytes,
-            ]
-        )
+        self._order = turns(vbuckets, documents, dice)
+        self.seqnos = dict(enumerate(np.bincount(self._order, minlength=vbuckets).tolist()))
+        self._markers = _table(marker(0, 0, seqno, vbid=vbid) for vbid, seqno in self.seqnos.items())
+        self._ends = _table(stream_end(0, vbid=vbid) for vbid in range(vbuckets))
+        self._documents = self._rows(self._order, value_bytes)
 
     @staticmethod
     def _rows(order: _Numbers, value_bytes: int) -> npt.NDArray[np.uint8]:
@@ -112,12 +104,24 @@ class Corpus:
         rows[:, key_end:] = np.random.default_rng(20131130).integers(0, 256, (count, value_bytes), np.uint8)
         return rows
 
-    def stamped(self, opaques: dict[int, int]) -> memoryview:
-        """The messages with the opaques of a connection, by vbucket. Connections share the bytes: one at a time."""
-        known = np.zeros(len(self.seqnos), np.int64)
+    def messages(self, opaques: dict[int, int]) -> memoryview:
+        """A copy of the messages of some vbuckets, with the opaques of a connection: markers, documents, ends."""
+        known = np.full(len(self.seqnos), -1, np.int64)
         known[list(opaques)] = list(opaques.values())
-        self.data[self._starts[:, None] + np.arange(OPAQUE_AT, OPAQUE_AT + 4)] = _big_endian(known[self._vbids], 4)
-        return memoryview(self.data.data)
+        every = np.arange(len(self.seqnos))
+        parts = []
+        for rows, vbids in ((self._markers, every), (self._documents, self._order), (self._ends, every)):
+            wanted = known[vbids] >= 0
+            part = rows[wanted]
+            part[:, OPAQUE_AT : OPAQUE_AT + 4] = _big_endian(known[vbids[wanted]], 4)
+            parts.append(part.ravel())
+        return memoryview(np.concatenate(parts).data)
+
+
+def _table(messages: Iterable[bytes]) -> npt.NDArray[np.uint8]:
+    """Messages of one length, one a row."""
+    listed = list(messages)
+    return np.frombuffer(b"".join(listed), np.uint8).reshape(len(listed), -1)
 
 
 def _big_endian(numbers: _Numbers, width: int) -> npt.NDArray[np.uint8]:
@@ -173,14 +177,14 @@ class _Connection(FakeNode):
         """Answer until the client closes."""
         while data := client.recv(RECEIVE_BYTES):
             client.sendall(self.receive(data))
-            if len(self.opaques) == len(self._corpus.seqnos):
+            if self.opaques and not select.select([client], [], [], QUIET_S)[0]:
                 self._send(client)
                 self.opaques.clear()
 
     def _send(self, client: socket.socket) -> None:
-        """Send all streams, as the window opens. A piece may end in a frame, so answers wait until all is sent."""
+        """Send the streams, as the window opens. A piece may end in a frame, so answers wait until all is sent."""
         sent, answers = 0, b""
-        for piece in _pieces(self._corpus.stamped(self.opaques)):
+        for piece in _pieces(self._corpus.messages(self.opaques)):
             while self.window_bytes and sent - self.acked_bytes >= self.window_bytes:
                 data = client.recv(RECEIVE_BYTES)
                 if not data:

@@ -1,9 +1,12 @@
-"""Spark: reads of a node to noop, against three reads of the same rows in the same run.
+"""Spark: reads of a node and of a sender with short turns to noop, against reads of the same rows in the same run.
 
 The baselines are ready Arrow batches from a Python source, the rows as Parquet, and `spark.range` with the rows'
 columns made by expressions. The node runs in a process of its own on the same machine; its work is part of the wall
 time, not of the CPU time. CPU time is that of the JVM and of Spark's Python workers, each by itself. A JVM compiles for
 a long time: without the warm-up rounds its first reads cost three times as much.
+
+A server goes round over all streams of a connection (`server_turns`); our node sends long runs. A read of such a sender
+is compared with ready batches alone.
 
 The floor of a micro-batch is the median trigger time of batches of ten rows.
 """
@@ -25,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.bench.client import turns_process
 from lab.bench.common import Figure, cpu_seconds_of, median, median_of_ratios, repeats_for, report
 
 if TYPE_CHECKING:
@@ -86,6 +90,12 @@ def run(quick: bool) -> dict[str, Any]:
                 found = _measure(spark, connection_string, size, rows, Path(directory), repeats_for(quick))
                 figures += found[0]
                 ratios |= found[1]
+            with tempfile.TemporaryDirectory() as directory, turns_process(rows, size) as connection_string:
+                figure, of_ready = _measure_turns(
+                    spark, connection_string, size, rows, Path(directory), repeats_for(quick)
+                )
+                figures.append(figure)
+                ratios[f"spark_read.{size}.turns.of_ready"] = of_ready
         with tempfile.TemporaryDirectory() as directory, node_process() as connection_string:
             figures.append(
                 _floor(spark, connection_string, Path(directory), FLOOR_BATCHES // 4 if quick else FLOOR_BATCHES)
@@ -139,6 +149,19 @@ def _measure(
             figures.append(_figure(f"{name}.parquet", rows, dcp, base, "ready batches to Parquet"))
             ratios[f"{name}.parquet.of_ready"] = median_of_ratios([r.wall_s for r in base], [r.wall_s for r in dcp])
     return figures, ratios
+
+
+def _measure_turns(
+    spark: SparkSession, connection_string: str, size: int, rows: int, directory: Path, repeats: int
+) -> tuple[Figure, float | None]:
+    """(read to noop from a sender with short turns, its ratio to ready batches of the same rows)."""
+    read = _reader(spark, connection_string, {})
+    ready = _ready(spark, connection_string, {}, directory / "ready")
+    counted = read().count()
+    assert counted == rows, f"{counted} rows, sent were {rows}"
+    dcp, base = _in_turns(partial(_noop, read), partial(_noop, ready), repeats=repeats, warm_ups=2)
+    figure = _figure(f"spark_read.{size}.turns.noop", rows, dcp, base, "ready batches to noop")
+    return figure, median_of_ratios([r.wall_s for r in base], [r.wall_s for r in dcp])
 
 
 def _expressions(columns: list[str], size: int) -> list[str]:

@@ -23,7 +23,7 @@ def test_turns_are_short_while_there_are_other_streams() -> None:
 def test_each_stream_is_whole_and_in_order() -> None:
     corpus = Corpus(3, 100, 10)
     opaques = {0: 7, 1: 300, 2: 70_000}
-    frames = split_frames(bytes(corpus.stamped(opaques)))
+    frames = split_frames(bytes(corpus.messages(opaques)))
     keys = set()
     for vbid, high in corpus.seqnos.items():
         mine = [frame for frame in frames if int.from_bytes(frame[12:16]) == opaques[vbid]]
@@ -32,6 +32,14 @@ def test_each_stream_is_whole_and_in_order() -> None:
         assert [int.from_bytes(frame[24:32]) for frame in mine[1:-1]] == list(range(1, high + 1))
         keys |= {frame[55 : 55 + 15] for frame in mine[1:-1]}
     assert keys == {b"\0flight-%07d" % number for number in range(100)}
+
+
+def test_connections_share_the_vbuckets() -> None:
+    corpus = Corpus(3, 100, 10)
+    frames = split_frames(bytes(corpus.messages({1: 9})))
+    assert {int.from_bytes(frame[6:8]) for frame in frames} == {1}
+    assert {int.from_bytes(frame[12:16]) for frame in frames} == {9}
+    assert len(frames) == corpus.seqnos[1] + 2
 
 
 def test_the_client_reads_it() -> None:
