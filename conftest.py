@@ -10,6 +10,7 @@ import pytest
 from lab.tools.patience import patient
 
 pytest_plugins = [
+    "tests.fixtures.collecting",
     "tests.fixtures.commands",
     "tests.fixtures.decoders",
     "tests.fixtures.hypothesis_profiles",
