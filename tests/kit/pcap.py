@@ -5,12 +5,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import BinaryIO
-
-from dcpstream_node.recording.tcp import Endpoint
+from typing import BinaryIO, NamedTuple
 
 RAW_IP = 101
 MAX_PACKET_BYTES = 65_535
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+
+
 CLIENT, SERVER = Endpoint("127.0.0.1", 40000), Endpoint("127.0.0.1", 11210)
 _TCP, _PUSH, _ACK = 6, 8, 16
 _SEQUENCE = 1 << 32
@@ -56,12 +61,6 @@ class PacketMaker:
         if len(addresses) == 8:
             return struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, _TCP, 0) + addresses + tcp + data
         return struct.pack(">IHBB", 6 << 28, 20 + len(data), _TCP, 64) + addresses + tcp + data
-
-
-def _distance(start: int, end: int) -> int:
-    """Distance of one sequence number ahead of another; negative if it lies behind."""
-    ahead = (end - start) % _SEQUENCE
-    return ahead - _SEQUENCE if ahead >= _SEQUENCE // 2 else ahead
 
 
 class FramesToPcap:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -30,9 +29,6 @@ from dcpstream.wire import (
 from dcpstream.wire.cached_items import CachedItem, cached_items
 from dcpstream.wire.keys import leb128_decode
 
-if TYPE_CHECKING:
-    from dcpstream_node.recording.tcp import Conversation, Endpoint
-
 MAX_INPUT_BYTES = 256 * 1024 * 1024
 """Largest input, because it is held in memory."""
 
@@ -54,66 +50,40 @@ _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF \t\r\n")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["auto", "hex", "binary", "pcap", "recording"]),
+    type=click.Choice(["auto", "hex", "binary", "recording"]),
     default="auto",
     show_default=True,
-    help="Hexadecimal text (blanks, line breaks and # comments are skipped), the bytes themselves, captured packets "
-    "(pcap or pcapng), or a file of `record`.",
+    help="Hexadecimal text (blanks, line breaks and # comments are skipped), the bytes themselves, or a file of "
+    "`record`.",
 )
 @json_option("One JSON object per frame, without cuts.")
-@click.option("--ports", default="11210", show_default=True, help="Of captured packets: the nodes' ports, by commas.")
-def decode_command(source: Path, form: str, as_json: bool, ports: str) -> None:
+def decode_command(source: Path, form: str, as_json: bool) -> None:
     """Print the messages in FILE, or in standard input, with -.
 
-    FILE has the bytes of one direction of a connection, captured packets, or a recording.
+    FILE has the bytes of one direction of a connection, or a recording.
     """
-    place = None
-    for one in found_frames(source, form, ports):
-        if one.place != place and not as_json:
-            click.echo(f"# {one.place}")
-        place = one.place
+    for one in found_frames(source, form):
         if as_json:
-            click.echo(json.dumps(one.facts | as_object(one.offset, one.frame)))
+            time = {"time_ns": str(one.time_ns)} if one.time_ns else {}
+            click.echo(json.dumps(time | as_object(one.offset, one.frame)))
         else:
             click.echo(as_text(one.offset, one.frame))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A frame of the input.
 
     Attributes:
-        offset: in the input, or in its direction of a connection.
-        ends: client and server of a captured connection.
-        is_from_server: the direction; None if the input does not say.
-        time_ns: when it was captured or recorded, in nanoseconds since 1970; 0 if the input does not say.
+        offset: in the input, or in its block of a recording.
+        time_ns: when it was recorded, in nanoseconds since 1970; 0 if the input does not say.
     """
 
     offset: int
     frame: Frame
-    ends: tuple[Endpoint, Endpoint] | None = None
-    is_from_server: bool | None = None
     time_ns: int = 0
 
-    @property
-    def place(self) -> str | None:
-        """The direction, for people; None if the input does not say."""
-        if self.ends is None:
-            return None
-        client, server = self.ends
-        return f"{server} -> {client}" if self.is_from_server else f"{client} -> {server}"
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts that the input has in addition to the frame, for JSON."""
-        facts: dict[str, Any] = {"time_ns": str(self.time_ns)} if self.time_ns else {}
-        if self.ends is not None:
-            client, server = map(str, self.ends)
-            facts |= {"from": server, "to": client} if self.is_from_server else {"from": client, "to": server}
-        return facts
-
-
-def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
+def found_frames(source: Path, form: str) -> Iterator[Found]:
     """The frames of any input.
 
     Raises:
@@ -129,13 +99,7 @@ def found_frames(source: Path, form: str, ports: str) -> Iterator[Found]:
             if reader.is_cut:
                 click.echo(cut_note(source), err=True)
         return
-    from dcpstream_node.recording.pcap import is_capture
-
-    data = read_source(source)
-    if form == "pcap" or (form == "auto" and is_capture(data)):
-        yield from _captured(data, ports)
-        return
-    for offset, frame in frames(frame_bytes(data, form)):
+    for offset, frame in frames(frame_bytes(read_source(source), form)):
         yield Found(offset, frame)
 
 
@@ -147,34 +111,6 @@ def _is_recording(source: Path) -> bool:
         return False
     with source.open("rb") as file:
         return is_recording(file.read(100)) or is_unbegun(source)
-
-
-def _captured(data: bytes, ports: str) -> Iterator[Found]:
-    from dcpstream_node.recording.capture import frames_of
-
-    is_silent = True
-    for conversation in _conversations(data, ports):
-        ends = conversation.client, conversation.server
-        for one in frames_of(conversation):
-            is_silent = False
-            yield Found(one.offset, one.frame, ends, one.is_from_server, one.time_ns)
-        for problem in conversation.problems:
-            is_silent = False
-            click.echo(problem, err=True)
-    if is_silent:
-        click.echo(f"the connections to port {ports} carry no message: they were only opened or closed", err=True)
-
-
-def _conversations(data: bytes, ports: str) -> list[Conversation]:
-    from dcpstream_node.recording.pcap import packets
-    from dcpstream_node.recording.tcp import conversations
-
-    try:
-        numbers = {int(port) for port in ports.split(",")}
-    except ValueError:
-        message = f"--ports: {ports} are no port numbers. Write them as 11210,11214"
-        raise ConfigError("--ports", ports, "numbers with commas", message=message) from None
-    return conversations(packets(data), numbers)
 
 
 def read_source(source: Path, standard_input: BinaryIO | None = None) -> bytes:
