@@ -221,7 +221,5 @@ bodylen
 _.runtest
 _.reportinfo
 
-# Printed by `make judge`.
-_.agreed
-_.as_older
-_.as_newer
+# In the JSON of `dcpstream judge`, and read by `make judge`.
+_.expected_literal

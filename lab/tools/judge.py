@@ -7,7 +7,7 @@ its data on disk like the real server; with `--memory`, steps that need persiste
 the command: 0 only if nothing differs.
 
 `--release 7.6` plays the scenarios that 7.2 and 8.0 have against a 7.6 node, of which nothing was recorded: steps in
-which both recordings agree must be equal, and the others as in one of the two (`dcpstream_node.judge.between`).
+which both recordings agree must be equal, and the others as in one of the two (`lab.tools.judge_between`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from itertools import groupby
 
 import dcpstream_node
 from dcpstream.runtime import SystemClock
-from dcpstream_node.judge import Endpoint, Target, between, playing
+from dcpstream_node.judge import Endpoint, Target, playing
 from dcpstream_node.judge.scenarios import SCENARIOS
 from dcpstream_node.judge.transcript import Recorder
+from lab.tools import judge_between as between
 from tests.kit import recorded
 
 RELEASES = ("7.2", "7.6", "8.0")

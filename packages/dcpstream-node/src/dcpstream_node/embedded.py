@@ -683,7 +683,6 @@ class Node:
         return bucket
 
     def _order(self, what: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a change on the node's loop."""
         loop, server = self._loop, self._server
         if not self.is_running or loop is None or server is None:
             raise DcpstreamError("the node does not run: start it first")
@@ -699,7 +698,6 @@ class Node:
 
     @property
     def _serving(self) -> _Serving:
-        """The parts of a node that runs."""
         assert self.engine is not None
         assert self._buckets is not None
         assert self._fault_host is not None

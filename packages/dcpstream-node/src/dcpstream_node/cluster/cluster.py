@@ -803,7 +803,6 @@ class Cluster:
         return self._balance[1]
 
     def _note_failover(self, nodes: Sequence[str]) -> None:
-        """Count an automatic failover."""
         self.auto_failover = replace(self.auto_failover, count=self.auto_failover.count + len(nodes))
         try:
             self._keep()

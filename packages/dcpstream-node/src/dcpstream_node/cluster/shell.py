@@ -139,7 +139,6 @@ class Shell:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Carry out what the orchestrator wants."""
         self._has_turn = False
         if self._is_stopped:
             return

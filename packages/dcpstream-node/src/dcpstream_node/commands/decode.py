@@ -277,7 +277,6 @@ def _message(frame: Frame) -> tuple[Message, str | None]:
 
 
 def _fields(message: Message) -> list[tuple[Field, int | bytes]]:
-    """The message's fields, without the optional ones that it lacks."""
     if isinstance(message, RawRequest | RawResponse):
         return []
     values = zip(message.layout.fields, message.layout.numbers(message), strict=True)

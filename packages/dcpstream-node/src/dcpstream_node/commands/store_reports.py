@@ -124,7 +124,6 @@ def _as_object(report: StoreReport) -> dict[str, Any]:
 
 
 def _shown(report: StoreReport) -> Iterator[str]:
-    """The report for people."""
     if report.is_unfinished:
         yield f"{report.directory}: what an unfinished creation of a bucket left; the next start of a node removes it"
         return
@@ -185,7 +184,6 @@ def _node_object(report: DirectoryReport) -> dict[str, Any]:
 
 
 def _shown_node(report: DirectoryReport) -> Iterator[str]:
-    """The findings in a data directory outside the stores, for people."""
     for path in report.unfinished:
         yield f"{path}: what an unfinished creation or deletion of a bucket left; the next start of a node removes it"
     for name in report.gone:

@@ -99,7 +99,6 @@ def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool
 
 
 def _open(session: Session, frame: Frame, now: float) -> None:
-    """Carry out DCP_OPEN: check, take the name over from an older connection, make the machine."""
     request = read_open(frame, session.engine.release)
     if isinstance(request, Refusal):
         session.output.add(refuse(frame, request))

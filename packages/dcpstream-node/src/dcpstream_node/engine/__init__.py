@@ -23,7 +23,6 @@ from functools import lru_cache
 from dcpstream.runtime import Random
 from dcpstream.wire import Frame
 from dcpstream.wire.release import Release
-from dcpstream_node.engine import engine as _engine
 from dcpstream_node.engine.access.groups import Group
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES, KINDS, PERMISSIONS, Role, RoleKind, parse_roles
 from dcpstream_node.engine.access.users import User, Users
@@ -31,7 +30,7 @@ from dcpstream_node.engine.bucket.bucket import Bucket
 from dcpstream_node.engine.bucket.vbucket import VBucket
 from dcpstream_node.engine.cluster_config import ClusterConfig
 from dcpstream_node.engine.commands import CommandTable
-from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES
+from dcpstream_node.engine.engine import MAX_OUTPUT_BYTES, Engine
 from dcpstream_node.engine.handlers import COMMANDS
 from dcpstream_node.engine.handlers.native import answer_plain, plain_opcodes
 from dcpstream_node.engine.session.session import Dispatch, Session
@@ -57,12 +56,8 @@ __all__ = [
 ]
 
 
-Engine = _engine.Engine[Session]
-"""The engine of a node whose sessions are `Session`."""
-
-
 @lru_cache(maxsize=16)
-def _commands_of(release: Release) -> CommandTable[Session]:
+def _commands_of(release: Release) -> CommandTable:
     return COMMANDS.known_to(release)
 
 

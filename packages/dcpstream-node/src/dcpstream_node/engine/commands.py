@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from dcpstream.errors import FieldError
 from dcpstream.wire import Datatype, Frame, Status
@@ -27,29 +27,15 @@ from dcpstream.wire.values import snappy_uncompress
 from dcpstream_node.engine.access.roles import KNOWN_PRIVILEGES
 from dcpstream_node.engine.subdocument import has_valid_xattrs
 
+if TYPE_CHECKING:
+    from dcpstream_node.engine.session.session import Session
 
-class Requester(Protocol):
-    """The session that a request comes from.
-
-    Attributes:
-        datatypes: bits of the datatype that were negotiated.
-        has_collections: whether keys have a collection prefix.
-        frame_infos, payload: see `fault`.
-    """
-
-    datatypes: int
-    has_collections: bool
-    frame_infos: dict[int, bytes]
-    payload: bytes
-
-
-S = TypeVar("S", bound=Requester)
-Handler = Callable[[S, Frame], None]
-Check = Callable[[S, Frame], Fault | None]
+Handler: TypeAlias = "Callable[[Session, Frame], None]"
+Check: TypeAlias = "Callable[[Session, Frame], Fault | None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Generic[S]):
+class Command:
     """The node's side of an opcode.
 
     Attributes:
@@ -65,9 +51,9 @@ class Command(Generic[S]):
         before_login: whether a client that has not logged in may send it.
     """
 
-    handler: Handler[S]
+    handler: Handler
     shape: Shape
-    check: Check[S] | None
+    check: Check | None
     own_extras: bool
     privilege: str = field(init=False)
     is_anywhere: bool = field(init=False)
@@ -85,18 +71,18 @@ class Command(Generic[S]):
         object.__setattr__(self, "before_login", self.shape.phase is Phase.CONNECTED)
 
 
-class CommandTable(Generic[S]):
+class CommandTable:
     """Opcode → command; each opcode once."""
 
     def __init__(self) -> None:
-        self._commands: dict[int, Command[S]] = {}
+        self._commands: dict[int, Command] = {}
 
     def add(
         self,
         opcodes: int | Iterable[int],
-        handler: Handler[S],
+        handler: Handler,
         *,
-        check: Check[S] | None = None,
+        check: Check | None = None,
         own_extras: bool = False,
     ) -> None:
         """Register the command of one or several opcodes and of their quiet forms; arguments as for `Command`."""
@@ -106,13 +92,13 @@ class CommandTable(Generic[S]):
             assert opcode not in self._commands, f"0x{opcode:02x} has two handlers"
             self._commands[opcode] = Command(handler, shape, check, own_extras)
 
-    def get(self, opcode: int) -> Command[S] | None:
+    def get(self, opcode: int) -> Command | None:
         """The command of that opcode, or None."""
         return self._commands.get(opcode)
 
-    def known_to(self, release: Release) -> CommandTable[S]:
+    def known_to(self, release: Release) -> CommandTable:
         """The commands that a release has, with the shapes of its requests."""
-        found: CommandTable[S] = CommandTable()
+        found: CommandTable = CommandTable()
         for opcode, command in self._commands.items():
             shape = shape_of(opcode, release=release)
             if shape is not None:
@@ -124,7 +110,7 @@ class CommandTable(Generic[S]):
         return sorted(self._commands)
 
 
-def fault(session: S, command: Command[S], frame: Frame) -> Fault | None:
+def fault(session: Session, command: Command, frame: Frame) -> Fault | None:
     """The fault of a request, in the server's words, or None.
 
     The elements of the framing extras are left in `session.frame_infos`, the inflated value in `session.payload`.

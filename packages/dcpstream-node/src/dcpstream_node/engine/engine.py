@@ -3,14 +3,14 @@
 Sans-IO: a shell sets the time (`set_time`), hands bytes to sessions, and after each turn sends the output of the
 sessions in `ready`. One engine serves one thread.
 
-The engine lies below the sessions: it opens, wakes and closes them through `Client`, and is generic in their class.
+The engine lies below the sessions: `open_session` makes them, and only types name their class here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.errors import ConfigError, DcpstreamError
@@ -23,13 +23,13 @@ from dcpstream_node.engine import cluster_config
 from dcpstream_node.engine.access.login_throttle import LoginThrottle
 from dcpstream_node.engine.access.users import User, Users
 from dcpstream_node.engine.bucket.bucket import OPCODES, Bucket
-from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.cluster_config import ClusterConfig
 from dcpstream_node.engine.limit_log import LOG_LINES_WITH_REASONS, LimitLog
 from dcpstream_node.store import BucketStore
 
 if TYPE_CHECKING:
     from dcpstream_node.engine.access.tokens import Issuers
+    from dcpstream_node.engine.session.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,6 @@ MAX_BUCKETS = 30
 MAX_OUTPUT_BYTES = 2 * 1024 * 1024
 """Answers that wait beyond which no further request of a session is read: clients that ask more than they read are
 slowed down."""
-
-S = TypeVar("S", bound=Client)
 
 
 class Counters:
@@ -126,7 +124,7 @@ class BucketHost(Protocol):
         ...
 
 
-class Engine(Generic[S]):
+class Engine:
     """A node's state and behaviour.
 
     Args:
@@ -169,7 +167,7 @@ class Engine(Generic[S]):
         config: ClusterConfig,
         random: Random,
         *,
-        open_session: Callable[[Engine[S], str, str, bool], S],
+        open_session: Callable[[Engine, str, str, bool], Session],
         dcp_stats: Callable[[Bucket, str, str], Iterator[tuple[str, str]] | int],
     ) -> None:
         self._open_session = open_session
@@ -180,8 +178,8 @@ class Engine(Generic[S]):
         self.buckets: dict[str, Bucket] = {}
         self.raw_configs: dict[str, RawConfig] = {}
         self.damaged: dict[str, DcpstreamError] = {}
-        self.sessions: set[S] = set()
-        self.ready: set[S] = set()
+        self.sessions: set[Session] = set()
+        self.ready: set[Session] = set()
         self.buffers = BufferPool()
         self.bucket_host: BucketHost | None = None
         self.faults: RequestFaults = NoFaults()
@@ -260,7 +258,7 @@ class Engine(Generic[S]):
         """Names of the buckets that have a map and nothing else: others serve them."""
         return [name for name in self.raw_configs if name not in self.buckets]
 
-    def sessions_of(self, name: str) -> list[S]:
+    def sessions_of(self, name: str) -> list[Session]:
         """The sessions that selected a bucket that has nothing but a map."""
         return [session for session in self.sessions if session.config_only == name]
 
@@ -316,7 +314,7 @@ class Engine(Generic[S]):
         self._notify_listeners()
         return bucket
 
-    def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> S | None:
+    def new_session(self, peer: str, local_host: str = "127.0.0.1", *, is_secure: bool = False) -> Session | None:
         """A session for a connection that was made; None if there are too many.
 
         Args:
@@ -366,7 +364,7 @@ class Engine(Generic[S]):
             return None
         return user, holder.expires_at
 
-    def end_turn(self) -> list[S]:
+    def end_turn(self) -> list[Session]:
         """Notify DCP connections of changes; returns the sessions that may have something to send now."""
         for bucket in self.buckets.values():
             if bucket.behind:
@@ -446,8 +444,8 @@ class Engine(Generic[S]):
         config.cluster_uuid = given.cluster_uuid or config.cluster_uuid
         if bucket is None:
             config.node_rev = given.rev
-            used: set[Client] = set().union(*(each.sessions for each in self.buckets.values()))
-            notified: set[Client] = {session for session in self.sessions if session not in used}
+            used: set[Session] = set().union(*(each.sessions for each in self.buckets.values()))
+            notified: set[Session] = {session for session in self.sessions if session not in used}
         else:
             self.raw_configs.pop(bucket.name, None)
             bucket.uuid, bucket.config_rev = given.uuid or bucket.uuid, given.rev
@@ -467,7 +465,7 @@ class Engine(Generic[S]):
             self._notify_listeners()
             return
         self.config.node_rev = self.config.next_rev()
-        used: set[Client] = set()
+        used: set[Session] = set()
         for bucket in self.buckets.values():
             self.topology_changed(bucket)
             used |= bucket.sessions

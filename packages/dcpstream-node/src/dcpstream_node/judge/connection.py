@@ -268,6 +268,11 @@ class Connection:
         extras = stream_request_extras(**fields)
         return self.cmd(Op.DCP_STREAM_REQ, ext=extras, vb=vb, val=val, note=note)
 
+    def read_stream(self, vb: int, idle: float, **fields: Any) -> None:
+        """STREAM_REQ, and what comes until nothing does for `idle` seconds."""
+        self.stream_request(vb, **fields)
+        self.recv_all(idle)
+
     def close_stream(self, vb: int, **fields: Any) -> Packet | None:
         """CLOSE_STREAM."""
         return self.cmd(Op.DCP_CLOSE_STREAM, vb=vb, **fields)

@@ -63,12 +63,7 @@ class Judge:
     """
 
     def __init__(
-        self,
-        target: Target,
-        *,
-        against: Target | None = None,
-        wishes: Wishes = Wishes(),
-        clock: Clock | None = None,
+        self, target: Target, *, against: Target | None = None, wishes: Wishes = Wishes(), clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
         self._timeout_s, self._attempts = wishes.timeout_s, wishes.attempts

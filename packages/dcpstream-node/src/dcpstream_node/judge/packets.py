@@ -119,19 +119,13 @@ class Status(IntEnum):
 # Extras of requests by opcode and length: struct format and field names.
 EXTRAS_LAYOUTS: dict[tuple[int, int], tuple[str, str]] = {
     (Op.DCP_MUTATION, 31): (">QQIIIHB", "by_seqno rev flags expiry lock nmeta nru"),
-    (Op.DCP_PREPARE, 31): (
-        ">QQIIIBBB",
-        "by_seqno rev flags expiry lock nru deleted level",
-    ),
+    (Op.DCP_PREPARE, 31): (">QQIIIBBB", "by_seqno rev flags expiry lock nru deleted level"),
     (Op.DCP_DELETION, 18): (">QQH", "by_seqno rev nmeta"),
     (Op.DCP_DELETION, 21): (">QQIB", "by_seqno rev delete_time unused"),
     (Op.DCP_EXPIRATION, 20): (">QQI", "by_seqno rev delete_time"),
     (Op.DCP_SNAPSHOT_MARKER, 20): (">QQI", "start end flags"),
     (Op.DCP_STREAM_END, 4): (">I", "end_flags"),
-    (Op.DCP_STREAM_REQ, 48): (
-        ">IIQQQQQ",
-        "flags reserved start end vbuuid snap_start snap_end",
-    ),
+    (Op.DCP_STREAM_REQ, 48): (">IIQQQQQ", "flags reserved start end vbuuid snap_start snap_end"),
     (Op.DCP_BUFFER_ACK, 4): (">I", "bytes"),
     (Op.DCP_SET_VBUCKET_STATE, 1): (">B", "state"),
     (Op.DCP_SYSTEM_EVENT, 13): (">QIB", "by_seqno event version"),
@@ -147,10 +141,7 @@ EXTRAS_LAYOUTS: dict[tuple[int, int], tuple[str, str]] = {
 MARKER_V2_LAYOUTS = {
     36: (">QQIQQ", "start end flags max_visible high_completed"),
     44: (">QQIQQQ", "start end flags max_visible high_completed purge_seqno"),
-    52: (
-        ">QQIQQQQ",
-        "start end flags max_visible high_completed purge_seqno high_prepared",
-    ),
+    52: (">QQIQQQQ", "start end flags max_visible high_completed purge_seqno high_prepared"),
 }
 
 

@@ -36,11 +36,7 @@ TIME_FIELDS = {"expiry", "delete_time"}
 # and again when consumers come and go.
 BUFFER_SIZE, BUFFER_SIZE_72 = b"connection_buffer_size", b"52428800"
 # Cursors and connections other than the scenario's own come and go.
-VOLATILE_STATS = (
-    re.compile(r"^eq_dcpq:(?!stats-)"),
-    re.compile(r"cursor"),
-    re.compile(r"^ep_dcp_dead_conn_count$"),
-)
+VOLATILE_STATS = (re.compile(r"^eq_dcpq:(?!stats-)"), re.compile(r"cursor"), re.compile(r"^ep_dcp_dead_conn_count$"))
 
 
 @dataclass

@@ -188,7 +188,6 @@ class Management:
         return user
 
     async def _page_for_people(self, handler: Handler, request: web.Request) -> web.StreamResponse:
-        """The answer of a page for people; errors are pages, too."""
         try:
             found = await self._page(handler, request)
         except web.HTTPError as error:

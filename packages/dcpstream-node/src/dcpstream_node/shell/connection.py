@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from dcpstream.wire.frames import HEADER_BYTES
 from dcpstream_node.engine import Session
@@ -22,9 +21,8 @@ from dcpstream_node.shell.fault_gate import FaultGate
 
 if TYPE_CHECKING:
     from dcpstream.wire.buffers import Buffer
-    from dcpstream_node.engine import Engine
     from dcpstream_node.engine.access.users import User
-    from dcpstream_node.faults import Faults
+    from dcpstream_node.shell.server import KvServer
 
 logger = logging.getLogger(__name__)
 
@@ -58,57 +56,6 @@ BLOCKED_PAUSE_S = 0.1
 socket, so its time stays in the past."""
 
 
-class Budget(Protocol):
-    """The memory that all connections may hold together."""
-
-    is_short: bool
-
-    def hold(self, nbytes: int) -> None:
-        """The unfinished requests grew by `nbytes`, or shrank."""
-
-    def wait(self, protocol: KvProtocol, nbytes: int) -> None:
-        """A connection got `nbytes` to send, and not all of them could be sent."""
-
-
-class Server(Protocol):
-    """The listener that a connection belongs to."""
-
-    engine: Engine
-    faults: Faults
-    loop: asyncio.AbstractEventLoop
-    read_view: memoryview
-    pull_bytes: int
-
-    @property
-    def memory(self) -> Budget:
-        """The memory budget."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether connections wait for their turn."""
-
-    def admit(self, protocol: KvProtocol, peer: str, local_host: str, encryption: ssl.SSLObject | None) -> bool:
-        """Give a new connection its session; return whether it may stay."""
-
-    def forget(self, protocol: KvProtocol) -> None:
-        """A connection was lost."""
-
-    def count_user(self, protocol: KvProtocol) -> None:
-        """The user of a connection changed."""
-
-    def set_time(self) -> None:
-        """Set the engine's time."""
-
-    def schedule_turn(self) -> None:
-        """Let the engine report changes to its DCP connections, once in this turn of the loop."""
-
-    def end_input(self) -> None:
-        """The input of a connection was answered."""
-
-    def postpone(self, protocol: KvProtocol) -> None:
-        """Continue with a connection after the others had their turn."""
-
-
 class KvProtocol(asyncio.BufferedProtocol):
     """One connection.
 
@@ -120,7 +67,7 @@ class KvProtocol(asyncio.BufferedProtocol):
         user: the user who was last counted for the connection.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: KvServer) -> None:
         self.server = server
         self.session: Session | None = None
         self.received = 0
@@ -256,7 +203,6 @@ class KvProtocol(asyncio.BufferedProtocol):
             self._count()
 
     def _take(self) -> bytes:
-        """Remove and return the kept input."""
         if self._own is not None:
             data, self._own = bytes(memoryview(self._own)[: self._filled]), None
             return data
@@ -279,7 +225,6 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._own = own
 
     def _count(self) -> None:
-        """Report the size of the kept input to the memory budget."""
         held = len(self._own) if self._own is not None else len(self._pending)
         if held != self.held_bytes:
             grown, self.held_bytes = held - self.held_bytes, held
@@ -364,7 +309,6 @@ class KvProtocol(asyncio.BufferedProtocol):
         self._send_pieces([data])
 
     def _cut(self) -> None:
-        """A fault closes the connection."""
         if self.session is not None:
             self.session.close("a fault that was asked for")
         if self._transport is not None:

@@ -112,7 +112,6 @@ class FaultGate:
             self._steps += [frame if fault.at_byte is None else frame[: fault.at_byte], None]
 
     def _run(self) -> None:
-        """Carry out steps until one has to wait."""
         while self._steps and self._timer is None and self._stalled_by is None:
             step = self._steps.popleft()
             if isinstance(step, bytes):

@@ -291,7 +291,7 @@ class BucketStore(ABC):
         Raises: StoreError: the last commit failed. The store is closed all the same, without the pending rows.
         """
 
-    # ------------------------------------------------------------------------------- for the vbuckets (VBucketHost)
+    # ------------------------------------------------------------------------------- for the vbuckets
 
     def would_wait(self, pieces: list[Piece]) -> bool:
         """Whether reading the pieces would probably wait for the disk."""

@@ -338,7 +338,6 @@ class DiskBucketStore(BucketStore):
         return batch
 
     def _write(self, batch: list[_Pending]) -> list[list[Page]]:
-        """Write and sync one commit; returns the pages of each vbucket."""
         self._put_deferred()
         segment = self._segments.place()
         buffers: list[Buffer] = []

@@ -1,7 +1,7 @@
 """The history of one vbucket: frames in seqno order, the newest version of each key, received snapshots, rollback.
 
 `VBucketLog` joins an index (`rows`), the stream of stored frames (`log`) and the snapshots that a copy received. The
-memory store and the disk store use the same class; the bucket store behind it (`VBucketHost`) decides what durable
+memory store and the disk store use the same class; the bucket store behind it (`base.BucketStore`) decides what durable
 means. The class knows nothing about DCP streams, connections and time.
 
 Threads: one thread may append and read while others commit and compact. Every change of rows or buffers, and every look
@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -66,7 +65,10 @@ from dcpstream_node.store.items import (
 )
 from dcpstream_node.store.log.blocks import Mark, Page
 from dcpstream_node.store.log.frame_log import FrameLog
-from dcpstream_node.store.log.segment_file import Piece, Segment
+from dcpstream_node.store.log.segment_file import Piece
+
+if TYPE_CHECKING:
+    from dcpstream_node.store.base import BucketStore
 
 SHARE_SAMPLE = 10_000
 """Keys by which the share of a collection is estimated: about 2 ms, in which the node serves nobody."""
@@ -85,44 +87,6 @@ STEP_ROWS = 4096
 
 _new_tuple = tuple.__new__
 """Makes a named tuple at half the cost of calling its class."""
-
-
-class VBucketHost(Protocol):
-    """The part of a bucket store that its vbuckets call."""
-
-    lock: Lock
-    is_durable: bool
-    pending_bytes: int
-    dirty: dict[int, VBucketLog]
-
-    @property
-    def files(self) -> Mapping[int, Segment]:
-        """The segment files by number."""
-        ...
-
-    def read_pieces(self, pieces: list[Piece], *, by_key: bool = False) -> list[Buffer]:
-        """The bytes of the pieces; those in files are verified. `by_key`: use the page cache."""
-        ...
-
-    def note_damage(self, error: CorruptLog) -> None:
-        """Count a read that met damaged bytes."""
-        ...
-
-    def would_wait(self, pieces: list[Piece]) -> bool:
-        """Whether reading the pieces would probably wait for the disk."""
-        ...
-
-    def metadata_changed(self, vbucket: VBucketLog) -> None:
-        """Make the vbucket's state, failover log and purge seqno durable."""
-        ...
-
-    def metadata_deferred(self, vbucket: VBucketLog) -> None:
-        """Make them durable with the next commit, before its rows."""
-        ...
-
-    def roll_back(self, vbucket: VBucketLog, seqno: int) -> None:
-        """Make the rollback durable and call `VBucketLog.truncate`."""
-        ...
 
 
 _NO_NUMBERS: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
@@ -197,7 +161,7 @@ class VBucketLog:
 
     def __init__(
         self,
-        host: VBucketHost,
+        host: BucketStore,
         vbid: int,
         state: VbucketState,
         failover_log: FailoverLog,
@@ -488,7 +452,6 @@ class VBucketLog:
         return self._newest_of(PREPARE_NAMESPACE)
 
     def _newest_of(self, namespace: int) -> list[bytes]:
-        """The newest frame of each key that begins with this byte."""
         with self.lock:
             seqnos = sorted(seqno for key, seqno in self.rows.keys.items() if key[0] == namespace)
             pieces = [self.log.pieces(*self.rows.extent(row)) for row in self.rows.rows_of(seqnos).tolist()]

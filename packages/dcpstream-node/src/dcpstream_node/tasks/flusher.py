@@ -134,7 +134,6 @@ class Flusher:
             self._timer = None
 
     def _begin(self) -> None:
-        """Begin a commit of everything written so far."""
         self._stop_timer()
         self._is_urgent = False
         self._phase = _Phase.COMMITTING
@@ -144,7 +143,6 @@ class Flusher:
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._finished, number, done))
 
     def _finished(self, number: int, done: Future[list[tuple[int, int]]]) -> None:
-        """A commit succeeded or failed."""
         self._phase = _Phase.REPORTING
         try:
             self._report(number, done)

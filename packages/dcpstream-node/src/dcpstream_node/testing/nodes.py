@@ -184,7 +184,6 @@ def _parts_of(name: str) -> tuple[str, str]:
 
 
 def _request(node: Node, method: str, path: str, form: Mapping[str, str] | None = None) -> Any:
-    """Send a request to the management port; returns the JSON of the answer."""
     login = base64.b64encode(f"{node.username}:{node.password}".encode()).decode()
     headers = {"Authorization": f"Basic {login}"}
     if form is not None:

@@ -64,7 +64,6 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
 
 
 def _all_dead(o: Orchestrator, bucket: BucketState, node: str, held: set[int]) -> list[Outcome[Any]]:
-    """Make copies of a node that was failed over dead."""
     link = o.orders(node, bucket.name)
     orders = [link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(held)]
     return [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]

@@ -133,7 +133,6 @@ class ClaimMap:
 
 
 def _filled(template: str, match: re.Match[str]) -> str:
-    """A template with the groups of a match."""
     return _REFERENCE.sub(lambda found: _part(found[0], match), template)
 
 

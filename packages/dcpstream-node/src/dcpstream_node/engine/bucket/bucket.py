@@ -18,7 +18,6 @@ from dcpstream.model import BucketSettings, Collection, Manifest, NodeAddress, P
 from dcpstream.runtime import Random
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream_node.engine.bucket import manifest as manifests
-from dcpstream_node.engine.bucket.clients import Client
 from dcpstream_node.engine.bucket.durability import Durability
 from dcpstream_node.engine.bucket.range_scans import RangeScans
 from dcpstream_node.engine.bucket.retention import keep_history
@@ -28,6 +27,7 @@ from dcpstream_node.engine.bucket.waiting_clients import WaitingClients
 
 if TYPE_CHECKING:
     from dcpstream.wire.system_events import CollectionEvent
+    from dcpstream_node.engine.session.session import Session
     from dcpstream_node.store import BucketStore, CompactionOrder
 
 THIS_NODE = "this node"
@@ -156,8 +156,8 @@ class Bucket:
         self._random = random
         self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
         self.dirty: set[int] = set()
-        self.dcp_sessions: dict[str, Client] = {}
-        self.sessions: set[Client] = set()
+        self.dcp_sessions: dict[str, Session] = {}
+        self.sessions: set[Session] = set()
         self.is_warm = False
         self.is_persisting = True
         self.durable: set[int] = set()
@@ -166,7 +166,7 @@ class Bucket:
         self.commits_done = 0
         self.turns_kept = 0
         self.expired_by_pager = 0
-        self.holding: set[Client] = set()
+        self.holding: set[Session] = set()
         self.commit_soon: Callable[[], None] = _no_commit
         self.compact: Callable[[CompactionOrder, Callable[[Exception | None], None]], bool] | None = None
         self.waiters = WaitingClients()
@@ -576,7 +576,7 @@ class Bucket:
             if vbucket is not None:
                 vbucket.fetcher = fetcher
 
-    def hold(self, session: Client) -> None:
+    def hold(self, session: Session) -> None:
         """A session has answers that wait for a commit."""
         self.holding.add(session)
         self.commit_soon()
@@ -599,7 +599,7 @@ class Bucket:
         for session in holding:
             session.drop_held(reason)
 
-    def wait_for_persistence(self, session: Client, vbid: int, seqno: int, deadline: float) -> bool:
+    def wait_for_persistence(self, session: Session, vbid: int, seqno: int, deadline: float) -> bool:
         """Resume the session when the seqno is persisted; False if too many wait already.
 
         Args:
@@ -610,7 +610,7 @@ class Bucket:
             self.commit_soon()
         return is_waiting
 
-    def wait_for_role(self, session: Client, vbid: int) -> bool:
+    def wait_for_role(self, session: Session, vbid: int) -> bool:
         """Resume the session when the vbucket's role changed; False if too many wait already."""
         return self.waiters.add_for_role(session, vbid)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.wire import Status
 from dcpstream.wire.codes import Opcode
@@ -30,8 +30,8 @@ from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, en
 from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 
 if TYPE_CHECKING:
-    from dcpstream_node.engine.bucket.clients import Client
-    from dcpstream_node.store import VBucketLog
+    from dcpstream_node.engine.bucket.vbucket import VBucket
+    from dcpstream_node.engine.session.session import Session
 
 LEVEL_MAJORITY = 1
 """Durability levels: 1 a majority has it; 2 also persisted on the active; 3 persisted by a majority."""
@@ -49,39 +49,6 @@ closed sessions could leave so many."""
 
 FREQUENCY_OF_NEW = 2
 """The use counter of a fresh document, sent in the last byte of a mutation's extras, as recorded from a server."""
-
-
-class PreparedVBucket(Protocol):
-    """The vbucket that the durable writes belong to."""
-
-    log: VBucketLog
-    max_deleted_rev: int
-    checkpoint_start_seqno: int
-    topology: str
-    vbuuid: int
-
-    @property
-    def vbid(self) -> int:
-        """Its number, u16."""
-        ...
-
-    @property
-    def is_active(self) -> bool:
-        """Whether this is the active copy."""
-        ...
-
-    @property
-    def persisted_seqno(self) -> int:
-        """The last seqno that survives a crash."""
-        ...
-
-    def next_cas(self, unix_ns: int) -> int:
-        """A CAS above every other of this vbucket."""
-        ...
-
-    def close_checkpoint(self) -> None:
-        """Begin a new checkpoint."""
-        ...
 
 
 class Requirement(NamedTuple):
@@ -102,7 +69,7 @@ class Undecided:
 
     prepare: StoredPrepare
     deadline: float | None
-    client: Client | None
+    client: Session | None
 
     @property
     def is_maybe_visible(self) -> bool:
@@ -123,9 +90,7 @@ class Durability:
         accepted_count, committed_count, aborted_count: durable writes since the node was started.
     """
 
-    def __init__(
-        self, vbucket: PreparedVBucket, changed: Callable[[int], None], commit_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, vbucket: VBucket, changed: Callable[[int], None], commit_soon: Callable[[], None]) -> None:
         self.vbucket = vbucket
         self._commit_soon = commit_soon
         self.undecided: dict[bytes, Undecided] = {}
@@ -217,7 +182,7 @@ class Durability:
         self,
         version: Version,
         requirement: Requirement,
-        client: Client,
+        client: Session,
         *,
         unix_ns: int,
         now: float,
@@ -343,7 +308,6 @@ class Durability:
             self._committed(key, self.undecided[key].prepare.seqno, seqno)
 
     def _commit(self, prepare: StoredPrepare, seqno: int) -> None:
-        """Append the committed document or tombstone."""
         vbucket, key, datatype = self.vbucket, prepare.key, prepare.datatype
         if prepare.is_deleted:
             vbucket.max_deleted_rev = max(vbucket.max_deleted_rev, prepare.rev_seqno)
@@ -368,7 +332,6 @@ class Durability:
         self._completed(key, prepared_seqno)
 
     def _abort(self, key: bytes, prepared_seqno: int, seqno: int) -> None:
-        """Append the abort of a prepare."""
         self.aborted_count += 1
         frame = encode_stored_abort(vbid=self.vbucket.vbid, key=key, by_seqno=seqno, prepared_seqno=prepared_seqno)
         self._append_hidden(frame, key, seqno, 0)
@@ -388,7 +351,6 @@ class Durability:
     # --------------------------------------------------------------------------------------------------- checkpoints
 
     def _is_in_checkpoint(self, seqno: int) -> bool:
-        """Whether the open checkpoint holds this seqno."""
         return seqno >= self.vbucket.checkpoint_start_seqno
 
     def _prepared_in_checkpoint(self) -> set[bytes]:

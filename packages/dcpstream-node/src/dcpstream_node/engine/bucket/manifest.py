@@ -292,7 +292,6 @@ def with_event(manifest: Manifest, event: CollectionEvent) -> Manifest:
 
 
 def _collection_of(event: CollectionEvent) -> Collection:
-    """The collection that an event creates or changes."""
     settings = event.max_ttl, event.history, event.metered, event.flush_uid
     return Collection(event.collection_id, event.name, *settings)
 

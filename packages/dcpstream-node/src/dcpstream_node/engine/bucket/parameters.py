@@ -163,7 +163,6 @@ def _of_producer(name: str, also: Callable[[Bucket, float], None] | None = None)
 
 
 def _setting(name: str, read: Callable[[str], Any]) -> _Parameter:
-    """A field of the bucket's settings."""
     return _Parameter(
         (FLUSH, CONFIG),
         read,

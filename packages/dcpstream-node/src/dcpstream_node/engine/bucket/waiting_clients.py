@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.wire import Status
-from dcpstream_node.engine.bucket.clients import Client
+
+if TYPE_CHECKING:
+    from dcpstream_node.engine.session.session import Session
 
 MAX_WAITERS = 10_000
 """Requests that may wait in a bucket for the disk, and for pending vbuckets: one per connection at most, and
@@ -16,7 +18,7 @@ connections are bounded too."""
 class _Waiter(NamedTuple):
     """A session that waits for a seqno to be persisted, until a moment of the monotonic clock."""
 
-    session: Client
+    session: Session
     vbid: int
     seqno: int
     deadline: float
@@ -32,16 +34,16 @@ class WaitingClients:
 
     def __init__(self) -> None:
         self.for_seqnos: list[_Waiter] = []
-        self.for_roles: list[tuple[Client, int]] = []
+        self.for_roles: list[tuple[Session, int]] = []
 
-    def add_for_seqno(self, session: Client, vbid: int, seqno: int, deadline: float) -> bool:
+    def add_for_seqno(self, session: Session, vbid: int, seqno: int, deadline: float) -> bool:
         """See `Bucket.wait_for_persistence`."""
         if len(self.for_seqnos) >= MAX_WAITERS:
             return False
         self.for_seqnos.append(_Waiter(session, vbid, seqno, deadline))
         return True
 
-    def add_for_role(self, session: Client, vbid: int) -> bool:
+    def add_for_role(self, session: Session, vbid: int) -> bool:
         """Resume the session when the vbucket's role changed; False if too many wait already."""
         if len(self.for_roles) >= MAX_WAITERS:
             return False

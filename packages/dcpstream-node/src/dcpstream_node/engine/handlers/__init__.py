@@ -22,9 +22,8 @@ from dcpstream_node.engine.handlers import (
     with_meta,
     writes,
 )
-from dcpstream_node.engine.session.session import Session
 
-COMMANDS: CommandTable[Session] = CommandTable()
+COMMANDS: CommandTable = CommandTable()
 """Every command but those of DCP."""
 
 for _module in (

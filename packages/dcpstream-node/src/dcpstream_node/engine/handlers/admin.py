@@ -314,7 +314,7 @@ def _only_in_tests(_session: Session, _frame: Frame) -> Fault | None:
     return Fault(Status.NOT_SUPPORTED, "Only available for unit tests")
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.CREATE_BUCKET, create_bucket)
     table.add(Opcode.DELETE_BUCKET, delete_bucket)

@@ -133,7 +133,6 @@ def get_keys(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> No
 
 
 def _keys(session: Session, frame: Frame, walk: KeyWalk) -> Generator[None, None, None]:
-    """Collect the keys in steps, then answer."""
     found, _ = yield from walk
     if not session.has_collections:
         found = [item[1:] for item in found]
@@ -181,7 +180,7 @@ def _observed(session: Session, vbucket: VBucket, key: bytes) -> kv.ObservedStat
     return kv.ObservedState(_PERSISTED if is_persisted else _FOUND, meta.cas)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_RANDOM_KEY, get_random_key, check=_check_random_key)
     table.add(Opcode.GET_KEYS, at_place(active_place, get_keys), check=_check_keys, own_extras=True)

@@ -256,7 +256,7 @@ def leave(session: Session, frame: Frame) -> None:
     session.close("QUIT")
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.HELLO, hello)
     table.add(Opcode.SASL_LIST_MECHS, sasl_list_mechs)

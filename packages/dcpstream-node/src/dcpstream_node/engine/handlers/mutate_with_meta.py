@@ -172,6 +172,6 @@ def _check_extras(_session: Session, frame: Frame) -> Fault | None:
     return None if is_sound else Fault(Status.EINVAL, "Invalid extras length")
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the command of this module."""
     table.add(Opcode.MUTATE_WITH_META, write, check=_check_extras, own_extras=True)

@@ -265,7 +265,7 @@ def unlock(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
         session.respond(frame)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add((Opcode.GET, Opcode.GETK), at_place(readable_place, get))
     table.add(Opcode.GET_REPLICA, get_replica)

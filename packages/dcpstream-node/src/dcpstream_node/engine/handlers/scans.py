@@ -69,7 +69,6 @@ class _Wish(NamedTuple):
 
 
 def _field(data: dict[str, Any], name: str, kind: type, default: Any = None, *, is_required: bool = False) -> Any:
-    """A field of the description."""
     value = data.get(name)
     if value is None:
         if is_required:
@@ -112,7 +111,6 @@ def _requirements(data: dict[str, Any] | None) -> _Requirements | None:
 
 
 def _read(value: bytes) -> _Wish:
-    """The description of a scan."""
     try:
         data = json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -266,7 +264,6 @@ class _Limits(NamedTuple):
 
 
 def _find(session: Session, frame: Frame, scan_id: bytes) -> RangeScan | None:
-    """The scan of that id, or None if the request was refused."""
     bucket = session.selected
     if bucket.active(frame.vbid) is None:
         session.refuse_vbucket(frame)
@@ -297,7 +294,6 @@ def continue_(session: Session, frame: Frame) -> None:
 def _answers(
     session: Session, frame: Frame, scan_id: bytes, scan: RangeScan, limits: _Limits
 ) -> Generator[None, None, None]:
-    """Send the responses."""
     bucket = session.selected
     items = size = 0
     status: int = Status.SUCCESS
@@ -369,7 +365,6 @@ def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
 
 
 def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system: bool) -> tuple[bytes, int]:
-    """(value, datatype) of a scanned document."""
     if not scan.has_xattrs or shows_system or not item.datatype & Datatype.XATTR:
         return body_of(item, session.datatypes, keeps_xattrs=scan.has_xattrs)
     xattrs, body = decode_xattrs(documents.plain_value(item.value, item.datatype))
@@ -386,7 +381,7 @@ def cancel(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.RANGE_SCAN_CREATE, create)
     table.add(Opcode.RANGE_SCAN_CONTINUE, continue_)

@@ -153,7 +153,7 @@ def get_scope_id(session: Session, frame: Frame) -> None:
     session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_COLLECTIONS_MANIFEST, get_manifest, check=_check)
     table.add(Opcode.SET_COLLECTIONS, set_manifest, check=_check)

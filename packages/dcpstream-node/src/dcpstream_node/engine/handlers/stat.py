@@ -63,7 +63,6 @@ ITEMS_A_STEP = 200
 
 
 def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
-    """The items of a group, or the status that refuses it."""
     group, _, argument = frame.key.decode(errors="replace").partition(" ")
     if group == "diskinfo" and argument == "detail":
         group, argument = "diskinfo-detail", ""
@@ -221,7 +220,6 @@ def stat(session: Session, frame: Frame) -> None:
 
 
 def _answers(session: Session, frame: Frame, items: Items) -> Generator[None, None, None]:
-    """Send the items in steps."""
     for number, item in enumerate(items, 1):
         if item is not None:
             session.respond(frame, key=item[0].encode(), value=str(item[1]).encode())
@@ -230,6 +228,6 @@ def _answers(session: Session, frame: Frame, items: Items) -> Generator[None, No
     session.respond(frame)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the command of this module."""
     table.add(Opcode.STAT, stat, check=_check)

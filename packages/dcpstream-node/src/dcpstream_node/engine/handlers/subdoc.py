@@ -364,7 +364,7 @@ def _expiration(session: Session, request: Request, key: bytes, item: StoredItem
     return expiration_of(session, key, request.expiration)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     changes = [opcode for opcode in COMMANDS if KINDS[opcode].is_mutation]
     lookups = [opcode for opcode in COMMANDS if not KINDS[opcode].is_mutation]

@@ -243,7 +243,7 @@ def compact(session: Session, frame: Frame) -> None:
         session.respond(frame, Status.TMPFAIL)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add(Opcode.GET_ALL_VB_SEQNOS, get_all_vb_seqnos, check=_check_get_all_vb_seqnos)
     table.add(Opcode.OBSERVE_SEQNO, observe_seqno, check=_check_observe_seqno)

@@ -381,7 +381,7 @@ def return_meta(session: Session, frame: Frame) -> None:
     session.reply(frame, kv.ReturnMetaResponse, *fields, cas=result.cas)
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     writing = (Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META)
     table.add(writing, write, check=_check_extras, own_extras=True)

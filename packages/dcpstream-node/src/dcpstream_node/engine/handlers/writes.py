@@ -387,7 +387,7 @@ def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     put(session, frame, vbucket, version, Answer(kv.IncrementResponse.layout.value.pack(number)))
 
 
-def register(table: CommandTable[Session]) -> None:
+def register(table: CommandTable) -> None:
     """Add the commands of this module."""
     table.add((Opcode.SET, Opcode.ADD, Opcode.REPLACE), store)
     table.add(Opcode.DELETE, at_place(read_target, delete))

@@ -9,7 +9,7 @@ any privilege in the collection), docs/rbac.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcpstream.wire import Frame, Status
 from dcpstream.wire.keys import leb128_decode
@@ -83,7 +83,7 @@ class Identity:
         return self.user is not None and has(self.rights, privilege)
 
     def refusal_of(
-        self, command: Command[Any], frame: Frame, bucket: Bucket | None, *, has_collections: bool
+        self, command: Command, frame: Frame, bucket: Bucket | None, *, has_collections: bool
     ) -> Refusal | None:
         """Why the user may not make a request, or None, for a session with a login."""
         if not command.privilege:

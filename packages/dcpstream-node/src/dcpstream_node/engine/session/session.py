@@ -60,7 +60,6 @@ from dcpstream_node.engine.session.step import Step, Wants
 if TYPE_CHECKING:
     from dcpstream_node.engine.access.users import User
     from dcpstream_node.engine.bucket.bucket import Bucket
-    from dcpstream_node.engine.bucket.clients import DcpConnection
     from dcpstream_node.engine.bucket.vbucket import VBucket
     from dcpstream_node.engine.engine import Engine, RequestFaults
 
@@ -125,7 +124,7 @@ class Dispatch:
         dcp: answers a frame with a DCP opcode; the last argument is the time, monotonic seconds.
     """
 
-    commands: CommandTable[Session]
+    commands: CommandTable
     plain_opcodes: Callable[[Session], frozenset[int]]
     plain: Callable[[Session, bytes, int], int] | None
     dcp: Callable[[Session, Frame, float], None]
@@ -169,7 +168,7 @@ class Session:
 
     def __init__(
         self,
-        engine: Engine[Session],
+        engine: Engine,
         dispatch: Dispatch,
         peer: str,
         local_host: str = "127.0.0.1",
@@ -197,7 +196,7 @@ class Session:
         self.has_collections = False
         self.has_tokens = False
         self.is_tracing = False
-        self.dcp: DcpConnection | None = None
+        self.dcp: ProducerConnection | ConsumerConnection | None = None
         self.output = Output()
         self.pending = PendingRequest()
         self.close_reason: str | None = None
@@ -771,7 +770,7 @@ class Session:
         else:
             self._carry_out(command, frame)
 
-    def _carry_out(self, command: Command[Session], frame: Frame) -> None:
+    def _carry_out(self, command: Command, frame: Frame) -> None:
         """Answer a well-formed request, if the user has the privileges."""
         refusal = (
             None
@@ -785,7 +784,7 @@ class Session:
         else:
             command.handler(self, frame)
 
-    def _handle_for_another(self, command: Command[Session], frame: Frame) -> None:
+    def _handle_for_another(self, command: Command, frame: Frame) -> None:
         """Answer a request on behalf of another user, with that user's rights."""
         identity = self.identity
         other = impersonated(identity.user, self.engine.users, self.frame_infos[FrameInfoId.IMPERSONATE_USER])

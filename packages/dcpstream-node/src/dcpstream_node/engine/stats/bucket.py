@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.wire import Status
@@ -43,7 +43,7 @@ def _held(bucket: Bucket) -> list[VBucket]:
     return [vbucket for vbucket in bucket.vbuckets if vbucket is not None]
 
 
-def totals(engine: Engine[Any], bucket: Bucket) -> Items:
+def totals(engine: Engine, bucket: Bucket) -> Items:
     """Without a group, or `all`."""
     held = _held(bucket)
     numbers, items, expired = Counter(map(state_name, held)), Counter[str](), Counter[str]()

@@ -31,8 +31,7 @@ from dcpstream_node.judge.scenarios.kit import (
 def s19_consumer(run):
     """A consumer's whole life: controls, stream, data, rollback, refusal."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     run.note("answer SUCCESS to every control; nothing else for some seconds")
     peer = Peer(run, "cons1")
     peer.pump(9, 9)
@@ -142,8 +141,7 @@ def refused_streams(run, admin):
 def s20_consumer_errors(run):
     """Mistakes of the peer, one on each connection."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     add_stream_errors(run, admin, vb)
     run.note("ADD_STREAM sent to a PRODUCER")
     conn = run.dcp("cep", 1)
@@ -199,8 +197,7 @@ def feed(run, admin, note, steps):
     `vb` in the fields is relative to the stream's vbucket.
     """
     run.note(note)
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     peer = Peer(run, "ce2")
     peer.pump(0.3, 2)
     if steps and steps[0] == "no stream":
@@ -255,24 +252,15 @@ def data_errors():
     return (
         ("mutation without a snapshot marker", [mutate("a", 1)]),
         ("mutation beyond the snapshot end", [marker(1, 2), mutate("a", 3)]),
-        (
-            "mutation with seqno not increasing",
-            [first, mutate("a", 2), mutate("b", 2), mutate("c", 1)],
-        ),
+        ("mutation with seqno not increasing", [first, mutate("a", 2), mutate("b", 2), mutate("c", 1)]),
         ("mutation seqno 0", [marker(0, 5), mutate("a", 0)]),
         ("mutation wrong opaque", [first, mutate("a", 1, opaque=0x999)]),
-        (
-            "mutation for a vb without a stream",
-            [marker(1, 5, vb_offset=1), mutate("a", 1, vb_offset=1)],
-        ),
+        ("mutation for a vb without a stream", [marker(1, 5, vb_offset=1), mutate("a", 1, vb_offset=1)]),
         ("mutation without any ADD_STREAM", ["no stream", first, mutate("a", 1)]),
         ("marker with start > end", [marker(5, 1), mutate("a", 5)]),
         (
             "marker below the current seqno",
-            [
-                *(marker(1, 3), mutate("a", 1), mutate("b", 3)),
-                *(marker(1, 3), mutate("c", 2)),
-            ],
+            [*(marker(1, 3), mutate("a", 1), mutate("b", 3)), *(marker(1, 3), mutate("c", 2))],
         ),
         ("marker extras 19", [send(snapshot, ext=b"\0" * 19)]),
         (
@@ -280,10 +268,7 @@ def data_errors():
             [send(snapshot, ext=b"\0", val=v20), mutate("a", 1), mutate("b", 2)],
         ),
         ("marker v2.1", [send(snapshot, ext=b"\1", val=v21)]),
-        (
-            "marker v2.0 with short value",
-            [send(snapshot, ext=b"\0", val=b"\0" * 20)],
-        ),
+        ("marker v2.0 with short value", [send(snapshot, ext=b"\0", val=b"\0" * 20)]),
         ("mutation extras 30", [first, mutate("a", 1, ext=short)]),
         ("mutation no key", [first, mutate("", 1)]),
         ("mutation datatype 0x80", [first, mutate("a", 1, dt=0x80)]),
@@ -304,22 +289,10 @@ def other_errors():
     new = struct.pack(">QQIB", 1, 1, 1234, 0)
     event = {"ext": struct.pack(">QIB", 1, 0, 0), "val": struct.pack(">QII", 1, 0, 8)}
     return (
-        (
-            "deletion v2 extras (21) without delete times negotiated",
-            [first, send(deletion, key="a", ext=new)],
-        ),
-        (
-            "deletion with a value",
-            [first, send(deletion, key="a", ext=old, val=b"body", cas=5)],
-        ),
-        (
-            "deletion of an unknown key",
-            [first, send(deletion, key="nokey", ext=old, cas=5)],
-        ),
-        (
-            "STREAM_END flag 1, then a mutation",
-            [send(end, ext=u32(1)), marker(1, 2), mutate("a", 1)],
-        ),
+        ("deletion v2 extras (21) without delete times negotiated", [first, send(deletion, key="a", ext=new)]),
+        ("deletion with a value", [first, send(deletion, key="a", ext=old, val=b"body", cas=5)]),
+        ("deletion of an unknown key", [first, send(deletion, key="nokey", ext=old, cas=5)]),
+        ("STREAM_END flag 1, then a mutation", [send(end, ext=u32(1)), marker(1, 2), mutate("a", 1)]),
         ("STREAM_END unknown opaque", [send(end, ext=u32(0), opaque=0x999)]),
         ("STREAM_END without extras", [send(end)]),
         ("STREAM_END flags=99", [send(end, ext=u32(99))]),
@@ -332,10 +305,7 @@ def other_errors():
             ],
         ),
         ("DCP_FLUSH (0x5a)", [send(Op.DCP_FLUSH)]),
-        (
-            "SYSTEM_EVENT create collection without collections",
-            [first, send(Op.DCP_SYSTEM_EVENT, key="coll", **event)],
-        ),
+        ("SYSTEM_EVENT create collection without collections", [first, send(Op.DCP_SYSTEM_EVENT, key="coll", **event)]),
     )
 
 
@@ -361,11 +331,7 @@ def control_errors(run, admin, vb):
         ("ce9", "controls answered EINVAL", {"answer": 4}),
         ("ce10", "controls answered UNKNOWN_COMMAND", {"answer": 0x81}),
         ("ce11", "controls answered NOT_SUPPORTED", {"answer": 0x83}),
-        (
-            "ce11b",
-            "GET_ERROR_MAP answered UNKNOWN_COMMAND (pre-5.0 producer)",
-            {"overrides": {"errmap": 0x81}},
-        ),
+        ("ce11b", "GET_ERROR_MAP answered UNKNOWN_COMMAND (pre-5.0 producer)", {"overrides": {"errmap": 0x81}}),
         ("ce11c", "GET_ERROR_MAP answered EINVAL", {"overrides": {"errmap": 4}}),
     ):
         run.note(note)
@@ -452,8 +418,7 @@ class Taker:
 def s21_takeover(run):
     """Takeover streams, from both sides."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 5)
     conn = run.dcp("tk", 1)
     conn.stream_request(vb, flags=1, note="STREAM_REQ takeover")
@@ -522,8 +487,7 @@ def takeover_from_disk(run, admin, vb):
 def takeover_as_consumer(run, admin):
     """ADD_STREAM with the takeover flag."""
     run.note("takeover via a consumer (ADD_STREAM flag 1)")
-    vb = run.new_vb()
-    fresh_vb(admin, vb, PENDING)
+    vb = run.fresh_vb(admin, PENDING)
     peer = Peer(run, "tk3")
     peer.pump(0.4, 3)
     peer.add(vb, flags=1)

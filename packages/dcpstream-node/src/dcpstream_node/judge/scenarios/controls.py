@@ -1,15 +1,12 @@
 """DCP_CONTROL on producers and consumers; what needs NOOP first."""
 
 from dcpstream_node.judge.packets import Op
-from dcpstream_node.judge.scenarios.kit import BASE, COLLECTIONS, fresh_vb, scenario, set_doc
+from dcpstream_node.judge.scenarios.kit import BASE, COLLECTIONS, scenario, set_doc
 
 CONTROLS = {
     "enable_noop": ["true", "false", "xyz"],
     "set_noop_interval": ["1", "20", "180", "0", "-1", "1.5", "abc", "0.5"],
-    "connection_buffer_size": [
-        *("0", "1", "1048576", "4294967295", "4294967296"),
-        *("-5", "abc", "10 ", "0x10"),
-    ],
+    "connection_buffer_size": [*("0", "1", "1048576", "4294967295", "4294967296"), *("-5", "abc", "10 ", "0x10")],
     "stream_buffer_size": ["1024"],
     "set_priority": ["high", "medium", "low", "HIGH", "bogus"],
     "enable_expiry_opcode": ["true", "false", "x"],
@@ -132,12 +129,10 @@ NOOP_CASES = (
 def s28_noop_mandatory(run):
     """Streams that are refused unless NOOP was enabled."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_doc(admin, "k", b"v", vb)
     for flags, features, noop, note in NOOP_CASES:
         run.note(note)
         conn = run.dcp("nm", flags, features, noop=noop)
-        conn.stream_request(vb)
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3)
         conn.close()

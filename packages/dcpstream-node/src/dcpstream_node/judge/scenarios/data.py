@@ -9,7 +9,6 @@ from dcpstream_node.judge.scenarios.kit import (
     activate,
     delete_doc,
     doc_key,
-    fresh_vb,
     get_doc,
     persist,
     scenario,
@@ -29,8 +28,7 @@ EXPIRY_OPCODE = (("enable_expiry_opcode", "true"),)
 def s12_datatypes(run):
     """JSON, snappy and xattr values on connections opened in every way."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     write_datatypes(admin, vb)
     for flags, features, ctl, note in (
         (1, BASE, (), "flags=1 (no xattr), xattr+snappy+json negotiated"),
@@ -63,10 +61,7 @@ def s12_datatypes(run):
 
 def read_stream(run, name, vb, open_flags, features, ctl, idle, /, **fields):
     """One stream on a connection of its own."""
-    conn = run.dcp(name, open_flags, features, ctl=ctl)
-    conn.stream_request(vb, **fields)
-    conn.recv_all(idle)
-    conn.close()
+    run.stream_once(name, vb, open_flags, features, ctl=ctl, idle=idle, **fields)
 
 
 def write_datatypes(admin, vb):
@@ -93,11 +88,7 @@ DELETION_CASES = (
     (1, EXPIRY_OPCODE, "enable_expiry_opcode without DELETE_TIMES"),
     (1 | 4, (), "XATTR"),
     (1 | 4 | 32, EXPIRY_OPCODE, "XATTR|DELETE_TIMES+expiry opcode"),
-    (
-        1 | 4 | 256,
-        (("include_deleted_user_xattrs", "true"),),
-        "XATTR|DELETED_USER_XATTRS",
-    ),
+    (1 | 4 | 256, (("include_deleted_user_xattrs", "true"),), "XATTR|DELETED_USER_XATTRS"),
     (1 | 8, (), "NO_VALUE"),
     (1 | 4 | 8, (), "XATTR|NO_VALUE"),
 )
@@ -107,8 +98,7 @@ DELETION_CASES = (
 def s13_deletes_expiry(run):
     """Deletions, expirations and their times."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     write_deletions(run, admin, vb)
     run.sleep(0.3)
     for flags, ctl, note in DELETION_CASES:
@@ -150,15 +140,7 @@ def durability(timeout_ms, level=1):
 
 def durable_packet(key, value, vb, timeout_ms, opaque):
     """A durable SET."""
-    return packet(
-        Op.SET,
-        key=doc_key(key),
-        ext=b"\0" * 8,
-        val=value,
-        vb=vb,
-        fr=durability(timeout_ms),
-        opaque=opaque,
-    )
+    return packet(Op.SET, key=doc_key(key), ext=b"\0" * 8, val=value, vb=vb, fr=durability(timeout_ms), opaque=opaque)
 
 
 def durable_set(admin, key, value, vb):
@@ -180,15 +162,13 @@ SYNC_CASES = (
 def s14_sync_writes(run):
     """Durable writes: prepares, commits, aborts, acknowledgements."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 3)
     durable_set(admin, "s1", b"sync", vb)
     for ctl, note in SYNC_CASES:
         run.note(note)
         conn = run.dcp("sw", 1, COLLECTIONS, ctl=ctl)
-        conn.stream_request(vb)
-        conn.recv_all(0.5)
+        conn.read_stream(vb, 0.5)
         durable_set(admin, "s2", b"sync2 " + note.encode(), vb)
         conn.recv_all(0.7)
         conn.close()
@@ -204,8 +184,7 @@ def acknowledged_prepare(run, admin, vb):
     run.note("topology [active, rep1]: prepare waits for SEQNO_ACK")
     set_vb(admin, vb, 1, [["active", "rep1"]])
     conn = run.dcp("sw3", 1, COLLECTIONS, ctl=[SYNC_WRITES, REPLICA_NAME])
-    conn.stream_request(vb, start=0)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, start=0)
     opaque = admin.next_opaque()
     admin.send(durable_packet("acked", b"payload", vb, 3000, opaque))
     frames = conn.recv_all(0.7)
@@ -247,8 +226,7 @@ PASSIVE_CASES = (
 def s29_compression_passive(run):
     """The bucket keeps compressed values as they came."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_compression(admin, "passive")
     run.sleep(0.3)
     write_compressed(admin, vb)

@@ -34,8 +34,7 @@ CLOSE_STREAM_END = ("send_stream_end_on_client_close_stream", "true")
 def s11_stream_req_errors(run):
     """STREAM_REQ: everything that can be wrong with it."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 5)
     uuid = failover_log(admin, vb)[0][0]
     wrong_ranges_and_flags(run, vb, uuid)
@@ -58,10 +57,7 @@ def s11_stream_req_errors(run):
 
 def request_once(run, note, vb, features=BASE, val=b"", **fields):
     """One STREAM_REQ on a connection of its own."""
-    conn = run.dcp("se", 1, features)
-    conn.stream_request(vb, val=val, note=note, **fields)
-    conn.recv_all(0.3)
-    conn.close()
+    run.stream_once("se", vb, 1, features, idle=0.3, val=val, note=note, **fields)
 
 
 def wrong_ranges_and_flags(run, vb, uuid):
@@ -102,8 +98,7 @@ def odd_packets(run, vb):
         conn.close()
     conn = run.dcp("se", 0)
     conn.recv_all(0.05, 0.2)
-    conn.stream_request(vb, note="sent to a consumer")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, note="sent to a consumer")
     conn.close()
 
 
@@ -135,18 +130,14 @@ def duplicates(run, vb, uuid):
     """The same vbucket twice, and again after its end."""
     run.note("duplicate stream")
     conn = run.dcp("dup", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3)
     conn.stream_request(vb, note="duplicate")
-    conn.stream_request(vb, start=5, uuid=uuid, note="duplicate, other start")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, start=5, uuid=uuid, note="duplicate, other start")
     conn.close()
     run.note("after the first one ended: reopen")
     conn = run.dcp("dup2", 1)
-    conn.stream_request(vb, end=5)
-    conn.recv_all(0.5)
-    conn.stream_request(vb, note="again after STREAM_END")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.5, end=5)
+    conn.read_stream(vb, 0.3, note="again after STREAM_END")
     conn.close()
 
 
@@ -187,8 +178,7 @@ def s16_state_change_end(run):
     run.note("replica stream stays on replica->active?")
     fresh_vb(admin, vb, REPLICA)
     conn = run.dcp("st", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4)
     activate(admin, vb)
     conn.recv_all(0.6)
     set_doc(admin, "k", b"v", vb)
@@ -201,8 +191,7 @@ def open_stream(run, admin, vb):
     fresh_vb(admin, vb)
     set_doc(admin, "k", b"v", vb)
     conn = run.dcp("st", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4)
     return conn
 
 
@@ -215,8 +204,7 @@ def sid_frame(stream_id):
 def s24_stream_id(run):
     """Several streams of one vbucket, distinguished by stream ids."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 3)
     conn = run.dcp("sid", 1, COLLECTIONS)
     conn.control("enable_stream_id", "true")
@@ -245,8 +233,7 @@ def s24_stream_id(run):
     run.note("enable_stream_id + send_stream_end_on_client_close")
     controls = [("enable_stream_id", "true"), CLOSE_STREAM_END]
     conn = run.dcp("sid4", 1, COLLECTIONS, ctl=controls)
-    conn.stream_request(vb, val=b'{"sid":7}')
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, val=b'{"sid":7}')
     conn.close_stream(vb, fr=sid_frame(7))
     conn.recv_all(0.5)
     conn.close()
@@ -255,17 +242,11 @@ def s24_stream_id(run):
 def open_stream_ids(conn, vb):
     """Right and wrong stream ids."""
     conn.stream_request(vb, note="no sid given")
-    for value, note in (
-        (b'{"sid":1}', "sid as number"),
-        (b'{"sid":"2"}', "sid as string"),
-        (b'{"sid":2}', "sid 2"),
-    ):
-        conn.stream_request(vb, val=value, note=note)
-        conn.recv_all(0.5)
+    for value, note in ((b'{"sid":1}', "sid as number"), (b'{"sid":"2"}', "sid as string"), (b'{"sid":2}', "sid 2")):
+        conn.read_stream(vb, 0.5, val=value, note=note)
     conn.stream_request(vb, val=b'{"sid":2}', note="duplicate sid 2")
     conn.stream_request(vb, val=b'{"sid":0}', note="sid 0")
-    conn.stream_request(vb, val=b'{"sid":65536}', note="sid 65536")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, val=b'{"sid":65536}', note="sid 65536")
 
 
 @scenario(first_vb=970)
@@ -273,40 +254,30 @@ def s27_cursor_and_quit(run):
     """Reconnecting under the same name, QUIT, a large value."""
     run.note("disconnect with open streams, reconnect under the same name")
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_doc(admin, "k", b"v", vb)
+    run.stream_once("rc", vb, 1, idle=0.3)
     conn = run.dcp("rc", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.3)
-    conn.close()
-    conn = run.dcp("rc", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4)
     conn.cmd(Op.QUIT, note="QUIT", timeout=1)
     conn.recv(1)
     conn.close()
     run.note("large value")
     set_doc(admin, "big", random.Random(1).randbytes(3000), vb)
-    conn = run.dcp("rc2", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.5)
-    conn.close()
+    run.stream_once("rc2", vb, 1, idle=0.5)
 
 
 @scenario(first_vb=910)
 def s30_v7_status_codes(run):
     """The newer status codes, on producer and consumer."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     for controls in ([], [("v7_dcp_status_codes", "true")]):
         run.note(f"producer, controls {controls}")
         conn = run.dcp("v7", 1, ctl=controls)
         conn.close_stream(vb, note="CLOSE_STREAM without a stream")
         conn.stream_request(vb)
-        conn.stream_request(vb, note="duplicate")
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3, note="duplicate")
         conn.close_stream(vb)
         conn.close_stream(vb, note="close twice")
         conn.close()
@@ -317,8 +288,7 @@ def s30_v7_status_codes(run):
 
 def consumer_statuses(run, admin, status):
     """Wrong opaques and vbuckets on a consumer."""
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     peer = Peer(run, "v7c", overrides={"v7_dcp_status_codes": status})
     peer.pump(0.2, 1)
     peer.add(vb)
@@ -487,11 +457,9 @@ def s36_reopen_races(run):
     run.note("STREAM_REQ end == high (5) then more data: one stream per end")
     conn = run.dcp("rr5", 1)
     uuid = failover_log(admin, vb)[0][0]
-    conn.stream_request(vb, end=5)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4, end=5)
     set_doc(admin, "k9", b"v", vb)
-    conn.stream_request(vb, start=5, end=6, uuid=uuid)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, start=5, end=6, uuid=uuid)
     conn.close()
 
 

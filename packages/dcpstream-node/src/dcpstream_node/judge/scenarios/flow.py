@@ -1,7 +1,7 @@
 """Flow control and NOOP."""
 
 from dcpstream_node.judge.packets import Op, packet, response
-from dcpstream_node.judge.scenarios.kit import buffer_ack, frames_size, fresh_vb, scenario, set_doc
+from dcpstream_node.judge.scenarios.kit import buffer_ack, frames_size, scenario, set_doc
 
 NOOP_EACH_SECOND = [("set_noop_interval", "1"), ("enable_noop", "true")]
 
@@ -10,8 +10,7 @@ NOOP_EACH_SECOND = [("set_noop_interval", "1"), ("enable_noop", "true")]
 def s17_flow_control(run):
     """Buffers, acknowledgements, what counts."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     for index in range(40):
         set_doc(admin, f"key{index:03d}", b"x" * 100, vb)
     small_buffer(run, admin, vb)
@@ -29,8 +28,7 @@ def s17_flow_control(run):
     conn.close()
     run.note("dynamic change: enable with 500 then set 0")
     conn = run.dcp("fc5", 1, ctl=[("connection_buffer_size", "500")])
-    conn.stream_request(vb)
-    conn.recv_all(0.6)
+    conn.read_stream(vb, 0.6)
     conn.control("connection_buffer_size", "0")
     conn.recv_all(0.6)
     conn.close()

@@ -198,18 +198,14 @@ NEVER = 0xFFFFFFFF
 def fresh_client(run, label="kv", features=COLLECTIONS):
     """An administrator, a client, and a vbucket that is empty."""
     admin = administrator(run)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     collections = 0x12 in features
     return admin, Client(session(run, label, features), vb, collections)
 
 
 def read_all(run, name, vb, flags=1, features=COLLECTIONS, ctl=(), idle=0.5, **fields):
     """One stream on a connection of its own."""
-    conn = run.dcp(name, flags, features, ctl=ctl)
-    conn.stream_request(vb, **fields)
-    conn.recv_all(idle)
-    conn.close()
+    run.stream_once(name, vb, flags, features, ctl=ctl, idle=idle, **fields)
 
 
 @scenario(first_vb=100)
@@ -1104,12 +1100,7 @@ def s51_datatypes_of_values(run):
     _admin, kv = fresh_client(run, "dtv")
     kinds = [
         (name, Client(session(run, name, features), kv.vb, 0x12 in features))
-        for name, features in (
-            ("all", COLLECTIONS),
-            ("nosnappy", NO_SNAPPY),
-            ("nojson", NO_JSON),
-            ("none", NOTHING),
-        )
+        for name, features in (("all", COLLECTIONS), ("nosnappy", NO_SNAPPY), ("nojson", NO_JSON), ("none", NOTHING))
     ]
     long = b'{"long":"' + b"z" * 200 + b'"}'
     copies = b"\x17\x14hello B\x06\x00"
@@ -1182,8 +1173,7 @@ def changed_values(kv, plain):
 def s52_privileges(run):
     """Requests of users with fewer privileges."""
     admin = administrator(run)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_doc(admin, "d", b'{"a":1}', vb)
     set_xattr(admin, "d", vb, "_sys", "1")
     set_xattr(admin, "d", vb, "usr", "1")
@@ -1286,8 +1276,7 @@ def try_everything(run, client, user, features):
 def s53_vbucket_states(run):
     """SET_VBUCKET: forms of requests, topologies, streams under them."""
     admin = administrator(run)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     topology = b'{"topology":[["active"]]}'
     for note, fields in (
         ("extras of 4", {"ext": u32(2)}),
@@ -1348,8 +1337,7 @@ def logs_of_states(run, admin, vb):
         fresh_vb(admin, vb)
         set_docs(admin, vb, 2)
         conn = run.dcp("st", 1)
-        conn.stream_request(vb)
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3)
         for state in path:
             set_vb(admin, vb, state)
             conn.recv_all(0.3)
@@ -1359,20 +1347,16 @@ def logs_of_states(run, admin, vb):
         conn.close()
     run.note("a request and a change of state together")
     conn = masked(run.dcp("st2", 1))
-    conn.stream_request(vb)
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3)
     conn.close_stream(vb)
-    conn.stream_request(vb, note="again after CLOSE_STREAM")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, note="again after CLOSE_STREAM")
     set_vb(admin, vb, REPLICA)
     conn.recv_all(0.3)
-    conn.stream_request(vb, note="of the replica")
-    conn.recv_all(0.9)
+    conn.read_stream(vb, 0.9, note="of the replica")
     conn.stream_request(vb, flags=16, note="active only")
     set_vb(admin, vb, DEAD)
     conn.recv_all(0.3)
-    conn.stream_request(vb, note="of the dead one")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, note="of the dead one")
     conn.close()
     activate(admin, vb)
 
@@ -1381,8 +1365,7 @@ def logs_of_states(run, admin, vb):
 def s54_stream_flags(run):
     """Flags of streams together, markers of other versions, odd acks."""
     admin = administrator(run)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 4)
     delete_doc(admin, "k0", vb)
     persist(admin, vb)
@@ -1395,8 +1378,7 @@ def s54_stream_flags(run):
         for ctl in ((), sync) if flags in (0, 2, 4) else ((),):
             conn = run.dcp("sf", 1, COLLECTIONS, ctl=ctl)
             note = f"flags {flags:#x}, {'sync' if ctl else 'plain'}"
-            conn.stream_request(vb, flags=flags, note=note)
-            conn.recv_all(0.5)
+            conn.read_stream(vb, 0.5, flags=flags, note=note)
             conn.close()
     for note, fields in (
         ("strict, uuid 0, from 0", {"flags": 32}),
@@ -1413,15 +1395,11 @@ def s54_stream_flags(run):
         ("snapshot past the last", {"start": 3, "se": 60, "uuid": uuid}),
         ("snapshot around", {"start": 3, "ss": 1, "se": 6, "uuid": uuid}),
     ):
-        conn = run.dcp("sq", 1, COLLECTIONS)
-        conn.stream_request(vb, note=note, **fields)
-        conn.recv_all(0.4)
-        conn.close()
+        run.stream_once("sq", vb, 1, COLLECTIONS, idle=0.4, note=note, **fields)
     for value in ("2.0", "2.1", "2.2", "1.0", "3.0", "x", ""):
         conn = run.dcp("mv", 1, COLLECTIONS, ctl=sync)
         conn.control("max_marker_version", value)
-        conn.stream_request(vb, flags=2)
-        conn.recv_all(0.5)
+        conn.read_stream(vb, 0.5, flags=2)
         conn.close()
     odd_acks(run, admin, vb)
 
@@ -1440,8 +1418,7 @@ def odd_acks(run, admin, vb):
         ("a vbucket", [("connection_buffer_size", "5000")], {"ext": u32(1), "vb": vb}),
     ):
         conn = run.dcp("ba", 1, ctl=control)
-        conn.stream_request(vb, end=3)
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3, end=3)
         conn.send(packet(ack, opaque=0x77, **fields), note)
         conn.recv_all(0.3)
         if not conn.closed:
@@ -1449,8 +1426,7 @@ def odd_acks(run, admin, vb):
         conn.close()
     run.note("buffer switched off and on")
     conn = run.dcp("bb", 1, ctl=[("connection_buffer_size", "64")])
-    conn.stream_request(vb)
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3)
     conn.control("connection_buffer_size", "0")
     conn.recv_all(0.3)
     conn.control("connection_buffer_size", "100000")
@@ -1561,8 +1537,7 @@ LETTERS = {
 def play(run, admin, note, steps):
     """A fresh replica, its stream, the steps; then what it holds."""
     run.note(note)
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     value = b'{"consumer_name":"me"}'
     peer = Peer(run, "rd", COLLECTIONS, openflags=32, val=value, dt=1)
     masked(peer.conn)

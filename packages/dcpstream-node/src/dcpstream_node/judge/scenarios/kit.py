@@ -105,6 +105,12 @@ class Run:
         self.last_vb += 1
         return self.last_vb
 
+    def fresh_vb(self, admin, state=ACTIVE):
+        """The next vbucket of this scenario, at seqno 0."""
+        vb = self.new_vb()
+        fresh_vb(admin, vb, state)
+        return vb
+
     def close(self) -> None:
         """Close what is still open."""
         for conn in self.connections:
@@ -168,6 +174,12 @@ class Run:
         for key, value in ctl:
             conn.control(key, value)
         return conn
+
+    def stream_once(self, name, vb, open_flags=1, features=BASE, ctl=(), idle=0.7, **fields):
+        """A DCP connection, one stream, what comes of it."""
+        conn = self.dcp(name, open_flags, features, ctl=ctl)
+        conn.read_stream(vb, idle, **fields)
+        conn.close()
 
 
 def require(conn, answer, what):
@@ -373,17 +385,7 @@ def buffer_ack(conn, size, opaque=0, note=""):
 class Peer:
     """Plays the producer for the server's consumer connection."""
 
-    def __init__(
-        self,
-        run,
-        name,
-        features=BASE,
-        answer=0,
-        openflags=0,
-        overrides=None,
-        val=b"",
-        dt=0,
-    ):
+    def __init__(self, run, name, features=BASE, answer=0, openflags=0, overrides=None, val=b"", dt=0):
         self.conn = run.session(name, features)
         self.conn.dcp_open(name, openflags, val=val, dt=dt)
         self.answer_status = answer

@@ -33,12 +33,10 @@ def s22_stats(run):
         set_doc(admin, f"k{index}", b"v", vb)
     controls = [("connection_buffer_size", "10000"), ("enable_noop", "true")]
     producer = run.dcp("stats-prod", 1, ctl=controls)
-    producer.stream_request(vb)
-    producer.recv_all(0.4)
+    producer.read_stream(vb, 0.4)
     peer = Peer(run, "stats-cons")
     peer.pump(0.4, 2)
-    replica = run.new_vb()
-    fresh_vb(admin, replica, REPLICA)
+    replica = run.fresh_vb(admin, REPLICA)
     peer.add(replica)
     peer.pump(0.3, 1)
     for group in (
@@ -139,11 +137,7 @@ def send_framing(run):
 DEFAULT_COLLECTION = {"name": "_default", "uid": "0"}
 DEFAULT_SCOPE = {"name": "_default", "uid": "0", "collections": [DEFAULT_COLLECTION]}
 FRUIT = {"name": "fruit", "uid": "8"}
-VEG_SCOPE = {
-    "name": "s1",
-    "uid": "9",
-    "collections": [{"name": "veg", "uid": "a", "maxTTL": 100}],
-}
+VEG_SCOPE = {"name": "s1", "uid": "9", "collections": [{"name": "veg", "uid": "a", "maxTTL": 100}]}
 OSO = "enable_out_of_order_snapshots"
 FLATBUFFERS = ("flatbuffers_system_events", "true")
 ONLY_FRUIT = b'{"collections":["8"]}'
@@ -169,8 +163,7 @@ class Manifest:
 def s25_collections_oso(run):
     """Collections: system events, filters, out-of-order snapshots."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     manifest = Manifest(admin)
     conn = run.dcp("colE", 1, COLLECTIONS)
     conn.stream_request(vb, val=b"{}", note="filter {} is refused")
@@ -194,14 +187,11 @@ def s25_collections_oso(run):
 def open_watchers(run, vb):
     """Streams of everything: plain, with flatbuffers events, without HELLO."""
     every = run.dcp("colA", 1, COLLECTIONS)
-    every.stream_request(vb, note="no value = everything")
-    every.recv_all(0.4)
+    every.read_stream(vb, 0.4, note="no value = everything")
     flat = run.dcp("colFB", 1, COLLECTIONS, ctl=[FLATBUFFERS])
-    flat.stream_request(vb)
-    flat.recv_all(0.3)
+    flat.read_stream(vb, 0.3)
     legacy = run.dcp("colLegacy", 1, BASE)
-    legacy.stream_request(vb, note="no Collections HELLO")
-    legacy.recv_all(0.3)
+    legacy.read_stream(vb, 0.3, note="no Collections HELLO")
     return [every, flat, legacy]
 
 
@@ -213,10 +203,7 @@ def watch(watchers, idle):
 
 def filter_once(run, name, vb, value, ctl=(), idle=0.8, note=""):
     """One stream with a filter."""
-    conn = run.dcp(name, 1, COLLECTIONS, ctl=ctl)
-    conn.stream_request(vb, val=value, note=note)
-    conn.recv_all(idle)
-    conn.close()
+    run.stream_once(name, vb, 1, COLLECTIONS, ctl=ctl, idle=idle, val=value, note=note)
 
 
 def filtered_streams(run, vb, uid):
@@ -254,8 +241,7 @@ def out_of_order(run, admin, vb):
     run.note("OSO: one collection, from disk")
     for value in ("true", "true_with_seqno_advanced"):
         conn = run.dcp("oso", 1, COLLECTIONS, ctl=[(OSO, value)])
-        conn.stream_request(vb, val=ONLY_FRUIT)
-        conn.recv_all(1.0)
+        conn.read_stream(vb, 1.0, val=ONLY_FRUIT)
         set_doc(admin, "more", b"v", vb)
         set_doc(admin, "apx", b"v", vb, coll=8)
         conn.recv_all(0.6)
@@ -275,8 +261,7 @@ def filtered_from_disk(run, admin, vb):
     """The messages of a filtered stream about seqnos that it leaves out."""
     run.note("filtered disk backfill: SEQNO_ADVANCED?")
     conn = run.dcp("sa", 1, COLLECTIONS)
-    conn.stream_request(vb, val=ONLY_FRUIT)
-    conn.recv_all(0.8)
+    conn.read_stream(vb, 0.8, val=ONLY_FRUIT)
     set_doc(admin, "p2", b"v", vb)
     conn.recv_all(0.6)
     conn.close()
@@ -287,8 +272,7 @@ def filtered_from_disk(run, admin, vb):
 def drop_collections(run, vb, manifest, watchers):
     """Drop a collection, then a scope, while streams are open."""
     fruit = run.dcp("colDrop", 1, COLLECTIONS)
-    fruit.stream_request(vb, val=ONLY_FRUIT)
-    fruit.recv_all(0.5)
+    fruit.read_stream(vb, 0.5, val=ONLY_FRUIT)
     run.note("drop collection 8")
     manifest.set(DEFAULT_SCOPE, VEG_SCOPE)
     watch([fruit, *watchers], 0.6)
@@ -318,8 +302,7 @@ def s33_delete_bucket(run):
     enable_traffic(run, writer)
     set_docs(writer, 0, 3)
     producer = open_in(run, "db-prod", 1)
-    producer.stream_request(0)
-    producer.recv_all(0.4)
+    producer.read_stream(0, 0.4)
     consumer = open_in(run, "db-cons", 0)
     idle = open_in(run, "db-prod-nostream", 1)
     opaque = admin.next_opaque()

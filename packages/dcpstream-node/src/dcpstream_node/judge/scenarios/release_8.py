@@ -14,7 +14,6 @@ from dcpstream_node.judge.scenarios.kit import (
     delete_doc,
     doc_key,
     failover_log,
-    fresh_vb,
     login_user,
     mutation_extras,
     permitted,
@@ -40,10 +39,7 @@ OTHER_UUID = 0x1234
 
 def stream_once(run, name, vb, open_flags=1, features=COLLECTIONS, ctl=(), idle=0.4, **fields):
     """A connection, one stream, what comes of it."""
-    conn = run.dcp(name, open_flags, features, ctl=ctl)
-    conn.stream_request(vb, **fields)
-    conn.recv_all(idle)
-    conn.close()
+    run.stream_once(name, vb, open_flags, features, ctl=ctl, idle=idle, **fields)
 
 
 # s61: stream flags
@@ -53,8 +49,7 @@ def stream_once(run, name, vb, open_flags=1, features=COLLECTIONS, ctl=(), idle=
 def s61_from_latest(run):
     """FROM_LATEST, IGNORE_PURGED, unknown flags; the flags of ADD_STREAM."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 5)
     persist(admin, vb)
     uuid = failover_log(admin, vb)[0][0]
@@ -66,11 +61,7 @@ def s61_from_latest(run):
     activate(admin, vb)
     set_doc(admin, "after", b"v", vb)
     persist(admin, vb)
-    cases = (
-        ("old uuid", {"uuid": uuid}),
-        ("uuid 0", {}),
-        ("uuid 0, strict", {"flags": FROM_LATEST | STRICT}),
-    )
+    cases = (("old uuid", {"uuid": uuid}), ("uuid 0", {}), ("uuid 0, strict", {"flags": FROM_LATEST | STRICT}))
     for note, fields in cases:
         stream_once(run, "fl-fo", vb, note=note, **{"flags": FROM_LATEST} | fields)
     from_latest_elsewhere(run, admin)
@@ -112,26 +103,20 @@ def live_from_latest(run, admin, vb):
     """The messages after the start."""
     run.note("FROM_LATEST, then one more document; seqnos 1..5 do not come")
     conn = run.dcp("fl-live", 1, COLLECTIONS)
-    conn.stream_request(vb, flags=FROM_LATEST)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4, flags=FROM_LATEST)
     set_doc(admin, "new", b"v", vb)
     conn.recv_all(0.5)
     conn.stream_request(vb, flags=FROM_LATEST, note="a second stream")
     conn.close_stream(vb)
-    conn.stream_request(vb, flags=FROM_LATEST, note="after CLOSE_STREAM")
-    conn.recv_all(0.3)
+    conn.read_stream(vb, 0.3, flags=FROM_LATEST, note="after CLOSE_STREAM")
     conn.close()
     run.note("without collections, end one above the high seqno, then reach it")
-    conn = run.dcp("fl-end", 1, BASE)
-    conn.stream_request(vb, flags=FROM_LATEST, end=6)
-    conn.recv_all(0.3)
-    conn.close()
+    run.stream_once("fl-end", vb, 1, BASE, idle=0.3, flags=FROM_LATEST, end=6)
 
 
 def from_latest_elsewhere(run, admin):
     """Replica, empty, dead, missing vbuckets; takeover."""
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     stream_once(run, "fl-empty", vb, note="empty vbucket", flags=FROM_LATEST)
     fields = {"flags": FROM_LATEST | TO_LATEST}
     stream_once(run, "fl-empty", vb, note="empty, to latest", **fields)
@@ -146,14 +131,10 @@ def from_latest_elsewhere(run, admin):
     set_vb(admin, vb, DEAD)
     stream_once(run, "fl-dead", vb, note="dead", flags=FROM_LATEST)
     stream_once(run, "fl-none", 1024, note="vbucket 1024", flags=FROM_LATEST)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 2)
     run.note("takeover from latest: the two documents do not come")
-    conn = run.dcp("fl-take", 1, COLLECTIONS)
-    conn.stream_request(vb, flags=FROM_LATEST | TAKEOVER)
-    conn.recv_all(0.6)
-    conn.close()
+    run.stream_once("fl-take", vb, 1, COLLECTIONS, idle=0.6, flags=FROM_LATEST | TAKEOVER)
     activate(admin, vb)
 
 
@@ -177,8 +158,7 @@ def add_stream_flags(run, admin):
     """Each flag in ADD_STREAM, on a consumer of its own."""
     run.note("ADD_STREAM: which flags come back in STREAM_REQ")
     for flags in (0x40, 0x80, 0xC0, 0x41, 0x04, 0x10, 0x20, 0x02, 8, 0x100, 0x200):
-        vb = run.new_vb()
-        fresh_vb(admin, vb, REPLICA)
+        vb = run.fresh_vb(admin, REPLICA)
         peer = Peer(run, "as")
         peer.add(vb, flags, note=f"ADD_STREAM flags 0x{flags:x}")
         peer.pump(0.2, 1)
@@ -192,8 +172,7 @@ def add_stream_flags(run, admin):
 def s63_purge_seqno(run):
     """`purge_seqno` in the request's value, before and after real purges."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 6)
     for index in range(4):
         delete_doc(admin, f"k{index}", vb)
@@ -357,12 +336,7 @@ SYSTEM, MOBILE, QUERY, USER, OTHER = 8, 8, 9, 0x30, 0x31
 
 def system_scope(**query):
     """The scope that every bucket of 7.6 and later has."""
-    return scope(
-        "_system",
-        SYSTEM,
-        collection("_mobile", MOBILE),
-        collection("_query", QUERY, **query),
-    )
+    return scope("_system", SYSTEM, collection("_mobile", MOBILE), collection("_query", QUERY, **query))
 
 
 @scenario(first_vb=380, release=RELEASE)
@@ -371,8 +345,7 @@ def s65_system_collections(run):
     admin = run.admin()
     manifest = Manifest(admin, 0x6500)
     odd_manifests(run, manifest)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     watchers = open_watchers(run, vb)
     set_doc(admin, "first", b"v", vb)
     watch(watchers)
@@ -399,10 +372,7 @@ def odd_manifests(run, manifest):
         ("collection _c in the default scope", [default_scope(collection("_c", 0x39))]),
         ("flush_uid 1", [default_scope(collection("c", 0x38, flush_uid=1))]),
         ("flush_uid 'zz'", [default_scope(collection("c", 0x37, flush_uid="zz"))]),
-        (
-            "flush_uid 'ffff' above the uid",
-            [default_scope(collection("c", 0x36, flush_uid="ffff"))],
-        ),
+        ("flush_uid 'ffff' above the uid", [default_scope(collection("c", 0x36, flush_uid="ffff"))]),
         ("metered 'x'", [default_scope(collection("c", 0x35, metered="x"))]),
         ("history 1", [default_scope(collection("c", 0x34, history=1))]),
         ("maxTTL -1", [default_scope(collection("c", 0x33, maxTTL=-1))]),
@@ -431,8 +401,7 @@ def open_watchers(run, vb):
         run.dcp("legacy", 1, BASE),
     ]
     for conn in watchers:
-        conn.stream_request(vb)
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3)
     return watchers
 
 
@@ -458,12 +427,7 @@ def ids_and_documents(run, vb):
     for privileges in ((), (LOOKUP,), (MUTATION,), (LOOKUP, MUTATION), ("Read",)):
         run.note(f"a client without {privileges or 'nothing'}")
         conn = plain_without(run, *privileges)
-        for path in (
-            "_system._query",
-            "_system._mobile",
-            "_system.none",
-            "_default.user1",
-        ):
+        for path in ("_system._query", "_system._mobile", "_system.none", "_default.user1"):
             conn.cmd(GET_COLLECTION_ID, val=path, note=path)
         for path in ("_system", "_default", "none", "_system._query"):
             conn.cmd(GET_SCOPE_ID, val=path, note=path)
@@ -508,8 +472,7 @@ def system_streams(run, vb):
                 if privilege:
                     conn.cmd(DROP_PRIVILEGE, key=privilege)
                 fields = {"val": value, "flags": flags, "end": end}
-                conn.stream_request(vb, note=value.decode(), **fields)
-                conn.recv_all(0.25)
+                conn.read_stream(vb, 0.25, note=value.decode(), **fields)
                 conn.close()
 
 
@@ -533,19 +496,10 @@ def modify(run, admin, vb, manifest, watchers):
     watch(watchers, 0.3)
     users = (collection("user1", USER), other)
     for note, scopes in (
-        (
-            "renamed",
-            [default_scope(collection("renamed", USER), other), system_scope()],
-        ),
-        (
-            "in another scope",
-            [default_scope(other), scope("s", 0x15, users[0]), system_scope()],
-        ),
+        ("renamed", [default_scope(collection("renamed", USER), other), system_scope()]),
+        ("in another scope", [default_scope(other), scope("s", 0x15, users[0]), system_scope()]),
         ("the system scope renamed", [default_scope(*users), scope("_sys", SYSTEM)]),
-        (
-            "the same again",
-            [default_scope(*users), system_scope(maxTTL=50, history=True)],
-        ),
+        ("the same again", [default_scope(*users), system_scope(maxTTL=50, history=True)]),
     ):
         manifest.set(*scopes, note=note)
 
@@ -554,10 +508,7 @@ def drop(run, admin, vb, manifest, watchers):
     """User and system collections go."""
     for note, scopes in (
         ("drop user1", [default_scope(collection("user2", OTHER)), system_scope()]),
-        (
-            "drop _query",
-            [default_scope(), scope("_system", SYSTEM, collection("_mobile", MOBILE))],
-        ),
+        ("drop _query", [default_scope(), scope("_system", SYSTEM, collection("_mobile", MOBILE))]),
         ("drop _system", [default_scope()]),
     ):
         run.note(note)
@@ -569,8 +520,7 @@ def drop(run, admin, vb, manifest, watchers):
     stream_once(run, "gone", vb, note="from disk", flags=DISK_ONLY)
     for privilege in (LOOKUP, "Read"):
         conn = dcp_without(run, "gonefb", privilege, [FLATBUFFERS])
-        conn.stream_request(vb, flags=DISK_ONLY, note="from disk")
-        conn.recv_all(0.4)
+        conn.read_stream(vb, 0.4, flags=DISK_ONLY, note="from disk")
         conn.close()
 
 
@@ -614,12 +564,7 @@ def s67_config_only(run):
     run.note("the bucket c67 does not exist")
     conn = node_session(run, "first")
     conn.select(CONFIG_BUCKET)
-    for fields in (
-        {"ext": b""},
-        {"ext": bytes(16)},
-        {"val": b""},
-        {"ext": struct.pack(">qq", 1, 0)},
-    ):
+    for fields in ({"ext": b""}, {"ext": bytes(16)}, {"val": b""}, {"ext": struct.pack(">qq", 1, 0)}):
         set_config(conn, CONFIG_BUCKET, 1, note=f"odd {fields}", **fields)
     set_config(conn, CONFIG_BUCKET, 5)
     conn.cmd(Op.LIST_BUCKETS)
@@ -690,17 +635,7 @@ def config_versions(run):
     for fields in ({"ext": b"\0" * 8}, {"key": "k"}, {"val": "v"}, {"ext": b"\0" * 20}):
         conn.cmd(GET_CLUSTER_CONFIG, note=f"odd {fields}", **fields)
     admin = node_session(run, "setter")
-    for epoch, rev in (
-        (1, 4),
-        (1, 5),
-        (1, 6),
-        (0, 9),
-        (2, 1),
-        (1, 7),
-        (2, 1),
-        (-1, 8),
-        (2, 2),
-    ):
+    for epoch, rev in ((1, 4), (1, 5), (1, 6), (0, 9), (2, 1), (1, 7), (2, 1), (-1, 8), (2, 2)):
         set_config(admin, CONFIG_BUCKET, rev, epoch)
         conn.cmd(GET_CLUSTER_CONFIG)
     conn.close()
@@ -798,8 +733,7 @@ def paused(run):
     producer = run.session("producer", COLLECTIONS, bucket=SMALL_BUCKET)
     producer.dcp_open("p67", 1)
     producer.control("enable_noop", "true")
-    producer.stream_request(0)
-    producer.recv_all(0.4)
+    producer.read_stream(0, 0.4)
     idle = run.session("idle", COLLECTIONS, bucket=SMALL_BUCKET)
     fewer = node_session(run, "nodcp", user="nodcp")
     fewer.cmd(PAUSE_BUCKET, key=SMALL_BUCKET, note="not allowed")
@@ -853,8 +787,7 @@ def s69_filtered(run):
     manifest = Manifest(admin, 0x6900)
     fruit, veg = collection("fruit", FRUIT), collection("veg", VEG)
     garden = scope("garden", GARDEN, collection("nuts", NUTS))
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     manifest.set(default_scope(fruit, veg), garden)
     for index, coll in enumerate((FRUIT, 0, VEG, FRUIT, NUTS, 0, VEG, FRUIT, VEG, 0)):
         set_doc(admin, f"d{index}", b"v", vb, coll=coll)
@@ -955,10 +888,7 @@ def out_of_order(run, admin, vb):
         ("start 5", {"val": ONLY_FRUIT, "ctl": on, "start": 5, "uuid": uuid}),
         ("end 7", {"val": ONLY_FRUIT, "ctl": on, "end": 7, "flags": 0}),
         ("to latest", {"val": ONLY_FRUIT, "ctl": on, "flags": 4 | 2}),
-        (
-            "flatbuffers, marker 2.2",
-            {"val": ONLY_FRUIT, "ctl": [*on, FLATBUFFERS, MARKER_22]},
-        ),
+        ("flatbuffers, marker 2.2", {"val": ONLY_FRUIT, "ctl": [*on, FLATBUFFERS, MARKER_22]}),
         ("flatbuffers, advanced", {"val": ONLY_FRUIT, "ctl": [*advanced, FLATBUFFERS]}),
         ("no value", {"val": ONLY_FRUIT, "ctl": on, "open_flags": 1 | 8}),
     )
@@ -984,18 +914,12 @@ def stream_ids(run, admin, vb):
         b'{"sid":65537,"uid":"0"}',
         b'{"sid":1.5}',
     ):
-        conn.stream_request(vb, val=value, end=5, note=value.decode())
-        conn.recv_all(0.2)
+        conn.read_stream(vb, 0.2, val=value, end=5, note=value.decode())
     conn.close()
     conn = run.dcp("sid2", 1, COLLECTIONS, ctl=[STREAM_ID, MARKER_22])
-    for sid, more in (
-        (1, '"collections":["50"]'),
-        (65535, '"scope":"0"'),
-        (3, '"purge_seqno":"0"'),
-    ):
+    for sid, more in ((1, '"collections":["50"]'), (65535, '"scope":"0"'), (3, '"purge_seqno":"0"')):
         value = f'{{"sid":{sid},{more}}}'
-        conn.stream_request(vb, val=value, flags=DISK_ONLY, note=value)
-        conn.recv_all(0.3)
+        conn.read_stream(vb, 0.3, val=value, flags=DISK_ONLY, note=value)
     for sid in (1, 2):
         value = f'{{"sid":{sid},"collections":["50"]}}'
         conn.stream_request(vb, val=value, flags=FROM_LATEST, note=value)
@@ -1031,8 +955,7 @@ def s71_consumer(run):
         ("empty name", {"val": '{"consumer_name":""}', "dt": 1}),
     ):
         run.note(note)
-        vb = run.new_vb()
-        fresh_vb(admin, vb, REPLICA)
+        vb = run.fresh_vb(admin, REPLICA)
         peer = Peer(run, "cc", **{"features": COLLECTIONS} | fields)
         peer.add(vb)
         peer.pump(0.2, 1)
@@ -1056,8 +979,7 @@ def refused_controls(run, admin, name):
         for status in (Status.EINVAL, Status.NOT_SUPPORTED):
             if key != "max_marker_version" and status != Status.EINVAL:
                 continue
-            vb = run.new_vb()
-            fresh_vb(admin, vb, REPLICA)
+            vb = run.fresh_vb(admin, REPLICA)
             run.note(f"{key} refused with {status.name}")
             fields = {"features": COLLECTIONS, "val": name, "dt": 1}
             peer = Peer(run, "cr", overrides={key: status}, **fields)
@@ -1073,8 +995,7 @@ def marker_22(start, end, flags, visible, completed, purged, prepared):
 
 def new_consumer(run, admin, name="cm", **fields):
     """A replica vbucket and a peer that streams into it."""
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     consumer_name = json.dumps({"consumer_name": "replica1"})
     fields = {"features": COLLECTIONS, "val": consumer_name, "dt": 1} | fields
     peer = Peer(run, name, **fields)
@@ -1122,29 +1043,15 @@ def odd_frames(run, admin):
     sid = b"\x22\x00\x01"
     marker = marker_22(0, 2, 1, 2, 0, 0, 0)
     for note, op, fields in (
-        (
-            "marker with a stream id",
-            Op.DCP_SNAPSHOT_MARKER,
-            {"ext": b"\x02", "val": marker, "fr": sid},
-        ),
+        ("marker with a stream id", Op.DCP_SNAPSHOT_MARKER, {"ext": b"\x02", "val": marker, "fr": sid}),
         (
             "mutation with a stream id",
             Op.DCP_MUTATION,
-            {
-                "ext": mutation_extras(1),
-                "key": doc_key("k"),
-                "val": b"v",
-                "cas": 9,
-                "fr": sid,
-            },
+            {"ext": mutation_extras(1), "key": doc_key("k"), "val": b"v", "cas": 9, "fr": sid},
         ),
         ("end with a stream id", Op.DCP_STREAM_END, {"ext": u32(0), "fr": sid}),
         ("unknown frame id", Op.DCP_STREAM_END, {"ext": u32(0), "fr": b"\xf1\0\0"}),
-        (
-            "opcode 0x66",
-            0x66,
-            {"ext": mutation_extras(1), "key": doc_key("k"), "val": b"v"},
-        ),
+        ("opcode 0x66", 0x66, {"ext": mutation_extras(1), "key": doc_key("k"), "val": b"v"}),
         ("opcode 0x67", 0x67, {}),
         ("opcode 0x6f", 0x6F, {}),
         ("OSO snapshot", Op.DCP_OSO_SNAPSHOT, {"ext": u32(1)}),
@@ -1165,8 +1072,7 @@ def odd_frames(run, admin):
 def take_over(run, admin, name):
     """A vbucket moves to this node, with marker 2.2 and sync writes."""
     run.note("takeover: the node is the destination")
-    vb = run.new_vb()
-    fresh_vb(admin, vb, REPLICA)
+    vb = run.fresh_vb(admin, REPLICA)
     peer = Peer(run, "ct", features=COLLECTIONS, val=name, dt=1)
     peer.add(vb, flags=1, note="ADD_STREAM takeover")
     disk = marker_22(0, 3, 6, 3, 0, 1, 0)
@@ -1218,8 +1124,7 @@ def s79_collection_flush(run):
     """A collection is emptied by its flush_uid; everything from memory."""
     admin = run.admin()
     manifest = Manifest(admin, 0x7900)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     other = collection("user2", OTHER)
     manifest.set(default_scope(collection("user1", USER), other), system_scope())
     for coll in (0, USER, OTHER):
@@ -1238,12 +1143,7 @@ def s79_collection_flush(run):
         manifest.set(default_scope(flushed, other), system_scope(), note=note)
         watch(watchers, 0.4)
         for coll in (USER, OTHER):
-            admin.cmd(
-                Op.GET,
-                key=doc_key(f"d{coll:x}", coll),
-                vb=vb,
-                note="documents after it",
-            )
+            admin.cmd(Op.GET, key=doc_key(f"d{coll:x}", coll), vb=vb, note="documents after it")
         admin.cmd(GET_COLLECTION_ID, val="_default.user1")
     admin.cmd(Op.COLLECTIONS_GET_MANIFEST)
     set_doc(admin, "again", b"v", vb, coll=USER)

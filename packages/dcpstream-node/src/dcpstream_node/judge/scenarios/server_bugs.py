@@ -59,8 +59,7 @@ class Garden:
         fields = {"start": start, "uuid": uuid, "ss": snapshot[0], "se": snapshot[1]}
         if end is not None:
             fields["end"] = end
-        conn.stream_request(vb, val=ONLY_FRUIT, **fields)
-        conn.recv_all(0.5)
+        conn.read_stream(vb, 0.5, val=ONLY_FRUIT, **fields)
         return conn
 
 
@@ -99,8 +98,7 @@ def closed_while_queued(garden):
     controls = [("connection_buffer_size", "1000"), ("send_stream_end_on_client_close_stream", "true")]
     conn = garden.run.dcp("bug-close", 1, ctl=controls)
     uuid = failover_log(garden.admin, vb)[0][0]
-    conn.stream_request(vb, start=EVENTS, uuid=uuid, end=EVENTS + 4, note="from memory")
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4, start=EVENTS, uuid=uuid, end=EVENTS + 4, note="from memory")
     conn.close_stream(vb)
     for _ in range(4):
         buffer_ack(conn, len(WAITING) + 200)
@@ -116,8 +114,7 @@ def keys_only(garden):
     admin.cmd(Op.DELETE, key=doc_key("k1"), vb=vb)
     to_disk(garden, vb)
     conn = garden.run.dcp("bug-keys", 1 | 8, COLLECTIONS)
-    conn.stream_request(vb, flags=2)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, flags=2)
     conn.close()
 
 
@@ -129,8 +126,7 @@ def out_of_order(garden):
         garden.put(vb, key, FRUIT)
     to_disk(garden, vb)
     conn = garden.run.dcp("bug-oso", 1, COLLECTIONS, ctl=[OSO])
-    conn.stream_request(vb, val=ONLY_FRUIT)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, val=ONLY_FRUIT)
     garden.put(vb, "later", FRUIT)
     conn.recv_all(0.5)
     conn.close()

@@ -6,25 +6,7 @@ from dcpstream_node.judge.packets import Op
 from dcpstream_node.judge.scenarios.kit import ALL_FEATURES, BASE, fresh_vb, login_user, scenario, set_doc
 
 PRODUCER_OPEN = struct.pack(">II", 0, 1)
-OPEN_FLAGS = [
-    2,
-    3,
-    5,
-    9,
-    17,
-    33,
-    65,
-    129,
-    257,
-    261,
-    73,
-    513,
-    0x80000001,
-    128,
-    4,
-    32,
-    260,
-]
+OPEN_FLAGS = [2, 3, 5, 9, 17, 33, 65, 129, 257, 261, 73, 513, 0x80000001, 128, 4, 32, 260]
 
 
 @scenario(first_vb=100)
@@ -255,8 +237,7 @@ def without_hello(run, vb):
     run.login(conn)
     run.select(conn)
     conn.dcp_open("nohello", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4)
     conn.stream_request(vb, note="duplicate")
     conn.close_stream(5, note="close unknown")
     conn.cmd(Op.DCP_CONTROL, key="bogus", val="x")
@@ -271,6 +252,5 @@ def without_hello_xattr(run, vb):
     run.select(conn)
     conn.dcp_open("nohello-x", 1 | 4, note="INCLUDE_XATTR without HELLO XATTR")
     conn.control("enable_noop", "true")
-    conn.stream_request(vb)
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4)
     conn.close()

@@ -26,14 +26,6 @@ SYNC_WRITES = [("enable_sync_writes", "true")]
 SYNC_REPLICATION = [*SYNC_WRITES, ("consumer_name", "replica1")]
 
 
-def stream_once(run, name, vb, open_flags=1, features=BASE, ctl=(), idle=0.7, **fields):
-    """A connection, one stream, what comes of it."""
-    conn = run.dcp(name, open_flags, features, ctl=ctl)
-    conn.stream_request(vb, **fields)
-    conn.recv_all(idle)
-    conn.close()
-
-
 @scenario(first_vb=220)
 def s05_failover_log(run):
     """GET_FAILOVER_LOG: arguments, kinds of connection, a growing log."""
@@ -72,8 +64,7 @@ def failover_log_arguments(run):
 def growing_failover_log(run, admin):
     """Active, replica, active: which changes add an entry."""
     run.note("grow the failover log: active->replica->active several times")
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     conn = run.dcp("fol2", 1)
 
     def show(note):
@@ -104,8 +95,7 @@ def s06_get_all_vb_seqnos(run):
     """GET_ALL_VB_SEQNOS: states, collections, odd arguments."""
     admin = run.admin()
     for state, docs in ((1, 3), (REPLICA, 0), (1, 0)):
-        vb = run.new_vb()
-        fresh_vb(admin, vb, state)
+        vb = run.fresh_vb(admin, state)
         set_docs(admin, vb, docs)
     op = Op.GET_ALL_VB_SEQNOS
     conn = run.plain(BASE)
@@ -137,37 +127,32 @@ def s07_stream_inmemory(run):
     admin = run.admin()
     live_stream(run, admin)
     run.note("empty vbucket, stream from 0; then one set")
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     conn = run.dcp("mem2", 1)
-    conn.stream_request(vb)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5)
     set_doc(admin, "x", b"1", vb)
     conn.recv_all(0.5)
     conn.close()
     run.note("resume at high seqno with right uuid")
     uuid = failover_log(admin, vb)[0][0]
     conn = run.dcp("mem3", 1)
-    conn.stream_request(vb, start=1, uuid=uuid)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, start=1, uuid=uuid)
     set_doc(admin, "y", b"2", vb)
     conn.recv_all(0.5)
     conn.close()
     run.note("collections negotiated: keys carry a leb128 collection id")
-    stream_once(run, "mem4", vb, features=COLLECTIONS, idle=0.5)
+    run.stream_once("mem4", vb, features=COLLECTIONS, idle=0.5)
     run.note("no datatype features negotiated at all")
-    stream_once(run, "mem5", vb, features=[8], idle=0.5)
+    run.stream_once("mem5", vb, features=[8], idle=0.5)
 
 
 def live_stream(run, admin):
     """Five documents, then changes while the stream is open."""
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     for index in range(5):
         set_doc(admin, f"k{index}", b"value-%d" % index, vb, flags=0x01020304)
     conn = run.dcp("mem1", 1)
-    conn.stream_request(vb)
-    conn.recv_all(1)
+    conn.read_stream(vb, 1)
     set_doc(admin, "k5", b"live", vb)
     conn.recv_all(0.5)
     run.note("update same key twice quickly, then delete")
@@ -186,17 +171,15 @@ def live_stream(run, admin):
 def s08_stream_end_seqno(run):
     """Streams with an end."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     for index in range(10):
         set_doc(admin, f"k{index}", b"v%d" % index, vb)
     for end in (5, 10, 1):
         run.note(f"memory, start 0 end {end}")
-        stream_once(run, f"end{end}", vb, idle=0.8, end=end)
+        run.stream_once(f"end{end}", vb, idle=0.8, end=end)
     run.note("end beyond high seqno (12); stays open; then reach it")
     conn = run.dcp("end20", 1)
-    conn.stream_request(vb, end=12)
-    conn.recv_all(0.7)
+    conn.read_stream(vb, 0.7, end=12)
     set_doc(admin, "n1", b"1", vb)
     set_doc(admin, "n2", b"1", vb)
     conn.recv_all(0.7)
@@ -212,7 +195,7 @@ def s08_stream_end_seqno(run):
         ("start 3, end 7", "mid2", {"start": 3, "end": 7, "uuid": uuid}),
     ):
         run.note(note)
-        stream_once(run, name, vb, **fields)
+        run.stream_once(name, vb, **fields)
 
 
 @scenario(first_vb=340)
@@ -222,38 +205,35 @@ def s09_backfill_disk(run):
     vb = run.new_vb()
     spilled_vbucket(run, admin, vb)
     conn = run.dcp("bf1", 1)
-    conn.stream_request(vb)
-    conn.recv_all(1.2)
+    conn.read_stream(vb, 1.2)
     set_doc(admin, "live1", b"x", vb)
     conn.recv_all(0.7)
     conn.close()
     uuid = failover_log(admin, vb)[0][0]
     run.note("backfill with end seqno 4")
-    stream_once(run, "bf2", vb, idle=1.2, end=4)
+    run.stream_once("bf2", vb, idle=1.2, end=4)
     run.note("DISKONLY flag 2")
     persist(admin, vb)
     conn = run.dcp("bf3", 1)
-    conn.stream_request(vb, flags=2)
-    conn.recv_all(1.2)
+    conn.read_stream(vb, 1.2, flags=2)
     set_doc(admin, "live2", b"x", vb)
     conn.recv_all(0.7)
     conn.close()
     run.note("DISKONLY with end 3")
-    disk_once(run, "bf4", vb, 2, end=3)
+    run.stream_once("bf4", vb, idle=1.2, flags=2, end=3)
     run.note("LATEST flag 4 (end given 2, ignored?)")
-    disk_once(run, "bf5", vb, 4, end=2)
+    run.stream_once("bf5", vb, idle=1.2, flags=4, end=2)
     run.note("LATEST|DISKONLY")
     persist(admin, vb)
-    disk_once(run, "bf6", vb, 6)
+    run.stream_once("bf6", vb, idle=1.2, flags=6)
     run.note("backfill from the middle with the right uuid (start=3)")
-    stream_once(run, "bf7", vb, idle=1.2, start=3, uuid=uuid)
+    run.stream_once("bf7", vb, idle=1.2, start=3, uuid=uuid)
     backfill_variants(run, vb)
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     run.note("empty vbucket DISKONLY")
-    disk_once(run, "bf12", vb, 2)
+    run.stream_once("bf12", vb, idle=1.2, flags=2)
     run.note("LATEST on an empty vb")
-    disk_once(run, "bf13", vb, 4)
+    run.stream_once("bf13", vb, idle=1.2, flags=4)
 
 
 def spilled_vbucket(run, admin, vb):
@@ -271,14 +251,6 @@ def spilled_vbucket(run, admin, vb):
     run.note(f"persisted, high seqno {high_seqno}, new checkpoint created")
 
 
-def disk_once(run, name, vb, stream_flags, **fields):
-    """One stream with stream flags."""
-    conn = run.dcp(name, 1)
-    conn.stream_request(vb, flags=stream_flags, **fields)
-    conn.recv_all(1.2)
-    conn.close()
-
-
 def backfill_variants(run, vb):
     """The same backfill on connections opened in other ways."""
     for note, name, flags, features, ctl in (
@@ -288,15 +260,14 @@ def backfill_variants(run, vb):
         ("with sync replication", "bf11", 1, COLLECTIONS, SYNC_REPLICATION),
     ):
         run.note(note)
-        stream_once(run, name, vb, flags, features, ctl, idle=1.2)
+        run.stream_once(name, vb, flags, features, ctl, idle=1.2)
 
 
 @scenario(first_vb=370)
 def s10_rollback(run):
     """The seqno that a stream must roll back to, before and after a failover."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 10)
     uuid = failover_log(admin, vb)[0][0]
     rollback_one_branch(run, vb, uuid)
@@ -311,7 +282,7 @@ def s10_rollback(run):
 def try_rollback(run, name, vb, cases, idle):
     """Stream requests, each on a connection of its own."""
     for note, fields in cases:
-        stream_once(run, name, vb, idle=idle, note=note, **fields)
+        run.stream_once(name, vb, idle=idle, note=note, **fields)
 
 
 def rollback_one_branch(run, vb, uuid):
@@ -358,8 +329,7 @@ def rollback_two_branches(run, vb, old_uuid, new_uuid):
 def s15_close_stream(run):
     """CLOSE_STREAM, with and without a STREAM_END for it."""
     admin = run.admin()
-    vb = run.new_vb()
-    fresh_vb(admin, vb)
+    vb = run.fresh_vb(admin)
     set_docs(admin, vb, 3)
     for ctl in ((), (("send_stream_end_on_client_close_stream", "true"),)):
         run.note(f"controls: {ctl}")
@@ -377,15 +347,13 @@ def s15_close_stream(run):
 
 def reopen_and_close(run, conn, vb, opaque):
     """A second stream, closed by odd packets; a third one closed after its end."""
-    conn.stream_request(vb, note="re-open after close")
-    conn.recv_all(0.4)
+    conn.read_stream(vb, 0.4, note="re-open after close")
     conn.close_stream(vb, ext=b"\0\0\0\0", note="extras")
     conn.close_stream(vb, key="k", note="key")
     conn.close_stream(vb, opaque=opaque, note="with the opaque of the first stream")
     conn.recv_all(0.4)
     run.note("close a finished stream")
-    conn.stream_request(vb, end=2)
-    conn.recv_all(0.5)
+    conn.read_stream(vb, 0.5, end=2)
     conn.close_stream(vb, note="close after STREAM_END")
     conn.recv_all(0.3)
     conn.close()
@@ -430,7 +398,7 @@ def s32_purge_rollback(run):
     persist(admin, vb)
     uuid = failover_log(admin, vb)[0][0]
     run.note("before the purge: seqnos 1..11, tombstones 7..10")
-    stream_once(run, "pg0", vb, flags=2)
+    run.stream_once("pg0", vb, flags=2)
     purge(run, admin, vb)
     new_checkpoint(admin, vb)
     run.sleep(1.0)

@@ -161,7 +161,6 @@ def _counts(bucket: Bucket) -> Counter[int] | None:
 
 
 def _state_of(vbucket: VBucket | None, chain: list[int]) -> str:
-    """The class of a vbucket's cell."""
     if vbucket is not None:
         return _STATES[vbucket.state]
     return _ELSEWHERE if chain and chain[0] >= 0 else _NOWHERE
@@ -216,7 +215,6 @@ def _name(node: NodeAddress, engine: Engine) -> str:
 
 
 def _chosen(engine: Engine, bucket: Bucket, vbid: int | None, host: str) -> str:
-    """A vbucket: where its copies are, and its failover log."""
     field = (
         f'<form method="get" action="{path("ui", "buckets", bucket.name)}#vbucket" class="row"><label>vBucket '
         f'<input name="vbucket" type="number" min="0" max="{bucket.vbucket_count - 1}" required '

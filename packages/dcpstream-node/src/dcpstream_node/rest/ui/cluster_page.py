@@ -66,7 +66,6 @@ def cluster_content(
 
 
 def _task(cluster: ClusterState, *, takes_orders: bool) -> str:
-    """The operation under way."""
     if cluster.task is not None:
         name = _TASKS.get(cluster.task.kind, cluster.task.kind)
         percent = f"{100 * cluster.task.progress:.0f} %"

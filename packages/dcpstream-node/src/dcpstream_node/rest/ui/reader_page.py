@@ -200,7 +200,6 @@ def _stream(bucket: Bucket, stream: ProducerStream) -> Row:
 
 
 def _wanted(bucket: Bucket, stream: ProducerStream) -> str:
-    """The collections of a stream."""
     wanted = stream.terms.wanted
     if wanted.scope_id is not None:
         names = [scope.name for scope in bucket.manifest.scopes if scope.scope_id == wanted.scope_id]

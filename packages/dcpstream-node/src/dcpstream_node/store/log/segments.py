@@ -285,7 +285,6 @@ class Segments:
         return number
 
     def _make(self, number: int, kind: SegmentKind) -> Segment:
-        """A new file with a durable header."""
         path = self._directory / segment_name(number)
         salt = self._random.getrandbits(SALT_BITS)
         file: File | None = None

@@ -1,6 +1,7 @@
 """A release between two recorded ones: what counts as a difference."""
 
-from dcpstream_node.judge import between, recordings
+from dcpstream_node.judge import recordings
+from lab.tools import judge_between as between
 from tests.kit.cases import each_case
 
 NAME = "s03_control_producer"
