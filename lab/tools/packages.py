@@ -71,7 +71,6 @@ with span("work", {}):
 """,
     "dcpstream-node": NODE,
     "dcpstream-node[testing]": """
-import dcpstream_node.testing.strategies
 import pathlib, pytest
 pathlib.Path("test_it.py").write_text("def test_it(couchbase_bucket): assert couchbase_bucket.node.is_running")
 raise SystemExit(pytest.main(["-q", "test_it.py"]))

@@ -11,8 +11,9 @@ connection at any byte), `tls` (certificates, and a proxy that speaks TLS), `lis
 Stores: `stores` (frames to store, and a model of a vbucket), `disks` (file systems that fail and lose power), `lists`
 (buckets of lists for the DCP machines).
 
-Models for random tests: `resume_world` (one vbucket, its copies and readers), `consumer_world` (the client between a
-pretend node and a table), `spark_model` (the source's planner on copies that fail over).
+Models for random tests: `strategies` (messages and frames for Hypothesis), `resume_world` (one vbucket, its copies and
+readers), `consumer_world` (the client between a pretend node and a table), `spark_model` (the source's planner on
+copies that fail over).
 
 Spark: `spark` (a bucket to read, a reader driven as Spark drives it, tables).
 

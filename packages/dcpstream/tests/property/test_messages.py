@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dcpstream import wire
 from dcpstream.errors import FieldError, WireError
 from dcpstream.wire import LAYOUTS, Frame, Layout, keys, values
-from dcpstream_node.testing.strategies import any_frames, frames_of
+from tests.kit.strategies import any_frames, frames_of
 
 SHAPES: dict[Any, list[Layout]] = {}
 """The layouts, grouped by what decides on their bytes: most messages share theirs with their quiet forms."""

@@ -13,9 +13,9 @@ from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.wire import Frame, FrameReader, Magic, Opcode
 from dcpstream.wire.columns import check_rest
 from dcpstream.wire.messages import dcp
-from dcpstream_node.testing.strategies import any_frames
 from tests.kit.cases import each_case
 from tests.kit.rules import rule
+from tests.kit.strategies import any_frames
 
 
 @given(any_frames())

@@ -19,9 +19,9 @@ from dcpstream.wire import LAYOUTS, Kind, Layout, Opcode, Record, decode_frame
 from dcpstream.wire.fields import i64, raw, record, u16
 from dcpstream.wire.layout import Side
 from dcpstream.wire.messages import dcp, kv, subdoc
-from dcpstream_node.testing.strategies import messages_of
 from tests.kit import recorded
 from tests.kit.rules import rule
+from tests.kit.strategies import messages_of
 
 
 def test_every_dcp_opcode_has_a_request_layout() -> None:

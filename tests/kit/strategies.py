@@ -1,7 +1,4 @@
-"""Hypothesis strategies for messages and frames, derived from the layout table.
-
-Needs Hypothesis, which is not a dependency of the package: `pip install hypothesis`.
-"""
+"""Hypothesis strategies for messages and frames, derived from the layout table."""
 
 from __future__ import annotations
 
