@@ -64,7 +64,7 @@ def new_session() -> Session:
     assert user is not None
     engine = new_engine(users, ClusterConfig([NodeAddress("", 1, 2)]), SystemRandom(), handle_dcp, dcp_stats)
     engine.set_time(0.0, time.time_ns())
-    bucket = engine.add_bucket("default", MemoryBucketStore(VBUCKETS), storage="memory")
+    bucket = engine.add_bucket("default", MemoryBucketStore(VBUCKETS))
     session = engine.new_session("bench")
     assert session is not None
     session.logged_in(user)

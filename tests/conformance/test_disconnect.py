@@ -289,7 +289,7 @@ class Host:
         self.engine = node.engine
 
     def create(self, name: str, vbucket_count: int) -> None:
-        self.engine.add_bucket(name, MemoryBucketStore(vbucket_count), storage="memory", is_filled=False)
+        self.engine.add_bucket(name, MemoryBucketStore(vbucket_count), is_filled=False)
 
     def delete(self, name: str) -> None:
         self.engine.remove_bucket(name)

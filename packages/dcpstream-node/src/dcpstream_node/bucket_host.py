@@ -108,7 +108,7 @@ class RunningBuckets:
         is_filled = is_filled and not self._is_member
         store = self._directory.open(name, vbucket_count, settings)
         try:
-            self._engine.add_bucket(name, store, storage="disk" if store.is_durable else "memory", is_filled=is_filled)
+            self._engine.add_bucket(name, store, is_filled=is_filled)
         except BaseException:
             store.close(clean=False)
             if is_new:  # for the caller, the bucket was not made
@@ -164,8 +164,7 @@ class RunningBuckets:
         bucket.store.close(clean=False)
         try:
             store = self._directory.open(name, bucket.vbucket_count)
-            storage = "disk" if store.is_durable else "memory"
-            self._engine.add_bucket(name, store, storage=storage, is_filled=False, uuid=bucket.uuid)
+            self._engine.add_bucket(name, store, is_filled=False, uuid=bucket.uuid)
         except DcpstreamError as error:
             self._engine.damaged[name] = error
             self._directory.damaged.add(name)

@@ -30,9 +30,8 @@ from dcpstream_node.directory.directory import DataDirectory, check_bucket_name
 from dcpstream_node.directory.user_file import UserFile
 from dcpstream_node.engine import Bucket, ClusterConfig, Engine, Users, new_engine
 from dcpstream_node.engine.access.groups import Group
-from dcpstream_node.engine.bucket.manifest import ManifestError
-from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
-from dcpstream_node.engine.cluster_config import read_alternates
+from dcpstream_node.engine.bucket.manifest_editor import with_collections
+from dcpstream_node.engine.cluster_config import in_url, read_alternates
 from dcpstream_node.fault_host import FaultHost
 from dcpstream_node.faults import Faults, FaultyDisk, MovableClock
 from dcpstream_node.shell.limits import Limits
@@ -274,8 +273,7 @@ class Node:
     @property
     def connection_string(self) -> str:
         """The connection string for clients."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"couchbase://{host}:{self.port}"
+        return f"couchbase://{in_url(self.host)}:{self.port}"
 
     @property
     def ca_certificate(self) -> str:
@@ -304,8 +302,7 @@ class Node:
     @property
     def tls_connection_string(self) -> str:
         """The connection string for clients over TLS."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"couchbases://{host}:{self.tls_port}"
+        return f"couchbases://{in_url(self.host)}:{self.tls_port}"
 
     @property
     def is_running(self) -> bool:
@@ -529,15 +526,7 @@ class Node:
             ConfigError: no such bucket, or a name that cannot be. DcpstreamError: the node does not run.
         """
         bucket = self._bucket(name)
-        wanted = {
-            scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
-            for scope, items in scopes.items()
-        }
-        editor = ManifestEditor(bucket.manifest, history=bucket.settings.keeps_history)
-        try:
-            manifest = editor.replace_all(wanted, keeps_default_collection=True)
-        except ManifestError as error:
-            raise ConfigError("scopes", scopes, str(error)) from error
+        manifest = with_collections(bucket.manifest, scopes, history=bucket.settings.keeps_history)
         self._serving.engine.set_manifest(bucket, manifest)
 
     @_on_its_loop
@@ -815,10 +804,8 @@ class Node:
                     logger.error("bucket %s is not served: %s", name, error)
                     continue
                 opened.callback(store.close, clean=False)
-                storage = "disk" if store.is_durable else "memory"
-                bucket = engine.add_bucket(
-                    name, store, storage=storage, is_filled=not self._is_member, uuid=directory.uuid_of(name)
-                )
+                uuid = directory.uuid_of(name)
+                bucket = engine.add_bucket(name, store, is_filled=not self._is_member, uuid=uuid)
                 if self._is_member:
                     bucket.stand_down()
             if engine.damaged and not engine.buckets:

@@ -29,7 +29,7 @@ import dcpstream_node.store.disk
 os.write(2, b"the mark")
 directory = DataDirectory(Path(sys.argv[1]), random.Random(1))
 store = directory.open("shop", int(sys.argv[2]))
-directory.remember([engine_of().add_bucket("shop", store, storage="disk")])
+directory.remember([engine_of().add_bucket("shop", store)])
 """
 
 pytestmark = [

@@ -241,7 +241,7 @@ def test_a_purge_while_a_stream_reads_is_not_missed(monkeypatch: pytest.MonkeyPa
 def test_what_was_written_to_a_bucket_that_is_left_is_answered_when_it_is_durable(tmp_path: Path, other: str) -> None:
     store = DiskBucketStore(tmp_path, 4, BucketSettings(persist=Persist.EVERY))
     engine = engine_of(store, vbuckets=4)
-    engine.add_bucket("other", MemoryBucketStore(4), storage="memory")
+    engine.add_bucket("other", MemoryBucketStore(4))
     bucket, client = engine.buckets["default"], Talker(engine)
     write = encode_request(Opcode.SET, key=client.key("k"), value=b"v", extras=bytes(8))
     leave = encode_request(Opcode.SELECT_BUCKET, key=other.encode())
@@ -258,7 +258,7 @@ def test_what_was_written_to_a_bucket_that_is_left_is_answered_when_it_is_durabl
 def test_a_bucket_that_goes_closes_those_who_wait_for_it_from_elsewhere(tmp_path: Path) -> None:
     store = DiskBucketStore(tmp_path, 4, BucketSettings(persist=Persist.EVERY))
     engine = engine_of(store, vbuckets=4)
-    engine.add_bucket("other", MemoryBucketStore(4), storage="memory")
+    engine.add_bucket("other", MemoryBucketStore(4))
     client = Talker(engine)
     write = encode_request(Opcode.SET, key=client.key("k"), value=b"v", extras=bytes(8))
     client.send(write + encode_request(Opcode.SELECT_BUCKET, key=b"other"))

@@ -43,7 +43,7 @@ from dcpstream_node.cluster.shell import Shell
 from dcpstream_node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream_node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, Node, check_kinds, check_port, check_vbuckets
 from dcpstream_node.engine.bucket.manifest import ManifestError
-from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
+from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, with_collections
 from dcpstream_node.shell.listeners import is_loopback, is_unspecified
 from dcpstream_node.shell.tls import TlsSettings
 
@@ -504,10 +504,13 @@ class Cluster:
 
     def _agree(self) -> None:
         """Show clients on every node what the oldest one has."""
-        oldest = min((each.release for each in self.nodes), key=lambda release: release.number)
         for each in self.nodes:
             if each.is_running:
-                each.node.set_compatibility(oldest.name)
+                each.node.set_compatibility(self._oldest.name)
+
+    @property
+    def _oldest(self) -> Release:
+        return min((each.release for each in self.nodes), key=lambda release: release.number)
 
     def _equip(self, node: Node) -> None:
         """Give a node that was just started what is the cluster's, but no vbuckets."""
@@ -644,8 +647,7 @@ class Cluster:
 
     def _first_manifest(self) -> Manifest:
         """The scopes and collections of a new bucket; the oldest node decides."""
-        oldest = min((each.release for each in self.nodes), key=lambda release: release.number)
-        has_scope = self._has_system_scope and oldest.has(Rule.SYSTEM_SCOPE)
+        has_scope = self._has_system_scope and self._oldest.has(Rule.SYSTEM_SCOPE)
         return Manifest.WITH_SYSTEM_SCOPE if has_scope else Manifest.DEFAULT
 
     def drop_bucket(self, name: str) -> None:
@@ -668,15 +670,7 @@ class Cluster:
         Raises: ConfigError: no such bucket, or a name that cannot be.
         """
         bucket, settings = self._state(name), self._made[name][0]
-        wanted = {
-            scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
-            for scope, items in scopes.items()
-        }
-        editor = ManifestEditor(bucket.manifest, history=settings.keeps_history)
-        try:
-            manifest: Manifest = editor.replace_all(wanted, keeps_default_collection=True)
-        except ManifestError as error:
-            raise ConfigError("scopes", scopes, str(error)) from error
+        manifest = with_collections(bucket.manifest, scopes, history=settings.keeps_history)
         self._carry_out(lambda o: o.set_manifest(bucket, manifest))
 
     def change_bucket(self, name: str, settings: BucketSettings) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dcpstream.errors import StoreError
 from dcpstream.runtime import SystemFileSystem, make_durable_directory, write_whole
-from dcpstream_node.directory.checksummed_json import from_text, to_text
+from dcpstream_node.directory.checksummed_json import read_file, reason_of, to_text
 from dcpstream_node.directory.directory import CLUSTER_FILE
 
 FORMAT: Final = 1
@@ -36,9 +36,7 @@ class ClusterFile:
     def read(self) -> dict[str, Any] | None:
         """Its content; None if there is none. Raises: StoreError: it cannot be read or understood."""
         try:
-            if self.path.stat().st_size > MAX_FILE_BYTES:
-                raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-            content = from_text(self.path.read_text(encoding="utf-8"), _NAMES)
+            content = read_file(self.path, _NAMES, MAX_FILE_BYTES)
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']}, not {FORMAT}")
         except FileNotFoundError:
@@ -51,10 +49,9 @@ class ClusterFile:
 
     def not_understood(self, error: Exception) -> StoreError:
         """The error for content that cannot be used."""
-        why = str(error) if isinstance(error, ValueError) else repr(error)
         return StoreError(
-            f"{self.path} cannot be understood: {why}. Restore it from a copy; without it nobody knows which node has "
-            "which vbucket. A single node can serve each directory in it for a look at the data."
+            f"{self.path} cannot be understood: {reason_of(error)}. Restore it from a copy; without it nobody knows "
+            "which node has which vbucket. A single node can serve each directory in it for a look at the data."
         )
 
     def write(self, content: dict[str, Any]) -> None:

@@ -53,9 +53,6 @@ _PRIVILEGES: Mapping[str, Mapping[int, str | None]] = MappingProxyType(
 
 _STREAM = "DcpStream"
 
-_MACHINES = (ProducerConnection, ConsumerConnection)
-"""The machines of an open DCP connection: a session's `dcp` is one of them after DCP_OPEN, and None before."""
-
 
 def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     """Answer a frame with a DCP opcode; the session is logged in and has a bucket."""
@@ -67,7 +64,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     if is_request and frame.datatype & ~session.datatypes:
         session.output.add(refuse(frame, check_shape(frame, release=session.engine.release) or _BAD_DATATYPE))
         return
-    if isinstance(dcp, _MACHINES):
+    if dcp is not None:
         if not (is_request and _is_kept_from(session, frame, privileges[frame.opcode])):
             dcp.handle(frame, now)
     elif frame.opcode == Opcode.DCP_OPEN:

@@ -45,8 +45,7 @@ def dcp_stats(bucket: Bucket, group: str = "dcp", argument: str = "") -> Stats |
 
 
 def _machines(bucket: Bucket) -> list[ProducerConnection | ConsumerConnection]:
-    machines = (session.dcp for session in bucket.dcp_sessions.values())
-    return [machine for machine in machines if isinstance(machine, ProducerConnection | ConsumerConnection)]
+    return [session.dcp for session in bucket.dcp_sessions.values() if session.dcp is not None]
 
 
 def _connections(bucket: Bucket) -> Stats:

@@ -7,6 +7,7 @@ The checksum is one of the object's values: XXH3-64 of the rest of the object as
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 from dcpstream_node.store.log.blocks import checksum
@@ -42,6 +43,22 @@ def from_text(text: str, names: frozenset[str]) -> dict[str, Any]:
     if expected != actual:
         raise ValueError(f"its checksum does not fit: the content's is {actual}")
     return content
+
+
+def read_file(file: Path, names: frozenset[str], max_bytes: int) -> dict[str, Any]:
+    """The content of a file without its checksum; see `from_text`.
+
+    Raises:
+        OSError: it cannot be read. ValueError: as `from_text`, or it is larger.
+    """
+    if file.stat().st_size > max_bytes:
+        raise ValueError(f"more than {max_bytes} bytes")
+    return from_text(file.read_text(encoding="utf-8"), names)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file's content cannot be used, for messages."""
+    return str(error) if isinstance(error, ValueError) else repr(error)
 
 
 def _checksum_of(content: dict[str, Any]) -> str:

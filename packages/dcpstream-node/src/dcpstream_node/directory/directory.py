@@ -33,7 +33,7 @@ from dcpstream.runtime import (
     write_whole,
 )
 from dcpstream.runtime.files import DIRECTORY_MODE, NEW_SUFFIX
-from dcpstream_node.directory.checksummed_json import from_text, to_text
+from dcpstream_node.directory.checksummed_json import read_file, reason_of, to_text
 from dcpstream_node.engine import ClusterConfig
 from dcpstream_node.private_files import KEPT_IN
 from dcpstream_node.store import SEGMENT_BYTES, BucketStore, MemoryBucketStore
@@ -149,7 +149,7 @@ class DataDirectory:
         file = path / FILE_NAME
         is_known = file.exists()
         if is_known:
-            self._take(file)
+            self._written, self.cluster_uuid, self.known, self.cluster = read_node_file(file)
         self._clean(path)
         for name in buckets_in(path, self.known):
             known = self.known.get(name)
@@ -176,10 +176,6 @@ class DataDirectory:
             if not unfinished.name.startswith(GONE_PREFIX):
                 logger.warning("%s is what an unfinished creation of a bucket left, and was removed", unfinished)
             self._remove(unfinished)
-
-    def _take(self, file: Path) -> None:
-        text, self.cluster_uuid, self.known, self.cluster = read_node_file(file)
-        self._written = text
 
     def remember(self, buckets: Iterable[Bucket]) -> None:
         """Save the facts for the next start, if they have changed.
@@ -367,26 +363,18 @@ def read_node_file(file: Path) -> tuple[str, str, dict[str, KnownBucket], dict[s
     Raises: StoreError: the file is damaged. OSError: it cannot be read.
     """
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-        text = file.read_text(encoding="utf-8")
-        content = from_text(text, _NAMES)
+        content = read_file(file, _NAMES, MAX_FILE_BYTES)
         cluster = content["cluster"]
         ClusterConfig([]).take_settings(cluster)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, not {FORMAT}")
         for name in content["buckets"]:
             check_bucket_name(name)
-        return (
-            text,
-            str(content["cluster_uuid"]),
-            {name: _known(entry) for name, entry in content["buckets"].items()},
-            cluster,
-        )
+        known = {name: _known(entry) for name, entry in content["buckets"].items()}
+        return to_text(content), str(content["cluster_uuid"]), known, cluster
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        why = str(error) if isinstance(error, ValueError) else repr(error)
         raise StoreError(
-            f"{file} cannot be understood: {why}. Restore it from a copy, or remove it. Without it the "
+            f"{file} cannot be understood: {reason_of(error)}. Restore it from a copy, or remove it. Without it the "
             "stores are found all the same, but buckets get new identities, which makes clients take them for other "
             "buckets; ephemeral ones are gone."
         ) from error

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import FileSystem
-from dcpstream_node.directory.checksummed_json import from_text, to_text
+from dcpstream_node.directory.checksummed_json import read_file, to_text
 from dcpstream_node.engine import Users
 from dcpstream_node.private_files import KEPT_IN, make_secret_directory, write_file
 
@@ -62,9 +62,7 @@ def read_users_file(file: Path) -> dict[str, Any] | None:
         ConfigError: the file is damaged. The message quotes none of it, because it holds hashes of passwords.
     """
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
-        return from_text(file.read_text(encoding="utf-8"), _NAMES)
+        return read_file(file, _NAMES, MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -223,9 +223,7 @@ class Engine:
         self.now = now
         self.unix_ns = unix_ns
 
-    def add_bucket(
-        self, name: str, store: BucketStore, *, storage: str, is_filled: bool = True, uuid: str = ""
-    ) -> Bucket:
+    def add_bucket(self, name: str, store: BucketStore, *, is_filled: bool = True, uuid: str = "") -> Bucket:
         """Open a bucket on a store.
 
         Args:
@@ -240,7 +238,7 @@ class Engine:
         if len(self.buckets) >= MAX_BUCKETS:
             raise ConfigError("buckets", f"{len(self.buckets) + 1} buckets", f"at most {MAX_BUCKETS}")
         uuid = uuid or f"{self.random.getrandbits(128):032x}"
-        bucket = Bucket(name, uuid, store, storage=storage, random=self.random, release=self.release)
+        bucket = Bucket(name, uuid, store, random=self.random, release=self.release)
         is_new = is_filled and not store.vbuckets
         bucket.open(is_filled=is_filled)
         if is_new and self.makes_system_scope:

@@ -122,7 +122,7 @@ def test_an_ephemeral_bucket_says_so():
 
 def test_what_did_not_change_keeps_its_version():
     engine = engine_of()
-    other = engine.add_bucket("other", MemoryBucketStore(2), storage="memory")
+    other = engine.add_bucket("other", MemoryBucketStore(2))
     client = Talker(engine)
     versions = [engine.config_version(bucket) for bucket in (None, engine.buckets["default"], other)]
     client.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\4")

@@ -85,7 +85,7 @@ def test_a_map_is_pushed_unless_the_client_knows_a_newer_one(engine: Engine) -> 
 def test_a_real_bucket_takes_its_place_and_keeps_the_map(engine: Engine) -> None:
     set_map(engine)
     peer = selected(engine)
-    engine.add_bucket("away", MemoryBucketStore(4), storage="memory", is_filled=False)
+    engine.add_bucket("away", MemoryBucketStore(4), is_filled=False)
     assert peer.session.bucket is engine.buckets["away"]
     assert peer.call(Opcode.GET_CLUSTER_CONFIG).value == MAP
     refused = peer.call(Opcode.GET, key=b"\0k")

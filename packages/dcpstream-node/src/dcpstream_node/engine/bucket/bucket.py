@@ -143,7 +143,6 @@ class Bucket:
         uuid: str,
         store: BucketStore,
         *,
-        storage: str,
         random: Random,
         release: Release = DEFAULT_RELEASE,
     ) -> None:
@@ -152,7 +151,6 @@ class Bucket:
         self.store = store
         self.manifest = store.manifest
         self._read_settings()
-        self.storage = storage
         self._random = random
         self.vbuckets: list[VBucket | None] = [None] * store.vbucket_count
         self.dirty: set[int] = set()

@@ -9,10 +9,11 @@ official client libraries look for some of them).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.model.collections import DEFAULT_COLLECTION_ID, DEFAULT_NAME, NO_TTL
 from dcpstream_node.engine.bucket.manifest import MAX_COLLECTIONS, ManifestError, check_manifest, check_step
@@ -199,3 +200,20 @@ def check_new_name(name: str) -> None:
     """
     if name.startswith(SYSTEM_PREFIXES):
         raise ManifestError(f"First character must not be _ or %: {name!r} would be a name of the system's")
+
+
+def with_collections(
+    present: Manifest, scopes: Mapping[str, Mapping[str, int] | Sequence[str]], *, history: bool
+) -> Manifest:
+    """The manifest with these scopes and collections, as `Node.set_collections` takes them; others are dropped.
+
+    Raises: ConfigError: a name that cannot be.
+    """
+    wanted = {
+        scope: {item: Wanted(items[item] if isinstance(items, Mapping) else None) for item in items}
+        for scope, items in scopes.items()
+    }
+    try:
+        return ManifestEditor(present, history=history).replace_all(wanted, keeps_default_collection=True)
+    except ManifestError as error:
+        raise ConfigError("scopes", scopes, str(error)) from error

@@ -546,7 +546,7 @@ class Session:
             self.wake()
 
     def try_again(self, frame: Frame) -> None:
-        """Answer a request that had to wait as if it came now."""
+        """Answer a frame, which may be a request that had to wait, as if it came now."""
         try:
             self._handle(frame)
         except StoreError as error:
@@ -701,11 +701,7 @@ class Session:
                 if key_length + extras_length > body or stop > len(data):
                     break
                 self.began = self.engine.stopwatch()
-                frame = decode_frame(data, at)
-                try:
-                    self._handle(frame)
-                except StoreError as error:
-                    self._store_failed(frame, error)
+                self.try_again(decode_frame(data, at))
                 at = stop
                 if self.close_reason is not None or self.is_waiting or self.output.nbytes > self.engine.output_limit:
                     break

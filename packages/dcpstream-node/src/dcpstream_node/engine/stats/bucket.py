@@ -74,7 +74,7 @@ def totals(engine: Engine, bucket: Bucket) -> Items:
     yield "ep_commit_num", bucket.commits_done + bucket.turns_kept
     yield "ep_expired_access", max(0, expired.total() - bucket.expired_by_pager)
     yield "ep_expired_pager", bucket.expired_by_pager
-    yield "ep_storage", bucket.storage
+    yield "ep_storage", "disk" if bucket.store.is_durable else "memory"
     yield "ep_dcp_count", len(bucket.dcp_sessions)
     yield "ep_data_read_failed", bucket.store.read_failures
     yield from memory(bucket)

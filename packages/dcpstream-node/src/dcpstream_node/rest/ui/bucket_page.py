@@ -35,6 +35,7 @@ from dcpstream_node.engine.cluster_config import in_url
 from dcpstream_node.rest.ui.overview import bucket_state, kind_of, memory
 from dcpstream_node.rest.ui.reader_page import clients_table
 from dcpstream_node.rest.ui.readers import reader_of
+from dcpstream_node.store import finish
 from dcpstream_node.summary import summarize_bucket
 
 VBUCKETS_PER_PAGE = 32
@@ -147,13 +148,7 @@ def _counts(bucket: Bucket) -> Counter[int] | None:
         return None
     counts: Counter[int] = Counter()
     for vbucket in active:
-        walk = vbucket.log.walk_collections()
-        while True:
-            try:
-                next(walk)
-            except StopIteration as end:
-                counts.update(end.value)
-                break
+        counts.update(finish(vbucket.log.walk_collections()))
     return counts
 
 

@@ -102,7 +102,7 @@ def simulated_engine(
     config = ClusterConfig([NodeAddress("", 11210, 8091)], cluster_uuid="c1", release=release)
     engine = new_engine(users, config, random, handle_dcp, dcp_stats)
     engine.set_time(clock.monotonic(), clock.time_ns())
-    engine.add_bucket("default", store, storage="disk" if store.is_durable else "memory", is_filled=not uuid, uuid=uuid)
+    engine.add_bucket("default", store, is_filled=not uuid, uuid=uuid)
     return engine
 
 
@@ -209,7 +209,7 @@ class SimulatedNode:
 
     def add_bucket(self, name: str, vbuckets: int) -> None:
         """Open another bucket, in memory, without vbuckets, as a member of a cluster does."""
-        self.engine.add_bucket(name, MemoryBucketStore(vbuckets), storage="memory", is_filled=False)
+        self.engine.add_bucket(name, MemoryBucketStore(vbuckets), is_filled=False)
 
     def remove_bucket(self, name: str) -> None:
         """Close a bucket and its connections."""

@@ -36,7 +36,7 @@ def engine() -> Engine:
     engine = new_engine(users, ClusterConfig([], cluster_uuid="c"), SeededRandom(2), handle_dcp, dcp_stats)
     engine.set_time(100.0, START_UNIX_S * 10**9)
     for name in ("default", "beer"):
-        engine.add_bucket(name, MemoryBucketStore(4), storage="memory")
+        engine.add_bucket(name, MemoryBucketStore(4))
     engine.set_manifest(engine.buckets["default"], MANIFEST)
     return engine
 

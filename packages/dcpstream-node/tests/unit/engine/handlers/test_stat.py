@@ -54,7 +54,7 @@ def test_a_bucket_has_one_type_wherever_it_is_kept(is_ephemeral, tmp_path):
     settings = BucketSettings(is_ephemeral=is_ephemeral)
     for store in (MemoryBucketStore(4, settings), DiskBucketStore(tmp_path / "b", 4, settings)):
         engine = engine_of()
-        bucket = engine.add_bucket("b", store, storage="disk" if store.is_durable else "memory")
+        bucket = engine.add_bucket("b", store)
         stats = dict(pair for pair in bucket_stats.totals(engine, bucket) if pair)
         config = dict(pair for pair in bucket_stats.config(bucket) if pair)
         told = json.loads(engine.config_json(bucket))["bucketType"]
