@@ -1,10 +1,9 @@
 """The table of commands: for each opcode the handler, and a check of its own.
 
 The message table (`dcpstream.wire.messages`) declares the shape of an opcode's requests and the privilege that they
-need. `fault` refuses a request with
-the texts of the real server and in its order: first the shape, then the content of a compressed value and of extended
-attributes, then the framing extras, then the document's key, then the command's own check. Handlers see only
-well-formed requests.
+need. `fault` refuses a request with the texts of the real server and in its order: first the shape, then the content of
+a compressed value and of extended attributes, then the framing extras, then the document's key, then the command's own
+check. Handlers see only well-formed requests.
 
 Source: kv_engine daemon/mcbp_validators.cc, mcbp_privileges.cc, xattr/utils.cc.
 """

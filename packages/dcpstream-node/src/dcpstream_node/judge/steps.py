@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import cramjam
+
 from dcpstream_node.judge.packets import HEADER_BYTES, Op, Packet, op_name, status_name
 from dcpstream_node.judge.transcript import Line, line_bytes
 
@@ -343,44 +345,9 @@ def plain_json(value: bytes) -> str | bytes:
 def inflate(data: bytes) -> bytes:
     """Snappy; bytes that are not snappy stay as they are."""
     try:
-        return inflate_blocks(data)
-    except IndexError:
+        return bytes(cramjam.snappy.decompress_raw(data))
+    except cramjam.DecompressionError:
         return data
-
-
-def inflate_blocks(data: bytes) -> bytes:
-    """The elements of a snappy block: literals and copies."""
-    position = 0
-    while data[position] & 0x80:
-        position += 1
-    position += 1
-    out = bytearray()
-    while position < len(data):
-        position = inflate_element(data, position, out)
-    return bytes(out)
-
-
-def inflate_element(data: bytes, position: int, out: bytearray) -> int:
-    """One literal or copy; returns where the next one begins."""
-    tag = data[position]
-    kind, position = tag & 3, position + 1
-    if kind == 0:
-        length = tag >> 2
-        if length >= 60:
-            width = length - 59
-            length = int.from_bytes(data[position : position + width], "little")
-            position += width
-        out += data[position : position + length + 1]
-        return position + length + 1
-    width = {1: 1, 2: 2, 3: 4}[kind]
-    offset = int.from_bytes(data[position : position + width], "little")
-    length = (tag >> 2) + 1
-    if kind == 1:
-        length = (tag >> 2 & 7) + 4
-        offset |= (tag >> 5) << 8
-    for _ in range(length):
-        out.append(out[-offset])
-    return position + width
 
 
 def read_steps(name: str, lines: Iterable[Line]) -> Transcript:

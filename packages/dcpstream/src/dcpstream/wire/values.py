@@ -105,6 +105,11 @@ def split_xattrs(value: bytes) -> tuple[bytes, bytes]:
     return value[:end], value[end:]
 
 
+def is_system_xattr(name: str) -> bool:
+    """Whether an attribute belongs to the system: it needs a privilege of its own and stays with the tombstone."""
+    return name.startswith("_")
+
+
 def decode_xattrs(value: bytes) -> tuple[dict[str, bytes], bytes]:
     """(name → JSON text, body) of a value whose datatype has XATTR, inflated.
 
@@ -125,6 +130,13 @@ def decode_xattrs(value: bytes) -> tuple[dict[str, bytes], bytes]:
         result[name.decode("utf-8", "backslashreplace")] = text
         at = end
     return result, body
+
+
+def system_xattrs(value: bytes) -> bytes:
+    """The xattr section of a value without user xattrs; empty if none is left."""
+    xattrs, _ = decode_xattrs(value)
+    kept = {name: text for name, text in xattrs.items() if is_system_xattr(name)}
+    return encode_xattrs(kept) if kept else b""
 
 
 def snappy_compress(data: bytes) -> bytes:

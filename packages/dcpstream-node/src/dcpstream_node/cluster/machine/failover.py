@@ -31,9 +31,9 @@ from functools import partial
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import VbucketState
-from dcpstream_node.cluster.machine.layout import Chain
+from dcpstream_node.cluster.machine.layout import Chain, filled, led_by
 from dcpstream_node.cluster.machine.moves import Move, run_moves, settle, settle_all
-from dcpstream_node.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator, is_trouble
+from dcpstream_node.cluster.machine.orchestrator import TROUBLE, Orchestrator
 from dcpstream_node.cluster.machine.state import BucketState, Unsettled, topology
 from dcpstream_node.cluster.machine.tasks import Procedure
 
@@ -177,8 +177,8 @@ def _promote_group(
                 logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
             else:
                 promoted[vbid] = best
-                chain = (best, *(node for node in present if node != best))
-        bucket.chains[vbid] = (*chain, *(None,) * (len(bucket.chains[vbid]) - len(chain)))
+                chain = led_by(best, present)
+        bucket.chains[vbid] = filled(chain, len(bucket.chains[vbid]))
     yield from o.remember_or_log()
     chains = {vbid: bucket.chains[vbid] for vbid in vbids}
     yield [o.tasks.start(activate(o, bucket, vbid, new)) for vbid, new in chains.items() if new[0] is not None]
@@ -196,10 +196,8 @@ def activate(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain) -> P
         bucket.unsettled[vbid] = missing
     order = o.set_state(bucket, vbid, chain[0], VbucketState.ACTIVE, topology(chain))
     try:
-        yield o.tasks.within(order, REPLY_TIMEOUT_S, f"node {chain[0]}")
-    except Exception as error:
-        if not is_trouble(error):
-            raise
+        yield o.answer(chain[0], order)
+    except TROUBLE as error:
         logger.warning("vbucket %d of %s is unsettled: %s", vbid, bucket.name, error)
     else:
         if bucket.unsettled.get(vbid) is missing:  # a rebalance may have settled it meanwhile
@@ -277,18 +275,14 @@ def _reached_or_silent(o: Orchestrator, bucket: BucketState, vbid: int, node: st
     """The same as `_reached`; None if the node does not say."""
     try:
         return (yield from _reached(o, bucket, vbid, node))
-    except Exception as error:
-        if not is_trouble(error):
-            raise
+    except TROUBLE as error:
         logger.warning("node %s does not say how far vbucket %d is: %s", node, vbid, error)
         return None
 
 
 def _reached(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Procedure[tuple[int, int]]:
     """(high prepared seqno, high seqno) of a copy."""
-    stats = yield o.tasks.within(
-        o.orders(node, bucket.name).stats(b"vbucket-durability-state %d" % vbid), REPLY_TIMEOUT_S, f"node {node}"
-    )
+    stats = yield o.answer(node, o.orders(node, bucket.name).stats(b"vbucket-durability-state %d" % vbid))
     prefix = b"vb_%d:" % vbid
     return int(stats[prefix + b"high_prepared_seqno"]), int(stats[prefix + b"high_seqno"])
 

@@ -8,7 +8,7 @@ it is as long as its node has not more than its share. Knows nothing of connecti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Chain = tuple[str | None, ...]
 """Names of the nodes of a vbucket's copies, the active one first."""
@@ -26,8 +26,18 @@ def plan_chains(current: Sequence[Chain], nodes: Sequence[str], replicas: int) -
     present = min(replicas, len(nodes) - 1)
     active = _spread_active(current, nodes)
     copies = _spread_replicas(current, nodes, active, present)
-    missing = (None,) * (replicas - present)
-    return [(first, *rest, *missing) for first, rest in zip(active, copies, strict=True)]
+    return [filled((first, *rest), 1 + replicas) for first, rest in zip(active, copies, strict=True)]
+
+
+def filled(nodes: Iterable[str | None], length: int) -> Chain:
+    """The chain of these nodes, at most `length` of them, and None in place of each that is missing."""
+    present = [node for node in nodes if node is not None][:length]
+    return (*present, *(None,) * (length - len(present)))
+
+
+def led_by(node: str, chain: Chain) -> Chain:
+    """The chain with this node's copy as its active one, and the other copies behind it."""
+    return filled((node, *(each for each in chain if each != node)), len(chain))
 
 
 def _spread_active(current: Sequence[Chain], nodes: Sequence[str]) -> list[str]:

@@ -135,12 +135,10 @@ class Link:
 
     def request(self, opcode: int, **fields: Unpack[RequestFields]) -> Outcome[Frame]:
         """Send a request; the outcome is its answer, whatever its status."""
-        answer: Outcome[Frame] = Outcome()
         if self.is_closed:
-            answer.fail(ConnectionLost(f"the connection to node {self.node} is closed"))
-            return answer
+            return Outcome.failed(ConnectionLost(f"the connection to node {self.node} is closed"))
         opaque = next(self._opaques) & 0xFFFFFFFF
-        self._waiting[opaque] = answer
+        answer = self._waiting[opaque] = Outcome()
         self.send(encode_request(opcode, opaque=opaque, **fields))
         return answer
 
@@ -152,11 +150,10 @@ class Link:
 
     def stats(self, group: bytes) -> Outcome[dict[bytes, bytes]]:
         """STAT: every key and value of a group."""
+        if self.is_closed:
+            return Outcome.failed(ConnectionLost(f"the connection to node {self.node} is closed"))
         found: dict[bytes, bytes] = {}
         whole: Outcome[dict[bytes, bytes]] = Outcome()
-        if self.is_closed:
-            whole.fail(ConnectionLost(f"the connection to node {self.node} is closed"))
-            return whole
         opaque = next(self._opaques) & 0xFFFFFFFF
 
         def ask_on() -> None:

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from dcpstream.errors import ConnectionLost, DcpstreamError
 from dcpstream.model import VbucketState
 from dcpstream.wire import StreamEndReason, StreamFlag
-from dcpstream_node.cluster.machine.layout import Chain
-from dcpstream_node.cluster.machine.orchestrator import REPLY_TIMEOUT_S, RETRY_S, Orchestrator, is_trouble
+from dcpstream_node.cluster.machine.layout import Chain, filled
+from dcpstream_node.cluster.machine.orchestrator import RETRY_S, TROUBLE, Orchestrator
 from dcpstream_node.cluster.machine.replicator import Replicator
 from dcpstream_node.cluster.machine.state import BucketState, Unsettled, topology
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure
@@ -77,9 +77,7 @@ def move(
     bucket.moving.add(vbid)
     try:
         yield from _carry_out(o, bucket, vbid, wanted, is_cancelled)
-    except Exception as error:
-        if not is_trouble(error):
-            raise
+    except TROUBLE as error:
         logger.info("the move of vbucket %d from %s to %s is undone: %s", vbid, old, wanted, error)
         bucket.unsettled[vbid] = Unsettled(old, wanted, is_begun=bucket.chains[vbid] == wanted)
         yield from settle(o, bucket, vbid)
@@ -109,9 +107,7 @@ def run_moves(
             each = waiting.pop()
             try:
                 yield from _try_move(o, each, is_cancelled)
-            except Exception as error:
-                if not is_trouble(error):
-                    raise
+            except TROUBLE as error:
                 failures.append(error)
                 return
             count += 1
@@ -131,9 +127,8 @@ def _try_move(o: Orchestrator, each: Move, is_cancelled: Callable[[], bool]) -> 
             return  # the attempt before was completed after all
         try:
             yield from move(o, bucket, vbid, each.wanted, is_cancelled)
-        except Exception as error:
-            is_final = isinstance(error, MoveCancelled) or attempt + 1 == ATTEMPTS_MAX or vbid in bucket.unsettled
-            if is_final or not is_trouble(error):
+        except TROUBLE as error:
+            if isinstance(error, MoveCancelled) or attempt + 1 == ATTEMPTS_MAX or vbid in bucket.unsettled:
                 raise
             yield o.tasks.pause(RETRY_S)
         else:
@@ -208,9 +203,7 @@ def _begin_chain(o: Orchestrator, bucket: BucketState, vbid: int, chain: Chain, 
     yield [_fed(o, bucket, vbid, active, node) for node in replicas]
     yield published  # a node that clients may still ask has the new map before its copy is gone
     gone = [node for node in replaced if node is not None and node not in chain and node in o.members]
-    yield [
-        o.tasks.within(o.delete_copy(bucket, vbid, node), REPLY_TIMEOUT_S, f"node {node}").quietly() for node in gone
-    ]
+    yield [o.answer(node, o.delete_copy(bucket, vbid, node)).quietly() for node in gone]
 
 
 def settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[None]:
@@ -241,15 +234,11 @@ def _settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[Except
         try:
             failed.is_begun = yield from _is_active(o, bucket, vbid, new)
             failed.is_in_doubt = False
-        except Exception as error:
-            if not is_trouble(error):
-                raise
+        except TROUBLE:
             # Without the destination's word it may be active, unless the source never gave up.
             try:
                 is_served = yield from _is_active(o, bucket, vbid, source)
-            except Exception as failure:
-                if not is_trouble(failure):
-                    raise
+            except TROUBLE:
                 is_served = False
             failed.is_in_doubt = not is_served
             if not is_served:
@@ -267,10 +256,9 @@ def _settle(o: Orchestrator, bucket: BucketState, vbid: int) -> Procedure[Except
         yield [o.delete_copy(bucket, vbid, node).quietly() for node in extra]
         return None
     try:
-        yield from _begin_chain(o, bucket, vbid, _without_failed(o, chain), replaced=replaced)
-    except Exception as error:
-        if not is_trouble(error):
-            raise
+        present = [node for node in chain if node is not None and not o.members[node].is_failed]
+        yield from _begin_chain(o, bucket, vbid, filled(present, len(chain)), replaced=replaced)
+    except TROUBLE as error:
         return error
     bucket.unsettled.pop(vbid, None)
     return None
@@ -298,8 +286,3 @@ def _is_active(o: Orchestrator, bucket: BucketState, vbid: int, node: str) -> Pr
         return False
     state = yield from o.state_of(bucket, vbid, node)
     return state is VbucketState.ACTIVE
-
-
-def _without_failed(o: Orchestrator, chain: Chain) -> Chain:
-    present = [node for node in chain if node is not None and not o.members[node].is_failed]
-    return (*present, *(None,) * (len(chain) - len(present)))

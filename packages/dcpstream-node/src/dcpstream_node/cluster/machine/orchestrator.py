@@ -16,7 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError, StoreError
 from dcpstream.model import Manifest, NodeAddress, VbucketState
@@ -33,6 +33,7 @@ from dcpstream_node.cluster.machine.tasks import Outcome, Procedure, Tasks
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 REPLY_TIMEOUT_S = 5.0
 """Longest wait for a node that is perhaps dead."""
@@ -49,6 +50,8 @@ ISOLATION_PAUSE_S = 0.05
 """Attempts to reach a node that is failed over, and the pause between them: a dead one delays its failover by that."""
 PUSH_ATTEMPTS = 3
 """Attempts to give a node collections, or its first map, when connections are lost."""
+TROUBLE = (DcpstreamError, TimeoutError)
+"""Errors that come from a node or a connection, and not from a fault of the orchestrator."""
 CATCH_UP_PAUSE_S = 0.005
 CATCH_UP_PAUSE_MAX_S = 0.1
 """First and longest pause between two questions how far a copy is."""
@@ -160,6 +163,10 @@ class Orchestrator:
                 return
             yield self.tasks.within(outcome, left, f"node {node}").quietly()
 
+    def answer(self, node: str, outcome: Outcome[T]) -> Outcome[T]:
+        """The same outcome, or a TimeoutError if the node, which is perhaps dead, takes too long."""
+        return self.tasks.within(outcome, REPLY_TIMEOUT_S, f"node {node}")
+
     def _check_kept(self, node: str) -> None:
         """Raises: ConnectionLost: the node is given up, and nothing waits for it."""
         if self.members[node].is_given_up:
@@ -192,9 +199,7 @@ class Orchestrator:
     def state_of(self, bucket: BucketState, vbid: int, node: str) -> Procedure[VbucketState | None]:
         """The role of a node's copy; None if it has none. Errors: the node does not answer, or is given up."""
         self._check_kept(node)
-        answer = yield self.tasks.within(
-            self.orders(node, bucket.name).request(Opcode.GET_VBUCKET, vbid=vbid), REPLY_TIMEOUT_S, f"node {node}"
-        )
+        answer = yield self.answer(node, self.orders(node, bucket.name).request(Opcode.GET_VBUCKET, vbid=vbid))
         if answer.status:
             return None
         (state,) = admin.GetVbucketResponse.unpack(answer)
@@ -312,7 +317,7 @@ class Orchestrator:
             if node in self.members and not self.members[node].is_failed:
                 link = self._link(node, bucket.name, opening)
                 self._cutting.add(link)
-                yield self.tasks.within(link.opened, REPLY_TIMEOUT_S, f"node {node}").quietly()
+                yield self.answer(node, link.opened).quietly()
                 self._cutting.discard(link)
                 link.lost(ConnectionLost("it has done its work"))
 
@@ -337,7 +342,7 @@ class Orchestrator:
             if name == bucket.name and destination == node:
                 replicator.pause(is_on=True)
                 barriers.append(replicator.barrier())
-        yield [self.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}").quietly() for each in barriers]
+        yield [self.answer(node, each).quietly() for each in barriers]
         yield [*dead, *(self.tasks.start(self._make_dead(bucket, vbid, node)) for vbid in sorted(moving))]
 
     def _make_dead(self, bucket: BucketState, vbid: int, node: str) -> Procedure[None]:
@@ -352,10 +357,10 @@ class Orchestrator:
                 Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])
             )
             try:
-                yield self.tasks.within(order, REPLY_TIMEOUT_S, f"node {node}")
+                yield self.answer(node, order)
             except ConnectionLost:
                 yield self.tasks.pause(ISOLATION_PAUSE_S)
-            except (DcpstreamError, TimeoutError):
+            except TROUBLE:
                 return  # it has no such copy, or hangs
             else:
                 return
@@ -454,10 +459,7 @@ class Orchestrator:
         """Send some nodes the map, and note which ones have it."""
         # One may have left meanwhile, or was given up.
         present = [member for member in group if member.name in self.members and not member.is_given_up]
-        answers = yield [
-            self.tasks.within(self._push_map(bucket, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
-            for member in present
-        ]
+        answers = yield [self._push_map(bucket, member, members).quietly() for member in present]
         bucket.informed.update(
             member.name for member, answer in zip(present, answers, strict=True) if answer is not None
         )
@@ -469,12 +471,10 @@ class Orchestrator:
             named.append(member)
         value = map_json(bucket, named, member.name, epoch=self.epoch, rev=rev, cluster_uuid=self.cluster_uuid)
         name = "" if bucket is None else bucket.name
-        return self.orders(member.name, name).order(
-            Opcode.SET_CLUSTER_CONFIG,
-            key=name.encode(),
-            extras=admin.SetClusterConfig.layout.extras.pack(self.epoch, rev),
-            value=value,
-        )
+        extras = admin.SetClusterConfig.layout.extras.pack(self.epoch, rev)
+        link = self.orders(member.name, name)
+        order = link.order(Opcode.SET_CLUSTER_CONFIG, key=name.encode(), extras=extras, value=value)
+        return self.answer(member.name, order)
 
     def _named(self, bucket: BucketState | None, members: Sequence[Member]) -> list[Member]:
         """The nodes that a map names: these, and those that a vbucket's chain still names first.
@@ -493,12 +493,8 @@ class Orchestrator:
     def inform_failed(self, node: str) -> Procedure[None]:
         """Send a node that was failed over the present map, for the clients that still ask it."""
         member = self.members[node]
-        yield [
-            self.tasks.within(
-                self._push_map(bucket, member, self.known_members()), REPLY_TIMEOUT_S, f"node {node}"
-            ).quietly()
-            for bucket in self.buckets.values()
-        ]
+        members = self.known_members()
+        yield [self._push_map(bucket, member, members).quietly() for bucket in self.buckets.values()]
 
     def publish_nodes(self) -> Procedure[None]:
         """Send all nodes the map of every bucket, and the list of nodes.
@@ -508,10 +504,7 @@ class Orchestrator:
         yield [self.publish(bucket) for bucket in self.buckets.values()]
         self._rev += 1
         members = self.known_members()
-        yield [
-            self.tasks.within(self._push_map(None, member, members), REPLY_TIMEOUT_S, f"node {member.name}").quietly()
-            for member in members
-        ]
+        yield [self._push_map(None, member, members).quietly() for member in members]
 
     def remember(self) -> Procedure[None]:
         """Save who has which copy, if that is kept; through when it is saved. What comes in one turn is saved together.
@@ -664,8 +657,3 @@ class Orchestrator:
                 check()
                 yield self.tasks.pause(pause)
                 pause = min(2 * pause, CATCH_UP_PAUSE_MAX_S)
-
-
-def is_trouble(error: Exception) -> bool:
-    """Whether an error comes from a node or a connection, and not from a fault of the orchestrator."""
-    return isinstance(error, DcpstreamError | TimeoutError)

@@ -15,7 +15,7 @@ from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.wire import Opcode
 from dcpstream_node.cluster.machine.layout import plan_chains
 from dcpstream_node.cluster.machine.moves import Move, run_moves, settle_all
-from dcpstream_node.cluster.machine.orchestrator import REPLY_TIMEOUT_S, RETRY_S, Orchestrator
+from dcpstream_node.cluster.machine.orchestrator import RETRY_S, Orchestrator
 from dcpstream_node.cluster.machine.recovery import chains_with_recovered, delete_needless, end_recovery, restore_lost
 from dcpstream_node.cluster.machine.tasks import Procedure
 
@@ -104,12 +104,8 @@ class Rebalance:
         for name in gone:
             if not o.members[name].is_failed:
                 yield [
-                    o.tasks.within(
-                        o.orders(name, "").order(Opcode.DELETE_BUCKET, key=bucket.name.encode()),
-                        REPLY_TIMEOUT_S,
-                        f"node {name}",
-                    ).quietly()
-                    for bucket in o.buckets.values()
+                    o.answer(name, o.orders(name, "").order(Opcode.DELETE_BUCKET, key=each.encode())).quietly()
+                    for each in o.buckets
                 ]
             o.forget(name)
         yield from o.remember_or_log()

@@ -30,8 +30,8 @@ from dcpstream_node.cluster.machine.failover import (
     promote,
     settle_before_failover,
 )
-from dcpstream_node.cluster.machine.layout import Chain
-from dcpstream_node.cluster.machine.orchestrator import REPLY_TIMEOUT_S, Orchestrator
+from dcpstream_node.cluster.machine.layout import Chain, filled, led_by
+from dcpstream_node.cluster.machine.orchestrator import Orchestrator
 from dcpstream_node.cluster.machine.state import BucketState, Recovery, topology
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure
 
@@ -54,7 +54,7 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
         if recovery is Recovery.FULL:
             link = o.orders(node, bucket.name)
             orders = [link.order(Opcode.DEL_VBUCKET, vbid=vbid) for vbid in sorted(held)]
-            yield [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
+            yield [o.answer(node, each) for each in orders]
     member.is_failed = member.is_given_up = False
     member.recovery = recovery
     for bucket in o.buckets.values():
@@ -66,7 +66,7 @@ def add_back(o: Orchestrator, node: str, recovery: Recovery) -> Procedure[None]:
 def _all_dead(o: Orchestrator, bucket: BucketState, node: str, held: set[int]) -> list[Outcome[Any]]:
     link = o.orders(node, bucket.name)
     orders = [link.order(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes([VbucketState.DEAD])) for vbid in sorted(held)]
-    return [o.tasks.within(each, REPLY_TIMEOUT_S, f"node {node}") for each in orders]
+    return [o.answer(node, each) for each in orders]
 
 
 def stand_down(o: Orchestrator, node: str) -> Procedure[None]:
@@ -84,7 +84,7 @@ def stand_down(o: Orchestrator, node: str) -> Procedure[None]:
 
 def copies_of(o: Orchestrator, bucket: BucketState, node: str) -> Procedure[set[int]]:
     """The vbuckets of which a node has a copy, in whatever state. Errors: it does not answer."""
-    stats = yield o.tasks.within(o.orders(node, bucket.name).stats(b"vbucket"), REPLY_TIMEOUT_S, f"node {node}")
+    stats = yield o.answer(node, o.orders(node, bucket.name).stats(b"vbucket"))
     return {int(key.removeprefix(b"vb_")) for key in stats}
 
 
@@ -93,9 +93,7 @@ def chains_with_recovered(bucket: BucketState) -> list[Chain]:
     found = []
     for vbid, chain in enumerate(bucket.chains):
         back = [node for node, held in bucket.recovered.items() if vbid in held and node not in chain]
-        present = [node for node in chain if node is not None]
-        filled = (*present, *back)[: len(chain)] if chain[0] is not None else ()
-        found.append((*filled, *(None,) * (len(chain) - len(filled))))
+        found.append(filled((*chain, *back) if chain[0] is not None else (), len(chain)))
     return found
 
 
@@ -110,7 +108,7 @@ def restore_lost(o: Orchestrator) -> Procedure[None]:
         best_of = yield from best_copies(o, bucket, {vbid: nodes for vbid, nodes in lost.items() if nodes})
         served = {vbid: node for vbid, node in best_of.items() if node is not None}
         for vbid, node in served.items():
-            bucket.chains[vbid] = (node, *(None,) * (len(bucket.chains[vbid]) - 1))
+            bucket.chains[vbid] = filled([node], len(bucket.chains[vbid]))
         if served:
             yield from o.remember()
         yield [
@@ -202,12 +200,11 @@ def _elect(o: Orchestrator, bucket: BucketState, node: str, report: FailoverRepo
         if active is None:
             lost.append(vbid)
             logger.warning("vbucket %d of %s has no copy left", vbid, bucket.name)
-            bucket.chains[vbid] = (None,) * len(chain)
+            bucket.chains[vbid] = filled((), len(chain))
             continue
         if active != chain[0]:
             promoted[vbid] = active
-            rest = [each for each in chain if each is not None and each != active]
-            bucket.chains[vbid] = (active, *rest, *(None,) * (len(chain) - 1 - len(rest)))
+            bucket.chains[vbid] = led_by(active, chain)
         if active != node:
             orders.append(partial(o.set_state, bucket, vbid, node, VbucketState.REPLICA))
         if active != chain[0] or active == node:

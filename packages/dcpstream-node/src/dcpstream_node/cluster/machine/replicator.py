@@ -177,12 +177,10 @@ class Replicator:
         return self._ask(self.consumer, DESTINATION, Opcode.DCP_CLOSE_STREAM, NO_VBUCKET)
 
     def _ask(self, link: Link, side: str, opcode: int, vbid: int, extras: bytes = b"") -> Outcome[int]:
-        answer: Outcome[int] = Outcome()
         if self.is_closed:
-            answer.fail(ConnectionLost(f"replication to node {self.consumer.node} is closed"))
-            return answer
+            return Outcome.failed(ConnectionLost(f"replication to node {self.consumer.node} is closed"))
         opaque = next(self._opaques) & 0xFFFFFFFF
-        self._answers[side, opaque] = answer
+        answer = self._answers[side, opaque] = Outcome()
         data = encode_request(opcode, vbid=vbid, opaque=opaque, extras=extras)
         if self.capture is not None:
             self.capture(f"orchestrator to {side}", data)

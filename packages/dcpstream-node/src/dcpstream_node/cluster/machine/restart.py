@@ -15,7 +15,7 @@ import logging
 
 from dcpstream.model import VbucketState
 from dcpstream_node.cluster.machine.failover import best_copies
-from dcpstream_node.cluster.machine.layout import Chain
+from dcpstream_node.cluster.machine.layout import Chain, filled
 from dcpstream_node.cluster.machine.orchestrator import Orchestrator
 from dcpstream_node.cluster.machine.recovery import copies_of
 from dcpstream_node.cluster.machine.state import BucketState, topology
@@ -49,8 +49,7 @@ def _give_roles(o: Orchestrator, bucket: BucketState) -> Procedure[None]:
         wanted = bucket.handing.get(vbid, chain)
         new = wanted if wanted[0] == best else chain
         others = [node for node in new if node != best and node in held]
-        present = (best, *others)[: len(chain)]
-        bucket.chains[vbid] = (*present, *(None,) * (len(chain) - len(present)))
+        bucket.chains[vbid] = filled((best, *others), len(chain))
     lost = sum(chain[0] is not None for vbid, chain in enumerate(bucket.chains) if vbid not in best_of)
     if lost:
         logger.warning("%d vbuckets of %s have no copy on any node, and begin empty", lost, bucket.name)

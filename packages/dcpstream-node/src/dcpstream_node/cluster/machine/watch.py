@@ -25,7 +25,7 @@ from dcpstream.model import AutoFailover
 from dcpstream.wire import Frame, Opcode
 from dcpstream_node.cluster.machine.failover import activate_again, fail_over, settle_again
 from dcpstream_node.cluster.machine.link import Link
-from dcpstream_node.cluster.machine.orchestrator import Orchestrator, is_trouble
+from dcpstream_node.cluster.machine.orchestrator import TROUBLE, Orchestrator
 from dcpstream_node.cluster.machine.recovery import stand_down
 from dcpstream_node.cluster.machine.tasks import Outcome, Procedure
 
@@ -80,9 +80,7 @@ class Watch:
             logger.warning("no sign of life of %s for %g s: failed over", ", ".join(due), settings.timeout_s)
             try:
                 yield from fail_over(o, due)
-            except Exception as error:
-                if not is_trouble(error):
-                    raise
+            except TROUBLE as error:
                 logger.warning("the automatic failover failed: %s", error)
             else:
                 self._failed(due)

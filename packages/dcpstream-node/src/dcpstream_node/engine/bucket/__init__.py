@@ -6,6 +6,6 @@ store what a server decides: CAS, checkpoints, branches, `Locks`, `Durability` (
 collections; `topology` reads the chains of durable writes.
 
 A write goes from a handler through `documents` into the vbucket's log and into `Bucket.dirty`. At the end of the turn
-the bucket notifies its DCP connections, which it sees through `clients`. `RangeScans`, `WaitingClients`, `Retention`
-and `parameters` belong to the bucket as a whole.
+the bucket notifies its DCP connections. `RangeScans`, `WaitingClients`, `Retention` and `parameters` belong to the
+bucket as a whole.
 """

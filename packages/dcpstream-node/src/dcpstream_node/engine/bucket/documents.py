@@ -20,7 +20,7 @@ from dcpstream.wire.stored.block import (
     encode_stored_expiration,
     encode_stored_mutation,
 )
-from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_uncompress
+from dcpstream.wire.values import snappy_uncompress, system_xattrs
 from dcpstream_node.engine.bucket.durability import FREQUENCY_OF_NEW
 from dcpstream_node.engine.bucket.locks import HIDDEN_CAS, Lock
 from dcpstream_node.engine.bucket.vbucket import MAX_TRUSTED_CAS, VBucket
@@ -235,9 +235,8 @@ def remains(vbucket: VBucket, key: bytes, meta: ItemMeta) -> tuple[bytes, int]:
         return b"", 0
     item = vbucket.log.get(key)
     assert item is not None, "its metadata was found"
-    xattrs, _ = decode_xattrs(plain_value(item.value, item.datatype))
-    kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
-    return (encode_xattrs(kept), int(Datatype.XATTR)) if kept else (b"", 0)
+    kept = system_xattrs(plain_value(item.value, item.datatype))
+    return kept, int(Datatype.XATTR) if kept else 0
 
 
 def plain_value(value: bytes, datatype: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
 from dcpstream.wire.shape import Fault
-from dcpstream.wire.values import decode_xattrs, split_xattrs
+from dcpstream.wire.values import decode_xattrs, is_system_xattr, split_xattrs
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers.with_meta import (
     HEX_TEXT_BYTES,
@@ -163,7 +163,7 @@ def _check_deletion(value: bytes, datatype: int) -> None:
     section, body = split_xattrs(value) if datatype & Datatype.XATTR else (b"", value)
     if body:
         raise _Refused("Delete with meta: Document cannot have a body")
-    if not all(name.startswith("_") for name in decode_xattrs(section)[0]):
+    if not all(map(is_system_xattr, decode_xattrs(section)[0])):
         raise _Refused("Delete with meta: user-xattrs is not allowed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
@@ -11,7 +12,7 @@ from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, opcodes_of
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
-from dcpstream.wire.values import decode_xattrs, encode_xattrs, split_xattrs
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, is_system_xattr, split_xattrs
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.locks import Lock
 from dcpstream_node.engine.commands import CommandTable
@@ -62,6 +63,13 @@ def body_of(item: StoredItem, datatypes: int, *, keeps_xattrs: bool = False) -> 
     return parts_of(item)[1], item.datatype & ~(_XATTR | _SNAPPY)
 
 
+def without_system(item: StoredItem) -> tuple[bytes, int]:
+    """(value, datatype) of a document with attributes, inflated, without those of the system."""
+    xattrs, body = decode_xattrs(documents.plain_value(item.value, item.datatype))
+    shown = {name: text for name, text in xattrs.items() if not is_system_xattr(name)}
+    return (encode_xattrs(shown) if shown else b"") + body, item.datatype & ~(_SNAPPY if shown else _SNAPPY | _XATTR)
+
+
 def _missing(session: Session, frame: Frame) -> None:
     """Answer KEY_ENOENT without the key; the quiet forms get no answer.
 
@@ -99,7 +107,13 @@ def _decided_place(session: Session, frame: Frame) -> Place | None:
     return place
 
 
-def get(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
+def get(
+    session: Session,
+    frame: Frame,
+    vbucket: VBucket,
+    key: bytes,
+    found: Callable[[Session, Frame, StoredItem, int], None] = _found,
+) -> None:
     """GET, GETQ, GETK, GETKQ: the document; the quiet forms do not answer a miss, the K forms repeat the key."""
     before = vbucket.high_seqno
     item = documents.live_item(vbucket, key, session.engine.unix_ns)
@@ -108,7 +122,7 @@ def get(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     if item is None:
         _missing(session, frame)
     else:
-        _found(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
+        found(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
 
 
 def _check_get_ex(session: Session, _frame: Frame) -> Fault | None:
@@ -120,25 +134,14 @@ def _check_get_ex(session: Session, _frame: Frame) -> Fault | None:
 
 def get_ex(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """GET_EX: the document as it is stored, with its extended attributes."""
-    before = vbucket.high_seqno
-    item = documents.live_item(vbucket, key, session.engine.unix_ns)
-    if vbucket.high_seqno != before:
-        session.changed(vbucket)
-    if item is None:
-        _missing(session, frame)
-    else:
-        _found_whole(session, frame, item, documents.shown_cas(vbucket, key, item.cas, session.engine.unix_ns))
+    get(session, frame, vbucket, key, _found_whole)
 
 
 def _found_whole(session: Session, frame: Frame, item: StoredItem, cas: int) -> None:
     """Answer with a document as it is stored, but for system attributes that the user may not read."""
     value, datatype = item.value, item.datatype
     if datatype & _XATTR and session.refusal_in("SystemXattrRead", documents.collection_of(item.key)):
-        section, body = parts_of(item)
-        attributes, _ = decode_xattrs(section)
-        kept = {name: text for name, text in attributes.items() if not name.startswith("_")}
-        value, datatype = (encode_xattrs(kept) if kept else b"") + body, datatype & ~_SNAPPY
-        datatype &= ~_XATTR if not kept else ~0
+        value, datatype = without_system(item)
     session.reply(frame, RESPONSES[frame.opcode], item.flags, cas=cas, datatype=datatype, value=value)
 
 

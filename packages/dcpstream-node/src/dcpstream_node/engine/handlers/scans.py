@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.keys import MAX_KEY_BYTES, leb128_encode
 from dcpstream.wire.messages import kv
-from dcpstream.wire.values import decode_xattrs, encode_xattrs
-from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.range_scans import RangeScan, walk_sample
 from dcpstream_node.engine.commands import CommandTable
-from dcpstream_node.engine.handlers.reads import body_of
+from dcpstream_node.engine.handlers.reads import body_of, without_system
 from dcpstream_node.engine.handlers.resolve import active_vbucket, may_in
 
 if TYPE_CHECKING:
@@ -367,10 +365,7 @@ def _piece(session: Session, scan: RangeScan, *, shows_system: bool) -> bytes:
 def _value(session: Session, scan: RangeScan, item: StoredItem, *, shows_system: bool) -> tuple[bytes, int]:
     if not scan.has_xattrs or shows_system or not item.datatype & Datatype.XATTR:
         return body_of(item, session.datatypes, keeps_xattrs=scan.has_xattrs)
-    xattrs, body = decode_xattrs(documents.plain_value(item.value, item.datatype))
-    shown = {name: text for name, text in xattrs.items() if not name.startswith("_")}
-    datatype = item.datatype & ~(Datatype.SNAPPY | (0 if shown else Datatype.XATTR))
-    return (encode_xattrs(shown) if shown else b"") + body, datatype
+    return without_system(item)
 
 
 def cancel(session: Session, frame: Frame) -> None:

@@ -15,6 +15,7 @@ from dcpstream.wire.messages import subdoc
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.stored.block import Version
+from dcpstream.wire.values import is_system_xattr
 from dcpstream_node.engine.access.permission import Refusal
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.locks import HIDDEN_CAS
@@ -40,7 +41,6 @@ from dcpstream_node.engine.subdocument import (
     RefusedError,
     Request,
     execute,
-    is_system,
     read_request,
     system_bytes,
     template,
@@ -152,7 +152,7 @@ def _origin(session: Session, vbucket: VBucket, item: StoredItem | None, documen
         flags=item.flags,
         datatype=item.datatype,
         is_deleted=item.is_deleted,
-        names=tuple(name for name in document.xattrs if may_see_all or not is_system(name)),
+        names=tuple(name for name in document.xattrs if may_see_all or not is_system_xattr(name)),
         body=document.body,
         now_s=now_s,
         is_clock_behind=is_clock_behind,

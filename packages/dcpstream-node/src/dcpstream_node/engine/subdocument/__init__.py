@@ -14,7 +14,6 @@ from dcpstream_node.engine.subdocument.attributes import (
     SYSTEM_BYTES_MAX,
     Origin,
     has_valid_xattrs,
-    is_system,
     system_bytes,
 )
 from dcpstream_node.engine.subdocument.execution import Document, Outcome, execute, template
@@ -41,7 +40,6 @@ __all__ = [
     "Request",
     "execute",
     "has_valid_xattrs",
-    "is_system",
     "read_request",
     "system_bytes",
     "template",

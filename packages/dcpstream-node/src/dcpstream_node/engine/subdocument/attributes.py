@@ -21,7 +21,7 @@ import google_crc32c
 from dcpstream.errors import FieldError
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Status
-from dcpstream.wire.values import decode_xattrs, encode_xattrs, split_xattrs
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, is_system_xattr, split_xattrs
 from dcpstream_node.engine.subdocument.paths import PathError
 from dcpstream_node.engine.subdocument.scanner import members, unescape
 
@@ -75,11 +75,6 @@ def has_valid_xattrs(value: bytes) -> bool:
 def is_virtual(path: bytes) -> bool:
     """Whether a path is that of a virtual attribute."""
     return path.startswith(b"$")
-
-
-def is_system(name: str) -> bool:
-    """Whether an attribute belongs to the system: it needs a privilege of its own and stays with the tombstone."""
-    return name.startswith("_")
 
 
 def is_macro(value: bytes) -> bool:
@@ -148,7 +143,7 @@ def system_bytes(xattrs: dict[str, bytes]) -> int:
     if not xattrs:
         return 0
     return _SECTION_OVERHEAD + sum(
-        _PAIR_OVERHEAD + len(name.encode()) + len(text) for name, text in xattrs.items() if is_system(name)
+        _PAIR_OVERHEAD + len(name.encode()) + len(text) for name, text in xattrs.items() if is_system_xattr(name)
     )
 
 

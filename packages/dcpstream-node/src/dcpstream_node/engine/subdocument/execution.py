@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Opcode, Status
-from dcpstream.wire.values import decode_xattrs, encode_xattrs
+from dcpstream.wire.values import decode_xattrs, encode_xattrs, is_system_xattr
 from dcpstream_node.engine.subdocument import edits
 from dcpstream_node.engine.subdocument.attributes import (
     MUTATION_CAS,
@@ -26,7 +26,6 @@ from dcpstream_node.engine.subdocument.attributes import (
     encode_binary,
     expand_document,
     from_object,
-    is_system,
     is_virtual,
     name_of,
     virtual_object,
@@ -162,7 +161,7 @@ class _Execution:
     def _is_refused(self) -> bool:
         """Whether the request names a system attribute without the right to it; then no attribute is touched."""
         return not self._may_use_system and any(
-            spec.is_xattr and is_system(name_of(spec.path) or "") for spec in self._request.specs
+            spec.is_xattr and is_system_xattr(name_of(spec.path) or "") for spec in self._request.specs
         )
 
     # ------------------------------------------------------------------------------------------------------- texts
@@ -198,7 +197,7 @@ class _Execution:
         if self._body is not None:
             document.body = self._body.encode()
         if self._deletes:
-            document.xattrs = {name: text for name, text in document.xattrs.items() if is_system(name)}
+            document.xattrs = {name: text for name, text in document.xattrs.items() if is_system_xattr(name)}
 
     # ------------------------------------------------------------------------------------------------------ lookups
 

@@ -18,7 +18,7 @@ from dcpstream.wire.messages.dcp import Deletion, DeletionV2, Expiration, Mutati
 from dcpstream.wire.stored.block import BlockKind
 from dcpstream.wire.stored.durable import DurableForm, commit_extras, is_sent, turned
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, flatbuffer_of, old_form_of, read_event
-from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress, split_xattrs
+from dcpstream.wire.values import snappy_compress, snappy_uncompress, split_xattrs, system_xattrs
 
 _COMPRESSING = frozenset(("force", "active"))
 _DURABLE = frozenset((int(Opcode.DCP_PREPARE), int(Opcode.DCP_ABORT)))
@@ -229,7 +229,7 @@ def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: b
     if wants_parts:
         section, body = split_xattrs(value) if has_xattrs else (b"", value)
         if is_deletion and has_xattrs and not form.user_xattrs_on_delete:
-            section = _system_xattrs(section)
+            section = system_xattrs(section)
             datatype &= ~Datatype.JSON
         if not form.xattrs or not section:
             section = b""
@@ -248,10 +248,3 @@ def _form_value(value: bytes, datatype: int, form: StreamForm, *, is_deletion: b
         if len(packed) < len(value):
             return packed, datatype | Datatype.SNAPPY
     return value, datatype
-
-
-def _system_xattrs(section: bytes) -> bytes:
-    """The xattr section without user xattrs; empty if none is left."""
-    xattrs, _ = decode_xattrs(section)
-    kept = {name: text for name, text in xattrs.items() if name.startswith("_")}
-    return encode_xattrs(kept) if kept else b""
