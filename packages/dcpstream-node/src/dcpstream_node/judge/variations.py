@@ -1,4 +1,4 @@
-"""Variations: differences between two runs against one real server, as data, each with its reason.
+"""Variations: differences between two runs against one real server, each with its reason (`variations.toml`).
 
 A difference that a variation explains does not count, and is shown as `varies`. What never comes twice the same way
 (CAS, vbuuids, opaques, times) is no difference in the first place; `steps` knows these.
@@ -7,7 +7,10 @@ A difference that a variation explains does not count, and is shown as `varies`.
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,51 +40,12 @@ class Variation:
         return re.search(self.text, text) is not None
 
 
-_NOT_MINE = r"response NOT_MY_VBUCKET opaque=\w+( datatype=1)?( value\[.*)?"
-_S14_MARKER = r"start=14 end=14 flags=[15] max_visible=13 high_completed=0"
-VARIATIONS = (
-    Variation(
-        text=rf"\| \w+ {_NOT_MINE} \| \w+ {_NOT_MINE}$",
-        reason="only one of the servers has a cluster map, which NOT_MY_VBUCKET carries",
-    ),
-    Variation(
-        text=r"\| (.*)\"manifest_uid\":\"[0-9a-f]+\"(.*) \| \1\"manifest_uid\":\"[0-9a-f]+\"\2$",
-        reason="the bucket's manifest had another uid before",
-    ),
-    Variation(
-        releases=("7.2",),
-        scenario="s14",
-        connection=r"^sw3#",
-        text=rf"{_S14_MARKER}.* \| .*{_S14_MARKER}",
-        reason="flag 4: whether a new checkpoint began before this prepare is timing",
-    ),
-    Variation(
-        releases=("8.0",),
-        scenario="s12",
-        connection=r"^dt#13",
-        text=r"(by_seqno=\d+ ).* nru=[78] (key=.*) \| .*\1.* nru=\d \2",
-        reason="the counter of use goes down by chance",
-    ),
-    Variation(
-        scenario="s14",
-        connection=r"^sw3?#",
-        text=r"DCP_SNAPSHOT_MARKER .*start=(8|9|1[0-4]) end=(8|9|1[0-4]) flags=[15]",
-        reason="whether prepare and commit come in one snapshot is timing",
-    ),
-    Variation(
-        scenario="s20",
-        connection=r"^ce(2|9|10|11b)#",
-        text=r"(end_flags=99|GET_ERROR_MAP|DCP_CONTROL) .*server closed the connection",
-        reason="the server closes after about a second, and the scenario looks no longer",
-    ),
-    Variation(
-        releases=("8.0",),
-        scenario="s25",
-        connection=r"^col",
-        text=r"DCP_SNAPSHOT_MARKER .*start=[0-4] end=[1-4] flags=[15] ?\|?",
-        reason="how the first events are grouped is timing",
-    ),
-)
+def _shipped() -> Iterator[Variation]:
+    for each in tomllib.loads((files(__package__) / "variations.toml").read_text(encoding="utf-8"))["variation"]:
+        yield Variation(**each | {"releases": tuple(each.get("releases", ()))})
+
+
+VARIATIONS = tuple(_shipped())
 
 
 def reason_of(release: str, scenario: str, connection: str, text: str) -> str:

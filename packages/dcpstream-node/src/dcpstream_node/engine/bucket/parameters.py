@@ -9,8 +9,11 @@ setDcpParam).
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,51 +32,15 @@ MAX_CONSUMER_BUFFER_RATIO = 0.2
 SHOWN_DIGITS = 6
 """Digits of a fraction in STAT: a value in 32 bits has no more."""
 
-_CHECKPOINT_NAMES = """
-    max_checkpoints checkpoint_memory_ratio checkpoint_memory_recovery_upper_mark checkpoint_memory_recovery_lower_mark
-    checkpoint_max_size
-"""
-_DCP_NAMES = """
-    dcp_backfill_in_progress_per_connection_limit connection_manager_interval dcp_enable_noop dcp_idle_timeout
-    dcp_noop_tx_interval dcp_oso_backfill dcp_oso_backfill_large_value_ratio dcp_oso_backfill_small_value_ratio
-    dcp_oso_backfill_small_item_size_threshold dcp_producer_processor_run_duration_us dcp_producer_catch_exceptions
-    dcp_takeover_max_time allow_sanitize_value_in_deletion
-"""
-_DCP_NAMES_OF_72 = """
-    dcp_conn_buffer_size dcp_conn_buffer_size_max dcp_conn_buffer_size_aggr_mem_threshold
-    dcp_conn_buffer_size_aggressive_perc dcp_conn_buffer_size_perc
-    dcp_consumer_process_buffered_messages_yield_limit dcp_consumer_process_buffered_messages_batch_size
-"""
-_DCP_NAMES_OF_76 = """
-    dcp_consumer_buffer_ratio connection_cleanup_interval dcp_backfill_byte_limit dcp_oso_max_collections_per_backfill
-"""
-_DCP_NAMES_OF_80 = """
-    dcp_backfill_run_duration_limit dcp_backfill_idle_protection_enabled dcp_backfill_idle_limit_seconds
-    dcp_backfill_idle_disk_threshold dcp_checkpoint_dequeue_limit
-"""
-_NAMES: Mapping[int, Sequence[tuple[str, str, str]]] = MappingProxyType(
-    {
-        REPLICATION: (("", "7.6", "replication_throttle_threshold"),),
-        CHECKPOINT: (
-            ("", "", _CHECKPOINT_NAMES),
-            ("", "7.6", "chk_max_items chk_period item_num_based_new_chk"),
-            ("7.6", "", "checkpoint_destruction_tasks"),
-        ),
-        DCP: (
-            ("", "", _DCP_NAMES),
-            ("", "7.6", _DCP_NAMES_OF_72),
-            ("7.6", "", _DCP_NAMES_OF_76),
-            ("7.6", "8.0", "dcp_consumer_process_unacked_bytes_yield_limit"),
-            ("8.0", "", _DCP_NAMES_OF_80),
-            ("8.5", "", "dcp_cache_transfer_enabled"),
-        ),
-        VBUCKET: (
-            ("", "", "hlc_drift_ahead_threshold_us hlc_drift_behind_threshold_us max_cas"),
-            ("8.0", "", "hlc_max_future_threshold_us hlc_invalid_strategy dcp_hlc_invalid_strategy"),
-        ),
-    }
+_NAMED: Mapping[int, str] = MappingProxyType(
+    {REPLICATION: "replication", CHECKPOINT: "checkpoint", DCP: "dcp", VBUCKET: "vbucket"}
 )
-"""The names that a server has in the groups where it answers KEY_ENOENT for any other: since, until, names."""
+"""Groups in which a server answers KEY_ENOENT for a name that it does not have, as in `parameter_names.toml`."""
+
+
+@cache
+def _names() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    return tomllib.loads((files(__package__) / "parameter_names.toml").read_text(encoding="utf-8"))
 
 
 class _Parameter(NamedTuple):
@@ -248,9 +215,10 @@ PARAMETERS: Mapping[str, _Parameter] = MappingProxyType(
 
 def is_name_of(release: Release, group: int, name: str) -> bool:
     """Whether a server has the parameter in that group; True for all names of groups where any other is EINVAL."""
-    if group not in _NAMES:
+    if group not in _NAMED:
         return True
-    return any(name in names.split() for since, until, names in _NAMES[group] if release.knows(since, until))
+    known = (each for each in _names()[_NAMED[group]] if release.knows(each.get("since", ""), each.get("until", "")))
+    return any(name in each["names"] for each in known)
 
 
 def set_parameter(bucket: Bucket, group: int, name: str, value: str) -> str | None:
