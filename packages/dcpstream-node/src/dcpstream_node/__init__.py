@@ -38,12 +38,11 @@ __version__ = "0.1.0"
 
 __all__ = ["Cluster", "ClusterNode", "Fault", "Node", "NodeFaults", "__version__"]
 
-_HOME_OF = {
-    "Cluster": "dcpstream_node.cluster.cluster",
-    "ClusterNode": "dcpstream_node.cluster.cluster",
-    "Fault": "dcpstream_node.faults.fault",
-    "Node": "dcpstream_node.embedded",
-    "NodeFaults": "dcpstream_node.testing.faults",
+_NAMES_IN = {
+    "dcpstream_node.cluster.cluster": ("Cluster", "ClusterNode"),
+    "dcpstream_node.embedded": ("Node",),
+    "dcpstream_node.faults.fault": ("Fault",),
+    "dcpstream_node.testing.faults": ("NodeFaults",),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES_IN)

@@ -30,11 +30,10 @@ __version__ = "0.1.0"
 
 __all__ = ["DcpDataSource", "Pipeline", "__version__", "build_session", "session_settings"]
 
-_HOME_OF = {
-    "DcpDataSource": "dcpstream_spark.data_source",
-    "Pipeline": "dcpstream_spark.tables.pipeline",
-    "build_session": "dcpstream_spark.session",
-    "session_settings": "dcpstream_spark.session",
+_NAMES_IN = {
+    "dcpstream_spark.data_source": ("DcpDataSource",),
+    "dcpstream_spark.session": ("build_session", "session_settings"),
+    "dcpstream_spark.tables.pipeline": ("Pipeline",),
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES_IN)

@@ -350,6 +350,3 @@ def _rows(options: SourceOptions, layout: Layout, partition: InputPartition) -> 
 def _partitions(coordinator: Coordinator, ranges: list[PlannedRange], end: SourceOffset) -> list[DcpPartition]:
     uuid = end.bucket_uuid or ""
     return [DcpPartition(node, members, uuid) for node, members in coordinator.tasks_of(ranges)]
-
-
-__all__ = ["HAS_ADMISSION_CONTROL", "DcpBatchReader", "DcpDataSource", "PlainStreamReader", "PushdownReader"]

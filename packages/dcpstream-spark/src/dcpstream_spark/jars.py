@@ -26,8 +26,6 @@ from xml.sax.saxutils import quoteattr
 from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream_spark.java import ensure_java, java_program, user_cache_dir
 
-__all__ = ["CONNECTORS", "Jar", "JarsUnavailable", "TableFormat", "connector", "jars_directory", "resolve"]
-
 TableFormat = Literal["delta", "iceberg"]
 
 FETCH_TIMEOUT_S = 600.0

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from dcpstream.errors import ConfigError
 
-__all__ = ["OLDEST_JAVA", "JavaSource", "ensure_java", "java_program", "user_cache_dir"]
-
 OLDEST_JAVA = 17
 """The oldest major version that Spark 4 runs on."""
 

@@ -34,8 +34,6 @@ from typing import Any, TypeVar
 
 from dcpstream.errors import DcpstreamError
 
-__all__ = ["called_by_spark", "end_quietly_when_spark_leaves", "given_to_spark", "leave_if_spark_is_gone"]
-
 Item = TypeVar("Item")
 
 _logger = logging.getLogger(__name__)

@@ -36,15 +36,4 @@ __all__ = [
     "__version__",
 ]
 
-_HOME_OF = {
-    "AsyncClient": "dcpstream.client",
-    "Client": "dcpstream.client",
-    "ClientOptions": "dcpstream.client",
-    "FileOffsetStore": "dcpstream.client",
-    "KvClient": "dcpstream.client",
-    "SecretFile": "dcpstream.client",
-    "SqliteOffsetStore": "dcpstream.client",
-    "StreamOptions": "dcpstream.client",
-}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
+__getattr__, __dir__ = lazy_names(__name__, {"dcpstream.client": __all__})

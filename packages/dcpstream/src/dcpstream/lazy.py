@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, names_in: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package whose names live elsewhere.
 
     Args:
         package: its name.
-        homes: name → module that has it.
+        names_in: module → the names that it has.
     """
     namespace = sys.modules[package].__dict__
+    homes = {name: module for module, names in names_in.items() for name in names}
 
     def load(name: str) -> Any:
         home = homes.get(name)
@@ -25,7 +28,4 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         namespace[name] = value
         return value
 
-    def names() -> list[str]:
-        return sorted({*namespace, *homes})
-
-    return load, names
+    return load, lambda: sorted({*namespace, *homes})

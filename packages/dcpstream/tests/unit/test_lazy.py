@@ -21,7 +21,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_name_is_loaded_once(package: ModuleType) -> None:
-    load, names = lazy_names("lazy_package", {"Fraction": "fractions"})
+    load, names = lazy_names("lazy_package", {"fractions": ["Fraction"]})
     assert "Fraction" in names()
     assert not hasattr(package, "Fraction")
     found = load("Fraction")

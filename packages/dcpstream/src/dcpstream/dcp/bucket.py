@@ -25,8 +25,6 @@ from dcpstream.model import FailoverLog, Manifest, SnapshotRange, VbucketState
 from dcpstream.wire.stored.block import FrameBlock
 from dcpstream.wire.stored.durable import StoredPrepare
 
-__all__ = ["Change", "DurableWrites", "HistorySource", "ReplicaBucket", "VBucketView", "VbucketFacts"]
-
 
 class VbucketFacts(Protocol):
     """The facts of a vbucket that decide about a stream request."""

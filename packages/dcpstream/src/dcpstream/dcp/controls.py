@@ -25,30 +25,6 @@ from dcpstream.wire import OpenFlag, Status
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.server_bugs import ServerBug
 
-__all__ = [
-    "BACKFILL_ORDERS",
-    "BUFFER_SIZE",
-    "CHANGE_STREAMS",
-    "CONTROLS",
-    "FLATBUFFERS",
-    "MARKER_VERSION",
-    "NOOP_INTERVAL",
-    "OUT_OF_ORDER",
-    "PRIORITIES",
-    "SYNC_WRITES",
-    "V7_STATUS_CODES",
-    "ClientWishes",
-    "Control",
-    "ControlAnswer",
-    "ProducerSettings",
-    "ReplicaWishes",
-    "Wish",
-    "apply_control",
-    "asked_by_client",
-    "asked_by_replica",
-    "control_of",
-]
-
 BUFFER_SIZE = "connection_buffer_size"
 NOOP_INTERVAL = "set_noop_interval"
 OUT_OF_ORDER = "enable_out_of_order_snapshots"

@@ -15,20 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-__all__ = [
-    "ANSWER_TIMEOUT_S",
-    "DEFAULT_IDLE_TIMEOUT_S",
-    "DEFAULT_INTERVAL_S",
-    "FIRST_OPAQUE",
-    "SILENCE_GRACE_S",
-    "NoopTimer",
-    "PendingRequests",
-    "Silence",
-    "earliest",
-    "opaque_of",
-    "silence_limit_s",
-]
-
 DEFAULT_INTERVAL_S = 20.0
 """Seconds between NOOPs unless the client sets another interval: the server's dcp_noop_tx_interval."""
 

@@ -14,8 +14,6 @@ from dcpstream.wire import Datatype, Frame, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Open
 from dcpstream.wire.release import DEFAULT_RELEASE, Release
 
-__all__ = ["OpenRequest", "Opening", "read_open"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:

@@ -21,19 +21,6 @@ from dcpstream.wire.messages.dcp import SnapshotMarker, SnapshotMarkerV2, Snapsh
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.shape import read_frame_infos, shape_of
 
-__all__ = [
-    "ALREADY_OPEN",
-    "Refusal",
-    "answer",
-    "bad_flags",
-    "check_shape",
-    "check_stream_flags",
-    "refuse",
-    "stream_id_of",
-    "unknown_place",
-    "without_map",
-]
-
 
 class Refusal(NamedTuple):
     """A status and the contents of the answer's JSON body."""

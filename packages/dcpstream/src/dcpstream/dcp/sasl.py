@@ -33,21 +33,6 @@ from typing import Any
 
 from dcpstream.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
-__all__ = [
-    "DEFAULT_ITERATIONS",
-    "MECHANISMS",
-    "MIN_ITERATIONS",
-    "MIN_NONCE_BYTES",
-    "OAUTHBEARER",
-    "ClientLogin",
-    "Credentials",
-    "Outcome",
-    "ServerLogin",
-    "ServerStep",
-    "prepared_name",
-    "strongest_mechanism",
-]
-
 PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 """The mechanism of tokens; it has no place among those for passwords."""

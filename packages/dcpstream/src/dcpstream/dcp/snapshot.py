@@ -25,18 +25,6 @@ from typing import NamedTuple
 
 from dcpstream.model import MAX_SEQNO
 
-__all__ = [
-    "READER",
-    "REPLICA",
-    "PlainItems",
-    "ReceivedSnapshots",
-    "Receiver",
-    "SnapshotFault",
-    "Violation",
-    "claim_violation",
-    "not_above",
-]
-
 Bounds = tuple[int, int]
 """The first and the last seqno of a snapshot."""
 

@@ -5,8 +5,6 @@ Source: kv_engine engines/ep/src/dcp/connhandler.cc (addStats), recorded names.
 
 from __future__ import annotations
 
-__all__ = ["milliseconds", "stat_text"]
-
 
 def milliseconds(seconds: float) -> str:
     """A duration as the server writes it."""

@@ -22,8 +22,6 @@ from typing import Generic, TypeVar
 
 from dcpstream.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 
-__all__ = ["Symbol", "Transitions"]
-
 
 class Symbol(Enum):
     """A state or an event of a machine that changes often: hashed by identity, as the hash of an Enum costs more."""

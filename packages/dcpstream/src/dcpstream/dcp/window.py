@@ -19,20 +19,6 @@ from __future__ import annotations
 from dcpstream.wire import MAX_FRAME_BYTES, Opcode
 from dcpstream.wire.messages import FLOW_CONTROLLED
 
-__all__ = [
-    "ACK_FRACTION",
-    "ACK_INTERVAL_S",
-    "BUFFER_FULL",
-    "CONSUMER_BUFFER_BYTES",
-    "INITIALIZING",
-    "NOTHING_TO_SAY",
-    "PREPARE_EXTRA_BYTES",
-    "ConsumerWindow",
-    "Pause",
-    "ProducerWindow",
-    "counted_bytes",
-]
-
 CONSUMER_BUFFER_BYTES = 50 * 1024 * 1024
 """The buffer that a node asks for as a consumer, as recorded."""
 

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from dcpstream.wire.layout import Layout, Request
 
-__all__ = ["ByMessage"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from dcpstream.errors import FieldError
 from dcpstream.wire.keys import MAX_PREFIXED_KEY_BYTES, key_fault
 
-__all__ = ["MIN_RECORD_BYTES", "CachedItem", "cached_items", "encode_cached_item"]
-
 _RECORD = struct.Struct(">QQQIIIHBB")
 
 MIN_KEY_BYTES = 2

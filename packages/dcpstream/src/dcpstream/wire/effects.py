@@ -7,8 +7,6 @@ from functools import cache
 from dcpstream.wire.layout import Group, Kind, Layout, Side
 from dcpstream.wire.messages import LAYOUTS
 
-__all__ = ["changes"]
-
 _READERS = frozenset({"DcpProducer", "RangeScan", "Read"})
 """Privileges that a server demands of requests that read. What needs another one is taken for a change."""
 

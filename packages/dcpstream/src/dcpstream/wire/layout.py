@@ -29,24 +29,6 @@ from dcpstream.wire.frames import HEADER, HEADER_BYTES, HEADER_FIELDS, Frame
 from dcpstream.wire.keys import decode_frame_infos
 from dcpstream.wire.status import Status
 
-__all__ = [
-    "LAYOUTS",
-    "Answers",
-    "Group",
-    "Kind",
-    "Layout",
-    "Message",
-    "Part",
-    "Phase",
-    "RawRequest",
-    "RawResponse",
-    "Request",
-    "Response",
-    "Side",
-    "decode_message",
-    "message",
-]
-
 
 class Kind(Enum):
     """Direction of a message."""

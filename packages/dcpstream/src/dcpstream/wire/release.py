@@ -30,22 +30,6 @@ from dcpstream.wire.codes import Feature, OpenFlag, StreamFlag
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.status import Status
 
-__all__ = [
-    "CAPABILITIES",
-    "DEFAULT_RELEASE",
-    "FEATURES",
-    "NEWEST",
-    "OPEN_FLAGS",
-    "RELEASES",
-    "STATUSES",
-    "STREAM_FLAGS",
-    "Release",
-    "Row",
-    "Rule",
-    "release_number",
-    "release_of",
-]
-
 RECORDED_72 = "7.2 recorded"
 RECORDED_80 = "8.0.1 recorded"
 FEATURE_H = "kv_engine include/mcbp/protocol/feature.h"

@@ -14,8 +14,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["ServerBug"]
-
 
 class _Row(NamedTuple):
     """One row of the table; see `ServerBug`."""

@@ -23,8 +23,6 @@ from dcpstream.wire.messages import LAYOUTS
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.status import Status
 
-__all__ = ["Fault", "Shape", "read_frame_infos", "shape_of"]
-
 ALL_DATATYPES = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
 
 MAX_DURABILITY_LEVEL = 3

@@ -21,16 +21,6 @@ from dcpstream.wire.codes import SystemEventId
 from dcpstream.wire.fields import Record, record, u8, u32, u64
 from dcpstream.wire.messages.dcp import SystemEvent
 
-__all__ = [
-    "CollectionEvent",
-    "encode_stored_event",
-    "events_of_scope",
-    "flatbuffer_of",
-    "old_form_of",
-    "read_event",
-    "read_flatbuffer",
-]
-
 _OF_SCOPE = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_SCOPE)))
 VERSION_FLATBUFFERS = 2
 VERSION_STORED = 0x80

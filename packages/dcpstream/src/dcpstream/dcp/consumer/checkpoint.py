@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dcpstream.errors import RemoteProtocolError
 
-__all__ = ["ReceivedCheckpoint"]
-
 KEYS_MAX = 100_000
 """Keys that are remembered of one checkpoint. The source keeps a checkpoint for seconds, so only a faulty one has more.
 The copy then forgets them and begins to collect keys again."""

@@ -78,8 +78,6 @@ from dcpstream.wire.messages.dcp import (
 )
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
-__all__ = ["ConsumerConnection", "check_add_stream"]
-
 Row = TypeVar("Row")
 
 QUESTIONS = opcodes_of(Group.QUESTION)

@@ -24,8 +24,6 @@ from dcpstream.wire.messages.dcp import Control
 from dcpstream.wire.messages.kv import GetErrorMap
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 
-__all__ = ["NOOP_INTERVAL_S", "TRANSITIONS", "Negotiation", "NegotiationEvent", "NegotiationState"]
-
 NOOP_INTERVAL_S = "1"
 """Seconds between the NOOPs that a consumer asks for, as recorded."""
 

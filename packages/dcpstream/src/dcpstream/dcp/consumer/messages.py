@@ -41,21 +41,6 @@ from dcpstream.wire.stored.form import COARSE_COUNTER
 from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
-__all__ = [
-    "PERSIST_TO_MAJORITY",
-    "Decision",
-    "Dialect",
-    "Marker",
-    "PreparedChange",
-    "abort_of",
-    "commit_of",
-    "read_change",
-    "read_decision",
-    "read_marker",
-    "read_prepare",
-    "read_system_event",
-]
-
 # Plain ints: every row is looked at, and enum arithmetic is slow.
 _SNAPPY, _XATTR = int(Datatype.SNAPPY), int(Datatype.XATTR)
 _unpack_mutation = Mutation.layout.extras.unpack

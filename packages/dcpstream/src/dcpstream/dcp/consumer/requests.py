@@ -18,8 +18,6 @@ from dcpstream.wire import Frame, Status
 from dcpstream.wire.messages.dcp import AddStreamResponse, RollbackResponse
 from dcpstream.wire.values import decode_failover_log
 
-__all__ = ["StreamRequests"]
-
 
 class StreamRequests:
     """The STREAM_REQs of one connection.

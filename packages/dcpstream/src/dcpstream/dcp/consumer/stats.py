@@ -15,8 +15,6 @@ from dcpstream.dcp.window import NOTHING_TO_SAY
 from dcpstream.model import MAX_SEQNO
 from dcpstream.wire.release import Rule
 
-__all__ = ["consumer_stats"]
-
 
 def consumer_stats(machine: ConsumerConnection) -> Iterator[tuple[str, str]]:
     """Names and values for a connection and its streams."""

@@ -35,8 +35,6 @@ from dcpstream.model import MAX_SEQNO, FailoverLog, SnapshotRange, VbucketState
 from dcpstream.wire import MarkerFlag, Status
 from dcpstream.wire.messages.dcp import StreamRequest
 
-__all__ = ["TRANSITIONS", "ConsumerState", "ConsumerStream", "StreamEvent"]
-
 _CAN_BE_CUT = (VbucketState.REPLICA, VbucketState.PENDING)
 """Roles of copies whose history may be cut. A rollback of any other copy is ignored."""
 

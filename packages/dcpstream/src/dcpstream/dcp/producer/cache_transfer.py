@@ -19,8 +19,6 @@ from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.messages.dcp import Mutation
 from dcpstream.wire.stored.form import COARSE_COUNTER, EXACT_COUNTER
 
-__all__ = ["NO_WISH", "CacheTransferWish", "CachedDocuments"]
-
 BATCH_BYTES = 256 * 1024
 """Bytes of stored history that are read for one message: as much as a stream reads in one step elsewhere."""
 

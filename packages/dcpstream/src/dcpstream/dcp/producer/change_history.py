@@ -17,8 +17,6 @@ from dcpstream.wire import MarkerFlag, Opcode
 from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.stored.block import FrameBlock
 
-__all__ = ["Reach", "reach", "read_versions"]
-
 _HEADER_BYTES = 24
 _FROM_DISK = int(MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE)
 _FROM_MEMORY = int(MarkerFlag.HISTORY)

@@ -76,9 +76,6 @@ from dcpstream.wire.release import DEFAULT_RELEASE, Release
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.values import encode_failover_log
 
-__all__ = ["DEFAULT_LIMITS", "ProducerConnection", "ProducerLimits"]
-
-
 _NEEDS_XERROR = frozenset((Status.EACCESS, Status.NO_BUCKET, Status.AUTH_STALE, Status.DCP_STREAMID_INVALID))
 _NOT_MY_VBUCKET = Refusal(Status.NOT_MY_VBUCKET)
 _BACKFILLING, _FINISHED = Phase.BACKFILLING, Phase.FINISHED

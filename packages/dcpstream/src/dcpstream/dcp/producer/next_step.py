@@ -39,8 +39,6 @@ from dcpstream.wire.stored.block import FrameBlock, seqnos_of
 from dcpstream.wire.stored.durable import DurableForm
 from dcpstream.wire.stored.form import StreamForm
 
-__all__ = ["Step", "StreamTerms", "after_rows", "begins_in_memory", "between", "within"]
-
 # Plain ints: flags are combined for each snapshot of each stream, and enum arithmetic is slow.
 _TAKEOVER, _DISK_ONLY = int(StreamFlag.TAKEOVER), int(StreamFlag.DISK_ONLY)
 _IGNORES_PURGE = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)

@@ -18,8 +18,6 @@ from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.dcp.refusals import Refusal, unknown_place
 from dcpstream.wire import Status
 
-__all__ = ["Access", "StandingAccess", "StreamAccess", "everything", "refusal_of"]
-
 
 class Access(Enum):
     """The user's privilege at a place."""

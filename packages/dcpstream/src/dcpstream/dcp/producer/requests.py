@@ -25,8 +25,6 @@ from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.form import StreamForm
 
-__all__ = ["StreamMaker"]
-
 
 class StreamMaker:
     """The maker of one connection's streams.

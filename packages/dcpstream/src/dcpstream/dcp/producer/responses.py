@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from dcpstream.wire.messages import ANSWERS
 
-__all__ = ["is_tolerated"]
-
 
 def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
     """Whether the connection goes on after this answer.

@@ -17,8 +17,6 @@ from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Status, StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
 
-__all__ = ["Accept", "Decision", "Refuse", "Rollback", "StreamFields", "decide"]
-
 
 class StreamFields(NamedTuple):
     """The fields of a `StreamRequest`, in its order: a producer reads nothing else of the many that it gets."""

@@ -12,8 +12,6 @@ from dcpstream.dcp.producer.stream_filter import LiveFilter
 from dcpstream.dcp.transitions import Symbol, Transitions
 from dcpstream.wire.stored.form import StreamForm
 
-__all__ = ["OVER", "STREAM", "Marker", "Phase", "Progress", "Snapshot", "StreamEvent"]
-
 
 class Phase(Symbol):
     """The phases of a stream. The first word of a value is the server's name of it, in stats.

@@ -18,8 +18,6 @@ from dcpstream.dcp.window import BUFFER_FULL, NOTHING_TO_SAY
 from dcpstream.wire import StreamEndReason
 from dcpstream.wire.release import Rule
 
-__all__ = ["producer_stats"]
-
 NANOSECONDS = 1_000_000_000
 PASSTHROUGH = "passthrough"
 """The kind of a filter of everything, of which nothing else is shown."""

@@ -61,8 +61,6 @@ from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.block import BlockKind, FrameBlock, events_of
 from dcpstream.wire.stored.rendering import render
 
-__all__ = ["ProducerStream", "ServerFailure"]
-
 # Looked up once: the members of an enumeration are slow to reach in Python 3.11, and every block needs some.
 _BACKFILLING, _LAST_SNAPSHOT, _FINISHED = Phase.BACKFILLING, Phase.LAST_SNAPSHOT, Phase.FINISHED
 _ROWS = STREAM.rows

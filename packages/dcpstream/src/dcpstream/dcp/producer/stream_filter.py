@@ -23,8 +23,6 @@ from dcpstream.wire import Status, StreamFlag, SystemEventId
 from dcpstream.wire.release import DEFAULT_RELEASE, Release, Rule
 from dcpstream.wire.system_events import CollectionEvent, events_of_scope
 
-__all__ = ["LiveFilter", "StreamFilter", "read_filter", "refusal_on_connection"]
-
 DEFAULT_COLLECTION_ONLY = frozenset((0,))
 
 _KEYS = frozenset(("collections", "scope", "sid", "uid"))

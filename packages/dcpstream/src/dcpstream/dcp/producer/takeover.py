@@ -14,8 +14,6 @@ from dcpstream.dcp.producer.states import Phase
 from dcpstream.dcp.producer.stream import ProducerStream
 from dcpstream.wire import Frame, Opcode
 
-__all__ = ["TakeoverHost", "Takeovers"]
-
 _UNDER_WRITES = frozenset((Phase.TAKEOVER_SEND, Phase.PENDING_ASKED))
 """Phases in which everything old was sent, and the vbucket is still served here."""
 
