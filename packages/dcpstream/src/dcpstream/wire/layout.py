@@ -14,7 +14,7 @@ carry all its bytes. `decode_message(frame, strict=True)` refuses it instead, wi
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum, auto
 from inspect import get_annotations
@@ -755,6 +755,34 @@ def message(opcode: int, **options: Unpack[MessageOptions]) -> Callable[[type[_M
         return made
 
     return decorate
+
+
+def declare(opcode: Opcode, summary: str, base: type[Message] = Request, **options: Unpack[MessageOptions]) -> None:
+    """Enter a message by the name of its opcode, as `derive`."""
+    derive(opcode.name.title().replace("_", ""), opcode, summary, base, **options)
+
+
+def quiet_forms(rule: str, opcodes: Mapping[type[Request], Opcode]) -> None:
+    """Enter the quiet forms of requests, which no durability has. `rule` says when they are answered."""
+    for loud, opcode in opcodes.items():
+        name, quiet_of = loud.__name__, Opcode(loud.layout.opcode)
+        derive(f"{name}Q", opcode, f"`{name}`, {rule}.", loud, quiet_of=quiet_of, durable=False)
+
+
+def answered_alike(answer: type[Response], *opcodes: Opcode) -> None:
+    """Enter the answers of requests that have the shape of another answer."""
+    (like, *_) = classes_of(answer.layout.opcode, Kind.REQUEST)
+    for opcode in opcodes:
+        (request, *_) = classes_of(opcode, Kind.REQUEST)
+        name = answer.__name__.replace(like.__name__, request.__name__)
+        derive(name, opcode, f"As `{answer.__name__}`: {answer.layout.summary}", answer)
+
+
+def derive(
+    name: str, opcode: Opcode, summary: str, base: type[Message] = Request, **options: Unpack[MessageOptions]
+) -> None:
+    """Enter a message without fields of its own, or with those of another, into the table."""
+    message(opcode, **options)(type(name, (base,), {"__doc__": summary, "__module__": base.__module__}))
 
 
 def _made(cls: type[_M]) -> type[_M]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import i64, u8, u16, u32, u64
-from dcpstream.wire.layout import Group, Part, Phase, Request, Response, message
+from dcpstream.wire.layout import Group, Part, Phase, Request, Response, declare, derive, message, quiet_forms
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"
@@ -32,9 +32,12 @@ class CreateBucket(Request):
     """Create a bucket named by the key; the value is the engine's module, a zero byte, and `name=value;` settings."""
 
 
-@message(Opcode.DELETE_BUCKET, rest=Part.OPTIONAL)
-class DeleteBucket(CreateBucket):
-    """Delete the bucket that the key names; the value may hold settings."""
+declare(
+    Opcode.DELETE_BUCKET,
+    "Delete the bucket that the key names; the value may hold settings.",
+    CreateBucket,
+    rest=Part.OPTIONAL,
+)
 
 
 @message(
@@ -50,9 +53,7 @@ class PauseBucket(Request):
     """Close the connections of the bucket that the key names, and accept no further ones until it is resumed."""
 
 
-@message(Opcode.RESUME_BUCKET)
-class ResumeBucket(PauseBucket):
-    """Accept connections to the bucket that the key names again."""
+declare(Opcode.RESUME_BUCKET, "Accept connections to the bucket that the key names again.", PauseBucket)
 
 
 @message(Opcode.FLUSH, privilege="NodeSupervisor", until="8.0", source=_BINARY)
@@ -66,9 +67,7 @@ class Flush(Request):
     delay: int | None = u32(optional=True)
 
 
-@message(Opcode.FLUSHQ, quiet_of=Opcode.FLUSH)
-class FlushQ(Flush):
-    """`Flush`, answered only if it fails."""
+quiet_forms("answered only if it fails", {Flush: Opcode.FLUSHQ})
 
 
 @message(
@@ -89,19 +88,13 @@ class SetParam(Request):
     group: int = u32()
 
 
-@message(Opcode.STOP_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
-class StopPersistence(Request):
-    """Write nothing more to disk."""
+declare(Opcode.STOP_PERSISTENCE, "Write nothing more to disk.", privilege="NodeSupervisor", source=_BINARY)
 
 
-@message(Opcode.START_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
-class StartPersistence(Request):
-    """Write to disk again."""
+declare(Opcode.START_PERSISTENCE, "Write to disk again.", privilege="NodeSupervisor", source=_BINARY)
 
 
-@message(Opcode.ENABLE_TRAFFIC, privilege="NodeSupervisor", source=_BINARY)
-class EnableTraffic(Request):
-    """Answer requests for documents."""
+declare(Opcode.ENABLE_TRAFFIC, "Answer requests for documents.", privilege="NodeSupervisor", source=_BINARY)
 
 
 @message(Opcode.ENABLE_TRAFFIC, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, since="8.0", source=_BINARY)
@@ -109,9 +102,7 @@ class EnableTrafficResponse(Response):
     """Requests for documents were answered already; the value of the response says so."""
 
 
-@message(Opcode.DISABLE_TRAFFIC, privilege="NodeSupervisor", source=_BINARY)
-class DisableTraffic(Request):
-    """Answer requests for documents TMPFAIL."""
+declare(Opcode.DISABLE_TRAFFIC, "Answer requests for documents TMPFAIL.", privilege="NodeSupervisor", source=_BINARY)
 
 
 # ---------------------------------------------------------------------------------------------------------- vbuckets
@@ -170,9 +161,7 @@ class SetVbucketByValue(Request):
     state: int = u32(value=True)
 
 
-@message(Opcode.GET_VBUCKET, privilege="", key=Part.OPTIONAL, source=_BINARY)
-class GetVbucket(Request):
-    """Ask for a vbucket's state."""
+declare(Opcode.GET_VBUCKET, "Ask for a vbucket's state.", privilege="", key=Part.OPTIONAL, source=_BINARY)
 
 
 @message(Opcode.GET_VBUCKET, statuses=(Status.SUCCESS,), source=_BINARY)
@@ -186,19 +175,32 @@ class GetVbucketResponse(Response):
     state: int = u32(value=True)
 
 
-@message(Opcode.DEL_VBUCKET, privilege="NodeSupervisor", rest=Part.OPTIONAL, cas=Part.OPTIONAL, source=_BINARY)
-class DelVbucket(Request):
-    """Delete a vbucket; the value may be `async=0` to be answered once it is gone."""
+declare(
+    Opcode.DEL_VBUCKET,
+    "Delete a vbucket; the value may be `async=0` to be answered once it is gone.",
+    privilege="NodeSupervisor",
+    rest=Part.OPTIONAL,
+    cas=Part.OPTIONAL,
+    source=_BINARY,
+)
 
 
-@message(Opcode.CREATE_CHECKPOINT, privilege="NodeSupervisor", until="7.6", source=_BINARY)
-class CreateCheckpoint(Request):
-    """Close a vbucket's open checkpoint."""
+declare(
+    Opcode.CREATE_CHECKPOINT,
+    "Close a vbucket's open checkpoint.",
+    privilege="NodeSupervisor",
+    until="7.6",
+    source=_BINARY,
+)
 
 
-@message(Opcode.LAST_CLOSED_CHECKPOINT, privilege="Read", until="7.6", source=_BINARY)
-class LastClosedCheckpoint(Request):
-    """Ask for the last closed checkpoint of a vbucket."""
+declare(
+    Opcode.LAST_CLOSED_CHECKPOINT,
+    "Ask for the last closed checkpoint of a vbucket.",
+    privilege="Read",
+    until="7.6",
+    source=_BINARY,
+)
 
 
 @message(Opcode.COMPACT_DB, privilege="NodeSupervisor", source=_BINARY)
@@ -222,9 +224,13 @@ class CompactDb(Request):
     more_padding: int = u32(default=0)
 
 
-@message(Opcode.EVICT_KEY, privilege="Administrator", document_key=True, source=_BINARY)
-class EvictKey(Request):
-    """Drop a document's value from memory."""
+declare(
+    Opcode.EVICT_KEY,
+    "Drop a document's value from memory.",
+    privilege="Administrator",
+    document_key=True,
+    source=_BINARY,
+)
 
 
 @message(Opcode.EVICT_KEY, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, source=_BINARY)
@@ -246,9 +252,13 @@ class SetCtrlToken(Request):
     token: int = u64()
 
 
-@message(Opcode.GET_CTRL_TOKEN, privilege="Administrator", phase=Phase.LOGGED_IN, source=_BINARY)
-class GetCtrlToken(Request):
-    """Ask for the control token, which the response has as its CAS."""
+declare(
+    Opcode.GET_CTRL_TOKEN,
+    "Ask for the control token, which the response has as its CAS.",
+    privilege="Administrator",
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
 
 
 @message(
@@ -277,13 +287,12 @@ class IoctlGet(Request):
     """Ask for a property of the server, named by the key."""
 
 
-@message(Opcode.IOCTL_SET, rest=Part.OPTIONAL)
-class IoctlSet(IoctlGet):
-    """Set a property of the server, named by the key."""
+declare(Opcode.IOCTL_SET, "Set a property of the server, named by the key.", IoctlGet, rest=Part.OPTIONAL)
 
 
-@message(
+declare(
     Opcode.IFCONFIG,
+    "Define, delete or list the server's interfaces, or set up TLS: the key says which.",
     privilege="Administrator",
     key=Part.REQUIRED,
     rest=Part.OPTIONAL,
@@ -291,8 +300,6 @@ class IoctlSet(IoctlGet):
     phase=Phase.LOGGED_IN,
     source=_VALIDATORS,
 )
-class Ifconfig(Request):
-    """Define, delete or list the server's interfaces, or set up TLS: the key says which."""
 
 
 @message(Opcode.CONFIG_VALIDATE, privilege="Administrator", rest=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
@@ -316,44 +323,39 @@ class AuditPut(Request):
     event_id: int = u32()
 
 
-@message(Opcode.AUDIT_CONFIG_RELOAD)
-class AuditConfigReload(ConfigReload):
-    """Read the configuration of the audit trail again."""
+declare(Opcode.AUDIT_CONFIG_RELOAD, "Read the configuration of the audit trail again.", ConfigReload)
 
 
-@message(Opcode.SHUTDOWN, privilege="Administrator", cas=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
-class Shutdown(Request):
-    """Stop the server; the CAS is the control token."""
+declare(
+    Opcode.SHUTDOWN,
+    "Stop the server; the CAS is the control token.",
+    privilege="Administrator",
+    cas=Part.REQUIRED,
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
 
 
-@message(Opcode.SCRUB, until="8.0")
-class Scrub(ConfigReload):
-    """Free the memory of outdated documents."""
+declare(Opcode.SCRUB, "Free the memory of outdated documents.", ConfigReload, until="8.0")
 
 
-@message(Opcode.ISASL_REFRESH)
-class IsaslRefresh(ConfigReload):
-    """Read the users' passwords again."""
+declare(Opcode.ISASL_REFRESH, "Read the users' passwords again.", ConfigReload)
 
 
-@message(Opcode.SSL_CERTS_REFRESH, until="8.0")
-class SslCertsRefresh(ConfigReload):
-    """Read the certificates again."""
+declare(Opcode.SSL_CERTS_REFRESH, "Read the certificates again.", ConfigReload, until="8.0")
 
 
-@message(Opcode.RBAC_REFRESH)
-class RbacRefresh(ConfigReload):
-    """Read the users' privileges again."""
+declare(Opcode.RBAC_REFRESH, "Read the users' privileges again.", ConfigReload)
 
 
-@message(Opcode.AUTH_PROVIDER)
-class AuthProvider(ConfigReload):
-    """Offer to authenticate users for the server."""
+declare(Opcode.AUTH_PROVIDER, "Offer to authenticate users for the server.", ConfigReload)
 
 
-@message(Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS)
-class UpdateExternalUserPermissions(ConfigValidate):
-    """Report the privileges of users that an authentication provider knows, JSON."""
+declare(
+    Opcode.UPDATE_EXTERNAL_USER_PERMISSIONS,
+    "Report the privileges of users that an authentication provider knows, JSON.",
+    ConfigValidate,
+)
 
 
 @message(Opcode.GET_CMD_TIMER, privilege="", key=Part.OPTIONAL, phase=Phase.LOGGED_IN, source=_BINARY)
@@ -367,9 +369,14 @@ class GetCmdTimer(Request):
     timed_opcode: int = u8()
 
 
-@message(Opcode.DROP_PRIVILEGE, privilege="", key=Part.REQUIRED, phase=Phase.LOGGED_IN, source=_BINARY)
-class DropPrivilege(Request):
-    """Give up the privilege that the key names, for this connection."""
+declare(
+    Opcode.DROP_PRIVILEGE,
+    "Give up the privilege that the key names, for this connection.",
+    privilege="",
+    key=Part.REQUIRED,
+    phase=Phase.LOGGED_IN,
+    source=_BINARY,
+)
 
 
 @message(Opcode.ADJUST_TIMEOFDAY, groups=Group.ACTS, privilege="", phase=Phase.LOGGED_IN, source=_BINARY)
@@ -418,27 +425,20 @@ OBSOLETE: tuple[Opcode, ...] = (
 """Opcodes whose commands servers have dropped. A server answers them NOT_SUPPORTED, whatever the request's shape."""
 
 
-def _declare_obsolete(opcode: Opcode) -> None:
-    """Enter the request of an obsolete opcode into the table."""
-    name = "Obsolete" + opcode.name.title().replace("_", "")
-    doc = f"{opcode.name} of former servers: NOT_SUPPORTED."
-    any_part = Part.OPTIONAL
-    declare = message(
-        opcode,
+for _opcode in OBSOLETE:
+    derive(
+        "Obsolete" + _opcode.name.title().replace("_", ""),
+        _opcode,
+        f"{_opcode.name} of former servers: NOT_SUPPORTED.",
         groups=Group.ACTS,  # in those servers
         privilege="",
         any_extras=True,
-        key=any_part,
-        rest=any_part,
-        cas=any_part,
+        key=Part.OPTIONAL,
+        rest=Part.OPTIONAL,
+        cas=Part.OPTIONAL,
         phase=Phase.LOGGED_IN,
         source=_OPCODES,
     )
-    declare(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
-
-
-for _opcode in OBSOLETE:
-    _declare_obsolete(_opcode)
 
 
 # ---------------------------------------------------------------------------------- services of newer servers
@@ -491,44 +491,37 @@ FOREIGN: tuple[Opcode, ...] = tuple(item.opcode for item in _FOREIGN)
 have. It checks their parts, and answers NOT_SUPPORTED."""
 
 
-def _declare_foreign(item: _Foreign) -> None:
-    """Enter the request of such an opcode into the table. The shapes are as a recorded 8.0.1 checks them."""
-    name = item.opcode.name.title().replace("_", "")
-    declare = message(
-        item.opcode,
-        privilege=item.privilege,
-        any_extras=item.refused is not None,
-        key=item.key,
-        rest=item.value,
+for _item in _FOREIGN:  # the shapes are as a recorded 8.0.1 checks them
+    declare(
+        _item.opcode,
+        f"{_item.opcode.name} of newer servers, which a node here does not carry out.",
+        privilege=_item.privilege,
+        any_extras=_item.refused is not None,
+        key=_item.key,
+        rest=_item.value,
         cas=Part.OPTIONAL,
         datatypes=Datatype.JSON,
-        refused=item.refused,
-        since=item.since,
-        until=item.until,
+        refused=_item.refused,
+        since=_item.since,
+        until=_item.until,
         source=_OPCODES,
     )
-    doc = f"{item.opcode.name} of newer servers, which a node here does not carry out."
-    declare(type(name, (Request,), {"__doc__": doc, "__module__": __name__}))
 
 
-for _item in _FOREIGN:
-    _declare_foreign(_item)
-
-
-@message(
+declare(
     Opcode.RELEASE_SNAPSHOT,
+    "Drop a snapshot of a vbucket's files, named by the vbucket or by the UUID in the key.",
     privilege="Administrator",
     key=Part.OPTIONAL,
     cas=Part.OPTIONAL,
     since="8.0",
     source=_OPCODES,
 )
-class ReleaseSnapshot(Request):
-    """Drop a snapshot of a vbucket's files, named by the vbucket or by the UUID in the key."""
 
 
-@message(
+declare(
     Opcode.GET_FILE_FRAGMENT,
+    "Read a part of a file of the snapshot that the key names; the value says which, JSON.",
     privilege="Administrator",
     key=Part.REQUIRED,
     rest=Part.REQUIRED,
@@ -537,8 +530,6 @@ class ReleaseSnapshot(Request):
     since="8.0",
     source=_OPCODES,
 )
-class GetFileFragment(Request):
-    """Read a part of a file of the snapshot that the key names; the value says which, JSON."""
 
 
 @message(

@@ -9,7 +9,16 @@ from collections.abc import Iterable
 
 from dcpstream.wire.codes import Datatype, Opcode
 from dcpstream.wire.fields import Record, i64, raw, record, u8, u16, u32, u64
-from dcpstream.wire.layout import Group, Part, Phase, Request, Response, message
+from dcpstream.wire.layout import (
+    Group,
+    Part,
+    Phase,
+    Request,
+    Response,
+    answered_alike,
+    message,
+    quiet_forms,
+)
 from dcpstream.wire.status import Status
 
 _BINARY = "kv_engine docs/BinaryProtocol.md"
@@ -94,9 +103,7 @@ class SaslStep(SaslAuth):
     """Go on with a login: the mechanism in the key, the client's next message in the value."""
 
 
-@message(Opcode.SASL_STEP)
-class SaslStepResponse(SaslAuthResponse):
-    """The node's message in the value."""
+answered_alike(SaslAuthResponse, Opcode.SASL_STEP)
 
 
 @message(
@@ -210,11 +217,6 @@ class Quit(Request):
     """Close the connection after the answer."""
 
 
-@message(Opcode.QUITQ, quiet_of=Opcode.QUIT)
-class QuitQ(Quit):
-    """Close the connection without an answer."""
-
-
 @message(
     Opcode.STAT,
     privilege="",
@@ -253,16 +255,6 @@ class GetResponse(Response):
     flags: int = u32()
 
 
-@message(Opcode.GETQ, quiet_of=Opcode.GET)
-class GetQ(Get):
-    """`Get` without an answer for a document that does not exist."""
-
-
-@message(Opcode.GETQ)
-class GetQResponse(GetResponse):
-    """A document; see `GetResponse`."""
-
-
 @message(Opcode.GETK)
 class GetK(Get):
     """`Get` whose answer repeats the key."""
@@ -273,24 +265,9 @@ class GetKResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GETKQ, quiet_of=Opcode.GETK)
-class GetKQ(Get):
-    """`GetK` without an answer for a document that does not exist."""
-
-
-@message(Opcode.GETKQ, key=Part.REQUIRED)
-class GetKQResponse(GetResponse):
-    """A document with its key; see `GetResponse`."""
-
-
 @message(Opcode.GET_REPLICA, groups=Group.PLAIN_MISS)
 class GetReplica(Get):
     """Read a document from a replica vbucket."""
-
-
-@message(Opcode.GET_REPLICA, key=Part.OPTIONAL)
-class GetReplicaResponse(GetResponse):
-    """A document with its key; see `GetResponse`."""
 
 
 @message(Opcode.GET_EX, since="8.0")
@@ -306,11 +283,6 @@ class GetExResponse(GetResponse):
 @message(Opcode.GET_EX_REPLICA, groups=Group.PLAIN_MISS)
 class GetExReplica(GetEx):
     """Read a document with its extended attributes from a replica vbucket."""
-
-
-@message(Opcode.GET_EX_REPLICA)
-class GetExReplicaResponse(GetExResponse):
-    """A document; see `GetExResponse`."""
 
 
 @message(Opcode.TOUCH, privilege="Upsert", groups=Group.NONE, durable=True)
@@ -329,21 +301,6 @@ class Gat(Touch):
     """Give a document a new expiration and read it; see `Touch`."""
 
 
-@message(Opcode.GAT)
-class GatResponse(GetResponse):
-    """A document; see `GetResponse`."""
-
-
-@message(Opcode.GATQ, quiet_of=Opcode.GAT, durable=False)
-class GatQ(Gat):
-    """`Gat` without an answer for a document that does not exist."""
-
-
-@message(Opcode.GATQ)
-class GatQResponse(GetResponse):
-    """A document; see `GetResponse`."""
-
-
 @message(Opcode.GET_LOCKED, groups=Group.READ | Group.PLAIN_MISS | Group.PLAIN_PLACE | Group.ACTS)
 class GetLocked(Get):
     """Read a document and lock it: until the lock ends, only writes with the lock's CAS succeed.
@@ -353,11 +310,6 @@ class GetLocked(Get):
     """
 
     seconds: int | None = u32(optional=True)
-
-
-@message(Opcode.GET_LOCKED)
-class GetLockedResponse(GetResponse):
-    """A document, with the lock's CAS; see `GetResponse`."""
 
 
 @message(Opcode.UNLOCK, groups=Group.PLAIN_MISS | Group.PLAIN_PLACE | Group.ACTS, cas=Part.REQUIRED)
@@ -395,16 +347,6 @@ class GetMetaResponse(Response):
     datatype_stored: int | None = u8(optional=True)
 
 
-@message(Opcode.GETQ_META, quiet_of=Opcode.GET_META)
-class GetMetaQ(GetMeta):
-    """`GetMeta` without an answer for a document that never existed."""
-
-
-@message(Opcode.GETQ_META)
-class GetMetaQResponse(GetMetaResponse):
-    """A document's metadata; see `GetMetaResponse`."""
-
-
 @message(Opcode.GET_RANDOM_KEY, privilege="Read", anywhere=True, groups=Group.WHOLE_BUCKET, source=_BINARY)
 class GetRandomKey(Request):
     """Read some document; only on connections without collections."""
@@ -430,6 +372,19 @@ class GetRandomKeyWithXattrs(GetRandomKeyOfCollection):
     """
 
     include_xattrs: int = u8()
+
+
+quiet_forms(
+    "without an answer for a document that does not exist",
+    {Get: Opcode.GETQ, GetK: Opcode.GETKQ, Gat: Opcode.GATQ, GetMeta: Opcode.GETQ_META},
+)
+answered_alike(
+    GetResponse,
+    *(Opcode.GETQ, Opcode.GET_REPLICA, Opcode.GAT, Opcode.GATQ, Opcode.GET_LOCKED),
+)
+answered_alike(GetKResponse, Opcode.GETKQ)
+answered_alike(GetExResponse, Opcode.GET_EX_REPLICA)
+answered_alike(GetMetaResponse, Opcode.GETQ_META)
 
 
 @message(Opcode.GET_RANDOM_KEY)
@@ -500,24 +455,9 @@ class SetResponse(Response):
     seqno: int = u64()
 
 
-@message(Opcode.SETQ, quiet_of=Opcode.SET, durable=False)
-class SetQ(Set):
-    """`Set`, answered only if it fails."""
-
-
 @message(Opcode.ADD, privilege="Insert|Upsert", cas=Part.NONE, keeps_ttl=False)
 class Add(Set):
     """Write a document that must not exist; see `Set`."""
-
-
-@message(Opcode.ADD)
-class AddResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.ADDQ, quiet_of=Opcode.ADD, durable=False)
-class AddQ(Add):
-    """`Add`, answered only if it fails."""
 
 
 @message(Opcode.REPLACE)
@@ -525,29 +465,9 @@ class Replace(Set):
     """Write a document that must exist; see `Set`."""
 
 
-@message(Opcode.REPLACE)
-class ReplaceResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.REPLACEQ, quiet_of=Opcode.REPLACE, durable=False)
-class ReplaceQ(Replace):
-    """`Replace`, answered only if it fails."""
-
-
 @message(Opcode.DELETE, privilege="Delete", document_key=True, cas=Part.OPTIONAL, durable=True, source=_BINARY)
 class Delete(Request):
     """Delete a document; with a CAS only the version that has it."""
-
-
-@message(Opcode.DELETE)
-class DeleteResponse(SetResponse):
-    """The deletion's place in history; see `SetResponse`."""
-
-
-@message(Opcode.DELETEQ, quiet_of=Opcode.DELETE, durable=False)
-class DeleteQ(Delete):
-    """`Delete`, answered only if it fails."""
 
 
 @message(
@@ -565,39 +485,9 @@ class Append(Request):
     """Add bytes to the end of a document that must exist."""
 
 
-@message(Opcode.APPEND)
-class AppendResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.APPENDQ, quiet_of=Opcode.APPEND, durable=False)
-class AppendQ(Append):
-    """`Append`; success is answered only if MUTATION_SEQNO was negotiated."""
-
-
-@message(Opcode.APPENDQ)
-class AppendQResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
 @message(Opcode.PREPEND)
 class Prepend(Append):
     """Add bytes to the start of a document that must exist."""
-
-
-@message(Opcode.PREPEND)
-class PrependResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.PREPENDQ, quiet_of=Opcode.PREPEND, durable=False)
-class PrependQ(Prepend):
-    """`Prepend`; success is answered only if MUTATION_SEQNO was negotiated."""
-
-
-@message(Opcode.PREPENDQ)
-class PrependQResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(Opcode.INCREMENT, privilege="Read Upsert", document_key=True, durable=True, keeps_ttl=True, source=_BINARY)
@@ -640,29 +530,9 @@ class IncrementTokenResponse(IncrementResponse):
     seqno: int = u64()
 
 
-@message(Opcode.INCREMENTQ, quiet_of=Opcode.INCREMENT, durable=False)
-class IncrementQ(Increment):
-    """`Increment`, answered only if it fails."""
-
-
 @message(Opcode.DECREMENT)
 class Decrement(Increment):
     """Subtract from a document that is a number in decimal text; numbers stop at 0. See `Increment`."""
-
-
-@message(Opcode.DECREMENT)
-class DecrementResponse(IncrementResponse):
-    """The new number; see `IncrementResponse`."""
-
-
-@message(Opcode.DECREMENT)
-class DecrementTokenResponse(IncrementTokenResponse):
-    """The new number with the write's place in history; see `IncrementTokenResponse`."""
-
-
-@message(Opcode.DECREMENTQ, quiet_of=Opcode.DECREMENT, durable=False)
-class DecrementQ(Decrement):
-    """`Decrement`, answered only if it fails."""
 
 
 @message(
@@ -702,44 +572,14 @@ class MetaField(Record):
     length: int = u16()
 
 
-@message(Opcode.SET_WITH_META)
-class SetWithMetaResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.SETQ_WITH_META, quiet_of=Opcode.SET_WITH_META)
-class SetWithMetaQ(SetWithMeta):
-    """`SetWithMeta`, answered only if it fails."""
-
-
 @message(Opcode.ADD_WITH_META)
 class AddWithMeta(SetWithMeta):
     """`SetWithMeta` of a document that must not exist."""
 
 
-@message(Opcode.ADD_WITH_META)
-class AddWithMetaResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
-@message(Opcode.ADDQ_WITH_META, quiet_of=Opcode.ADD_WITH_META)
-class AddWithMetaQ(AddWithMeta):
-    """`AddWithMeta`, answered only if it fails."""
-
-
 @message(Opcode.DELETE_WITH_META)
 class DeleteWithMeta(SetWithMeta):
     """Write a deletion as another cluster has it; the value may hold extended attributes. See `SetWithMeta`."""
-
-
-@message(Opcode.DELETE_WITH_META)
-class DeleteWithMetaResponse(SetResponse):
-    """The deletion's place in history; see `SetResponse`."""
-
-
-@message(Opcode.DELETEQ_WITH_META, quiet_of=Opcode.DELETE_WITH_META)
-class DeleteWithMetaQ(DeleteWithMeta):
-    """`DeleteWithMeta`, answered only if it fails."""
 
 
 @message(
@@ -763,11 +603,6 @@ class MutateWithMeta(Request):
     """
 
     meta_bytes: int = u32()
-
-
-@message(Opcode.MUTATE_WITH_META)
-class MutateWithMetaResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(
@@ -800,6 +635,34 @@ class ReturnMetaResponse(Response):
     flags: int = u32()
     expiration: int = u32()
     rev_seqno: int = u64()
+
+
+quiet_forms(
+    "answered only if it fails",
+    {
+        Set: Opcode.SETQ,
+        Add: Opcode.ADDQ,
+        Replace: Opcode.REPLACEQ,
+        Delete: Opcode.DELETEQ,
+        Increment: Opcode.INCREMENTQ,
+        Decrement: Opcode.DECREMENTQ,
+        SetWithMeta: Opcode.SETQ_WITH_META,
+        AddWithMeta: Opcode.ADDQ_WITH_META,
+        DeleteWithMeta: Opcode.DELETEQ_WITH_META,
+        Quit: Opcode.QUITQ,
+    },
+)
+quiet_forms(
+    "whose success is answered only if MUTATION_SEQNO was negotiated",
+    {Append: Opcode.APPENDQ, Prepend: Opcode.PREPENDQ},
+)
+answered_alike(
+    SetResponse,
+    *(Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ),
+    *(Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META, Opcode.MUTATE_WITH_META),
+)
+answered_alike(IncrementResponse, Opcode.DECREMENT)
+answered_alike(IncrementTokenResponse, Opcode.DECREMENT)
 
 
 # ---------------------------------------------------------------------------------------------------------- vbuckets

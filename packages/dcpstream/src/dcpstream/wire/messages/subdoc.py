@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dcpstream.wire.codes import Opcode
 from dcpstream.wire.fields import Record, record, u8, u16, u32
-from dcpstream.wire.layout import Part, Request, Response, message
+from dcpstream.wire.layout import Part, Request, Response, answered_alike, message
 from dcpstream.wire.messages.kv import SetResponse
 from dcpstream.wire.status import Status
 
@@ -85,19 +85,9 @@ class SubdocDictAdd(Request):
     doc_flags: int | None = u8(optional=True)
 
 
-@message(Opcode.SUBDOC_DICT_ADD)
-class SubdocDictAddResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
 @message(Opcode.SUBDOC_DICT_UPSERT)
 class SubdocDictUpsert(SubdocDictAdd):
     """Set a member of an object, new or not; see `SubdocDictAdd`."""
-
-
-@message(Opcode.SUBDOC_DICT_UPSERT)
-class SubdocDictUpsertResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(Opcode.SUBDOC_DELETE)
@@ -105,19 +95,9 @@ class SubdocDelete(SubdocDictAdd):
     """Remove the value at a path; the request has no value; see `SubdocDictAdd`."""
 
 
-@message(Opcode.SUBDOC_DELETE)
-class SubdocDeleteResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
 @message(Opcode.SUBDOC_REPLACE)
 class SubdocReplace(SubdocDictAdd):
     """Replace the value at a path, which must exist; see `SubdocDictAdd`."""
-
-
-@message(Opcode.SUBDOC_REPLACE)
-class SubdocReplaceResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(Opcode.SUBDOC_ARRAY_PUSH_LAST)
@@ -125,19 +105,9 @@ class SubdocArrayPushLast(SubdocDictAdd):
     """Add elements to the end of an array; see `SubdocDictAdd`."""
 
 
-@message(Opcode.SUBDOC_ARRAY_PUSH_LAST)
-class SubdocArrayPushLastResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
 @message(Opcode.SUBDOC_ARRAY_PUSH_FIRST)
 class SubdocArrayPushFirst(SubdocDictAdd):
     """Add elements to the start of an array; see `SubdocDictAdd`."""
-
-
-@message(Opcode.SUBDOC_ARRAY_PUSH_FIRST)
-class SubdocArrayPushFirstResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(Opcode.SUBDOC_ARRAY_INSERT)
@@ -145,19 +115,9 @@ class SubdocArrayInsert(SubdocDictAdd):
     """Insert elements into an array, before the one that the path names; see `SubdocDictAdd`."""
 
 
-@message(Opcode.SUBDOC_ARRAY_INSERT)
-class SubdocArrayInsertResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
-
-
 @message(Opcode.SUBDOC_ARRAY_ADD_UNIQUE)
 class SubdocArrayAddUnique(SubdocDictAdd):
     """Add a primitive to an array that does not hold it yet; see `SubdocDictAdd`."""
-
-
-@message(Opcode.SUBDOC_ARRAY_ADD_UNIQUE)
-class SubdocArrayAddUniqueResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
 
 
 @message(Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR)
@@ -165,9 +125,12 @@ class SubdocReplaceBodyWithXattr(SubdocDictAdd):
     """Replace the body by the value of an extended attribute; see `SubdocDictAdd`."""
 
 
-@message(Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR)
-class SubdocReplaceBodyWithXattrResponse(SetResponse):
-    """The write's place in history; see `SetResponse`."""
+answered_alike(
+    SetResponse,
+    *(Opcode.SUBDOC_DICT_ADD, Opcode.SUBDOC_DICT_UPSERT, Opcode.SUBDOC_DELETE, Opcode.SUBDOC_REPLACE),
+    *(Opcode.SUBDOC_ARRAY_PUSH_LAST, Opcode.SUBDOC_ARRAY_PUSH_FIRST, Opcode.SUBDOC_ARRAY_INSERT),
+    *(Opcode.SUBDOC_ARRAY_ADD_UNIQUE, Opcode.SUBDOC_REPLACE_BODY_WITH_XATTR),
+)
 
 
 @message(Opcode.SUBDOC_COUNTER, privilege="Read Upsert")
