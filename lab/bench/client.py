@@ -94,7 +94,7 @@ def receive_only(connection_string: str, ends: dict[int, int], total_bytes: int 
 
     address = parse(connection_string).seeds[0]
     settings = DcpSettings(name="bench:receive-only", buffer_bytes=1 << 30)
-    machine = NodeConnection(address, Login(**LOGIN), settings, bytes(24), 0.0, connect_timeout_s=10.0, arrow=False)
+    machine = NodeConnection(address, Login(**LOGIN), settings, bytes(24), 0.0, connect_timeout_s=10.0)
     stream = open_socket(addresses_of(address)[0])
     stream.setblocking(True)
     try:

@@ -1,6 +1,6 @@
 """Decoding: receive buffers full of frames into Arrow columns, compared with copying memory.
 
-The figures decode the columns of the wire: key, value and the eight fixed ones (`WireChunk.batch`). The whole schema of
+The figures decode the columns of the wire: key, value and the eight fixed ones (`batch_of`). The whole schema of
 a table of changes has figures of its own. Rates count wire bytes. As in a client, one receive buffer is filled again
 and again with the next part of 64 MiB of different frames; only decoding is timed, not filling. Rounds take turns with
 the copy of 64 MiB, which empties the caches. A few decodes without timing follow the copy, so that the figure is that
@@ -86,7 +86,9 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 def run(quick: bool) -> dict[str, Any]:
     """Measure decoding of 64, 256 and 1,024 byte values."""
-    from dcpstream.arrow import ChangeContext, WireChunk, decode_messages, decode_wire, scan, to_changes
+    from dcpstream.arrow import ChangeContext, to_changes
+    from tests.kit.wire_columns import batch_of, decode_messages, decode_wire
+    from tests.kit.wire_columns import received as rows_of
 
     context = ChangeContext(vbuuids={vbid: 0x1234_5678_9ABC + vbid for vbid in range(1024)})
     total_bytes = QUICK_CORPUS_BYTES if quick else CORPUS_BYTES
@@ -94,16 +96,14 @@ def run(quick: bool) -> dict[str, Any]:
     figures: list[Figure] = []
     ratios: dict[str, float | None] = {}
 
-    def wire_columns(buffer: bytearray, stop: int) -> WireChunk:
-        chunk = decode_wire(buffer, scan(buffer, 0, stop))
-        chunk.batch  # noqa: B018 - the batch is made when it is asked for
-        return chunk
+    def wire_columns(buffer: bytearray, stop: int) -> object:
+        return batch_of(decode_wire(memoryview(buffer)[:stop]))
 
     def changes(buffer: bytearray, stop: int) -> object:
-        return to_changes(decode_wire(buffer, scan(buffer, 0, stop)), context=context)
+        return to_changes(decode_wire(memoryview(buffer)[:stop]), context=context)
 
     def one_by_one(buffer: bytearray, stop: int) -> object:
-        return decode_messages(memoryview(buffer)[:stop]).batch
+        return batch_of(decode_messages(memoryview(buffer)[:stop]))
 
     def compare(name: str, note: str, buffers: list[bytes], decode: Callable[[bytearray, int], object]) -> None:
         """Decode all buffers in turns with the copy; a figure and a ratio in bytes."""
@@ -123,7 +123,7 @@ def run(quick: bool) -> dict[str, Any]:
             if turn:  # the first one warms up
                 rates.append(sum(map(len, buffers)) / 1e9 / decoding)
                 copies.append(MEMCPY_BYTES / 1e9 / seconds)
-        frames = sum(len(scan(buffer)) for buffer in buffers) / sum(map(len, buffers))
+        frames = sum(rows.count + len(rows.controls) for rows, _ in map(rows_of, buffers)) / sum(map(len, buffers))
         figures.append(
             Figure(
                 name=f"decode.{name}",

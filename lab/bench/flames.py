@@ -91,15 +91,15 @@ def work_backfill() -> None:
 
 def work_decode() -> None:
     """Decoding received bytes into the columns of the wire."""
-    from dcpstream.arrow import decode_wire, scan
     from lab.bench.decode import RECEIVE_BYTES, corpus
+    from tests.kit.wire_columns import batch_of, decode_wire
 
     buffers = corpus(256, 4 * RECEIVE_BYTES, RECEIVE_BYTES)
     until = time.monotonic() + SECONDS
 
     def decoding() -> None:
         for buffer in buffers:
-            decode_wire(buffer, scan(buffer, 0, len(buffer))).batch  # noqa: B018 - it is made when it is asked for
+            batch_of(decode_wire(buffer))
 
     while time.monotonic() < until:
         decoding()

@@ -140,7 +140,6 @@ class SimulatedReader:
             network="default",
             login=replace(LOGIN, bucket=self._bucket),
             connect_timeout_s=CONNECT_TIMEOUT_S,
-            arrow=False,
             settings=DcpSettings(name=self._name, buffer_bytes=self._buffer_bytes),
         )
         self.run = StreamRun(

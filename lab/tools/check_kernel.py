@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from dcpstream.arrow import decode_messages, decode_wire, scan
+from dcpstream.arrow import ChangeContext, WireChunk, chunk_of, to_changes
+from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
+from dcpstream.client.machine.connection.rows import FrameDecoder
 from dcpstream.runtime import kernel
 from dcpstream.wire import encode_request
 from dcpstream.wire.codes import Opcode
@@ -19,7 +21,7 @@ ROWS = 1000
 
 def main() -> int:
     """Compare both decoders; the exit status."""
-    buffer = b"".join(
+    buffer = bytearray(b"").join(
         encode_request(
             Opcode.DCP_MUTATION, extras=number.to_bytes(8, "big") + bytes(23), key=b"\0%d" % number, value=b"{}" * 50
         )
@@ -28,7 +30,11 @@ def main() -> int:
     if kernel.native is None:
         print(f"the wheel has no kernel: {kernel.description}")
         return 1
-    if not decode_wire(buffer, scan(buffer)).batch.equals(decode_messages(buffer).batch):
+    frames, _ = FrameDecoder().decode(buffer, 0, len(buffer))
+    rows, _ = NativeDecoder(kernel.native, collections=True).decode(buffer, 0, len(buffer))
+    context = ChangeContext()
+    plain = to_changes(chunk_of(frames.frames, True), context=context)
+    if not isinstance(rows, NativeRows) or not to_changes(WireChunk.over(rows.columns), context=context).equals(plain):
         print("the kernel and plain Python differ")
         return 1
     print(kernel.description)

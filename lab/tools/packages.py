@@ -59,8 +59,8 @@ CHECKS = {
     "dcpstream": CLIENT,
     "dcpstream[arrow]": """
 import pyarrow
-from dcpstream.arrow import decode_messages
-assert decode_messages(b"").batch.num_rows == 0
+from dcpstream.arrow import ChangeContext, chunk_of, to_changes
+assert to_changes(chunk_of([], True), context=ChangeContext()).num_rows == 0
 """,
     "dcpstream[otel]": """
 import opentelemetry.trace

@@ -81,7 +81,6 @@ class World:
             network="auto",
             login=LOGIN,
             connect_timeout_s=5.0,
-            arrow=arrow,
             settings=DcpSettings(name="test"),
         )
         rng = random.Random(7)
@@ -219,9 +218,9 @@ def at(seqno: int, start: int | None = None, end: int | None = None, vbuuid: int
     return StreamOffset(vbuuid, seqno, seqno if start is None else start, seqno if end is None else end)
 
 
-def new_connection(*, arrow: bool = False, buffer_bytes: int = 1000, login: Login = LOGIN) -> NodeConnection:
+def new_connection(*, frames: bool = False, buffer_bytes: int = 1000, login: Login = LOGIN) -> NodeConnection:
     settings = DcpSettings(name="test", buffer_bytes=buffer_bytes)
-    return NodeConnection(ADDRESS, login, settings, NONCE, 0.0, connect_timeout_s=5.0, arrow=arrow)
+    return NodeConnection(ADDRESS, login, settings, NONCE, 0.0, connect_timeout_s=5.0, frames=frames)
 
 
 def pump(connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:

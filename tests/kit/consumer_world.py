@@ -28,6 +28,7 @@ from dcpstream.client.blocking import client as blocking_client
 from dcpstream.client.blocking.client import Batch, Client
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import RowsReceived
+from dcpstream.client.machine.connection.native_rows import NativeDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.nodes.nodes import Nodes
@@ -44,6 +45,7 @@ from dcpstream.client.stream_options import StreamOptions
 from dcpstream.dcp.producer.rollback import Accept, Rollback, decide
 from dcpstream.errors import ConnectionLost, RollbackRequired
 from dcpstream.model import FailoverEntry, NodeAddress, StreamOffset
+from dcpstream.runtime import kernel
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, decode_message, encode_request, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
 from dcpstream.wire.values import encode_failover_log
@@ -128,7 +130,8 @@ class World:
             self.links.pop(connection, None)
         for connection in nodes.to_connect():
             connection._out.clear()
-            connection._decoder = connection._make_decoder(False)
+            if kernel.native is not None:
+                connection._decoder = NativeDecoder(kernel.native, collections=False)
             connection.session = DcpSession(connection.address, connection.settings, False, self.clock.now)
             self.links[connection] = Link(connection)
         return []
@@ -416,7 +419,7 @@ class Consumer:
 
 
 CONNECT_OPTIONS = ConnectOptions(
-    (ADDRESS,), "auto", Login("u", "p", "default"), connect_timeout_s=5.0, arrow=False, settings=DcpSettings("n")
+    (ADDRESS,), "auto", Login("u", "p", "default"), connect_timeout_s=5.0, settings=DcpSettings("n")
 )
 
 

@@ -60,7 +60,7 @@ def check(data: bytes) -> None:
     if len(data) < FRAMES_AT:
         return
     if data[0] & FROM_FIRST_BYTE:
-        one_connection(data[2:], data[1], is_arrow=bool(data[0] & ARROW))
+        one_connection(data[2:], data[1], keeps_frames=bool(data[0] & ARROW))
     else:
         whole_reader(data[2:], is_arrow=bool(data[0] & ARROW))
 
@@ -85,8 +85,8 @@ def ended(frame: Frame) -> bytes:
     return stream_end(frame.opaque) if int.from_bytes(frame.extras[8:16], "big") >= END else b""
 
 
-def one_connection(data: bytes, size: int, *, is_arrow: bool) -> None:
-    connection = new_connection(arrow=is_arrow)
+def one_connection(data: bytes, size: int, *, keeps_frames: bool) -> None:
+    connection = new_connection(frames=keeps_frames)
     streams = 0
     try:
         for piece in [data[at : at + size] for at in range(0, len(data), size)] if size else split(data):

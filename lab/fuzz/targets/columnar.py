@@ -10,20 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcpstream.arrow import (
-    ChangeContext,
-    DecodeOptions,
-    WireChunk,
-    decode_messages,
-    decode_wire,
-    scan,
-    to_changes,
-)
+from dcpstream.arrow import ChangeContext, WireChunk, to_changes
 from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.runtime import kernel
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from lab.fuzz import seeds as shared
 from tests.kit import raw_frames
+from tests.kit.wire_columns import decode_messages, decode_wire
 
 FRAMES_AT = 2
 MAX_BYTES = 2000
@@ -57,22 +50,18 @@ def seeds() -> Iterator[bytes]:
 def check(data: bytes) -> None:
     if len(data) < FRAMES_AT:
         return
-    options = DecodeOptions(collections=bool(data[0] & 1), stream_ids=bool(data[0] & 2))
+    collections = bool(data[0] & 1)
     buffer = _ROW * (MANY if data[0] & 4 else 0) + data[2 : len(data) - data[1] if data[1] else None]
-    plain = outcome(lambda: decode_messages(buffer, options))
-    fast = with_kernel(None, lambda: outcome(lambda: decode_wire(buffer, scan(buffer), options)))
-    native = fast
-    if kernel.native is not None:
-        native = outcome(lambda: decode_wire(buffer, scan(buffer), options))
-    same(native, fast)
-    if isinstance(fast, tuple) and fast[0] is FrameError:
-        # The scan looks at all headers first; the plain decoder may meet a wrong field before, or the end.
-        assert isinstance(plain, WireChunk) or plain == fast or plain[0] is FieldError
+    plain = outcome(lambda: decode_messages(buffer, collections))
+    native = outcome(lambda: decode_wire(buffer, collections))
+    if isinstance(native, tuple) and native[0] is FrameError:
+        # The kernel looks at all headers first; the plain decoder may meet a wrong field before, or the end.
+        assert isinstance(plain, WireChunk) or plain == native or plain[0] is FieldError
     else:
-        same(fast, plain)
-    if isinstance(native, WireChunk) and isinstance(fast, WireChunk):
+        same(native, plain)
+    if isinstance(native, WireChunk) and isinstance(plain, WireChunk):
         for form in ("binary", "string"):
-            same_changes(native, fast, form)
+            same_changes(native, plain, form)
 
 
 def with_kernel(native: Any, call: Callable[[], Any]) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.arrow import decode_wire, scan
 from lab.bench import decode
 from lab.bench.goals import GOALS
+from tests.kit.wire_columns import decode_wire, received
 
 
 @pytest.mark.parametrize("value_bytes", decode.VALUE_SIZES)
@@ -14,10 +14,10 @@ def test_the_corpus_is_whole_frames_of_the_size_that_it_says(value_bytes: int) -
     buffers = decode.corpus(value_bytes, 2_500_000, 1_000_000)
     assert len(buffers) == 3
     for buffer in buffers:
-        index = scan(buffer)
-        assert index.consumed == len(buffer)
-        chunk = decode_wire(buffer, index)
-        assert 0 <= len(chunk.controls) <= 1 + len(chunk) // decode.ROWS_PER_SNAPSHOT + 1
+        rows, end = received(buffer)
+        assert end == len(buffer)
+        chunk = decode_wire(buffer)
+        assert 0 <= len(rows.controls) <= 1 + len(chunk) // decode.ROWS_PER_SNAPSHOT + 1
         assert {len(value.as_py()) for value in chunk.value[:100]} == {value_bytes}
         assert {len(key.as_py()) for key in chunk.key[:100]} == {17}
     assert buffers[0] != buffers[1]

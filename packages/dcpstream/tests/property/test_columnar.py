@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.arrow import ChangeContext, DecodeOptions, WireChunk, decode_messages, decode_wire, scan, to_changes
+from dcpstream.arrow import ChangeContext, WireChunk, to_changes
 from dcpstream.errors import FieldError, FrameError, WireError
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
+from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -61,7 +62,7 @@ def rows(draw: Any) -> bytes:
 
 
 frames = st.one_of(rows(), rows(), rows(), st.sampled_from(raw_frames.controls()))
-any_options = st.builds(DecodeOptions, collections=st.booleans(), stream_ids=st.booleans())
+with_or_without = st.booleans()
 
 
 @st.composite
@@ -79,34 +80,34 @@ def outcome(decode: Any) -> WireChunk | tuple[type, int | None]:
     return result
 
 
-def compare(buffer: bytes, options: DecodeOptions) -> None:
-    fast = outcome(lambda: decode_wire(buffer, scan(buffer), options))
-    plain = outcome(lambda: decode_messages(buffer, options))
+def compare(buffer: bytes, collections: bool) -> None:
+    fast = outcome(lambda: decode_wire(buffer, collections))
+    plain = outcome(lambda: decode_messages(buffer, collections))
     if isinstance(fast, WireChunk) and isinstance(plain, WireChunk):
         raw_frames.same(fast, plain)
     elif isinstance(fast, tuple) and fast[0] is FrameError:
-        # scan looks at all headers first; the plain decoder may meet a wrong field before, or the end.
+        # The kernel looks at all headers first; the plain decoder may meet a wrong field before, or the end.
         assert isinstance(plain, WireChunk) or plain == fast or plain[0] is FieldError
     else:
         assert fast == plain
 
 
-@given(buffers(), any_options, st.integers(0, 60))
-def test_any_frames_cut_anywhere(buffer: bytes, options: DecodeOptions, cut: int) -> None:
-    compare(buffer[: len(buffer) - cut], options)
+@given(buffers(), with_or_without, st.integers(0, 60))
+def test_any_frames_cut_anywhere(buffer: bytes, collections: bool, cut: int) -> None:
+    compare(buffer[: len(buffer) - cut], collections)
 
 
-@given(buffers(), any_options, st.data())
-def test_bytes_changed_anywhere(buffer: bytes, options: DecodeOptions, data: Any) -> None:
+@given(buffers(), with_or_without, st.data())
+def test_bytes_changed_anywhere(buffer: bytes, collections: bool, data: Any) -> None:
     changed = bytearray(buffer)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(buffer) - 1))] = data.draw(st.integers(0, 255))
-    compare(bytes(changed), options)
+    compare(bytes(changed), collections)
 
 
-@given(st.binary(max_size=300), st.sampled_from([0, 60, 600]), any_options)
-def test_any_bytes(garbage: bytes, before: int, options: DecodeOptions) -> None:
-    compare(raw_frames.mutation() * before + garbage, options)
+@given(st.binary(max_size=300), st.sampled_from([0, 60, 600]), with_or_without)
+def test_any_bytes(garbage: bytes, before: int, collections: bool) -> None:
+    compare(raw_frames.mutation() * before + garbage, collections)
 
 
 @given(st.lists(rows(), min_size=1, max_size=10), st.sampled_from([1, 60]), st.sampled_from(["binary", "string"]))
@@ -114,7 +115,7 @@ def test_changes_of_few_and_many(some: list[bytes], copies: int, value_format: s
     context = ChangeContext(collection_names={0: ("_default", "_default"), 9: ("s", "c")}, vbuuids={1: 5})
     buffer = b"".join(some)
     one_by_one = [to_changes(decode_messages(frame), context=context, value_format=value_format) for frame in some]
-    many = to_changes(decode_wire(buffer * copies, scan(buffer * copies)), context=context, value_format=value_format)
+    many = to_changes(decode_wire(buffer * copies), context=context, value_format=value_format)
     many.validate(full=True)
     assert [many] == pa.Table.from_batches(one_by_one * copies).combine_chunks().to_batches()
 
@@ -149,6 +150,6 @@ def test_values_that_hold_frames_never_fool_the_scan(parts: list[tuple[int, byte
     ]
     buffer = b"".join(raw_frames.mutation(b"\0%d" % n, b"".join(inner[n % 40 : n % 40 + 5])) for n in range(900))
     buffer = buffer[: len(buffer) - cut]
-    chunk = decode_wire(buffer, scan(buffer))
+    chunk = decode_wire(buffer)
     assert chunk.key.to_pylist() == [b"%d" % n for n in range(len(chunk))]
     raw_frames.same(chunk, decode_messages(buffer))

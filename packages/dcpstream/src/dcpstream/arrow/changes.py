@@ -147,7 +147,7 @@ def to_changes(
     - `xattrs`: map of name → JSON text, null without xattrs.
 
     Args:
-        chunk: rows of `decode_wire`, or a `slice` or `select` of them.
+        chunk: the rows.
         context: names and branches.
         value_format: "binary" or "string".
         columns: the columns to build; those of CHANGE_SCHEMA if None.

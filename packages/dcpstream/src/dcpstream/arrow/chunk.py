@@ -1,8 +1,4 @@
-"""The result of decoding a buffer: columns with the types of the wire.
-
-A `WireChunk` holds the data messages of a buffer as columns, and every other frame unchanged with its place among the
-rows. Both decoders, the native one and the one by message, yield equal chunks.
-"""
+"""Data messages as columns with the types of the wire: the kernel's, or made of single frames."""
 
 from __future__ import annotations
 
@@ -15,28 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dcpstream.wire.columns import Columns
-from dcpstream.wire.frames import Frame
 
-WIRE_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("opcode", pa.uint8()),
-        ("datatype", pa.uint8()),
-        ("vbucket", pa.uint16()),
-        ("cas", pa.uint64()),
-        ("seqno", pa.uint64()),
-        ("rev", pa.uint64()),
-        ("flags", pa.uint32()),
-        ("expiry", pa.uint32()),
-    ]
-)
-"""Key and value as sent (the key without its collection prefix), then the fixed fields of a data message."""
-
-_FIXED = WIRE_SCHEMA.names[2:]
-_FIXED_TYPES = WIRE_SCHEMA.types[2:]
-
-_NUMBERS: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
+NUMBERS: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
     ("opcode", np.uint8),
     ("datatype", np.uint8),
     ("vbucket", np.uint16),
@@ -47,23 +23,9 @@ _NUMBERS: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
     ("expiry", np.uint32),
     ("opaques", np.uint32),
     ("collection_ids", np.uint32),
-    ("stream_ids", np.uint16),
 )
 """Columns of numbers and their types, in the order of `dcpstream.wire.columns`."""
-_PLACES = {name: place for place, (name, _) in enumerate(_NUMBERS)}
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeOptions:
-    """Features of the connection that change the bytes of data messages.
-
-    Attributes:
-        collections: keys carry a collection id in front (HELLO 0x12).
-        stream_ids: framing extras carry stream ids (control enable_stream_id).
-    """
-
-    collections: bool = True
-    stream_ids: bool = False
+_PLACES = {name: place for place, (name, _) in enumerate(NUMBERS)}
 
 
 def arrow_of(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -89,9 +51,7 @@ class RowMemory(NamedTuple):
         columns = self.columns
         if name in _PLACES:
             place = _PLACES[name]
-            if place == len(columns.numbers):
-                return None  # stream ids were not asked for
-            kind = _NUMBERS[place][1]
+            kind = NUMBERS[place][1]
             return np.frombuffer(columns.numbers[place], kind)[self.first : self.stop]
         offsets, content = (
             (columns.key_offsets, columns.key) if name == "key" else (columns.value_offsets, columns.value)
@@ -102,10 +62,9 @@ class RowMemory(NamedTuple):
 
 @dataclass(slots=True)
 class WireChunk:
-    """The data messages of a buffer in columns, and the other frames between them.
+    """Data messages in columns.
 
-    It owns its memory, so the receive buffer may be reused when decoding has returned. The columns of a native decoding
-    are made when they are asked for: a table of changes is built without them.
+    The columns of a native decoding are made when they are asked for: a table of changes is built without them.
 
     Attributes:
         key: binary[n], without collection prefix.
@@ -118,8 +77,6 @@ class WireChunk:
         expiry: u32[n], epoch seconds: a mutation's expiration, else the delete time; 0 if there is none.
         opaques: u32[n], the stream request's.
         collection_ids: u32[n]; 0 without collections.
-        stream_ids: u16[n], 0 for none; None unless asked for.
-        controls: (number of rows before it, frame) of every other frame, in order.
     """
 
     key: pa.BinaryArray
@@ -134,18 +91,13 @@ class WireChunk:
     expiry: npt.NDArray[np.uint32]
     opaques: npt.NDArray[np.uint32]
     collection_ids: npt.NDArray[np.uint32]
-    stream_ids: npt.NDArray[np.uint16] | None = None
-    controls: list[tuple[int, Frame]] = field(default_factory=list)
-    _batch: pa.RecordBatch | None = field(default=None, repr=False, compare=False)
     _memory: RowMemory | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def over(cls, memory: RowMemory, controls: list[tuple[int, Frame]]) -> WireChunk:
-        """The chunk of rows that the kernel has decoded."""
+    def over(cls, columns: Columns, first: int = 0, stop: int | None = None) -> WireChunk:
+        """The chunk of rows that the kernel has decoded, from `first` to `stop`; all of them if it is None."""
         chunk = cls.__new__(cls)
-        chunk.controls = controls
-        chunk._batch = None
-        chunk._memory = memory
+        chunk._memory = RowMemory(columns, first, len(columns.key_offsets) - 1 if stop is None else stop)
         return chunk
 
     if not TYPE_CHECKING:  # the columns are declared above
@@ -166,29 +118,20 @@ class WireChunk:
     def memory(self) -> RowMemory:
         """The rows for the kernel; no copy."""
         if self._memory is None:
-            numbers: list[Any] = [getattr(self, name) for name, _ in _NUMBERS[:-1]]
+            numbers: list[Any] = [getattr(self, name) for name, _ in NUMBERS]
             columns = Columns(tuple(numbers), *_binary_memory(self.key), *_binary_memory(self.value), [])
             self._memory = RowMemory(columns, 0, len(self))
         return self._memory
 
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """The columns of WIRE_SCHEMA as a RecordBatch; no copy."""
-        if self._batch is None:
-            columns = [self.key, self.value]
-            columns += [arrow_of(getattr(self, name), kind) for name, kind in zip(_FIXED, _FIXED_TYPES, strict=True)]
-            self._batch = pa.RecordBatch.from_arrays(columns, schema=WIRE_SCHEMA)
-        return self._batch
-
     def slice(self, start: int, stop: int) -> WireChunk:
-        """Rows `start` to `stop` without copying, without controls."""
+        """Rows `start` to `stop` without copying."""
         if self._memory is not None:
             first = self._memory.first
-            return WireChunk.over(RowMemory(self._memory.columns, first + start, first + stop), [])
+            return WireChunk.over(self._memory.columns, first + start, first + stop)
         return self._mapped(lambda values: values.slice(start, stop - start), lambda values: values[start:stop])
 
     def select(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | Sequence[int]) -> WireChunk:
-        """A copy of some rows, without controls.
+        """A copy of some rows.
 
         Args:
             rows: bool[n], or row numbers in any order.
@@ -201,13 +144,8 @@ class WireChunk:
     def _mapped(
         self, arrow: Callable[[pa.BinaryArray], pa.BinaryArray], column: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
     ) -> WireChunk:
-        columns: dict[str, Any] = {name: column(getattr(self, name)) for name in (*_FIXED, "opaques", "collection_ids")}
-        return WireChunk(
-            key=arrow(self.key),
-            value=arrow(self.value),
-            stream_ids=None if self.stream_ids is None else column(self.stream_ids),
-            **columns,
-        )
+        numbers: dict[str, Any] = {name: column(getattr(self, name)) for name in _PLACES}
+        return WireChunk(key=arrow(self.key), value=arrow(self.value), **numbers)
 
 
 _MADE_LATER = frozenset(("key", "value", *_PLACES))

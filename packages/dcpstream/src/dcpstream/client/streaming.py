@@ -94,7 +94,7 @@ class StreamRun(Generic[R]):
             history=options.history,
             skip_deletes=options.may_skip_deletes(ranges),
         )
-        form = replace(connect_options, arrow=converter.is_arrow, frames=converter.keeps_frames, settings=settings)
+        form = replace(connect_options, frames=converter.keeps_frames, settings=settings)
         self.nodes = Nodes(form, random)
         self.nodes.map = known.map
         self.reader = StreamReader(ranges, self.nodes, random, converter, options.rules(patience_s), now)

@@ -1,8 +1,7 @@
 """The data messages of a receive buffer as columns that the native kernel fills. Needs the kernel and nothing else.
 
-`scan_natively` finds the frames and counts; `fill` allocates all columns in their sizes and has them filled. Columns
-are memoryviews, of which numpy and Arrow make arrays without a copy. `dcpstream.arrow` builds its chunks of them,
-and the client single changes.
+The kernel finds the frames and counts; `fill` allocates all columns in their sizes and has them filled. Columns are
+memoryviews, of which numpy and Arrow make arrays without a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ _FIXED: tuple[tuple[_Format, int], ...] = (
     ("I", 4),  # expiry
     ("I", 4),  # opaque
     ("I", 4),  # collection
-    ("H", 2),  # stream id
 )
 """Format and width of the columns of numbers, in the order of the kernel."""
 VBUCKET, SEQNO, OPAQUE, COLLECTION = 2, 4, 8, 9
@@ -61,8 +59,8 @@ class Columns(NamedTuple):
     """Data messages in order of arrival, n rows.
 
     Attributes:
-        numbers: opcode, datatype, vbucket, cas, seqno, rev, flags, expiry, opaque, collection, and the stream id if it
-            was asked for; `dcpstream.arrow.WireChunk` says what they hold.
+        numbers: opcode, datatype, vbucket, cas, seqno, rev, flags, expiry, opaque, collection;
+            `dcpstream.arrow.WireChunk` says what they hold.
         key_offsets, value_offsets: i32[n + 1], where each key and value begins, and the end of the last.
         key, value: bytes of all.
         others: (rows before it, start) of each frame that is no data message.
@@ -74,25 +72,6 @@ class Columns(NamedTuple):
     value_offsets: memoryview
     value: memoryview
     others: list[tuple[int, int]]
-
-
-def scan_natively(native: ModuleType, buffer: Buffer, start: int, stop: int) -> NativeScan:
-    """Find and check the whole frames in `buffer[start:stop]`.
-
-    Args:
-        native: the kernel.
-        buffer: the bytes received.
-        start, stop: the part to scan; a frame begins at `start`.
-
-    Raises:
-        FrameError: bytes that are no frame, also at the begin of the frame that is not whole.
-    """
-    starts, end, rows, key_bytes, value_bytes, broken = native.scan(buffer, start, stop)
-    if broken >= 0:
-        frame_length(buffer, broken)
-        raise AssertionError(f"the kernel refused the frame at {broken}, the plain check did not")
-    check_rest(buffer, end, stop)
-    return NativeScan(native, starts, end, rows, key_bytes, value_bytes)
 
 
 def check_rest(buffer: Buffer, at: int, stop: int) -> None:
@@ -107,27 +86,24 @@ def check_rest(buffer: Buffer, at: int, stop: int) -> None:
         raise bad_magic(buffer, at, stop)
 
 
-def fill(buffer: Buffer, found: NativeScan, *, collections: bool, stream_ids: bool) -> tuple[Columns, int]:
+def fill(buffer: Buffer, found: NativeScan, *, collections: bool) -> tuple[Columns, int]:
     """The data messages among the frames that were found.
 
     Args:
         buffer: the bytes that were scanned.
-        found: what `scan_natively` returned for them.
+        found: the frames in them.
         collections: whether keys carry a collection id in front.
-        stream_ids: whether to read stream ids.
 
     Returns: the columns, and the start of the first message that cannot be read, or -1. If there is one, the columns
         hold nothing.
     """
     rows = found.rows
-    layout: list[tuple[_Format, int]] = [
-        (kind, width * rows) for kind, width in (_FIXED if stream_ids else _FIXED[:-1])
-    ]
+    layout: list[tuple[_Format, int]] = [(kind, width * rows) for kind, width in _FIXED]
     layout += [("i", 4 * (rows + 1))] * 2
     layout += [("B", found.key_bytes + _SLACK_BYTES), ("B", found.value_bytes + _SLACK_BYTES)]
     *numbers, key_offsets, value_offsets, key, value = _memory(layout)
     fault, others = found.native.decode(
-        buffer, found.starts, rows, collections, stream_ids, tuple(numbers), key_offsets, key, value_offsets, value
+        buffer, found.starts, rows, collections, False, tuple(numbers), key_offsets, key, value_offsets, value
     )
     return Columns(tuple(numbers), key_offsets, key, value_offsets, value, others), fault
 

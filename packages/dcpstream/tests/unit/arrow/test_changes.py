@@ -14,14 +14,10 @@ import pytest
 from dcpstream.arrow import (
     CHANGE_SCHEMA,
     ChangeContext,
-    DecodeOptions,
     WireChunk,
     change_schema,
     control_rows,
-    decode_messages,
-    decode_wire,
     rollback_row,
-    scan,
     to_changes,
 )
 from dcpstream.errors import ConfigError, FieldError
@@ -29,6 +25,7 @@ from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -44,7 +41,7 @@ def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:
     context = options.pop("context", CONTEXT)
     few = to_changes(decode_messages(b"".join(frames)), context=context, **options)
     buffer = b"".join(frames) * 60
-    many = to_changes(decode_wire(buffer, scan(buffer)), context=context, **options)
+    many = to_changes(decode_wire(buffer), context=context, **options)
     for batch in (few, many):
         batch.validate(full=True)
     assert many.schema == few.schema
@@ -238,7 +235,7 @@ class TestShapes:
         frames = [
             raw_frames.deletion(b"\0%d" % n) if n % 3 else raw_frames.mutation(b"\0%d" % n, b"v") for n in range(90)
         ]
-        chunk = decode_wire(b"".join(frames), scan(b"".join(frames)))
+        chunk = decode_wire(b"".join(frames))
         every = to_changes(chunk, context=CONTEXT)
         part = to_changes(chunk.slice(5, 60), context=CONTEXT)
         part.validate(full=True)
@@ -266,7 +263,7 @@ def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> 
 
 def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
     received = bytearray(b"".join(raw_frames.mutation(b"\0%d" % n, b"value %d" % n, cas=CAS) for n in range(300)))
-    changes = to_changes(decode_wire(received, scan(received)), context=CONTEXT)
+    changes = to_changes(decode_wire(received), context=CONTEXT)
     expected = to_changes(decode_messages(bytes(received)), context=CONTEXT)
     received[:] = b"\xaa" * len(received)
     assert changes.equals(expected)
@@ -274,7 +271,7 @@ def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
 
 
 def test_keys_without_collections() -> None:
-    chunk = decode_messages(raw_frames.mutation(b"key"), DecodeOptions(collections=False))
+    chunk = decode_messages(raw_frames.mutation(b"key"), collections=False)
     assert to_changes(chunk, context=CONTEXT).column("key").to_pylist() == ["key"]
 
 

@@ -5,32 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dcpstream.arrow import WIRE_SCHEMA, DecodeOptions, WireChunk, decode_messages, decode_wire, scan
+from dcpstream.arrow import WireChunk
 from tests.kit import raw_frames
+from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
-
-IDS = DecodeOptions(stream_ids=True)
 
 
 @pytest.fixture
 def chunk() -> WireChunk:
-    frames = [
-        raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3, stream_id=n % 5 + 1) for n in range(90)
-    ]
+    frames = [raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3) for n in range(90)]
     buffer = b"".join(frames) + raw_frames.marker()
-    return decode_wire(buffer, scan(buffer), IDS)
+    return decode_wire(buffer)
 
 
 def part(rows: list[int]) -> WireChunk:
-    frames = [raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3, stream_id=n % 5 + 1) for n in rows]
-    return decode_messages(b"".join(frames), IDS)
-
-
-def test_the_batch_has_the_wire_schema_and_is_made_once(chunk: WireChunk) -> None:
-    assert chunk.batch.schema == WIRE_SCHEMA
-    assert chunk.batch is chunk.batch
-    assert len(chunk) == chunk.batch.num_rows == 90
+    frames = [raw_frames.mutation(b"\0%d" % n, b"v" * n, seqno=n + 1, opaque=n % 3) for n in rows]
+    return decode_messages(b"".join(frames))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 90), (3, 70), (5, 5), (89, 90)])

@@ -18,7 +18,6 @@ from dcpstream.arrow import (
     RowFilter,
     WireChunk,
     control_rows,
-    decode_messages,
     to_changes,
 )
 from dcpstream.model import Op
@@ -26,6 +25,7 @@ from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
 from tests.kit.comparing import all_true
+from tests.kit.wire_columns import decode_messages
 
 CONTEXT = ChangeContext(
     collection_names={0: ("_default", "_default"), 8: ("shop", "orders"), 9: ("shop", "é")},

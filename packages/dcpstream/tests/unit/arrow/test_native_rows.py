@@ -9,15 +9,15 @@ from typing import Any
 import cramjam
 import pytest
 
-from dcpstream.arrow import ChangeContext, DecodeOptions, WireChunk, decode_wire, scan, to_changes
+from dcpstream.arrow import ChangeContext, WireChunk, to_changes
 from dcpstream.errors import WireError
 from dcpstream.runtime import kernel
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.wire_columns import decode_wire
 
-OPTIONS = [DecodeOptions(collections, ids) for collections in (True, False) for ids in (True, False)]
 CONTEXT = ChangeContext(vbuuids={3: 99})
 FRAMINGS = [b"", b"\x22\x00\x09", b"\x11\x01\x22\x00\x09", b"\xf0\x01", b"\x2f\x00", b"\x22\x00", b"\x21\x00", b"\xf2"]
 
@@ -77,19 +77,19 @@ def random_stream(seed: int) -> bytearray:
     return stream
 
 
-def outcome(buffer: Any, options: DecodeOptions) -> WireChunk | tuple[object, ...]:
-    """The chunk, or all that the error says."""
+def outcome(buffer: Any, collections: bool) -> WireChunk | tuple[object, ...]:
+    """The chunk, or what the error says."""
     try:
-        return decode_wire(buffer, scan(buffer), options)
+        return decode_wire(buffer, collections)
     except WireError as error:
         return type(error), str(error), error.offset, error.header
 
 
-def compare(buffer: Any, options: DecodeOptions) -> WireChunk | None:
-    fast = outcome(buffer, options)
+def compare(buffer: Any, collections: bool) -> WireChunk | None:
+    fast = outcome(buffer, collections)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "native", None)
-        plain = outcome(buffer, options)
+        plain = outcome(buffer, collections)
     if not isinstance(fast, WireChunk) or not isinstance(plain, WireChunk):
         assert fast == plain
         return None
@@ -97,15 +97,15 @@ def compare(buffer: Any, options: DecodeOptions) -> WireChunk | None:
     return fast
 
 
-@each_case("options", OPTIONS, ids=str)
-def test_random_streams(options: DecodeOptions, native: ModuleType) -> None:
+@each_case("collections", [True, False])
+def test_random_streams(collections: bool, native: ModuleType) -> None:
     for seed in range(60):
-        compare(random_stream(seed), options)
+        compare(random_stream(seed), collections)
 
 
 def test_random_streams_are_rows_and_errors() -> None:
     """The corpus above has both."""
-    found = {type(outcome(random_stream(seed), OPTIONS[0])) for seed in range(60)}
+    found = {type(outcome(random_stream(seed), True)) for seed in range(60)}
     assert found == {WireChunk, tuple}
 
 
@@ -113,7 +113,7 @@ def test_a_stream_that_is_cut_at_every_byte(native: ModuleType) -> None:
     chance = random.Random(1)
     stream = b"".join(random_row(chance) for _ in range(12)) + b"".join(raw_frames.controls())
     for cut in range(len(stream)):
-        compare(stream[:cut], OPTIONS[0])
+        compare(stream[:cut], True)
 
 
 def test_each_byte_of_each_kind_of_frame_changed(native: ModuleType) -> None:
@@ -124,7 +124,7 @@ def test_each_byte_of_each_kind_of_frame_changed(native: ModuleType) -> None:
         before = stream[place]
         for change in (0, 0x08, 0x57, 0x80, 0xFF):
             stream[place] = change
-            compare(stream, OPTIONS[0])
+            compare(stream, True)
         stream[place] = before
 
 
@@ -133,7 +133,7 @@ def test_keys_and_values_of_every_length(length: int, native: ModuleType) -> Non
     """Short ones are copied in blocks, which must not reach over what comes next."""
     text = bytes(range(1, 256)) * 17
     rows = [raw_frames.mutation(b"\0" + text[:length], text[length : 2 * length]), raw_frames.mutation(b"\0a", b"b")]
-    chunk = compare(b"".join(rows * 40), OPTIONS[0])
+    chunk = compare(b"".join(rows * 40), True)
     assert chunk is not None
     assert chunk.key.to_pylist() == [text[:length], b"a"] * 40
     assert chunk.value.to_pylist() == [text[length : 2 * length], b"b"] * 40
@@ -142,12 +142,12 @@ def test_keys_and_values_of_every_length(length: int, native: ModuleType) -> Non
 @each_case("seed", range(0, 20, 2))
 def test_the_changes_are_the_same(seed: int, native: ModuleType) -> None:
     stream = random_stream(seed)
-    chunk = compare(stream, OPTIONS[0])
+    chunk = compare(stream, True)
     if chunk is None:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "native", None)
-        plain = decode_wire(stream, scan(stream), OPTIONS[0])
+        plain = decode_wire(stream)
     for value_format in ("binary", "string"):
         built = to_changes(chunk, context=CONTEXT, value_format=value_format)
         built.validate(full=True)
@@ -155,15 +155,3 @@ def test_the_changes_are_the_same(seed: int, native: ModuleType) -> None:
             patch.setattr(kernel, "native", None)
             expected = to_changes(plain, context=CONTEXT, value_format=value_format)
         assert built.equals(expected)
-
-
-def test_an_index_is_decoded_in_the_way_in_which_it_was_made(
-    native: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = raw_frames.mutation() * 100
-    index = scan(buffer)
-    assert index.native is not None
-    monkeypatch.setattr(kernel, "native", None)
-    plain = scan(buffer)
-    assert plain.native is None
-    raw_frames.same(decode_wire(buffer, index), decode_wire(buffer, plain))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dcpstream.arrow import ChangeContext, WireChunk, decode_messages, decode_wire, scan, to_changes
+from dcpstream.arrow import ChangeContext, WireChunk, to_changes
 from dcpstream.arrow.native_table import Texts, build, kinds_of, packed
 from dcpstream.arrow.schema import CHANGE_SCHEMA, FULL_SCHEMA
 from dcpstream.errors import FieldError
@@ -22,6 +22,7 @@ from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.wire_columns import decode_messages, decode_wire
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "a" * 60), 300: ("s", "c"), 2**32 - 1: ("", "last")}
 VBUUIDS = {0: 2**64 - 1, 1: 7, 3: 10**14, 5: 0}
@@ -74,7 +75,7 @@ def compared(chunk: WireChunk, plain: WireChunk, **options: Any) -> pa.RecordBat
 
 def compare(frames: list[bytes], **options: Any) -> pa.RecordBatch:
     buffer = b"".join(frames)
-    return compared(decode_wire(buffer, scan(buffer)), decode_messages(buffer), **options)
+    return compared(decode_wire(buffer), decode_messages(buffer), **options)
 
 
 def row(chance: random.Random, *, packed_values: float = 0.0, keys: list[bytes] = KEYS) -> bytes:
@@ -181,7 +182,7 @@ def test_a_value_that_cannot_be_read_fails_only_where_it_is_built() -> None:
 def test_slices_and_selections(seed: int) -> None:
     chance = random.Random(seed)
     buffer = b"".join(row(chance, packed_values=seed % 2 / 10) for _ in range(200))
-    chunk, plain = decode_wire(buffer, scan(buffer)), decode_messages(buffer)
+    chunk, plain = decode_wire(buffer), decode_messages(buffer)
     for _ in range(10):
         first = chance.randrange(201)
         stop = chance.randrange(first, 201)
@@ -199,12 +200,12 @@ def test_a_batch_keeps_the_memory_of_its_columns() -> None:
     """Columns outlive the batch and the rows, and memory is not used again before they are gone."""
     buffer = bytearray(b"".join(raw_frames.mutation(b"\0key%d" % number, bytes(300)) for number in range(3000)))
     for _ in range(3):
-        chunk = decode_wire(buffer, scan(buffer))
+        chunk = decode_wire(buffer)
         batch = to_changes(chunk, context=CONTEXT)
         kept = [batch.column(name).slice(2990) for name in ("key", "op", "vbuuid", "xattrs", "_commit_timestamp")]
         expected = [column.to_pylist() for column in kept]
         del chunk, batch
-        others = [to_changes(decode_wire(buffer, scan(buffer)), context=ChangeContext()) for _ in range(12)]
+        others = [to_changes(decode_wire(buffer), context=ChangeContext()) for _ in range(12)]
         assert [column.to_pylist() for column in kept] == expected
         del kept, others
 

@@ -8,10 +8,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from dcpstream.arrow import ChangeContext, DecodeOptions, decode_messages, decode_wire, scan, to_changes
+from dcpstream.arrow import ChangeContext, to_changes
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
 from tests.kit.recorded import STREAMS, expected_crcs, scenario_names, server_transcript, stream_bytes
+from tests.kit.wire_columns import batch_of, decode_messages, decode_wire, received
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
@@ -22,13 +23,13 @@ EXTRA_DOCUMENTS = 40
 """Documents with empty values or keys that are not ASCII; the list of expected values leaves them out."""
 
 
-def options_of(name: str) -> DecodeOptions:
-    return DecodeOptions(collections=name != "legacy")
+def has_collections(name: str) -> bool:
+    return name != "legacy"
 
 
 def changes_of(name: str, value_format: str = "binary") -> pa.RecordBatch:
     buffer = stream_bytes(name)
-    batch = to_changes(decode_wire(buffer, scan(buffer), options_of(name)), context=CONTEXT, value_format=value_format)
+    batch = to_changes(decode_wire(buffer, has_collections(name)), context=CONTEXT, value_format=value_format)
     batch.validate(full=True)
     return batch
 
@@ -36,11 +37,11 @@ def changes_of(name: str, value_format: str = "binary") -> pa.RecordBatch:
 @each_case("name", STREAMS)
 def test_both_decoders_agree(name: str) -> None:
     buffer = stream_bytes(name)
-    index = scan(buffer)
-    assert index.consumed == len(buffer)
-    chunk = decode_wire(buffer, index, options_of(name))
-    raw_frames.same(chunk, decode_messages(buffer, options_of(name)))
-    kinds = Counter(frame.opcode for _, frame in chunk.controls)
+    rows, end = received(buffer)
+    assert end == len(buffer)
+    chunk = decode_wire(buffer, has_collections(name))
+    raw_frames.same(chunk, decode_messages(buffer, has_collections(name)))
+    kinds = Counter(frame.opcode for _, frame in rows.controls)
     assert kinds == {0x53: 1024, 0x56: 1023, 0x55: 1024}
     assert Counter(chunk.opcode.tolist()) == (
         {0x57: 6734, 0x58: 700, 0x59: 90} if name in {"full", "snappy"} else {0x57: 6734, 0x58: 790}
@@ -94,19 +95,22 @@ def test_values_as_text_lose_no_document() -> None:
 
 
 @each_case("name", STREAMS)
-@each_case("received", [1000, 65_536])
-def test_received_piece_by_piece(name: str, received: int) -> None:
+@each_case("size", [1000, 65_536])
+def test_received_piece_by_piece(name: str, size: int) -> None:
     """A buffer is filled, decoded, and its incomplete rest moved to the front: the same rows come out."""
-    stream, options = stream_bytes(name)[:200_000], options_of(name)
+    stream, collections = stream_bytes(name)[:200_000], has_collections(name)
     batches = []
     rest = bytearray()
-    for begin in range(0, len(stream), received):
-        rest += stream[begin : begin + received]
-        index = scan(rest)
-        batches.append(decode_wire(rest, index, options).batch)
-        del rest[: index.consumed]
+    for begin in range(0, len(stream), size):
+        rest += stream[begin : begin + size]
+        _, end = received(rest, collections=collections)
+        batches.append(batch_of(decode_wire(rest, collections)))
+        del rest[:end]
     assert (
-        pa.Table.from_batches(batches).combine_chunks().to_batches()[0].equals(decode_messages(stream, options).batch)
+        pa.Table.from_batches(batches)
+        .combine_chunks()
+        .to_batches()[0]
+        .equals(batch_of(decode_messages(stream, collections)))
     )
 
 
@@ -123,6 +127,5 @@ def decode_alike(scenario: str) -> None:
         if line.direction == "s2c" and line.frame and not line.is_malformed:
             sent.setdefault(line.connection, bytearray()).extend(line.frame)
     for stream in sent.values():
-        for options in (DecodeOptions(collections=False), DecodeOptions(collections=False, stream_ids=True)):
-            buffer = bytes(stream) * 3
-            raw_frames.same(decode_wire(buffer, scan(buffer), options), decode_messages(buffer, options))
+        buffer = bytes(stream) * 3
+        raw_frames.same(decode_wire(buffer, collections=False), decode_messages(buffer, collections=False))

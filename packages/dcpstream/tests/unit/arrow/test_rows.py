@@ -1,4 +1,4 @@
-"""decode_wire: the same as message by message, for every kind of frame."""
+"""Columns: the same as message by message, for every kind of frame."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dcpstream.arrow import DecodeOptions, WireChunk, decode_messages, decode_wire, scan
+from dcpstream.arrow import WireChunk
 from dcpstream.errors import FieldError
 from dcpstream.wire.frames import decode_frame
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.wire_columns import batch_of, decode_messages, decode_wire, received
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
-PREFIXED = DecodeOptions()
-PLAIN = DecodeOptions(collections=False)
-IDS = DecodeOptions(stream_ids=True)
 
-
-def decode(buffer: bytes, options: DecodeOptions = PREFIXED) -> WireChunk:
+def decode(buffer: bytes, collections: bool = True) -> WireChunk:
     """Fast, checked against the other one."""
-    index = scan(buffer)
-    chunk = decode_wire(buffer, index, options)
-    raw_frames.same(chunk, decode_messages(buffer, options))
+    chunk = decode_wire(buffer, collections)
+    raw_frames.same(chunk, decode_messages(buffer, collections))
     return chunk
 
 
@@ -56,7 +52,7 @@ class TestFields:
             raw_frames.expiration(b"\0d", seqno=8, rev=9, delete_time=77),
         ]
         chunk = decode(b"".join(many(frames)))
-        assert chunk.batch.slice(0, 4).to_pylist() == [
+        assert batch_of(chunk).slice(0, 4).to_pylist() == [
             {
                 "key": b"a",
                 "value": b"one",
@@ -107,19 +103,18 @@ class TestFields:
             },
         ]
         assert chunk.opaques[:4].tolist() == [0xFFFFFFFF, 7, 0, 0]
-        assert chunk.stream_ids is None
 
     @each_case("count", [0, 1, 49, 500])
     def test_any_number_of_rows(self, count: int) -> None:
         chunk = decode(b"".join(raw_frames.mutation(b"\0%d" % n, b"v%d" % n, seqno=n + 1) for n in range(count)))
-        assert len(chunk) == chunk.batch.num_rows == count
+        assert len(chunk) == batch_of(chunk).num_rows == count
         assert chunk.key.to_pylist() == [b"%d" % n for n in range(count)]
         assert chunk.value.to_pylist() == [b"v%d" % n for n in range(count)]
 
     def test_empty_keys_and_values(self) -> None:
         chunk = decode(
             b"".join(many([raw_frames.mutation(b"", b""), raw_frames.mutation(b"", b"x"), raw_frames.deletion(b"")])),
-            PLAIN,
+            collections=False,
         )
         assert chunk.key.to_pylist()[:3] == [b"", b"", b""]
         assert chunk.value.to_pylist()[:3] == [b"", b"x", b""]
@@ -132,12 +127,11 @@ class TestFields:
             [raw_frames.frame(0x5C), raw_frames.frame(0x5C)],
         ):
             decode(b"".join([*many([raw_frames.mutation()]), *tail]))
-            decode(b"".join([*many([raw_frames.mutation(stream_id=3)]), *tail]), IDS)
 
     def test_behind_a_start_and_before_a_stop(self) -> None:
         buffer = raw_frames.stream_end() + raw_frames.mutation() * 70 + b"rubbish that was never received"
-        index = scan(buffer, len(raw_frames.stream_end()), len(buffer) - 31)
-        raw_frames.same(decode_wire(buffer, index), decode_messages(raw_frames.mutation() * 70))
+        rows, end = received(buffer, len(raw_frames.stream_end()), len(buffer) - 31)
+        assert (rows.count, end) == (70, len(buffer) - 31)
 
 
 class TestControls:
@@ -146,18 +140,15 @@ class TestControls:
         frames = []
         for number, control in enumerate(raw_frames.controls() * copies):
             frames += [control, *[raw_frames.mutation(seqno=number + 1)] * (number % 3)]
-        chunk = decode(b"".join(frames))
-        assert len(chunk.controls) == len(raw_frames.controls()) * copies
-        assert [frame.encode() for _, frame in chunk.controls] == raw_frames.controls() * copies
-        rows_before = np.cumsum([0] + [number % 3 for number in range(len(chunk.controls) - 1)])
-        assert [row for row, _ in chunk.controls] == rows_before.tolist()
+        rows, _ = received(b"".join(frames))
+        assert [frame.encode() for _, frame in rows.controls] == raw_frames.controls() * copies
+        rows_before = np.cumsum([0] + [number % 3 for number in range(len(rows.controls) - 1)])
+        assert [row for row, _ in rows.controls] == rows_before.tolist()
 
     def test_only_controls(self) -> None:
         chunk = decode(b"".join(many(raw_frames.controls())))
         assert len(chunk) == 0
-        assert chunk.batch.num_rows == 0
-        assert len(chunk.controls) >= 100
-        assert decode(b"".join(many(raw_frames.controls())), IDS).stream_ids is not None
+        assert batch_of(chunk).num_rows == 0
 
 
 class TestCollections:
@@ -174,7 +165,7 @@ class TestCollections:
         assert chunk.collection_ids.tolist() == list(self.IDS) * 10
 
     def test_keys_without_prefix_stay_whole(self) -> None:
-        chunk = decode(b"".join(many([raw_frames.mutation(b"\x80\x80 plain")])), PLAIN)
+        chunk = decode(b"".join(many([raw_frames.mutation(b"\x80\x80 plain")])), collections=False)
         assert chunk.key[0].as_py() == b"\x80\x80 plain"
         assert not chunk.collection_ids.any()
 
@@ -194,66 +185,13 @@ class TestCollections:
     def test_unreadable_ids(self, key: bytes, copies: int) -> None:
         before = raw_frames.mutation(leb128_encode(300) + b"key") * copies
         buffer = before + raw_frames.mutation(key, b"value") + raw_frames.mutation() * copies
-        with pytest.raises(FieldError, match="collection id") as caught:
-            decode_wire(buffer, scan(buffer))
-        assert caught.value.offset == len(before)
         with pytest.raises(FieldError, match="collection id"):
-            decode_messages(buffer)
+            decode_wire(buffer)
 
     def test_an_unreadable_id_at_the_very_end(self) -> None:
         buffer = raw_frames.mutation() * 100 + raw_frames.mutation(b"", b"")
         with pytest.raises(FieldError, match="collection id"):
-            decode_wire(buffer, scan(buffer))
-
-
-class TestFlexibleFraming:
-    def test_stream_ids(self) -> None:
-        frames = [
-            raw_frames.mutation(stream_id=1),
-            raw_frames.deletion(stream_id=65535, delete_time=8),
-            raw_frames.expiration(),
-            raw_frames.deletion(stream_id=4),
-        ]
-        chunk = decode(b"".join(many(frames)), IDS)
-        assert chunk.stream_ids is not None
-        assert chunk.stream_ids[:4].tolist() == [1, 65535, 0, 4]
-        assert chunk.expiry[:4].tolist() == [0, 8, 0, 0]
-
-    def test_not_asked_for(self) -> None:
-        assert decode(b"".join(many([raw_frames.mutation(stream_id=1)]))).stream_ids is None
-
-    @each_case(
-        "framing",
-        [
-            b"",
-            b"\x00",
-            b"\x22\x00\x09\x00",
-            b"\x00\x22\x00\x09",
-            b"\x11\x01\x00",
-            b"\xf0\x01",
-            b"\x2f\x00" + bytes(15)[:0],
-        ],
-    )
-    def test_other_elements_next_to_it(self, framing: bytes) -> None:
-        odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k", value=b"v")
-        buffer = b"".join(many([raw_frames.mutation(stream_id=3)])) + odd
-        try:
-            expected = decode_messages(buffer, IDS)
-        except FieldError as error:
-            with pytest.raises(FieldError) as caught:
-                decode_wire(buffer, scan(buffer), IDS)
-            assert caught.value.offset == error.offset  # noqa: PT017 - either outcome is right
-        else:
-            raw_frames.same(decode_wire(buffer, scan(buffer), IDS), expected)
-        decode(buffer)
-
-    @each_case("framing", [b"\x22\x00", b"\x21\x00", b"\x23\x00\x01\x02", b"\xf2"])
-    def test_unreadable_framing_extras(self, framing: bytes) -> None:
-        before = raw_frames.mutation(stream_id=3) * 100
-        odd = raw_frames.frame(0x57, magic=0x08, framing=framing, extras=bytes(31), key=b"\0k")
-        with pytest.raises(FieldError) as caught:
-            decode_wire(before + odd, scan(before + odd), IDS)
-        assert caught.value.offset == len(before)
+            decode_wire(buffer)
 
 
 @each_case("opcode", [0x57, 0x58, 0x59])
@@ -263,14 +201,14 @@ def test_extras_of_another_length(opcode: int, length: int, copies: int) -> None
     before = raw_frames.mutation() * copies + raw_frames.deletion() * copies
     buffer = before + raw_frames.frame(opcode, extras=bytes(length), key=b"\0k", value=bytes(50))
     with pytest.raises(FieldError, match=f"extras of {length} bytes") as caught:
-        decode_wire(buffer, scan(buffer))
+        decode_wire(buffer)
     assert caught.value.offset == len(before)
 
 
 def test_a_wrong_length_among_mutations_only() -> None:
     buffer = raw_frames.mutation() * 100 + raw_frames.frame(0x57, extras=bytes(20), key=b"\0k")
     with pytest.raises(FieldError, match="extras of 20 bytes"):
-        decode_wire(buffer, scan(buffer))
+        decode_wire(buffer)
 
 
 class TestMemory:
@@ -287,35 +225,34 @@ class TestMemory:
             ],
             copies,
         )
-        received = bytearray(b"".join(frames))
-        chunk = decode_wire(view(received), scan(view(received)), IDS)
-        expected = decode_messages(bytes(received), IDS)
-        batch = chunk.batch
-        received[:] = b"\xaa" * len(received)
+        buffer = bytearray(b"".join(frames))
+        chunk = decode_wire(view(buffer))
+        expected = decode_messages(bytes(buffer))
+        batch = batch_of(chunk)
+        buffer[:] = b"\xaa" * len(buffer)
         raw_frames.same(chunk, expected)
-        assert batch.equals(expected.batch)
-        received.clear()  # a bytearray that somebody still looks into refuses this with a BufferError
+        assert batch.equals(batch_of(expected))
+        buffer.clear()  # a bytearray that somebody still looks into refuses this with a BufferError
 
     def test_after_an_error_too(self) -> None:
-        received = bytearray(raw_frames.mutation() * 100 + raw_frames.mutation(b""))
-        index = scan(received)
+        buffer = bytearray(raw_frames.mutation() * 100 + raw_frames.mutation(b""))
         caught: FieldError | None = None
         try:
-            decode_wire(received, index)
+            decode_wire(buffer)
         except FieldError as error:  # pytest.raises would keep the traceback, and with it the buffer
             caught = error.with_traceback(None)
             caught.__cause__ = caught.__context__ = None
         assert caught is not None
-        received.clear()
+        buffer.clear()
 
 
 def test_large_batches_of_small_rows() -> None:
     """More rows than the cached indices."""
     buffer = raw_frames.mutation(b"\0k", b"") * 70_000
-    chunk = decode_wire(buffer, scan(buffer))
+    chunk = decode_wire(buffer)
     assert len(chunk) == 70_000
     assert set(chunk.key.to_pylist()) == {b"k"}
-    chunk.batch.validate(full=True)
+    batch_of(chunk).validate(full=True)
 
 
 @each_case("seed", range(10))
@@ -330,4 +267,4 @@ def test_values_that_hold_frames(seed: int) -> None:
 
 def test_controls_are_the_frames_themselves() -> None:
     buffer = raw_frames.mutation() * 60 + raw_frames.marker_v2(vbucket=3, opaque=9)
-    assert decode(buffer).controls == [(60, decode_frame(buffer, len(raw_frames.mutation()) * 60))]
+    assert received(buffer)[0].controls == [(60, decode_frame(buffer, len(raw_frames.mutation()) * 60))]

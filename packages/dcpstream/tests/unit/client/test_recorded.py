@@ -5,10 +5,7 @@ from __future__ import annotations
 import random
 from zlib import crc32
 
-import pytest
-
 from dcpstream.client.machine.connection.events import RowsReceived, StreamOpened, StreamStopped
-from dcpstream.client.machine.connection.rows import ArrowRows
 from dcpstream.client.machine.reader.changes import ChangeConverter
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import Feature
@@ -22,13 +19,11 @@ VBUCKETS = 1024
 NAMES = {0: ("_default", "_default")}
 
 
-@each_case("arrow", [False, True])
+@each_case("frames", [False, True])
 @each_case("name", STREAMS)
-def test_a_recorded_stream(name: str, arrow: bool) -> None:
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+def test_a_recorded_stream(name: str, frames: bool) -> None:
     granted = [code for code in GRANTED if name != "legacy" or code != Feature.COLLECTIONS]
-    connection, _ = ready_connection(FakeNode(granted=granted), arrow=arrow)
+    connection, _ = ready_connection(FakeNode(granted=granted), frames=frames)
     session = connection.session
     assert session is not None
     # The recorder numbered its requests so.
@@ -53,10 +48,8 @@ def test_a_recorded_stream(name: str, arrow: bool) -> None:
     received = [event for event in events if isinstance(event, RowsReceived)]
     rows = sum(stop - first for event in received for first, stop in event.keep)
     assert rows == 6_734 + 790
-    if not arrow and name != "keyonly":
+    if name != "keyonly":
         check_documents(received, session.has_collections)
-    if arrow:
-        assert all(isinstance(event.rows, ArrowRows) for event in received)
 
 
 def check_documents(received: list[RowsReceived], has_collections: bool) -> None:

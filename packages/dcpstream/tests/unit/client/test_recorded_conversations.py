@@ -22,10 +22,12 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
-from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
+from dcpstream.client.machine.connection.native_rows import NativeDecoder
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset
+from dcpstream.runtime import kernel
 from dcpstream.wire import FrameReader, Opcode, Status, StreamFlag
 from tests.kit.cases import each_case
 from tests.kit.recorded import Line, scenario_names, server_transcript
@@ -208,17 +210,21 @@ class Replay:
             said.is_done = seqno >= said.end_seqno
 
 
-@each_case("decoder", ["frames", "arrow"])
+@each_case("decoder", ["frames", "native"])
 @each_case("scenario", SCENARIOS)
 def test_every_conversation(scenario: str, decoder: str) -> None:
-    if decoder == "arrow":
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+    native = kernel.native
+    if decoder == "native" and native is None:
+        pytest.skip(f"no native kernel here: {kernel.description}")
     for lines in conversations(scenario):
-        check_conversation(lines, decoder)
+        check_conversation(
+            lines,
+            FrameDecoder() if decoder == "frames" or native is None else NativeDecoder(native, has_collections(lines)),
+        )
 
 
-def check_conversation(lines: list[Line], decoder: str) -> None:
-    replay = Replay(lines, FrameDecoder() if decoder == "frames" else ArrowDecoder(has_collections(lines)))
+def check_conversation(lines: list[Line], decoder: Decoder) -> None:
+    replay = Replay(lines, decoder)
     opened = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamOpened)}
     refused = {event.stream.opaque: event for event in replay.events if isinstance(event, StreamRefused)}
     stopped = {event.stream.opaque: event.reason for event in replay.events if isinstance(event, StreamStopped)}

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dcpstream.arrow import ChangeContext, decode_wire, scan, to_changes
+from dcpstream.arrow import ChangeContext, to_changes
 from dcpstream.runtime import kernel
 from dcpstream.runtime.slabs import FIT_MAX, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SLABS_MAX, Slabs, slabs
 from tests.kit import raw_frames
+from tests.kit.wire_columns import batch_of, decode_wire
 
 SIZE = SLAB_BYTES_MIN
 BOUND = SLABS_MAX * SLAB_BYTES_MAX
@@ -119,13 +120,13 @@ def test_batches_that_are_kept_stay_as_they_are() -> None:
     kept: list[tuple[pa.RecordBatch, bytearray]] = []
     for number in range(30):
         buffer = receive(chance, number)
-        chunk = decode_wire(buffer, scan(buffer))
+        chunk = decode_wire(buffer)
         if chance.random() < 0.4:
             # Only a slice of one column is left of some.
-            kept.append((chunk.slice(7, 9).batch.select(["value"]) if number % 2 else chunk.batch, buffer))
+            kept.append((batch_of(chunk.slice(7, 9)).select(["value"]) if number % 2 else batch_of(chunk), buffer))
     assert len(kept) > SLABS_MAX
     for batch, buffer in kept:
-        again = decode_wire(buffer, scan(buffer)).batch
+        again = batch_of(decode_wire(buffer))
         assert batch.equals(again if batch.num_columns > 1 else again.slice(7, 2).select(["value"]))
 
 
@@ -139,7 +140,7 @@ def test_a_stream_of_any_length_holds_a_bounded_amount() -> None:
     pool: list[int] = []
     for vbid in vbuuids:
         buffer = receive(chance, vbid)
-        chunk = decode_wire(buffer, scan(buffer))
+        chunk = decode_wire(buffer)
         addresses.add(chunk.value.buffers()[2].address // SLAB_BYTES_MIN)
         to_changes(chunk, context=context)
         del chunk

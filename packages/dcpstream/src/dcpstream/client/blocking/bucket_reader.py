@@ -278,7 +278,7 @@ class BucketReader:
         if settings in self._data:
             nodes, sockets = self._data.pop(settings)
         else:
-            options = replace(self._options, arrow=True, settings=settings)
+            options = replace(self._options, settings=settings)
             nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
             sockets = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import NamedTuple
 
 from dcpstream.client.machine.values import VbucketEvent
@@ -89,6 +90,8 @@ class Moves(NamedTuple):
         owners: of each row the number of its move as u32; a larger number for none.
         handed: (first, stop) of the rows that have none, ascending.
         has_unordered: whether some may be of an out-of-order snapshot.
+        native: the kernel.
+        seqnos: u64 of each row.
     """
 
     runs: tuple[Run, ...]
@@ -96,6 +99,12 @@ class Moves(NamedTuple):
     owners: bytes
     handed: list[tuple[int, int]]
     has_unordered: bool
+    native: ModuleType
+    seqnos: memoryview
+
+    def reached(self, first: int, stop: int) -> Moves:
+        """The moves as they stand after the rows in first..stop."""
+        return self._replace(raw=self.native.reached(self.owners, self.seqnos, first, stop, self.raw))
 
     @property
     def is_whole(self) -> bool:

@@ -140,8 +140,7 @@ class ConnectOptions:
         network: the kind of a node's addresses to use.
         login: user, password, bucket.
         connect_timeout_s: for one connection; and for how long failed nodes are tried again while nothing works.
-        arrow: decode rows into Arrow columns.
-        frames: keep rows as the frames that they came in; then `arrow` does not count.
+        frames: keep rows as the frames that they came in.
         settings: of each DCP connection; the name is completed with a part of its own.
         tls: how connections are secured; None for none.
     """
@@ -150,7 +149,6 @@ class ConnectOptions:
     network: str
     login: Login
     connect_timeout_s: float
-    arrow: bool
     settings: DcpSettings
     tls: TlsOptions | None = None
     frames: bool = False
@@ -184,7 +182,6 @@ class Access:
             network=self.parsed.network,
             login=self.login,
             connect_timeout_s=self.options.connect_timeout_s,
-            arrow=False,
             settings=DcpSettings(
                 name=self.options.name,
                 buffer_bytes=self.options.buffer_bytes,

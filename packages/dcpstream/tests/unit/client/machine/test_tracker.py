@@ -206,7 +206,7 @@ def test_positions_do_not_keep_what_belongs_to_rows() -> None:
     """Recorded positions are kept for long, and a receive may have many thousand rows."""
     owners = bytes(4 * 1000)
     count = sys.getrefcount(owners)
-    moves = Moves((), b"", owners, [], has_unordered=False)
+    moves = Moves((), b"", owners, [], False, sys, memoryview(b""))
     offsets = Offsets((), moves)
     del moves
     assert sys.getrefcount(owners) == count

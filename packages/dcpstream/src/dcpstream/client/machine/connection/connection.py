@@ -7,13 +7,13 @@ Sans-IO, in the shape of asyncio's BufferedProtocol: the shell reads into `get_b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
 from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import ArrowDecoder, Decoder, FrameDecoder
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert
@@ -57,10 +57,6 @@ def _report_no_history(bucket: str) -> None:
     logger.warning("bucket %s keeps no change history: only the newest version of each document arrives", bucket)
 
 
-def _decoder_for_changes(collections: bool) -> Decoder:
-    return FrameDecoder() if kernel.native is None else NativeDecoder(kernel.native, collections)
-
-
 class NodeConnection:
     """A DCP connection as a machine.
 
@@ -71,9 +67,7 @@ class NodeConnection:
         nonce: at least 16 random bytes.
         now: seconds of a monotonic clock.
         connect_timeout_s: from now until the handshake is done.
-        arrow: decode rows into Arrow columns; else for single changes: into the kernel's columns, without the kernel
-            into frames.
-        frames: keep all rows as frames.
+        frames: keep all rows as frames, also with the kernel.
     """
 
     def __init__(
@@ -85,7 +79,6 @@ class NodeConnection:
         now: float,
         *,
         connect_timeout_s: float,
-        arrow: bool,
         frames: bool = False,
     ) -> None:
         self.address = address
@@ -95,9 +88,7 @@ class NodeConnection:
         self._handshake = Handshake(login, address, nonce, settings)
         self._deadline = now + connect_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._make_decoder: Callable[[bool], Decoder] = ArrowDecoder if arrow else _decoder_for_changes
-        if frames:
-            self._make_decoder = lambda _: FrameDecoder()
+        self._keeps_frames = frames
         self._decoder: Decoder = FrameDecoder()
         self._out = [self._handshake.start()]
         self._buffer = bytearray(FIRST_RECEIVE_BYTES)
@@ -242,7 +233,8 @@ class NodeConnection:
             self._out.append(self._handshake.receive(frame))
             if self._handshake.is_done:
                 has_collections = Feature.COLLECTIONS in self._handshake.granted
-                self._decoder = self._make_decoder(has_collections)
+                if kernel.native is not None and not self._keeps_frames:
+                    self._decoder = NativeDecoder(kernel.native, has_collections)
                 has_history = CHANGE_STREAMS in self._handshake.controls
                 if self.settings.history and not has_history:
                     _report_no_history(self._bucket)

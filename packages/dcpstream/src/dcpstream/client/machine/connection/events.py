@@ -300,8 +300,7 @@ class RowsReceived:
         begin = row = 0
         while count - begin > size:
             after = self._row_at(begin + size)
-            reached = self.rows.reached(owned, row, after)
-            yield begin, begin + size, Offsets((), owned._replace(raw=reached), has_all=False)
+            yield begin, begin + size, Offsets((), owned.reached(row, after), has_all=False)
             begin, row = begin + size, after
         yield begin, count, self.offsets
 

@@ -125,7 +125,7 @@ class StreamTable:
         """Follow the whole frames in `buffer[start:stop]`, and take those that are plain.
 
         Raises:
-            FrameError: bytes that are no frame; see `dcpstream.wire.columns.scan_natively`.
+            FrameError: bytes that are no frame, also at the begin of the frame that is not whole.
         """
         while self._changed:
             self._follow(self._changed.popitem()[0])
@@ -140,10 +140,10 @@ class StreamTable:
         found = NativeScan(self._native, starts, end, len(owners) // 4, key_bytes, value_bytes)
         return Walked(found, others, owners, raw, runs, marked, handed, touched)
 
-    def settle(self, walked: Walked) -> Moves:
-        """The rows of a walk were decoded: take over the positions."""
+    def settle(self, walked: Walked, seqnos: memoryview) -> Moves:
+        """The rows of a walk were decoded, and have these seqnos: take over the positions."""
         self._native.settle(self._memory, walked.touched)
-        moves = Moves(walked.runs, walked.raw, walked.owners, walked.handed, self._has_unordered)
+        moves = Moves(walked.runs, walked.raw, walked.owners, walked.handed, self._has_unordered, self._native, seqnos)
         if not walked.marked:
             return moves
         runs = list(walked.runs)

@@ -432,7 +432,6 @@ class Nodes:
             nonce,
             now,
             connect_timeout_s=options.connect_timeout_s,
-            arrow=options.arrow,
             frames=options.frames,
         )
         self._connections[name] = connection

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from dcpstream.client.machine.connection.events import RowsReceived
-from dcpstream.client.machine.connection.rows import ArrowRows, require_arrow
+from dcpstream.client.machine.connection.native_rows import NativeRows
+from dcpstream.client.machine.connection.rows import FrameRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent
+from dcpstream.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +39,6 @@ class ArrowConverter:
     """
 
     uses_names = True
-    is_arrow = True
     keeps_frames = False
 
     def __init__(
@@ -48,6 +51,8 @@ class ArrowConverter:
         missing: Missing = "null",
     ) -> None:
         columnar = require_arrow()
+        self._chunk_over = columnar.WireChunk.over
+        self._chunk_of = columnar.chunk_of
         self._to_changes = columnar.to_changes
         self._new_context = columnar.ChangeContext
         self._context = columnar.ChangeContext()
@@ -63,8 +68,12 @@ class ArrowConverter:
     ) -> Iterator[RowsRead[pa.RecordBatch]]:
         """One RecordBatch for each `max_batch_rows`; see `output_queue.Converter`."""
         rows = event.rows
-        assert isinstance(rows, ArrowRows)
-        chunk = _kept(rows.chunk, event.keep)
+        if isinstance(rows, NativeRows):
+            chunk = self._chunk_over(rows.columns)
+        else:
+            assert isinstance(rows, FrameRows)
+            chunk = self._chunk_of(rows.frames, has_collections)
+        chunk = _kept(chunk, event.keep)
         source = self._context_source
         if source is None or source[0] is not names or source[1] is not vbuuids:
             self._context = self._new_context(collection_names=names, vbuuids=vbuuids)
@@ -92,6 +101,22 @@ class ArrowConverter:
             else:
                 begin = int(rows_before[first])
                 yield RowsRead(batch.slice(begin, int(rows_before[stop]) - begin), offsets)
+
+
+def require_arrow() -> ModuleType:
+    """The columnar package.
+
+    Raises:
+        ConfigError: pyarrow is missing; says what to install and what works without.
+    """
+    try:
+        return importlib.import_module("dcpstream.arrow")
+    except ImportError as error:
+        raise ConfigError(
+            "stream",
+            "Arrow batches",
+            f"they need pyarrow: pip install 'dcpstream[arrow]', or read single changes with changes() ({error})",
+        ) from error
 
 
 def _counted(stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -154,7 +154,6 @@ class ChangeConverter:
     """Makes tuples of `Change`, one for each receive."""
 
     uses_names = True
-    is_arrow = False
     keeps_frames = False
 
     def convert(

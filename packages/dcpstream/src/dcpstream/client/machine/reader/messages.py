@@ -32,7 +32,6 @@ class MessageConverter:
     """Makes tuples of `MessageRun`, one for each receive."""
 
     uses_names = False
-    is_arrow = False
     keeps_frames = True
 
     def convert(

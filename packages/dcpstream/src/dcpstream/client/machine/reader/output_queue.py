@@ -24,12 +24,10 @@ class Converter(Protocol[R]):
 
     Attributes:
         uses_names: whether the rows have the names of collections in them, so that they wait for these.
-        is_arrow: whether connections decode rows into Arrow columns for it.
         keeps_frames: whether connections keep rows as the frames that they came in.
     """
 
     uses_names: bool
-    is_arrow: bool
     keeps_frames: bool
 
     def convert(

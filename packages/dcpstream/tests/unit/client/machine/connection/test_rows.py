@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import (
-    ArrowDecoder,
-    Decoder,
-    FrameDecoder,
-    FrameRows,
-    Rows,
-    require_arrow,
-)
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, FrameRows
+from dcpstream.client.machine.reader.batches import require_arrow
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import kernel
 from dcpstream.wire.keys import leb128_encode
@@ -49,37 +43,12 @@ def native_decoder() -> Decoder:
     return NativeDecoder(kernel.native, collections=True)
 
 
-def arrow_decoder() -> Decoder:
-    pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    return ArrowDecoder(collections=True)
-
-
-def plain_decoder() -> Decoder:
-    """Arrow columns without the kernel."""
-    decoder = arrow_decoder()
-    assert isinstance(decoder, ArrowDecoder)
-    decoder.table = None
-
-    class Plain:
-        table = None
-
-        def decode(self, buffer: bytearray, start: int, stop: int) -> tuple[Rows, int]:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(kernel, "native", None)
-                return decoder.decode(buffer, start, stop)
-
-    return Plain()
-
-
-@pytest.mark.parametrize("make", [native_decoder, arrow_decoder, plain_decoder])
 @given(messages=MESSAGES, tail=st.integers(0, 23))
-def test_frames_and_columns_answer_the_same(
-    make: Callable[[], Decoder], messages: list[tuple[str, int, bytes]], tail: int
-) -> None:
+def test_frames_and_columns_answer_the_same(messages: list[tuple[str, int, bytes]], tail: int) -> None:
     data = bytearray(encoded(messages) + b"\x80" + bytes(tail))
     stop = len(data)
     frames, frames_end = FrameDecoder().decode(data, 0, stop)
-    columns, columns_end = make().decode(data, 0, stop)
+    columns, columns_end = native_decoder().decode(data, 0, stop)
     assert frames_end == columns_end
     assert frames.wire_bytes == columns.wire_bytes == frames_end
     assert frames.count == columns.count
@@ -96,12 +65,11 @@ def test_frames_and_columns_answer_the_same(
 ROWS = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 1), st.integers(0, 3)), max_size=90)
 
 
-@pytest.mark.parametrize("make", [native_decoder, arrow_decoder, plain_decoder])
 @given(rows=ROWS)
-def test_what_does_not_go_with_the_row_before(make: Callable[[], Decoder], rows: list[tuple[int, int, int]]) -> None:
+def test_what_does_not_go_with_the_row_before(rows: list[tuple[int, int, int]]) -> None:
     data = bytearray(b"".join(mutation(opaque, seqno, vbid=vbid) for opaque, vbid, seqno in rows))
     frames, _ = FrameDecoder().decode(data, 0, len(data))
-    columns, _ = make().decode(data, 0, len(data))
+    columns, _ = native_decoder().decode(data, 0, len(data))
     pairs = list(enumerate(pairwise(rows), 1))
     unordered = [row for row, (old, new) in pairs if old[0] == new[0] and new[2] <= old[2]]
     strays = [row for row, (old, new) in pairs if old[0] == new[0] and new[1] != old[1]]
@@ -111,7 +79,7 @@ def test_what_does_not_go_with_the_row_before(make: Callable[[], Decoder], rows:
     assert list(frames.edges(runs)) == list(columns.edges(runs)) == ends
 
 
-@pytest.mark.parametrize("make", [FrameDecoder, native_decoder, arrow_decoder, plain_decoder])
+@pytest.mark.parametrize("make", [FrameDecoder, native_decoder])
 @given(ids=st.lists(st.sampled_from([0, 1, 8, 9, 0xFFFF, 0x10000, 0xFFFFFFFF]), min_size=1, max_size=20))
 def test_collections_of_rows(make: Callable[[], Decoder], ids: list[int]) -> None:
     frames = (

@@ -433,12 +433,10 @@ CONVERSATION = (
 )
 
 
-@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("frames", [False, True])
 @given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
-def test_every_split_of_the_bytes_gives_the_same_events(arrow: bool, cuts: list[int]) -> None:
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    connection, _ = ready_connection(arrow=arrow)
+def test_every_split_of_the_bytes_gives_the_same_events(frames: bool, cuts: list[int]) -> None:
+    connection, _ = ready_connection(frames=frames)
     stream = open_stream(connection)
     assert stream.opaque == 1
     events: list[object] = []
@@ -526,17 +524,14 @@ def receive_all(connection: NodeConnection, pieces: list[bytes], told: list[int]
             told += row_seqnos(connection.events())
 
 
-@each_case("arrow", [False, True])
+@each_case("frames", [False, True])
 @each_case("end", [8, MAX_SEQNO])
 @each_case("name", CONNECTION_FAULTS)
-def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
+def test_a_fault_of_the_connection(name: str, end: int, frames: bool) -> None:
     """Neither in one receive nor frame by frame: an error, and no events but those of sound rows."""
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
     data = CONNECTION_FAULTS[name]
-    frames = split_frames(data)
-    for pieces in ([accepted(1) + data], [accepted(1), *frames]):
-        connection, _ = ready_connection(arrow=arrow)
+    for pieces in ([accepted(1) + data], [accepted(1), *split_frames(data)]):
+        connection, _ = ready_connection(frames=frames)
         stream = open_stream(connection, end)
         told: list[int] = []
         with pytest.raises((RemoteProtocolError, WireError)):
@@ -546,15 +541,13 @@ def test_a_fault_of_the_connection(name: str, end: int, arrow: bool) -> None:
         assert stream.tracker.seqno <= 2
 
 
-@each_case("arrow", [False, True])
+@each_case("frames", [False, True])
 @each_case("end", [8, MAX_SEQNO])
 @each_case("name", STREAM_FAULTS)
-def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, arrow: bool) -> None:
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, frames: bool) -> None:
     data = STREAM_FAULTS[name]
     for pieces in ([accepted(1) + data], [accepted(1), *split_frames(data)]):
-        connection, _ = ready_connection(arrow=arrow)
+        connection, _ = ready_connection(frames=frames)
         assert connection.session is not None
         stream = open_stream(connection, end)
         other = connection.session.open_stream(1, StreamOffset.ZERO, MAX_SEQNO, 0.0)
@@ -587,14 +580,12 @@ def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection,
     assert sum(isinstance(event, StreamStopped) for event in events) == 1
 
 
-@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("frames", [False, True])
 @given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
-def test_rows_are_given_only_while_seqnos_rise(arrow: bool, seqnos: list[int]) -> None:
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
+def test_rows_are_given_only_while_seqnos_rise(frames: bool, seqnos: list[int]) -> None:
     rising = [seqno for place, seqno in enumerate(seqnos) if all(a < b for a, b in pairwise(seqnos[: place + 1]))]
     is_sound = rising == seqnos
-    connection, _ = ready_connection(arrow=arrow)
+    connection, _ = ready_connection(frames=frames)
     open_stream(connection)
     data = accepted(1) + marker(1, 0, 12) + b"".join(mutation(1, seqno) for seqno in seqnos)
     connection.receive_data(data, 0.0)
@@ -605,12 +596,10 @@ def test_rows_are_given_only_while_seqnos_rise(arrow: bool, seqnos: list[int]) -
     )
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-def test_a_last_row_with_a_fault_behind_it_is_not_given(arrow: bool) -> None:
+@pytest.mark.parametrize("frames", [False, True])
+def test_a_last_row_with_a_fault_behind_it_is_not_given(frames: bool) -> None:
     """Rows may be missing before it, and after the end of the stream none would show it."""
-    if arrow:
-        pytest.importorskip("pyarrow", reason="Arrow columns need pyarrow")
-    connection, _ = ready_connection(arrow=arrow)
+    connection, _ = ready_connection(frames=frames)
     stream = open_stream(connection, 9)
     data = accepted(1) + marker(1, 0, 9) + mutation(1, 9) + mutation(1, 8)
     connection.receive_data(data, 0.0)

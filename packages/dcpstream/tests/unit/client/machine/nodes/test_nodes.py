@@ -33,7 +33,7 @@ SEEDS = (NodeAddress("a", 1), NodeAddress("b", 2))
 
 @pytest.fixture
 def nodes() -> Nodes:
-    options = ConnectOptions(SEEDS, "auto", LOGIN, 5.0, False, DcpSettings(name="test"))
+    options = ConnectOptions(SEEDS, "auto", LOGIN, 5.0, DcpSettings(name="test"))
     return Nodes(options, random.Random(3))
 
 

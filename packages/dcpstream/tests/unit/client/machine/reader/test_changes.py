@@ -157,11 +157,12 @@ class TestColumns:
 
 PROGRAM = """
 import sys
-from dcpstream.client.machine.connection.connection import _decoder_for_changes
+from dcpstream.client.machine.connection.native_rows import NativeDecoder
 from dcpstream.client.machine.reader.changes import native_changes
 from dcpstream.client.machine.tracker import Run
+from dcpstream.runtime import kernel
 data = bytearray(sys.stdin.buffer.read())
-rows, _ = _decoder_for_changes(True).decode(data, 0, len(data))
+rows, _ = NativeDecoder(kernel.native, True).decode(data, 0, len(data))
 print(len(native_changes(rows, [Run(0, 0, rows.count, 5, 1, 0, None, 0)], {}, {})))
 print("pyarrow" in sys.modules)
 """

@@ -1,43 +1,36 @@
-"""scan: whole frames, and nothing but FrameError for what is none."""
+"""Whole frames, and nothing but FrameError for what is none."""
 
 from __future__ import annotations
 
 import random
 import struct
 
-import numpy as np
 import pytest
 
-from dcpstream.arrow import MAX_BUFFER_BYTES, scan
-from dcpstream.errors import FrameError
+from dcpstream.errors import FieldError, FrameError
 from dcpstream.wire.frames import MAX_FRAME_BYTES
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.wire_columns import received
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
 MANY = b"".join(raw_frames.mutation(b"\0%d" % number, bytes(50)) for number in range(800))
 
 
-def test_index_of_a_few_frames() -> None:
-    first, second = raw_frames.mutation(), raw_frames.marker()
-    index = scan(first + second + b"\x80\x57")
-    assert index.starts.tolist() == [0, len(first)]
-    assert index.starts.dtype == np.int64
-    assert (len(index), index.consumed, index.end) == (2, len(first + second), len(first + second))
+def consumed(buffer: bytes, start: int = 0) -> int:
+    return received(buffer, start)[1] - start
 
 
-def test_consumed_counts_from_the_start_and_end_from_the_buffer() -> None:
+def test_the_end_counts_from_the_begin_of_the_buffer() -> None:
     first, second = raw_frames.mutation(), raw_frames.marker()
-    index = scan(first + second, len(first))
-    assert index.starts.tolist() == [len(first)]
-    assert (index.consumed, index.end) == (len(second), len(first + second))
+    rows, end = received(first + second + b"\x80\x57", len(first))
+    assert (rows.count, len(rows.controls), rows.wire_bytes, end) == (0, 1, len(second), len(first + second))
 
 
 def test_nothing_is_there() -> None:
     for buffer in (b"", b"\x80", MANY[:23]):
-        index = scan(buffer)
-        assert (len(index), index.consumed) == (0, 0)
+        assert consumed(buffer) == 0
 
 
 @each_case("copies", [1, 60])
@@ -45,8 +38,8 @@ def test_every_cut_of_the_last_frame(copies: int) -> None:
     before = raw_frames.mutation() * copies
     last = raw_frames.deletion(b"\0key", delete_time=3, stream_id=1)
     for cut in range(len(last)):
-        assert scan(before + last[:cut]).consumed == len(before)
-    assert scan(before + last).consumed == len(before) + len(last)
+        assert consumed(before + last[:cut]) == len(before)
+    assert consumed(before + last) == len(before) + len(last)
 
 
 def broken_frames() -> dict[str, bytes]:
@@ -75,7 +68,7 @@ def test_what_is_no_frame_is_refused_with_its_offset(name: str) -> None:
     for before in (b"", raw_frames.mutation() * 3, raw_frames.mutation() * 60, MANY):
         for after in (b"", raw_frames.mutation() * 100, MANY):
             with pytest.raises(FrameError) as caught:
-                scan(before + broken + after)
+                received(before + broken + after)
             assert caught.value.offset == len(before)
             assert caught.value.header == (broken + after)[:24]
 
@@ -83,23 +76,23 @@ def test_what_is_no_frame_is_refused_with_its_offset(name: str) -> None:
 def test_the_largest_frame_is_awaited() -> None:
     head = bytearray(raw_frames.mutation())
     head[8:12] = struct.pack(">I", MAX_FRAME_BYTES - 24)
-    assert scan(bytes(head)).consumed == 0
+    assert consumed(bytes(head)) == 0
 
 
 def test_the_largest_frame_among_many() -> None:
     largest = raw_frames.mutation(b"\0k", bytes(MAX_FRAME_BYTES - 24 - 31 - 2))
     assert len(largest) == MAX_FRAME_BYTES
-    index = scan(raw_frames.mutation() * 100 + largest + raw_frames.mutation())
-    assert len(index) == 102
+    rows, _ = received(raw_frames.mutation() * 100 + largest + raw_frames.mutation())
+    assert rows.count == 102
 
 
 @each_case("before", [b"", MANY], ids=["alone", "after many"])
 def test_the_first_byte_of_an_incomplete_header_is_looked_at(before: bytes) -> None:
     with pytest.raises(FrameError) as caught:
-        scan(before + b"H")
+        received(before + b"H")
     assert caught.value.offset == len(before)
     for magic in (0x80, 0x81, 0x82, 0x83, 0x08, 0x18):
-        assert scan(before + bytes([magic])).consumed == len(before)
+        assert consumed(before + bytes([magic])) == len(before)
 
 
 def test_garbage_raises_only_frame_errors() -> None:
@@ -108,23 +101,8 @@ def test_garbage_raises_only_frame_errors() -> None:
         garbage = chance.randbytes(chance.randrange(4000))
         buffer = chance.choice([b"", MANY[: chance.randrange(len(MANY))]]) + garbage
         try:
-            reached: int | None = scan(buffer).consumed
-        except FrameError as error:
+            reached: int | None = consumed(buffer)
+        except (FrameError, FieldError) as error:
             reached = error.offset
         assert reached is not None, seed
         assert 0 <= reached <= len(buffer), seed
-
-
-@each_case("bounds", [(-1, None), (5, 4), (0, 11), (11, None)])
-def test_bounds_outside_the_buffer(bounds: tuple[int, int | None]) -> None:
-    with pytest.raises(ValueError, match="cannot scan"):
-        scan(bytes(10), *bounds)
-
-
-def test_a_buffer_that_arrow_cannot_count_is_refused() -> None:
-    class Huge(bytes):
-        def __len__(self) -> int:
-            return MAX_BUFFER_BYTES + 1
-
-    with pytest.raises(ValueError, match="cannot scan"):
-        scan(Huge())
