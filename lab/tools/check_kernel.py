@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 
 from dcpstream.arrow import ChangeContext, WireChunk, chunk_of, to_changes
-from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
-from dcpstream.client.machine.connection.rows import FrameDecoder
+from dcpstream.client.machine.connection.rows import FrameDecoder, NativeDecoder, NativeRows
 from dcpstream.runtime import kernel
 from dcpstream.wire import encode_request
 from dcpstream.wire.codes import Opcode

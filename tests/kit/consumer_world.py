@@ -28,7 +28,7 @@ from dcpstream.client.blocking import client as blocking_client
 from dcpstream.client.blocking.client import Batch, Client
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import RowsReceived
-from dcpstream.client.machine.connection.native_rows import NativeDecoder
+from dcpstream.client.machine.connection.rows import NativeDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.nodes.cluster_map import parse_config
 from dcpstream.client.machine.nodes.nodes import Nodes

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dcpstream.arrow import WireChunk, chunk_of
-from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
-from dcpstream.client.machine.connection.rows import FrameDecoder, FrameRows, Rows
+from dcpstream.client.machine.connection.rows import FrameDecoder, FrameRows, NativeDecoder, NativeRows, Rows
 from dcpstream.runtime import kernel
 from dcpstream.wire.buffers import Buffer
 

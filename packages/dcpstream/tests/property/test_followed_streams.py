@@ -17,8 +17,7 @@ import pytest
 
 from dcpstream.client.machine.connection import stream_table
 from dcpstream.client.machine.connection.events import RowsReceived, Stream, StreamBroken, StreamDone, StreamStopped
-from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
-from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, FrameRows
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, FrameRows, NativeDecoder, NativeRows
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.machine.reader.changes import changes_of, native_changes
 from dcpstream.client.machine.values import CollectionEvents

@@ -22,8 +22,7 @@ from dcpstream.client.machine.connection.events import (
     StreamRefused,
     StreamStopped,
 )
-from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, NativeDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings
 from dcpstream.model import NodeAddress, StreamOffset

@@ -12,8 +12,7 @@ from functools import lru_cache
 
 from dcpstream.client.machine.connection.events import Event
 from dcpstream.client.machine.connection.handshake import Handshake
-from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, NativeDecoder
 from dcpstream.client.machine.connection.session import DcpSession
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.client.settings.tls import ALERT, check_for_alert

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from dcpstream.client.machine.connection.events import RowsReceived
-from dcpstream.client.machine.connection.native_rows import NativeRows
-from dcpstream.client.machine.connection.rows import FrameRows
+from dcpstream.client.machine.connection.rows import FrameRows, NativeRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent
 from dcpstream.errors import ConfigError

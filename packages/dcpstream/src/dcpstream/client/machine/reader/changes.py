@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dcpstream.client.machine.connection.events import RowsReceived
-from dcpstream.client.machine.connection.native_rows import NativeRows
-from dcpstream.client.machine.connection.rows import FrameRows
+from dcpstream.client.machine.connection.rows import FrameRows, NativeRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.tracker import Run
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent

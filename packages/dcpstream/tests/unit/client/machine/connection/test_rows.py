@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.client.machine.connection.native_rows import NativeDecoder
-from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, FrameRows
+from dcpstream.client.machine.connection.rows import Decoder, FrameDecoder, FrameRows, NativeDecoder
 from dcpstream.client.machine.reader.batches import require_arrow
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import kernel

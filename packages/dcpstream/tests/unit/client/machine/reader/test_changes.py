@@ -12,8 +12,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from dcpstream.client.machine.connection.native_rows import NativeDecoder, NativeRows
-from dcpstream.client.machine.connection.rows import FrameDecoder
+from dcpstream.client.machine.connection.rows import FrameDecoder, NativeDecoder, NativeRows
 from dcpstream.client.machine.reader.changes import Change, change_of, changes_of, native_changes
 from dcpstream.client.machine.tracker import Run
 from dcpstream.errors import FieldError
@@ -157,7 +156,7 @@ class TestColumns:
 
 PROGRAM = """
 import sys
-from dcpstream.client.machine.connection.native_rows import NativeDecoder
+from dcpstream.client.machine.connection.rows import NativeDecoder
 from dcpstream.client.machine.reader.changes import native_changes
 from dcpstream.client.machine.tracker import Run
 from dcpstream.runtime import kernel
