@@ -14,10 +14,15 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 """A scheme with one slash counts, too: `pathlib` makes `s3:/bucket` of `s3://bucket`."""
 
 
+def is_url(text: str) -> bool:
+    """Whether a path is a URL."""
+    return _URL.match(text) is not None
+
+
 def local_directory(path: str | Path) -> Path | None:
     """The absolute local directory of a path or of a `file:` URL; None for every other URL."""
     text = str(path)
-    if not _URL.match(text):
+    if not is_url(text):
         return Path(text).absolute()
     parts = urlsplit(text)
     return Path(unquote(parts.path)) if parts.scheme.lower() == "file" and parts.netloc in {"", "localhost"} else None

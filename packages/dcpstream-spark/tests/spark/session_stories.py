@@ -23,7 +23,9 @@ from dcpstream.errors import ConfigError, DcpstreamError, LeaseRefused, LocalPro
 from dcpstream_spark import Pipeline
 from dcpstream_spark.session import TABLE_SETTINGS, cluster_partitions, use_this_python, warehouse_settings
 from dcpstream_spark.tables import BatchReport, FoldReport, PipelineProgress, compare
+from dcpstream_spark.tables.sessions import is_connect
 from dcpstream_spark.tables.small_files import SparkFiles
+from dcpstream_spark.tables.table_reading import open_table
 from tests.kit.spark import Bucket
 from tests.kit.waiting import wait_until
 from tests.spark.test_engines import STORIES, play_during_folds, play_to_the_end, played_together
@@ -48,6 +50,7 @@ def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
         "history": lambda spark, directory: play_lost_history(spark, bench_in(spark, directory)),
         "pipeline": play_pipeline,
         "tables": play_tables,
+        "views": play_views,
         "client": play_client,
         "killed": play_killed,
     }
@@ -282,6 +285,34 @@ def play_tables(spark: SparkSession, path: Path) -> None:
                 (f"k{n}", 1 if turn == "2" or n >= 5 else 2) for n in range(30)
             }
         bucket.set_many("k", 5, '{"n": 2}')
+    bucket.node.stop()
+
+
+def play_views(spark: SparkSession, path: Path) -> None:
+    """Tables and views with names are made once, and found again; tables are also opened by their place."""
+    bucket = Bucket(path / "node")
+    bucket.set_many("k", 30, '{"n": 1}')
+    bucket.set(bad='{"n": "x"}')
+    spark.sql("CREATE SCHEMA IF NOT EXISTS seen")
+    given: Any = {"live": "seen.live", "rejects": "seen.rejects", "schema": "n INT"}
+    expected = dict.fromkeys((f"k{n}" for n in range(30)), 1)
+    for turn in (2, 3):
+        with Pipeline(spark, path / "tables", bucket.options, **given) as pipeline:
+            run(pipeline)
+        rows = spark.table("seen.live").where("key != 'bad'").select("key", "n").collect()
+        assert {row["key"]: row["n"] for row in rows} == expected
+        assert len(rows) == len(expected)
+        assert [row["key"] for row in spark.table("seen.rejects").select("key").collect()] == ["bad"]
+        bucket.set_many("k", 5, f'{{"n": {turn}}}')
+        expected |= dict.fromkeys((f"k{n}" for n in range(5)), turn)
+    place = str(path / "tables" / "current")
+    assert {row["key"] for row in open_table(spark, place).select("key").collect()} == {*expected, "bad"}
+    assert open_table(spark, "seen.live").count() == len(expected) + 1
+    with pytest.raises(ConfigError, match="nothing at this path"):
+        open_table(spark, f"{place}-of-nobody")
+    if is_connect(spark):
+        with pytest.raises(ConfigError, match="absolute path or a URL"):
+            open_table(spark, "tables/current")
     bucket.node.stop()
 
 

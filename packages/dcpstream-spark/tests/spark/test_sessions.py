@@ -51,7 +51,7 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
 
 
 def test_the_engine_is_exact_over_spark_connect(tmp_path: Path) -> None:
-    play_over_connect(tmp_path, "engine", "history", "tables", "folds", "killed")
+    play_over_connect(tmp_path, "engine", "history", "tables", "views", "folds", "killed")
 
 
 @pytest.mark.parametrize("story", ["all", "typed"])
@@ -73,4 +73,5 @@ def test_a_pipeline_where_delta_is_built_in(tmp_path: Path) -> None:
         "engine",
         "history",
         "files",
+        "views",
     )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from dcpstream.arrow import ValueFormat
 from dcpstream.errors import ConfigError
 from dcpstream_spark.tables.engine import LogEngine, Part, Parts, TableEngine
-from dcpstream_spark.tables.location import child, condition_of, within_reach
+from dcpstream_spark.tables.location import child, within_reach
 from dcpstream_spark.tables.rows import Place
 from dcpstream_spark.tables.sessions import is_connect
-from dcpstream_spark.tables.table_formats import Table
+from dcpstream_spark.tables.table_formats import Table, knows_delta
 from dcpstream_spark.tables.table_names import TableNames, directory_of, in_catalog
 
 if TYPE_CHECKING:
@@ -206,24 +206,7 @@ def _suitable(spark: SparkSession, target: TableTarget) -> str:
     names = [name for name in (target.changes, target.current) if name is not None]
     if names and all(_is_iceberg(spark, name) for name in names):
         return "iceberg"
-    return "delta" if _knows_delta(spark, target) else "delta-rs"
-
-
-def _knows_delta(spark: SparkSession, target: TableTarget) -> bool:
-    """Try one of Delta's statements, to learn whether the session knows them.
-
-    Platforms with Delta of their own have no setting that says so.
-    """
-    from pyspark.errors import AnalysisException
-
-    changes = Table.of(None, child(target.path, "changes"), "delta").sql
-    try:
-        # Spark alone cannot parse it.
-        spark.sql(f"DESCRIBE HISTORY {changes} LIMIT 1").collect()
-    except AnalysisException as error:  # ParseException, too
-        condition = condition_of(error)
-        return condition.startswith("DELTA_") and "CONFIGURE" not in condition
-    return True
+    return "delta" if knows_delta(spark, child(target.path, "changes")) else "delta-rs"
 
 
 def _is_iceberg(spark: SparkSession, name: str) -> bool:
@@ -256,7 +239,7 @@ def _directory(spark: SparkSession, target: TableTarget, *, is_asked_for: bool) 
 def _require_format(engine: str, spark: SparkSession, target: TableTarget, *, is_asked_for: bool) -> None:
     """Refuse a session, or a target, that the format cannot have."""
     if engine == "delta":
-        if is_asked_for and not _knows_delta(spark, target):
+        if is_asked_for and not knows_delta(spark, child(target.path, "changes")):
             message = (
                 "the engine delta needs a session that knows Delta's statements (DESCRIBE HISTORY, MERGE), and this "
                 "one does not. Make it with build_session, or set spark.sql.extensions to "

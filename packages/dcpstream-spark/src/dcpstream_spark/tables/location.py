@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dcpstream_spark.files import local_directory
+from dcpstream.errors import ConfigError
+from dcpstream_spark.files import is_url, local_directory
 from dcpstream_spark.tables.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -18,6 +19,23 @@ def within_reach(spark: SparkSession | None, path: str | Path) -> Path | None:
     Over Spark Connect a path is one of the server's.
     """
     return None if is_connect(spark) else local_directory(path)
+
+
+def located(spark: SparkSession | None, option: str, path: str | Path) -> str:
+    """The path as everyone understands it, wherever they work: a URL, or absolute.
+
+    Raises:
+        ConfigError: a relative path over Spark Connect.
+    """
+    local = within_reach(spark, path)
+    text = str(path) if local is None else str(local)
+    if not text.startswith("/") and not is_url(text):
+        message = (
+            f"{option} cannot be {text!r}: over Spark Connect a path is one of the server's, whose working directory "
+            "this process does not know. Give an absolute path or a URL"
+        )
+        raise ConfigError(option, text, "an absolute path or a URL, over Spark Connect", message=message)
+    return text
 
 
 def child(path: str, name: str) -> str:

@@ -49,7 +49,7 @@ from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
 from dcpstream_spark.tables.lease import DIRECTORY, Lease, Terms
 from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
 from dcpstream_spark.tables.ledger import Ledger
-from dcpstream_spark.tables.location import child, exists, within_reach
+from dcpstream_spark.tables.location import child, exists, located, within_reach
 from dcpstream_spark.tables.many import TABLES_AT_ONCE, ManyTables, TablesTyping
 from dcpstream_spark.tables.progress import BatchReport, Pace, PipelineProgress, VbucketProgress, lag_of, vbuckets_of
 from dcpstream_spark.tables.remote import Mailbox, RemoteBatches
@@ -144,7 +144,8 @@ class Pipeline:
         engine: what writes the tables.
 
     Raises:
-        ConfigError: an option that is not allowed, or a path that the engine cannot write.
+        ConfigError: an option that is not allowed, a path that the engine cannot write, or a relative path over Spark
+            Connect.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class Pipeline:
         self._spark = spark
         # For small files, see `sessions`.
         self._own = OwnSession(spark) if is_connect(spark) else None
-        self.path = str(within_reach(spark, path) or path)
+        self.path = located(spark, "path", path)
         self.checkpoint = child(self.path, "checkpoint")
         if on_collection_dropped not in {"empty", "keep"}:
             raise ConfigError("on_collection_dropped", on_collection_dropped, "'empty' or 'keep'")

@@ -60,6 +60,22 @@ class Table:
         return cls(f"{format_name}.`{quoted}`", path)
 
 
+def knows_delta(spark: SparkSession, path: str) -> bool:
+    """Try one of Delta's statements on a table that need not exist, to learn whether the session knows them.
+
+    Platforms with Delta of their own have no setting that says so.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        # Spark alone cannot parse it.
+        spark.sql(f"DESCRIBE HISTORY {Table.of(None, path, 'delta').sql} LIMIT 1").collect()
+    except AnalysisException as error:  # ParseException, too
+        condition = condition_of(error)
+        return condition.startswith("DELTA_") and "CONFIGURE" not in condition
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
     """The result of a MERGE.

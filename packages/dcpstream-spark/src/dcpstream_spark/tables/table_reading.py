@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dcpstream.errors import ConfigError
-from dcpstream_spark.files import local_directory
-from dcpstream_spark.tables.location import child, condition_of, exists
+from dcpstream_spark.tables.location import child, condition_of, exists, located
+from dcpstream_spark.tables.sessions import is_connect
+from dcpstream_spark.tables.table_formats import knows_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TableKind: TypeAlias = Literal["auto", "delta", "parquet", "catalog"]
 
-_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _READABLE_FEATURES = frozenset(("appendOnly", "invariants", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of a Delta table that change nothing about how its files are read."""
 
@@ -43,20 +43,20 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
     Args:
         spark: the session.
         table: a name in a catalog of the session, a path, or a URL.
-        kind: what it is. "auto" takes a text with a slash for a path, and a directory with `_delta_log` for Delta.
+        kind: what it is. "auto" takes a text with a slash for a path, and a directory with `_delta_log` for Delta. A
+            text without a slash is a path only where this process sees the directory, so never over Spark Connect.
 
     Raises:
-        ConfigError: there is no such table, or this session cannot read it.
+        ConfigError: there is no such table, this session cannot read it, or a relative path over Spark Connect.
     """
-    if kind == "auto" and "/" not in table and not exists(spark, table):
+    if kind == "auto" and "/" not in table and (is_connect(spark) or not exists(spark, table)):
         kind = "catalog"
     if kind == "catalog":
         if not is_there(spark, table):
             raise ConfigError("table", table, "a table of the session's catalogs, or a path with a slash")
         spark.catalog.refreshTable(table)
         return spark.table(table)
-    local = local_directory(table)
-    path = table if local is None else str(local)
+    path = located(spark, "table", table)
     if not exists(spark, path):
         raise ConfigError("table", table, "a table; there is nothing at this path")
     is_delta = exists(spark, child(path, "_delta_log"))
@@ -71,8 +71,14 @@ def open_table(spark: SparkSession, table: str, kind: TableKind = "auto") -> Dat
             if condition_of(error) != "UNABLE_TO_INFER_SCHEMA":
                 raise
             raise ConfigError("table", table, "a directory of Delta or Parquet; this one has no Parquet file") from None
-    if _DELTA_CATALOG in (spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""):
+    if knows_delta(spark, path):
         return spark.read.format("delta").load(path)
+    if is_connect(spark):
+        message = (
+            f"table cannot be {table!r}: it is a Delta table, and the server of Spark Connect has no connector of "
+            "Delta. Start the server with one, or use a session without Spark Connect"
+        )
+        raise ConfigError("table", table, "no Delta table", message=message)
     return _through_delta_rs(spark, path)
 
 
