@@ -120,8 +120,10 @@ def run_tests(series: str, python: Path) -> None:
     report = report_of(series)
     report.unlink(missing_ok=True)
     paths = python_path(ROOT, ROOT, ROOT / "examples" / "demo")
-    # The session starts Spark's workers with this Python.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    # The session starts Spark's workers with this Python. Spark gives them ten seconds to start, which is too short for
+    # one that compiles all packages again.
+    others = ("PYSPARK_", "PYTHONDONTWRITEBYTECODE")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
     command += ["-m", "every_spark", f"--junitxml={report}", *test_files()]
     subprocess.run(command, cwd=ROOT, env={**environ, "PYTHONPATH": paths}, check=False)

@@ -10,9 +10,10 @@ both; nobody else asks for the kind of a session.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dcpstream.errors import ConfigError
 from dcpstream.runtime import Clock, SystemClock
@@ -49,7 +50,13 @@ def own_session(spark: SparkSession) -> SparkSession:
                 "4.1 or newer here and on the server, or use a session without Spark Connect"
             )
             raise ConfigError("spark", spark.version, "Spark 4.1 or newer, over Spark Connect", message=message)
-        return clone()
+        # The server makes a session at its first use, and copies none before.
+        _ = spark.version
+        copy: Any = clone()
+        # At the latest at the exit of the process: Spark would close it when Python's threads are gone, and wait for
+        # one of them for ever.
+        weakref.finalize(copy, copy.client.close)
+        return cast("SparkSession", copy)
     made = spark.newSession()
     known = made.conf.getAll
     for name, value in spark.conf.getAll.items():

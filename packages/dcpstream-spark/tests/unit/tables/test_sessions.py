@@ -69,6 +69,8 @@ def test_a_session_over_spark_connect_is_made_again_after_a_rest() -> None:
         def __init__(self) -> None:
             self.values: dict[str, str] = {}
             self.conf = SimpleNamespace(set=self.values.__setitem__)
+            self.client = SimpleNamespace(close=lambda: None)
+            self.version = "4.2.1"
 
         def cloneSession(self) -> Connect:  # noqa: N802 - Spark's name
             return Connect()
@@ -92,3 +94,29 @@ def test_spark_connect_before_it_makes_sessions_is_refused() -> None:
     assert not is_connect(None)
     with pytest.raises(ConfigError, match=r"since Spark 4\.1\. Install PySpark 4\.1 or newer"):
         own_session(old)
+
+
+def test_a_copy_over_spark_connect_is_closed_before_the_threads_of_python_end() -> None:
+    """Otherwise the process of the client never exits; the stories over Spark Connect exit only with it."""
+    done: list[str] = []
+
+    class Connect:
+        __module__ = "pyspark.sql.connect.session"
+
+        def __init__(self, name: str) -> None:
+            self.client = SimpleNamespace(close=lambda: done.append(f"closed {name}"))
+
+        @property
+        def version(self) -> str:
+            done.append("known to the server")
+            return "4.2.1"
+
+        def cloneSession(self) -> Connect:  # noqa: N802 - Spark's name
+            done.append("copied")
+            return Connect("copy")
+
+    user: Any = Connect("user")
+    own = own_session(user)
+    assert done == ["known to the server", "copied"]
+    del own
+    assert done[2:] == ["closed copy"]
