@@ -77,6 +77,7 @@ def lake_command(
         text = f"{file}: {len(config.pipelines)} pipelines, no mistake found"
         click.echo(json.dumps({"file": str(file), "pipelines": len(config.pipelines)}) if as_json else text)
         return exits.OK
+    from dcpstream_spark.files import local_directory
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables.monitor import Monitor
 
@@ -91,6 +92,8 @@ def lake_command(
         master=config.session.master,
         settings=config.session.settings,
         tables=None if config.session.tables == "none" else cast("Any", config.session.tables),
+        # A session has one manager of checkpoint files, and the fast one of local disks is wrong for all others.
+        checkpoint=next((one.path for one in config.pipelines if local_directory(one.path) is None), None),
         **more,
     )
 

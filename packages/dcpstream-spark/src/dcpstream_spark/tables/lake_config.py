@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dcpstream.errors import ConfigError
+from dcpstream_spark.files import is_url
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.tables.folding import FOLD_SHARE
 from dcpstream_spark.tables.location import child
@@ -297,7 +298,7 @@ class _Checker:
         return place
 
     def _absolute(self, path: str) -> str:
-        return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) else str((self._file.parent / path).absolute())
+        return path if is_url(path) else str((self._file.parent / path).absolute())
 
     def _apart(self, pipelines: tuple[PipelineConfig, ...]) -> None:
         """No two pipelines share a directory or a table."""

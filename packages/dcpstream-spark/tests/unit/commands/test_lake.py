@@ -87,6 +87,7 @@ def test_a_run(
     assert seen["once"]
     assert seen["session"]["tables"] is None
     assert seen["session"]["driver_memory"] == "4g"
+    assert seen["session"]["checkpoint"] == "s3://lake/flights", "no fast manager of local files"
     if more:
         assert "dcpstream /data/orders" in seen["page"]
         with pytest.raises(urllib.error.URLError):
