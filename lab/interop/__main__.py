@@ -9,11 +9,12 @@ import argparse
 import logging
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
 
+from dcpstream.wire.release import DEFAULT_RELEASE, RELEASES
 from lab.interop import page
 from lab.interop.building import BuildError, Missing
 from lab.interop.clients import CHECKS, CLIENTS, Check, judge, prepare
@@ -39,7 +40,7 @@ class Row:
             return "skipped"
         if not self.outcome.is_fine:
             return "FAILED"
-        return f"ok, {len(self.outcome.gaps)} known gaps" if self.outcome.gaps else "ok"
+        return f"ok, {len(self.outcome.later)} are later" if self.outcome.later else "ok"
 
 
 def main() -> int:
@@ -48,14 +49,25 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="clients or checks; all by default")
     parser.add_argument("--page", action="store_true", help="write the rows into docs/reference/interop.md")
     parser.add_argument("--strict", action="store_true", help="a client that was skipped is one that failed")
+    parser.add_argument(
+        "--release", default=DEFAULT_RELEASE.name, help="of the nodes: one or several, 7.2,8.0; all: each there is"
+    )
     parser.add_argument("--list", action="store_true", help="print the checks and do nothing")
     options = parser.parse_args()
     known = set(CLIENTS) | {check.name for check in CHECKS}
     if not set(options.names) <= known:
         parser.error(f"{', '.join(sorted(set(options.names) - known))}: there is {', '.join(sorted(known))}")
-    checks = [check for check in CHECKS if not options.names or {check.client, check.name} & set(options.names)]
+    releases = list(RELEASES) if options.release == "all" else options.release.split(",")
+    if not set(releases) <= set(RELEASES):
+        parser.error(f"no release {options.release}: there is {', '.join(RELEASES)}")
+    checks = [
+        replace(check, release=release)
+        for release in releases
+        for check in CHECKS
+        if not options.names or {check.client, check.name} & set(options.names)
+    ]
     if options.list:
-        print(*(f"{check.name}\t{check.what}" for check in checks), sep="\n")
+        print(*(f"{check.name}\t{check.release}\t{check.what}" for check in checks), sep="\n")
         return 0
     # The warnings of the nodes (logins with a wrong password) are intended.
     for name in PACKAGES.values():
@@ -88,7 +100,7 @@ def run_all(checks: list[Check], console: Console) -> list[Row]:
             why, is_ours = reasons[check.client]
             rows.append(Row(check, Outcome(trouble=why) if is_ours else None, why))
         else:
-            with console.status(f"{CLIENTS[check.client].name}: {check.what}"):
+            with console.status(f"{CLIENTS[check.client].name}, {check.release}: {check.what}"):
                 try:
                     rows.append(Row(check, judge(check, begins[check.client])))
                 except Missing as error:
@@ -99,27 +111,24 @@ def run_all(checks: list[Check], console: Console) -> list[Row]:
 def show(rows: list[Row], console: Console) -> None:
     """The table, and below it the failures."""
     table = Table(title="clients that are not ours", title_justify="left", show_lines=False)
-    for heading in ("client", "what it did", "parts", "s", "result"):
+    for heading in ("client", "what it did", "release", "parts", "s", "result"):
         table.add_column(heading, justify="right" if heading in ("parts", "s") else "left", overflow="fold")
     for row in rows:
         client = CLIENTS[row.check.client]
         colour = {"ok": "green", "skipped": "yellow", "FAILED": "red"}[row.result.partition(",")[0]]
         done = row.outcome
-        counts = f"{len(done.passed)}/{len(done.passed) + len(done.failed) + len(done.gaps)}" if done else ""
+        counts = f"{len(done.passed)}/{len(done.passed) + len(done.failed)}" if done else ""
         seconds = f"{done.seconds:.1f}" if done else ""
         label = f"{client.name} {client.version}".rstrip()
-        table.add_row(label, row.check.what, counts, seconds, f"[{colour}]{row.result}[/]")
+        table.add_row(label, row.check.what, row.check.release, counts, seconds, f"[{colour}]{row.result}[/]")
     console.print(table)
     for row in rows:
-        for part, why in (row.outcome.failed if row.outcome else {}).items():
-            console.print(f"FAILED {row.check.name}, {part}: {why[:MAX_SHOWN]}", markup=False, style="red")
-        if row.outcome and row.outcome.trouble:
-            console.print(f"FAILED {row.check.name}: {row.outcome.trouble}", markup=False, style="red")
-        for part, why in (row.outcome.gaps if row.outcome else {}).items():
-            text = f"known gap of {row.check.name}, {part}: {row.check.known[part]}; now: {why[:MAX_SHOWN]}"
-            console.print(text, markup=False)
-        for part in row.outcome.closed if row.outcome else ():
-            console.print(f"no gap any more, in {row.check.name}: {part}", markup=False)
+        if row.outcome is not None:
+            name = f"FAILED {row.check.name}, {row.check.release}"
+            reasons = [f", {part}: {why[:MAX_SHOWN]}" for part, why in row.outcome.failed.items()]
+            reasons += [f": {row.outcome.trouble}"] if row.outcome.trouble else []
+            for reason in reasons:
+                console.print(name + reason, markup=False, style="red")
 
 
 def summary(rows: list[Row], *, is_strict: bool) -> int:

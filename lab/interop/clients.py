@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.model import BucketSettings
+from dcpstream.wire.release import DEFAULT_RELEASE, release_number
 from dcpstream_node import Cluster, Node
 from lab.interop import building, capture, fleet, running
 from lab.interop.building import HERE, Say
@@ -45,8 +46,8 @@ class Check:
         on_disk: whether the node keeps its data in files.
         options: of the node, or of the cluster.
         nodes: more than one: the check has a cluster of so many nodes, which come and go while it runs.
-        known: parts that are known to fail, with the reasons.
         watches: the check whose session is captured and decoded, for tshark.
+        release: of the nodes.
     """
 
     client: str
@@ -56,8 +57,8 @@ class Check:
     on_disk: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     nodes: int = 1
-    known: Mapping[str, str] = field(default_factory=dict)
     watches: str = ""
+    release: str = DEFAULT_RELEASE.name
 
     def command(self, begin: list[str], node: Node | Cluster, authority: Path) -> list[str]:
         """The whole command line; clients of a node with TLS must trust the certificate in the file."""
@@ -67,6 +68,11 @@ class Check:
         else:
             place = ["-connect", node.connection_string]
         return [*begin, *self.arguments, *place, *login]
+
+    def is_later(self, part: str) -> bool:
+        """Whether servers have what a part uses only since a later release."""
+        since = (release for name, release in SINCE.items() if part.startswith(name))
+        return any(release_number(release) > release_number(self.release) for release in since)
 
 
 CLIENTS = {
@@ -185,6 +191,9 @@ CHECKS = [
 ]
 
 
+SINCE = {"range scan": "7.6", "lookup in replicas": "7.6"}
+"""How the names of parts begin → the release since which servers have what they use; clients refuse it before."""
+
 _PREPARED: dict[str, list[str] | Exception] = {}
 
 
@@ -215,15 +224,17 @@ def judge(check: Check, begin: list[str]) -> Outcome:
     if check.watches:
         watched = next(item for item in CHECKS if item.name == check.watches)
         its_begin = prepare(watched.client, lambda _: None)
+        options = {**watched.options, "release": check.release}
 
         def drive(node: Node) -> Outcome:
             return _run(watched, its_begin, node, partial(running.order, node))
 
-        return capture.judge(begin, drive, watched.options)
+        return capture.judge(begin, drive, options)
+    options = {**check.options, "release": check.release}
     if check.nodes > 1:
-        with fleet.served(check.nodes, check.options) as cluster:
+        with fleet.served(check.nodes, options) as cluster:
             return _run(check, begin, cluster, partial(fleet.order, cluster))
-    with running.served(on_disk=check.on_disk, options=check.options) as node:
+    with running.served(on_disk=check.on_disk, options=options) as node:
         return _run(check, begin, node, partial(running.order, node))
 
 
@@ -232,4 +243,4 @@ def _run(check: Check, begin: list[str], node: Node | Cluster, order: Callable[[
         authority = Path(directory) / "ca.pem"
         authority.write_text(node.ca_certificate, encoding="utf-8")
         command = check.command(begin, node, authority)
-        return running.run(command, order, check.known, CLIENTS[check.client].directory)
+        return running.run(command, order, check.is_later, CLIENTS[check.client].directory)

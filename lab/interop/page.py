@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.interop.clients import CHECKS, CLIENTS, Check
+from dcpstream.wire.release import RELEASES
+from lab.interop.clients import CHECKS, CLIENTS, SINCE, Check
 from lab.interop.running import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "interop.md"
 BEGIN, END = "<!-- table: make interop -->", "<!-- end of the table -->"
-COLUMNS = 4
+FIRST_CELLS = ("client", "what it did")
 
 
 def write(rows: Sequence[tuple[Check, Outcome | None, str]]) -> None:
-    """Replace the table of the page; the rows of checks that did not run now stay."""
+    """Replace the table of the page; the cells of checks that did not run now stay."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     old, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(rows, _kept(old))}{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n{table(rows, kept(old))}{END}{after}", encoding="utf-8")
 
 
-def _kept(old: str) -> dict[tuple[str, str], str]:
-    """The rows of a table, by the client's name and version and by what it did."""
-    cells = {line: [cell.strip() for cell in line.strip("|").split("|")] for line in old.splitlines()}
-    return {(found[0], found[1]): line for line, found in cells.items() if len(found) == COLUMNS}
+def kept(old: str) -> dict[tuple[str, str, str], str]:
+    """The cells of a table: by the client's name and version, what it did, and the release."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in old.splitlines() if "|" in line]
+    found = {}
+    for cells in lines[2:]:
+        label, what, *results = cells
+        found |= {(label, what, release): cell for release, cell in zip(lines[0][2:], results, strict=False)}
+    return found
 
 
 def _label(check: Check) -> str:
@@ -32,31 +37,29 @@ def _label(check: Check) -> str:
     return f"{client.name} {client.version}".rstrip()
 
 
-def table(rows: Sequence[tuple[Check, Outcome | None, str]], kept: Mapping[tuple[str, str], str] | None = None) -> str:
-    """The table in Markdown, and below it the known gaps.
+def _cell(outcome: Outcome | None, why: str) -> str:
+    if outcome is None:
+        return f"skipped: {why}"
+    text = f"{len(outcome.passed)} of {len(outcome.passed) + len(outcome.failed)}"
+    return text if outcome.is_fine else f"**{text}**"
+
+
+def table(
+    rows: Sequence[tuple[Check, Outcome | None, str]], old: Mapping[tuple[str, str, str], str] | None = None
+) -> str:
+    """The table in Markdown: the parts that passed, by release.
 
     Args:
-        kept: lines of an earlier table for the checks that did not run now, as they are.
+        rows: each check that ran, its outcome, and why it has none.
+        old: cells of an earlier table, for what did not run now.
     """
-    lines = ["", "| client | what it did | parts | result |", "| --- | --- | --- | --- |"]
-    ran = {check.name: (check, outcome, why) for check, outcome, why in rows}
-    for each in CHECKS:
-        if each.name not in ran:
-            lines += [line] if (line := (kept or {}).get((_label(each), each.what))) else []
-            continue
-        check, outcome, why = ran[each.name]
-        if outcome is None:
-            parts, result = "", f"skipped: {why}"
-        else:
-            tried = len(outcome.passed) + len(outcome.failed) + len(outcome.gaps)
-            parts = f"{len(outcome.passed)} of {tried}"
-            result = "ok" if outcome.is_fine and not outcome.gaps else "known gaps" if outcome.is_fine else "failed"
-        lines.append(f"| {_label(check)} | {check.what} | {parts} | {result} |")
-    gaps = [
-        f"| {check.name} | {part} | {check.known[part]} |"
-        for check, outcome, _ in rows
-        for part in (outcome.gaps if outcome else ())
-    ]
-    if gaps:
-        lines += ["", "Known gaps:", "", "| check | part | why |", "| --- | --- | --- |", *gaps]
+    ran = {(check.name, check.release): _cell(outcome, why) for check, outcome, why in rows}
+    lines = ["", f"| {' | '.join((*FIRST_CELLS, *RELEASES))} |", f"|{' --- |' * (len(FIRST_CELLS) + len(RELEASES))}"]
+    for check in CHECKS:
+        first = _label(check), check.what
+        cells = [ran.get((check.name, name)) or (old or {}).get((*first, name), "") for name in RELEASES]
+        if any(cells):
+            lines.append(f"| {' | '.join((*first, *cells))} |")
+    later = ", ".join(f"{name} ({release})" for name, release in SINCE.items())
+    lines += ["", f"Parts are counted where the release has what they use. Later ones have: {later}."]
     return "\n".join(lines) + "\n\n"

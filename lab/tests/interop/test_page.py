@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -9,7 +11,7 @@ from lab.interop import __main__ as program
 from lab.interop import clients, page
 from lab.interop.building import BuildError, Missing
 from lab.interop.clients import CHECKS, Check, Client
-from lab.interop.running import Outcome
+from lab.interop.running import Outcome, judged
 
 OK = Outcome(passed=["a", "b"], seconds=1.0)
 FAILED = Outcome(passed=["a"], failed={"b": "why"})
@@ -48,7 +50,7 @@ def test_what_failed_is_shown_with_its_reason() -> None:
     assert "FAILED" in text
     assert "b: why" in text
     assert "skipped" in text
-    assert "| failed |" in page.table([(TWO[0], FAILED, ""), (TWO[1], None, "no tools")])
+    assert "| **1 of 2** |" in page.table([(TWO[0], FAILED, ""), (TWO[1], None, "no tools")])
     assert "| skipped: no tools |" in page.table([(TWO[0], FAILED, ""), (TWO[1], None, "no tools")])
 
 
@@ -83,13 +85,24 @@ def test_a_build_error_is_a_failure_and_what_is_missing_is_not(monkeypatch: pyte
     assert row.result == "FAILED"
 
 
-def test_a_page_keeps_the_rows_of_checks_that_did_not_run(tmp_path, monkeypatch) -> None:
+def test_a_page_keeps_the_cells_of_checks_that_did_not_run(tmp_path, monkeypatch) -> None:
     path = tmp_path / "interop.md"
     path.write_text(f"before\n{page.BEGIN}\n{page.END}\nafter\n")
     monkeypatch.setattr(page, "PAGE", path)
-    page.write([(TWO[0], FAILED, ""), (TWO[1], OK, "")])
-    both = path.read_text()
+    older = replace(TWO[0], release="7.2")
+    page.write([(older, OK, ""), (TWO[0], FAILED, ""), (TWO[1], OK, "")])
+    all_cells = path.read_text()
+    assert "| 2 of 2 |  | **1 of 2** |  |" in all_cells
     page.write([(TWO[0], OK, "")])
-    assert path.read_text() == both.replace("| 1 of 2 | failed |", "| 2 of 2 | ok |")
+    assert path.read_text() == all_cells.replace("**1 of 2**", "2 of 2")
     assert path.read_text().startswith("before\n")
     assert path.read_text().endswith("after\n")
+
+
+def test_a_part_of_a_later_release_must_fail() -> None:
+    older = replace(TWO[0], release="7.2")
+    refused = judged(["ok get", "FAIL range scan: no such feature", "FAIL 1 part"], 1, older.is_later)
+    assert (refused.is_fine, refused.passed, refused.later) == (True, ["get"], ["range scan"])
+    given = judged(["ok get", "ok range scan", "OK 2 parts"], 0, older.is_later)
+    assert not given.is_fine
+    assert judged(["ok range scan", "OK 1 part"], 0, TWO[0].is_later).is_fine
