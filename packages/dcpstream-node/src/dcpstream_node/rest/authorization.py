@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from aiohttp import web
 
 from dcpstream_node.engine import Bucket, Engine, User
+from dcpstream_node.engine.access.roles import SERVER_PERMISSIONS
 from dcpstream_node.rest.site import ANYBODY, LOGIN, USER, Handler, Route, answer
 
 logger = logging.getLogger(__name__)
@@ -108,49 +109,6 @@ def visible_buckets(user: User, engine: Engine) -> list[Bucket]:
 
 _PERMISSION = re.compile(r"cluster(?:\.(\w+(?:\.\w+)*))?!(\w+)")
 _BUCKET_PERMISSION = re.compile(r"cluster\.(?:bucket|scope|collection)\[([^\]]{1,400})\](?:\.(\w+(?:\.\w+)*))?!(\w+)")
-_RIGHTS = {
-    ("", "read"): "cluster.read",
-    ("pools", "read"): "pools.read",
-    ("nodes", "read"): "pools.read",
-    ("settings", "read"): "cluster.read",
-    ("settings", "write"): "cluster.write",
-    ("stats", "read"): "metrics.read",
-    ("buckets", "create"): "bucket.create",
-    ("admin.security", "read"): "users.read",
-    ("admin.security", "write"): "users.write",
-    ("admin.users", "read"): "users.read",
-    ("admin.users", "write"): "users.write",
-}
-"""The server's permissions about the node, and the rights that stand for them here."""
-_BUCKET_RIGHTS = {
-    ("", "read"): "bucket.read",
-    ("", "list"): "bucket.read",
-    ("", "create"): "bucket.create",
-    ("", "write"): "bucket.write",
-    ("", "delete"): "bucket.delete",
-    ("", "flush"): "bucket.flush",
-    ("", "compact"): "bucket.write",
-    ("settings", "read"): "bucket.read",
-    ("settings", "write"): "bucket.write",
-    ("stats", "read"): "bucket.stats",
-    ("collections", "read"): "bucket.read",
-    ("collections", "write"): "collections.write",
-    ("data.docs", "read"): "Read",
-    ("data.docs", "insert"): "Insert",
-    ("data.docs", "upsert"): "Upsert",
-    ("data.docs", "write"): "Upsert",
-    ("data.docs", "delete"): "Delete",
-    ("data.docs", "range_scan"): "RangeScan",
-    ("data.meta", "read"): "MetaRead",
-    ("data.meta", "write"): "MetaWrite",
-    ("data.sxattr", "read"): "SystemXattrRead",
-    ("data.sxattr", "write"): "SystemXattrWrite",
-    ("data.dcp", "read"): "DcpProducer",
-    ("data.dcpstream", "read"): "DcpStream",
-    ("data", "read"): "Read",
-    ("data", "write"): "Upsert",
-}
-"""The same about a bucket, a scope or a collection."""
 ANY_BUCKET = "."
 """In place of a bucket's name in a permission: any bucket."""
 
@@ -165,7 +123,7 @@ def has_permission(user: User, text: str, buckets: Iterable[str]) -> bool:
     """
     found = _BUCKET_PERMISSION.fullmatch(text)
     if found is not None:
-        right = _BUCKET_RIGHTS.get((found[2] or "", found[3]))
+        right = SERVER_PERMISSIONS["bucket"].get(f"{found[2] or ''}!{found[3]}")
         bucket, *within = found[1].split(":")
         if right is None:
             return user.is_admin
@@ -175,7 +133,7 @@ def has_permission(user: User, text: str, buckets: Iterable[str]) -> bool:
             for name in (buckets if bucket == ANY_BUCKET else (bucket,))
         )
     found = _PERMISSION.fullmatch(text)
-    right = _RIGHTS.get((found[1] or "", found[2])) if found is not None else None
+    right = SERVER_PERMISSIONS["cluster"].get(f"{found[1] or ''}!{found[2]}") if found is not None else None
     return user.is_admin if right is None else allows(user, right, {})
 
 

@@ -5,7 +5,7 @@ with `*` for every bucket. It gives privileges (names with a capital, asked for 
 permissions (names with a dot, asked for by pages of the management port) at places: the node, all buckets, a bucket, a
 scope or a collection. A right for a place holds for everything within it.
 
-`roles.json` has the roles, the permissions, and groups of both.
+`roles.json` has the roles, the permissions, groups of both, and the names of the server's own permissions.
 
 Places are names, so a collection that is dropped and created again is the same place; the server takes ids, and then it
 is not. Roles of services that this node does not have (query, search, analytics, eventing, views) are not known.
@@ -56,22 +56,14 @@ BUCKET_PRIVILEGES: Final = _GROUPS["bucket"]
 ALL_PRIVILEGES: Final = _GROUPS["all"]
 """Every privilege that a command here asks for; the word `all` in a users file stands for them."""
 
-KNOWN_PRIVILEGES: Final = ALL_PRIVILEGES | {
-    "Audit",
-    "AuditManagement",
-    "BucketManagement",
-    "Impersonate",
-    "NodeManagement",
-    "SecurityManagement",
-    "SessionManagement",
-    "SystemSettings",
-    "Unmetered",
-    "Unthrottled",
-}
+KNOWN_PRIVILEGES: Final = ALL_PRIVILEGES.union(_FILE["other_privileges"])
 """Privileges that a request may name."""
 
 PERMISSIONS: Final[Mapping[str, str]] = MappingProxyType(_FILE["permissions"])
 """The rights that pages of the management port need, by name, each with a description."""
+
+SERVER_PERMISSIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(_FILE["server_permissions"])
+"""The server's permissions about the `cluster`, and about a `bucket`, scope or collection → the rights here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
