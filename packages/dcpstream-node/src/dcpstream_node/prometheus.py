@@ -6,7 +6,10 @@ Source: Couchbase Server metrics reference (`kv_*`) for names and meanings.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -35,49 +38,12 @@ class MetricInfo(NamedTuple):
     help: str
 
 
-_B = ("bucket",)
-METRICS: dict[str, MetricInfo] = {
-    "kv_ops": MetricInfo("counter", ("bucket", "op"), "Requests answered, by opcode; an empty bucket stands for none."),
-    "kv_curr_items": MetricInfo("gauge", _B, "Documents in active vbuckets."),
-    "kv_num_vbuckets": MetricInfo("gauge", ("bucket", "state"), "vbuckets, by role."),
-    "kv_mem_used_bytes": MetricInfo("gauge", _B, "Memory of the index, of the cache and of what waits for the disk."),
-    "kv_ep_max_size": MetricInfo("gauge", _B, "Memory that the bucket may take, in bytes (its quota)."),
-    "kv_ep_cache_bytes": MetricInfo("gauge", _B, "Memory of blocks that were read from files."),
-    "kv_ep_cache_hits": MetricInfo("counter", _B, "Reads by key that found their page in the cache."),
-    "kv_ep_cache_misses": MetricInfo("counter", _B, "Reads by key that fetched their page from a file."),
-    "kv_ep_db_file_size_bytes": MetricInfo("gauge", _B, "Size of the bucket's files."),
-    "kv_ep_db_data_size_bytes": MetricInfo(
-        "gauge", _B, "What of the files, or of the buffers in memory, is not superseded."
-    ),
-    "kv_ep_compactions": MetricInfo("counter", _B, "Compactions that ended well."),
-    "kv_ep_compactions_failed": MetricInfo("counter", _B, "Compactions that did not."),
-    "kv_ep_compaction_running": MetricInfo("gauge", _B, "1 while the bucket is compacted, else 0."),
-    "kv_ep_compaction_freed_bytes": MetricInfo("counter", _B, "Bytes that compactions gave back."),
-    "kv_ep_diskqueue_items": MetricInfo("gauge", _B, "Seqnos that no commit has made durable yet."),
-    "kv_ep_diskqueue_memory_bytes": MetricInfo("gauge", _B, "Bytes that wait for a commit."),
-    "kv_ep_item_commit_failed": MetricInfo("gauge", _B, "1 while commits fail (disk full or broken), else 0."),
-    "kv_ep_data_read_failed": MetricInfo("counter", _B, "Reads that met damage in a file, and were refused."),
-    "kv_collections_manifest_uid": MetricInfo("gauge", _B, "Version of the scopes and collections."),
-    "kv_bucket_connections": MetricInfo("gauge", _B, "KV connections that use the bucket."),
-    "kv_dcp_connection_count": MetricInfo("gauge", ("bucket", "type"), "DCP connections: producers and consumers."),
-    "kv_dcp_stream_count": MetricInfo("gauge", ("bucket", "type"), "DCP streams that are alive."),
-    "kv_dcp_num_running_backfills": MetricInfo("gauge", _B, "DCP streams that read history."),
-    "kv_dcp_items_sent": MetricInfo("gauge", _B, "Items sent by the DCP connections that are open."),
-    "kv_dcp_total_data_size_bytes": MetricInfo("gauge", _B, "Bytes sent by the DCP connections that are open."),
-    "kv_dcp_items_remaining": MetricInfo("gauge", _B, "Seqnos that living DCP streams have still to send."),
-    "kv_curr_connections": MetricInfo("gauge", (), "Connections of the KV port that are open."),
-    "kv_total_connections": MetricInfo("counter", (), "Connections of the KV port that were made."),
-    "kv_rejected_connections": MetricInfo("counter", (), "Connections that were refused: there were too many."),
-    "kv_auth_cmds": MetricInfo("counter", (), "Logins on the KV port that succeeded."),
-    "kv_auth_errors": MetricInfo("counter", (), "Logins on the KV port that were refused."),
-    "kv_read_bytes": MetricInfo("counter", (), "Bytes received on the KV port."),
-    "kv_written_bytes": MetricInfo("counter", (), "Bytes sent on the KV port."),
-    "kv_uptime_seconds": MetricInfo("gauge", (), "Seconds since the node was started."),
-    "kv_system_memory_resident_bytes": MetricInfo("gauge", (), "Memory that the node's process has."),
-    "kv_node_info": MetricInfo(
-        "gauge", ("version",), "Always 1; the label is the release whose protocol the node follows."
-    ),
-}
+METRICS: Mapping[str, MetricInfo] = MappingProxyType(
+    {
+        name: MetricInfo(entry["kind"], tuple(entry["labels"]), entry["help"])
+        for name, entry in tomllib.loads((files(__package__) / "metrics.toml").read_text(encoding="utf-8")).items()
+    }
+)
 """Every metric, by name."""
 
 _OP_NAMES = {int(opcode): opcode.name.lower() for opcode in Opcode}

@@ -142,6 +142,13 @@ def test_a_page_that_cannot_be_shown_is_a_page_that_says_why(node: Node) -> None
         assert ask(node, "GET", path).headers["content-type"].startswith("text/plain"), "no page for people"
 
 
+def test_the_form_for_faults_has_every_field_that_a_kind_takes(node: Node) -> None:
+    page = ask(node, "GET", "/ui/faults").body.decode()
+    taken = {name for fields in re.findall(r'data-fields="([^"]*)"', page) for name in fields.split()}
+    assert taken
+    assert taken == set(re.findall(r'data-field="([^"]*)"', page))
+
+
 def test_a_reader_shows_its_streams_and_its_buffer(node: Node) -> None:
     login: dict[str, Any] = {"username": node.username, "password": node.password, "bucket": "default"}
     with KvClient(node.connection_string, **login) as kv, Client(node.connection_string, **login) as client:

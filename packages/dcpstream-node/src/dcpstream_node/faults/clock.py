@@ -6,9 +6,6 @@ from collections.abc import Callable
 
 from dcpstream.runtime import SystemClock
 
-MAX_MOVE_S = 100 * 365 * 24 * 3600
-"""Longest move, a century: times of day stay within 64 bits of nanoseconds."""
-
 
 class MovableClock:
     """The system's clocks, moved.

@@ -3,71 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dcpstream.errors import ConfigError
 from dcpstream.wire import Opcode, Status
-from dcpstream_node.faults.clock import MAX_MOVE_S
 
-MAX_DELAY_S = 3600.0
-MAX_NUMBER = (1 << 63) - 1
-_MATCHING = ("opcode", "bucket", "vbid", "connection", "skip", "count", "share", "after_s", "for_s")
-_TIMED = ("after_s", "for_s")
+_FILE: dict[str, Any] = tomllib.loads((files(__package__) / "faults.toml").read_text(encoding="utf-8"))
 
-KINDS: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+
+class FaultKind(NamedTuple):
+    """A kind of fault.
+
+    Attributes:
+        fields: those of `Fault` that it takes.
+        about: what it does.
+        acts: on frames that the node has `sent`, on `requests` or on the `node`, until it is lifted; or `once`.
+        needs: the fields that it must have.
+    """
+
+    fields: tuple[str, ...]
+    about: str
+    acts: str
+    needs: tuple[str, ...] = ()
+
+
+class FaultField(NamedTuple):
+    """A field of a fault; numbers have bounds.
+
+    Attributes:
+        label: for people.
+    """
+
+    label: str
+    low: float | None = None
+    high: float | None = None
+    is_whole: bool = False
+
+
+def _fields_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of fields; `@` begins the name of a group of them."""
+    groups = _FILE["groups"]
+    return tuple(name for word in names for name in (groups[word[1:]] if word.startswith("@") else (word,)))
+
+
+def _acting(on: str) -> frozenset[str]:
+    return frozenset(name for name, kind in KINDS.items() if kind.acts == on)
+
+
+KINDS: Mapping[str, FaultKind] = MappingProxyType(
     {
-        "close": ((*_MATCHING, "at_byte"), "close the connection at a frame that the node sends"),
-        "stall": (_MATCHING, "send nothing more on the connection from such a frame on, and leave it open"),
-        "delay": ((*_MATCHING, "delay_s"), "send such a frame, and all behind it, later"),
-        "split": ((*_MATCHING, "at_byte", "delay_s"), "send such a frame in two pieces"),
-        "lose": (_MATCHING, "do not send such a frame"),
-        "corrupt": ((*_MATCHING, "at_byte", "data"), "send such a frame with other bytes at one place"),
-        "small_buffer": (
-            (*_MATCHING, "buffer_bytes", "delay_s"),
-            "send streams as if the buffers of consumers had so few bytes: a portion, then a pause",
-        ),
-        "refuse": ((*_MATCHING, "status"), "answer such a request with a status, and do not carry it out"),
-        "config_only": (
-            ("bucket", "connection", *_TIMED),
-            "have only the cluster map of buckets, as a 7.6 server that does not serve them, and refuse all else",
-        ),
-        "stale_map": (_TIMED, "show clients the cluster map as it is now, whatever changes"),
-        "forget_manifest": (
-            ("bucket", *_TIMED),
-            "show clients no collections, as a server does after a restart until a manifest is pushed to it",
-        ),
-        "no_map": (_TIMED, "have no cluster map for clients, like a server that was given none yet"),
-        "full_disk": (_TIMED, "write no documents to the disk: there is no room"),
-        "slow_disk": ((*_TIMED, "delay_s"), "have each sync of the disk take longer"),
-        "drop": (("bucket", "connection"), "close connections now"),
-        "hang": (_TIMED, "do nothing at all for so long, and leave connections open"),
-        "move_clock": (("seconds",), "move the node's clocks"),
-        "purge": (("bucket",), "forget every deletion now"),
-        "stale_failover": (("bucket", "vbid", "seqno"), "have a vbucket as after a failover to a stale replica"),
+        name: FaultKind(_fields_of(entry["fields"]), entry["about"], entry["acts"], tuple(entry.get("needs", ())))
+        for name, entry in _FILE["kinds"].items()
     }
 )
-"""Kind → its fields, and what it does. Those of `AT_ONCE` happen once; the others last until they are lifted."""
-AT_ONCE = frozenset(("drop", "hang", "move_clock", "purge", "stale_failover"))
-OF_SENT = frozenset(("close", "stall", "delay", "split", "lose", "corrupt", "small_buffer"))
-"""Kinds that look at what the node sends."""
-OF_REQUESTS = frozenset(("refuse", "config_only"))
-"""Kinds that look at requests."""
-REQUIRED = MappingProxyType(
-    {
-        "delay": ("delay_s",),
-        "refuse": ("status",),
-        "hang": ("for_s",),
-        "slow_disk": ("delay_s",),
-        "small_buffer": ("buffer_bytes",),
-        "move_clock": ("seconds",),
-        "purge": ("bucket",),
-        "forget_manifest": ("bucket",),
-        "stale_failover": ("bucket", "vbid", "seqno"),
-    }
+"""Every kind of fault, by name."""
+FIELDS: Mapping[str, FaultField] = MappingProxyType(
+    {name: FaultField(**entry) for name, entry in _FILE["fields"].items()}
 )
+"""Every field of a fault but its kind, by name."""
+AT_ONCE, OF_SENT, OF_REQUESTS = _acting("once"), _acting("sent"), _acting("requests")
+"""Kinds that happen once, that look at what the node sends, and that look at requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,24 +122,6 @@ class Fault:
         return {"kind": self.kind} | said
 
 
-BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "vbid": (0, 0xFFFF),
-        "skip": (0, MAX_NUMBER),
-        "count": (1, MAX_NUMBER),
-        "share": (1e-6, 1.0),
-        "after_s": (0.0, MAX_DELAY_S),
-        "for_s": (0.0, MAX_DELAY_S),
-        "at_byte": (0, MAX_NUMBER),
-        "buffer_bytes": (1, MAX_NUMBER),
-        "delay_s": (0.0, MAX_DELAY_S),
-        "seconds": (-MAX_MOVE_S, MAX_MOVE_S),
-        "seqno": (0, MAX_NUMBER),
-    }
-)
-_WHOLE = frozenset(("vbid", "skip", "count", "at_byte", "buffer_bytes", "seqno"))
-
-
 def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     """A checked fault.
 
@@ -150,11 +132,11 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
     """
     if kind not in KINDS:
         raise ConfigError("kind", kind, ", ".join(KINDS))
-    allowed = KINDS[kind][0]
+    allowed = KINDS[kind].fields
     unknown = sorted(given.keys() - set(allowed))
     if unknown:
         raise ConfigError(kind, ", ".join(unknown), f"fields of this kind: {', '.join(allowed)}")
-    missing = [name for name in REQUIRED.get(kind, ()) if given.get(name) in (None, "")]
+    missing = [name for name in KINDS[kind].needs if given.get(name) in (None, "")]
     if missing:
         raise ConfigError(kind, f"no {missing[0]}", f"{missing[0]}, which this kind needs")
     values: dict[str, Any] = {}
@@ -162,7 +144,7 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
         value = given.get(each.name)
         if each.name == "kind" or value is None:
             continue
-        values[each.name] = _number(each.name, value) if each.name in BOUNDS else str(value)
+        values[each.name] = str(value) if FIELDS[each.name].low is None else _number(each.name, value)
     for name, names in (("opcode", Opcode.__members__), ("status", Status.__members__)):
         if values.get(name):
             values[name] = values[name].upper()
@@ -176,11 +158,13 @@ def read_fault(kind: str, given: Mapping[str, Any]) -> Fault:
 
 
 def _number(name: str, value: Any) -> float | int:
-    low, high = BOUNDS[name]
-    kind = "whole number" if name in _WHOLE else "number"
+    _, low, high, is_whole = FIELDS[name]
+    assert low is not None, "it is a number"
+    assert high is not None, "it is a number"
+    kind = "whole number" if is_whole else "number"
     try:
-        number = int(value) if name in _WHOLE else float(value)
-        if (name in _WHOLE and float(value) != number) or not math.isfinite(number) or not low <= number <= high:
+        number = int(value) if is_whole else float(value)
+        if (is_whole and float(value) != number) or not math.isfinite(number) or not low <= number <= high:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(name, value, f"a {kind} from {low:g} to {high:g}") from None

@@ -8,27 +8,10 @@ from typing import Any
 from dcpstream.pages.forms import Field, Order
 from dcpstream.pages.markup import Row, heads, number, section, table, text
 from dcpstream.wire import Opcode, Status
-from dcpstream_node.faults.fault import AT_ONCE, BOUNDS, KINDS, REQUIRED
+from dcpstream_node.faults.fault import FIELDS, KINDS, FaultField, FaultKind
 from dcpstream_node.rest.fault_pages import FAULTS
 
 _LASTING = heads("Fault", "With", "#Acted", "-")
-_LABELS = {
-    "opcode": "Frames (opcode)",
-    "bucket": "Bucket",
-    "vbid": "vBucket",
-    "connection": "Connection (part of its name)",
-    "skip": "Let pass first",
-    "count": "How often",
-    "share": "Share of the frames",
-    "after_s": "Begins after seconds",
-    "for_s": "Lasts seconds",
-    "at_byte": "After bytes of the frame",
-    "data": "Bytes instead (hexadecimal)",
-    "delay_s": "Seconds",
-    "status": "Status",
-    "seconds": "Seconds, below 0 back",
-    "seqno": "Last seqno of the replica",
-}
 _ALL = "lift-all"
 
 
@@ -49,7 +32,7 @@ def fault_content(lasting: Sequence[Mapping[str, Any]], buckets: Sequence[str]) 
 
 def _row(fault: Mapping[str, Any]) -> Row:
     number_of, kind = int(fault["id"]), str(fault["kind"])
-    fields = [f"{_LABELS[name]}: {value}" for name, value in fault.items() if name in _LABELS]
+    fields = [f"{FIELDS[name].label}: {value}" for name, value in fault.items() if name in FIELDS]
     end = Order(
         f"{FAULTS}/{number_of}", "End", method="DELETE", about=f"fault {number_of}", done="The fault is over."
     ).html()
@@ -61,16 +44,16 @@ def _row(fault: Mapping[str, Any]) -> Row:
 
 def _new(buckets: Sequence[str]) -> str:
     options = "".join(
-        f'<option value="{kind}" data-fields="{" ".join(fields)}" data-needed="{" ".join(REQUIRED.get(kind, ()))}" '
-        f'data-about="{text(_sentence(kind, about))}">{kind.replace("_", " ")}</option>'
-        for kind, (fields, about) in KINDS.items()
+        f'<option value="{name}" data-fields="{" ".join(kind.fields)}" data-needed="{" ".join(kind.needs)}" '
+        f'data-about="{text(_sentence(kind))}">{name.replace("_", " ")}</option>'
+        for name, kind in KINDS.items()
     )
     offered = {
         "opcode": tuple(sorted(Opcode.__members__)),
         "status": tuple(sorted(Status.__members__)),
         "bucket": tuple(buckets),
     }
-    fields = "".join(_field(name, label, offered.get(name, ())) for name, label in _LABELS.items())
+    fields = "".join(_field(name, each, offered.get(name, ())) for name, each in FIELDS.items())
     choice = f'<label>What goes wrong<select name="kind" data-shows>{options}</select></label>'
     about = '<p class="note" data-about aria-live="polite"></p>'
     form = Order(FAULTS, "Let it go wrong", f"{choice}{about}{fields}", done="The fault is set.", kind="main").html()
@@ -78,12 +61,12 @@ def _new(buckets: Sequence[str]) -> str:
     return section("new", "A new fault", form, note=note)
 
 
-def _field(name: str, label: str, choices: tuple[str, ...]) -> str:
-    low, high = BOUNDS.get(name, (None, None))
-    kind = "number" if name in BOUNDS else "text"
-    field = Field(name, label, kind=kind, low=low, high=high, choices=choices, is_optional=True)
+def _field(name: str, each: FaultField, choices: tuple[str, ...]) -> str:
+    kind = "text" if each.low is None else "number"
+    field = Field(name, each.label, kind=kind, low=each.low, high=each.high, choices=choices, is_optional=True)
     return f'<div data-field="{name}">{field.html()}</div>'
 
 
-def _sentence(kind: str, about: str) -> str:
-    return f"{about[0].upper()}{about[1:]}; {'once, now' if kind in AT_ONCE else 'until it is ended or over'}."
+def _sentence(kind: FaultKind) -> str:
+    until = "once, now" if kind.acts == "once" else "until it is ended or over"
+    return f"{kind.about[0].upper()}{kind.about[1:]}; {until}."
