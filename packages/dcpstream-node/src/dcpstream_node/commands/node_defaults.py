@@ -23,18 +23,3 @@ CLIENT_AUTH = ("none", "optional", "mandatory")
 USER_FROM = ("subject.cn", "san.dns", "san.email", "san.uri")
 PASSWORD_ITERATIONS = 4096
 PASSWORD_ITERATIONS_MAX = 1_000_000
-LIMITS = (
-    "connections",
-    "connections_per_user",
-    "connections_before_login",
-    "tls_connections",
-    "login_s",
-    "frame_s",
-    "idle_s",
-    "stalled_s",
-    "stalled_dcp_s",
-    "buffered_bytes",
-    "http_connections",
-    "http_header_s",
-    "http_body_s",
-)

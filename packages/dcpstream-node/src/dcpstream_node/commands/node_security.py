@@ -6,8 +6,9 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +17,7 @@ from dcpstream.client.settings.secrets import SecretFile
 from dcpstream.errors import ConfigError
 from dcpstream.runtime.descriptors import OTHER_DESCRIPTORS, allow_descriptors
 from dcpstream_node.commands import node_defaults
-
-if TYPE_CHECKING:
-    from dcpstream_node.shell.limits import Limits
+from dcpstream_node.shell.limits import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ _OPTIONS = (
         "limits",
         multiple=True,
         metavar="NAME=VALUE",
-        help=f"A limit of clients: {', '.join(node_defaults.LIMITS)}. May be repeated.",
+        help=f"A limit of clients: {', '.join(each.name for each in fields(Limits))}. May be repeated.",
     ),
 )
 
@@ -102,7 +101,6 @@ def security_arguments(given: Mapping[str, Any], password: str) -> dict[str, Any
     Raises:
         ConfigError: options that exclude each other, or an unreadable file.
     """
-    from dcpstream_node.shell.limits import Limits
     from dcpstream_node.shell.tls import TlsSettings
 
     is_tls = given["is_tls"] or given["tls_cert"] is not None

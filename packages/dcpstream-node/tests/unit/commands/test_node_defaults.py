@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from dcpstream.cli import connection_options
 from dcpstream.dcp.sasl import DEFAULT_ITERATIONS, MAX_ITERATIONS
 from dcpstream.wire.release import DEFAULT_RELEASE, RELEASES
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream_node import embedded
 from dcpstream_node.commands import node_defaults
-from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.tls import CLIENT_AUTH, USER_FROM
 
 
@@ -22,6 +19,5 @@ def test_they_are_those_of_their_owners() -> None:
     assert (node_defaults.CLIENT_AUTH, node_defaults.USER_FROM) == (CLIENT_AUTH, USER_FROM)
     assert node_defaults.PASSWORD_ITERATIONS == DEFAULT_ITERATIONS
     assert node_defaults.PASSWORD_ITERATIONS_MAX == MAX_ITERATIONS
-    assert tuple(field.name for field in fields(Limits)) == node_defaults.LIMITS
     assert connection_options.DEFAULT_USERNAME == embedded.DEFAULT_USERNAME
     assert connection_options.DEFAULT_PASSWORD == embedded.DEFAULT_PASSWORD
