@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcpstream.arrow import ControlRow, change_schema, control_rows, rollback_row
+from dcpstream.arrow import ControlRow, change_schema, control_rows
 from dcpstream.model import Op
 from dcpstream_spark import Pipeline
 from dcpstream_spark.tables.delta_rs import DeltaRsEngine, decided_rows, later_than
@@ -48,6 +48,7 @@ from dcpstream_spark.tables.rows import (
     with_tables,
 )
 from lab.tools.patience import patient
+from tests.kit.control_rows import rollback_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -301,14 +301,23 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its documented name, its attribute, the parser of its text, and its meaning."""
+    """One option: its documented name, the parser of its text, its meaning, and the attribute that has it.
+
+    The attribute is the name as Python writes it, with the unit of a time, if it is not given.
+    """
 
     name: str
-    attribute: str
     read: Callable[[str, str], Any]
     meaning: str
     default: str = ""
     is_required: bool = False
+    attribute: str = ""
+
+    def __post_init__(self) -> None:
+        """Derive the attribute."""
+        if not self.attribute:
+            words = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", self.name)
+            object.__setattr__(self, "attribute", f"{words}_s" if self.read in {_seconds, _duration} else words)
 
 
 def _default_for_data_loss(values: dict[str, Any]) -> None:
@@ -525,16 +534,18 @@ def _offset_spec(*words: Literal["earliest", "latest"]) -> Callable[[str, str], 
 
 
 def _secret_options(
-    name: str, attribute: str, meaning: str, *, needed_for: str = "login", is_required: bool = False
+    name: str, meaning: str, *, needed_for: str = "login", is_required: bool = False
 ) -> tuple[Option, ...]:
     """The four options of a secret: its text, or where it is read."""
     file = f"file whose first line is it, read for each {needed_for}; it must be there on every executor"
     function = f"`module:function` that returns it, called for each {needed_for}; every executor must have the module"
+    variable = "the driver's environment variable that holds it"
+    secret = Option(name, _secret, meaning, is_required=is_required)
     return (
-        Option(name, attribute, _secret, meaning, is_required=is_required),
-        Option(f"{name}File", attribute, _secret_file, file),
-        Option(f"{name}Function", attribute, _secret_function, function),
-        Option(f"{name}Variable", attribute, _secret_variable, "the driver's environment variable that holds it"),
+        secret,
+        Option(f"{name}File", _secret_file, file, attribute=secret.attribute),
+        Option(f"{name}Function", _secret_function, function, attribute=secret.attribute),
+        Option(f"{name}Variable", _secret_variable, variable, attribute=secret.attribute),
     )
 
 
@@ -544,41 +555,37 @@ SECRETS = ("password", "token", "keyPassword")
 OPTIONS = (
     Option(
         "connectionString",
-        "connection_string",
         _connection_string,
         "the cluster, as the SDKs take it: couchbase://host[:port][,host…], couchbases:// with TLS",
         is_required=True,
     ),
-    Option("username", "username", _text, "a user that may read the bucket by DCP", is_required=True),
-    *_secret_options("password", "password", "the user's password", is_required=True),
-    *_secret_options("token", "token", "with TLS: a JSON Web Token of the user, instead of user and password"),
-    Option("bucket", "bucket", _text, "name of the bucket", is_required=True),
+    Option("username", _text, "a user that may read the bucket by DCP", is_required=True),
+    *_secret_options("password", "the user's password", is_required=True),
+    *_secret_options("token", "with TLS: a JSON Web Token of the user, instead of user and password"),
+    Option("bucket", _text, "name of the bucket", is_required=True),
     Option(
         "trustCertificate",
-        "trust",
         _text,
         "with TLS: PEM file, directory or text of the authorities to trust; files must be there on every executor",
         "the system's",
+        attribute="trust",
+    ),
+    Option("certificate", _text, "with TLS: PEM file of a client certificate, instead of user and password"),
+    Option("key", _text, "PEM file of the certificate's key", "in certificate"),
+    *_secret_options("keyPassword", "of an encrypted key", needed_for="client"),
+    Option(
+        "tlsVerify",
+        _verify,
+        "peer, or none: the node's certificate is not checked; only for tests",
+        "peer",
+        attribute="verify",
     ),
     Option(
-        "certificate", "certificate", _text, "with TLS: PEM file of a client certificate, instead of user and password"
+        "tlsServerName", _text, "name that the node's certificate must have", "the node's host", attribute="server_name"
     ),
-    Option("key", "key", _text, "PEM file of the certificate's key", "in certificate"),
-    *_secret_options("keyPassword", "key_password", "of an encrypted key", needed_for="client"),
+    Option("saslMechanism", _text, "PLAIN (only with TLS), SCRAM-SHA1, -SHA256 or -SHA512", "the strongest"),
+    Option("network", _text, "auto, default, external, …: which addresses of the nodes to use", "auto"),
     Option(
-        "tlsVerify", "verify", _verify, "peer, or none: the node's certificate is not checked; only for tests", "peer"
-    ),
-    Option("tlsServerName", "server_name", _text, "name that the node's certificate must have", "the node's host"),
-    Option(
-        "saslMechanism",
-        "sasl_mechanism",
-        _text,
-        "PLAIN (only with TLS), SCRAM-SHA1, -SHA256 or -SHA512",
-        "the strongest",
-    ),
-    Option("network", "network", _text, "auto, default, external, …: which addresses of the nodes to use", "auto"),
-    Option(
-        "history",
         "history",
         _flag,
         "true: every version of a document that the bucket keeps, where it has a change history",
@@ -586,89 +593,65 @@ OPTIONS = (
     ),
     Option(
         "skipDeletes",
-        "skip_deletes",
         _flag,
         "true: a first load comes without the deletions of the time before it, from nodes of release 8.5 and later; "
         "only for a target that has no rows of the bucket",
         "false; true in the first run of a pipeline",
     ),
-    Option("readStable", "read_stable", _flag, "true: only changes that all copies have on disk", "false"),
+    Option("readStable", _flag, "true: only changes that all copies have on disk", "false"),
     Option(
         "purgeGap",
-        "purge_gap",
         _choice(*get_args(OnPurgeGap)),
         "if deletions were purged before they were read: fail, ignore, or reconcile: read the vbucket again from its "
         "beginning",
         "fail; with rewindAndMark reconcile",
     ),
-    Option(
-        "collections",
-        "collections",
-        _collections,
-        "collections and scopes (`scope.*`) to read, separated by commas",
-        "all",
-    ),
+    Option("collections", _collections, "collections and scopes (`scope.*`) to read, separated by commas", "all"),
     Option(
         "startingOffsets",
-        "starting_offsets",
         _offset_spec("earliest", "latest"),
         "earliest, latest, or JSON (-2 and -1 for one vbucket); a stream uses it only without a checkpoint",
         "earliest (batch), latest (stream)",
     ),
     Option(
         "endingOffsets",
-        "ending_offsets",
         _offset_spec("latest"),
         "latest, or JSON (-1 for one vbucket), of a batch; a stream has no end",
         "latest",
     ),
     Option(
         "maxOffsetsPerTrigger",
-        "max_offsets_per_trigger",
         _integer(1, 2**31 - 1),
         "seqnos that one micro-batch covers at most; a vbucket that can only be read as a whole may exceed it",
         f"{MAX_OFFSETS_PER_TRIGGER}",
     ),
     Option(
         "maxBytesPerTrigger",
-        "max_bytes_per_trigger",
         _bytes(1024, 2**50),
         "bytes of rows that one micro-batch holds at most, as estimated from a sample; 512k, 64m, 1g, … are allowed",
         "256m",
     ),
     Option(
         "minOffsetsPerTrigger",
-        "min_offsets_per_trigger",
         _integer(0, 2**31 - 1),
         "seqnos below which a micro-batch waits for more; not in the first batch after a start, nor with availableNow",
         "0",
     ),
     Option(
         "maxTriggerDelay",
-        "max_trigger_delay_s",
         _duration,
         "with minOffsetsPerTrigger: longest wait since the last batch, as 500ms, 30s, 15m or 1h",
         "15m",
     ),
-    Option(
-        "minPartitions",
-        "min_partitions",
-        _integer(1, MAX_PARTITIONS),
-        "tasks of a batch at least; a vbucket is never split",
-        "1",
-    ),
-    Option(
-        "numPartitions", "num_partitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at most", "driver's cores"
-    ),
+    Option("minPartitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at least; a vbucket is never split", "1"),
+    Option("numPartitions", _integer(1, MAX_PARTITIONS), "tasks of a batch at most", "driver's cores"),
     Option(
         "valueFormat",
-        "value_format",
         _choice("binary", "string", "variant"),
         "type of the column value; `string` escapes bytes that are not UTF-8, so only `binary` is exact",
         "binary",
     ),
     Option(
-        "columns",
         "columns",
         _columns,
         "columns to build, separated by commas",
@@ -676,20 +659,18 @@ OPTIONS = (
     ),
     Option(
         "where",
-        "row_filter",
         _where,
         "rows to read: comparisons joined by AND, see [Filters](#filters)",
         "all",
+        attribute="row_filter",
     ),
     Option(
         "metaPrefix",
-        "meta_prefix",
         _prefix,
         "put before the names of the source's columns, so that fields of documents may have the same names",
         "none",
     ),
     Option(
-        "mode",
         "mode",
         _choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "with fields of documents as columns: how to treat a document that does not fit, as in Spark's JSON source",
@@ -697,35 +678,25 @@ OPTIONS = (
     ),
     Option(
         "columnNameOfCorruptRecord",
-        "corrupt_column",
         _text,
         "column of the schema that holds a document that does not fit: STRING, or BINARY for its exact bytes",
         CORRUPT,
+        attribute="corrupt_column",
     ),
     Option(
-        "inferSchema",
-        "infer_schema",
-        _flag,
-        "true: add the fields of documents as columns, with the types found in a sample",
-        "false",
+        "inferSchema", _flag, "true: add the fields of documents as columns, with the types found in a sample", "false"
     ),
-    Option("sampleSize", "sample_size", _integer(1, 1_000_000), "changes in that sample", f"{SAMPLE_SIZE}"),
+    Option("sampleSize", _integer(1, 1_000_000), "changes in that sample", f"{SAMPLE_SIZE}"),
     Option(
-        "onRollback",
-        "on_rollback",
-        _choice("fail", "rewindAndMark"),
-        "fail, or rewindAndMark: go back and emit a control row",
-        "fail",
+        "onRollback", _choice("fail", "rewindAndMark"), "fail, or rewindAndMark: go back and emit a control row", "fail"
     ),
     Option(
         "rewindTo",
-        "rewind_to",
         _choice(*get_args(RewindTo)),
         "with rewindAndMark: go back to a recorded position, or read the vbucket from zero",
         "recorded",
     ),
     Option(
-        "include",
         "include",
         including.parse_include,
         "which rows in addition to mutations and rollbacks, and whether the column `xattrs`: "
@@ -734,7 +705,6 @@ OPTIONS = (
     ),
     Option(
         "systemDocuments",
-        "system_documents",
         _flag,
         "true: also what the system writes for itself: scopes and collections such as `_system`, and records of "
         "transactions, whose keys begin with `_txn:`",
@@ -742,20 +712,17 @@ OPTIONS = (
     ),
     Option(
         "startingTimestamp",
-        "starting_timestamp",
         including.parse_timestamp,
         "leave out changes before this time (ISO 8601 with a zone, or milliseconds); startingOffsets is then earliest",
     ),
     Option(
         "failOnDataLoss",
-        "fail_on_data_loss",
         _flag,
         "false: onRollback is rewindAndMark and onBucketReset is rebuild, unless they are given",
         "true",
     ),
     Option(
         "onBucketReset",
-        "on_bucket_reset",
         _choice("fail", "rebuild"),
         "if the bucket was flushed, or created again: fail, or rebuild: take back all rows by control rows and read it "
         "from its beginning",
@@ -763,33 +730,29 @@ OPTIONS = (
     ),
     Option(
         "replay",
-        "replay",
         _choice("node", "spool"),
         "a repeated micro-batch is read again and may have fewer rows (node), or has the same rows, from files (spool)",
         "node",
     ),
     Option(
         "spoolDirectory",
-        "spool_directory",
         check_directory,
         "with replay=spool: path or URL that the driver and all executors can reach; for one query alone",
     ),
     Option(
         "checkpointLocation",
-        "checkpoint_location",
         check_directory,
         "of a stream: the query's checkpointLocation once more, see [The checkpoint](#the-checkpoint)",
     ),
     Option(
         "flowControlBufferBytes",
-        "flow_control_buffer_bytes",
         _integer(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES),
         "flow-control window of a connection",
         f"{BUFFER_BYTES}",
     ),
-    Option("maxBatchRows", "max_batch_rows", _integer(1, 1_000_000), "rows of an Arrow batch", f"{MAX_BATCH_ROWS}"),
-    Option("connectTimeout", "connect_timeout_s", _seconds, "seconds to connect or answer", f"{CONNECT_TIMEOUT_S:g}"),
-    Option("idleTimeout", "idle_timeout_s", _seconds, "seconds without any progress in a task", f"{IDLE_TIMEOUT_S:g}"),
+    Option("maxBatchRows", _integer(1, 1_000_000), "rows of an Arrow batch", f"{MAX_BATCH_ROWS}"),
+    Option("connectTimeout", _seconds, "seconds to connect or answer", f"{CONNECT_TIMEOUT_S:g}"),
+    Option("idleTimeout", _seconds, "seconds without any progress in a task", f"{IDLE_TIMEOUT_S:g}"),
 )
 """Every option, in the order of the documentation."""
 

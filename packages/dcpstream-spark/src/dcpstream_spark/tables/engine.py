@@ -337,7 +337,7 @@ def rollback_reports(rows: Sequence[dict[str, Any]]) -> tuple[RollbackReport, ..
     """The rollbacks in control rows.
 
     Args:
-        rows: with `vbucket` and `value`, the JSON of `dcpstream.arrow.rollback_row` as text or bytes.
+        rows: with `vbucket` and `value`, the JSON of `RollbackEvent.details` as text or bytes.
     """
     return tuple(RollbackReport.from_row(row["vbucket"], row["value"]) for row in rows)
 

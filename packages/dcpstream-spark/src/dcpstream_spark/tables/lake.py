@@ -296,20 +296,4 @@ class Lake:
 
 def pipeline_of(spark: SparkSession, config: PipelineConfig) -> Pipeline:
     """The pipeline of a configuration."""
-    return Pipeline(
-        spark,
-        config.path,
-        config.options,
-        engine=config.engine,
-        changes=config.changes,
-        current=config.current,
-        live=config.live,
-        schema=config.schema,
-        mode=config.mode,
-        field_prefix=config.field_prefix,
-        rejects=config.rejects,
-        tables=config.tables,
-        on_collection_dropped=config.on_collection_dropped,
-        fold_share=config.fold_share,
-        retain_hours=config.retain_hours,
-    )
+    return Pipeline(spark, config.path, config.options, **config.arguments)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -60,6 +60,8 @@ _PIPELINE: dict[str, type | tuple[type, ...]] = {
     "retain_hours": (float, int),
     "source": dict,
 }
+_NO_ARGUMENTS = frozenset(("path", "bucket", "collections", "source"))
+"""Keys of a section that are no attributes of `PipelineConfig`, or not as they are."""
 _TOP = {"path": str, "session": dict, "source": dict, "pipelines": dict}
 _TRIGGER = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?)\s*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -106,6 +108,12 @@ class PipelineConfig:
     trigger: str = DEFAULT_TRIGGER
     fold_share: float = FOLD_SHARE
     retain_hours: float = RETAIN_HOURS
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `Pipeline` by name, after the session, the path and the options."""
+        others = {"name", "path", "options", "trigger"}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in others}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,24 +253,9 @@ class _Checker:
             SourceOptions.parse(options)
         except ConfigError as error:
             self._problem(self._place_of(place, error.option), str(error))
-        return PipelineConfig(
-            name=name,
-            path=self._absolute(path),
-            options=options,
-            changes=section.get("changes"),
-            current=section.get("current"),
-            live=section.get("live"),
-            schema=section.get("schema"),
-            mode=mode,
-            field_prefix=section.get("field_prefix", ""),
-            rejects=section.get("rejects"),
-            tables=section.get("tables"),
-            on_collection_dropped=dropped,
-            engine=section.get("engine", "auto"),
-            trigger=trigger,
-            fold_share=fold_share,
-            retain_hours=retain_hours,
-        )
+        arguments = {key: value for key, value in section.items() if key not in _NO_ARGUMENTS}
+        arguments |= {"fold_share": fold_share, "retain_hours": retain_hours}
+        return PipelineConfig(name=name, path=self._absolute(path), options=options, **arguments)
 
     def _tables(self, place: _Place, section: Mapping[str, Any], options: Mapping[str, str]) -> None:
         """Check the keys of a pipeline with several tables."""

@@ -36,7 +36,7 @@ class RollbackReport:
 
         Args:
             vbucket: of the row.
-            value: its JSON, see `dcpstream.arrow.rollback_row`.
+            value: its JSON, see `RollbackEvent.details`.
         """
         detail = json.loads(value)
         return cls(

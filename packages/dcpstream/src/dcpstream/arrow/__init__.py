@@ -8,7 +8,7 @@ columns of JSON values.
 Needs pyarrow (the extra `arrow`). Knows no sockets and no streams: the opaque of a row names its stream.
 """
 
-from dcpstream.arrow.changes import ChangeContext, ControlRow, control_rows, rollback_row, to_changes
+from dcpstream.arrow.changes import ChangeContext, ControlRow, control_rows, to_changes
 from dcpstream.arrow.chunk import WireChunk
 from dcpstream.arrow.filtering import FILTER_COLUMNS, OF_TEXTS, TRANSACTION_PREFIX, Choice, Comparison, RowFilter
 from dcpstream.arrow.messages import chunk_of
@@ -33,7 +33,6 @@ __all__ = [
     "chunk_of",
     "control_rows",
     "escape",
-    "rollback_row",
     "to_changes",
     "unescape",
 ]

@@ -1,7 +1,6 @@
 """The rows of a table of changes, with the columns that Spark sees.
 
-`to_changes` converts a `WireChunk`. `control_rows` makes rows that are not changes of documents, and `rollback_row` the
-row that says that a part of a vbucket's history is void.
+`to_changes` converts a `WireChunk`. `control_rows` makes rows that are not changes of documents.
 """
 
 from __future__ import annotations
@@ -370,23 +369,6 @@ class ControlRow(NamedTuple):
     details: Mapping[str, object]
     scope: str | None = None
     collection: str | None = None
-
-
-def rollback_row(vbid: int, from_seqno: int, to_seqno: int, old_vbuuid: int, new_vbuuid: int) -> ControlRow:
-    """The control row of a rollback: the rows of a vbucket above `to_seqno` are void.
-
-    It has `op` "rollback" and neither key nor `_change_type`; `vbuuid` is the new branch, `seqno` and `_commit_version`
-    are `to_seqno`; `value` is JSON with from_seqno, to_seqno, old_vbuuid and new_vbuuid as decimal texts.
-
-    Args:
-        vbid: the vbucket.
-        from_seqno: the requested position; rows above it may be void, too.
-        to_seqno: the position at which the reader continues, at most `from_seqno`.
-        old_vbuuid: the previous branch.
-        new_vbuuid: the new branch.
-    """
-    numbers = {"from_seqno": from_seqno, "to_seqno": to_seqno, "old_vbuuid": old_vbuuid, "new_vbuuid": new_vbuuid}
-    return ControlRow(Op.ROLLBACK, vbid, to_seqno, new_vbuuid, {name: str(number) for name, number in numbers.items()})
 
 
 def control_rows(

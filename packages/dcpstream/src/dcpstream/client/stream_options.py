@@ -12,7 +12,6 @@ from dcpstream.client.machine.reader.selection import Selection
 from dcpstream.client.machine.resume import BranchState
 from dcpstream.client.machine.rollback_policy import (
     OnPurgeGap,
-    PurgeGap,
     RewindTo,
     RollbackPolicy,
     check_purge_gap,
@@ -170,16 +169,6 @@ class StreamOptions:
         """The reader's policy for rollbacks."""
         return RollbackPolicy.FAIL if self.on_rollback == "fail" else RollbackPolicy.REWIND
 
-    @property
-    def on_purge_gap(self) -> PurgeGap:
-        """The reader's policy for purged deletions."""
-        return check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL)
-
-    @property
-    def wanted_columns(self) -> Sequence[str] | None:
-        """The columns that the nodes have to send; None for all."""
-        return ("key",) if self.keys_only else self.columns
-
     def arrow_converter(self) -> ArrowConverter:
         """The converter for Arrow batches.
 
@@ -192,7 +181,7 @@ class StreamOptions:
         """The rules for the reader of a stream."""
         return ReadRules(
             policy=self.policy,
-            purge_gap=self.on_purge_gap,
+            purge_gap=check_purge_gap(self.purge_gap, can_rewind=self.policy is not RollbackPolicy.FAIL),
             collections=self.collections,
             is_stable=self.read_stable,
             to_zero=self.rewind_to == "zero",

@@ -89,7 +89,7 @@ class StreamRun(Generic[R]):
         self._options = options
         ranges = options.ranges(known.map.vbucket_count, known.saved, known.observed)
         settings = connect_options.settings.for_columns(
-            options.wanted_columns,
+            ("key",) if options.keys_only else options.columns,
             out_of_order=not converter.keeps_frames and options.may_come_out_of_order(ranges),
             history=options.history,
             skip_deletes=options.may_skip_deletes(ranges),

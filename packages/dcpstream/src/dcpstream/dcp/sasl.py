@@ -130,10 +130,8 @@ def _salted_password(algorithm: str, password: str, salt: bytes, iterations: int
     return hashlib.pbkdf2_hmac(algorithm, password.encode(), salt, iterations)
 
 
-@lru_cache(maxsize=KEPT_PASSWORDS)
-def _kept_salted_password(algorithm: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """The same for clients, which log in again and again. Source: RFC 5802, section 5.1."""
-    return _salted_password(algorithm, password, salt, iterations)
+_kept_salted_password = lru_cache(maxsize=KEPT_PASSWORDS)(_salted_password)
+"""The same for clients, which log in again and again. Source: RFC 5802, section 5.1."""
 
 
 def _scram_keys(algorithm: str, password: str, salt: bytes, iterations: int) -> ScramKeys:

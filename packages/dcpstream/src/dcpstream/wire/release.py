@@ -65,6 +65,9 @@ class Row(NamedTuple):
     until: str = ""
 
 
+SINCE_76 = Row(RECORDED_80, since="7.6")
+SINCE_80 = Row(RECORDED_80, since="8.0")
+
 FEATURES: Mapping[Feature, Row] = MappingProxyType(
     {
         Feature.TCP_NODELAY: Row(RECORDED_72),
@@ -82,19 +85,19 @@ FEATURES: Mapping[Feature, Row] = MappingProxyType(
         Feature.ALT_REQUEST: Row(RECORDED_72),
         Feature.SYNC_REPLICATION: Row(RECORDED_72),
         Feature.COLLECTIONS: Row(RECORDED_72),
-        Feature.SNAPPY_EVERYWHERE: Row(RECORDED_80, since="7.6"),
+        Feature.SNAPPY_EVERYWHERE: SINCE_76,
         Feature.PRESERVE_TTL: Row(RECORDED_72),
         Feature.VATTR: Row(RECORDED_72),
         Feature.POINT_IN_TIME_RECOVERY: Row(RECORDED_72, until="8.0"),
         Feature.SUBDOC_CREATE_AS_DELETED: Row(RECORDED_72),
         Feature.SUBDOC_DOCUMENT_MACROS: Row(RECORDED_72),
         Feature.SUBDOC_REPLACE_BODY_WITH_XATTR: Row(RECORDED_72),
-        Feature.NON_BLOCKING_THROTTLING: Row(RECORDED_80, since="7.6"),
-        Feature.SUBDOC_REPLICA_READ: Row(RECORDED_80, since="7.6"),
-        Feature.CLUSTER_CONFIG_KNOWN_VERSION: Row(RECORDED_80, since="7.6"),
+        Feature.NON_BLOCKING_THROTTLING: SINCE_76,
+        Feature.SUBDOC_REPLICA_READ: SINCE_76,
+        Feature.CLUSTER_CONFIG_KNOWN_VERSION: SINCE_76,
         Feature.DEDUPE_NOT_MY_VBUCKET: Row(FEATURE_H, since="7.6"),
         Feature.CLUSTERMAP_NOTIFICATION_BRIEF: Row(FEATURE_H, since="7.6"),
-        Feature.SUBDOC_SEVERAL_XATTR_KEYS: Row(RECORDED_80, since="7.6"),
+        Feature.SUBDOC_SEVERAL_XATTR_KEYS: SINCE_76,
         Feature.SUBDOC_BINARY_XATTR: Row(FEATURE_H, since="7.6"),
         Feature.RANGE_SCAN_XATTR: Row(FEATURE_H, since="8.0"),
         Feature.SUBDOC_REPLICA_READ_DELETED: Row(FEATURE_H, since="8.0"),
@@ -140,11 +143,11 @@ STATUSES: Mapping[Status, Row] = MappingProxyType(
     {
         Status.WOULD_THROTTLE: Row(STATUS_H, since="7.6"),
         Status.CONFIG_ONLY: Row(STATUS_H, since="7.6"),
-        Status.NOT_LOCKED: Row(RECORDED_80, since="7.6"),
-        Status.CAS_VALUE_INVALID: Row(RECORDED_80, since="8.0"),
+        Status.NOT_LOCKED: SINCE_76,
+        Status.CAS_VALUE_INVALID: SINCE_80,
         Status.ENCRYPTION_KEY_NOT_AVAILABLE: Row(STATUS_H, since="8.0"),
         Status.CHECKSUM_MISMATCH: Row(STATUS_H, since="8.0"),
-        Status.BUCKET_PAUSED: Row(RECORDED_80, since="7.6"),
+        Status.BUCKET_PAUSED: SINCE_76,
         Status.CANCELLED: Row(STATUS_H, since="7.6"),
         Status.RANGE_SCAN_CANCELLED: Row(STATUS_H, since="7.6"),
         Status.RANGE_SCAN_MORE: Row(STATUS_H, since="7.6"),
@@ -199,78 +202,60 @@ class Rule(Enum):
     MAP_NAMES_CLUSTER = "Cluster maps have clusterName and clusterUUID.", Row(MAP_H, since="7.6")
     MAP_NAMES_SERVER_GROUPS = "The nodes of a cluster map have serverGroup.", Row(MAP_H, since="7.6")
     MAP_NAMES_NODES = "The nodes of a cluster map have nodeUUID.", Row(MAP_H, since="8.0")
-    KEY_STATS_NAME_DATATYPE = "STAT key has key_datatype.", Row(RECORDED_80, since="7.6")
-    NOT_LOCKED = (
-        "UNLOCK of a document that is not locked is answered NOT_LOCKED; before, TMPFAIL.",
-        Row(RECORDED_80, since="7.6"),
-    )
+    KEY_STATS_NAME_DATATYPE = "STAT key has key_datatype.", SINCE_76
+    NOT_LOCKED = ("UNLOCK of a document that is not locked is answered NOT_LOCKED; before, TMPFAIL.", SINCE_76)
     WITH_META_RETURNS_STORED_CAS = (
         "SET_WITH_META returns the CAS that the document got; before, the one of the request.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     DEL_VBUCKET_CHECKS_NUMBER = (
         "DEL_VBUCKET of a number that the bucket cannot have is answered; before, it closes the connection.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     CONFIG_ONLY_BUCKETS = (
         "SET_CLUSTER_CONFIG of a missing bucket makes one that has nothing but this map; before, KEY_ENOENT.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     MAP_DATATYPE_IS_NEGOTIATED = (
         "NOT_MY_VBUCKET has the JSON datatype only for clients that negotiated it; before, always.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     LOGIN_KEEPS_BUCKET = (
         "A further login keeps the bucket that the connection selected, if the new user may use it.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
-    SUBDOC_SEVERAL_XATTRS = (
-        "A sub-document request may name several extended attributes.",
-        Row(RECORDED_80, since="7.6"),
-    )
+    SUBDOC_SEVERAL_XATTRS = ("A sub-document request may name several extended attributes.", SINCE_76)
     SUBDOC_DOC_FLAGS = (
         "Sub-document requests take the document flag 0x20 (replica), user flags, and the path flag 0x20 (binary).",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     SUBDOC_UNSIGNED_DELTAS = (
         "A delta of a sub-document counter may need 64 bits; before, it counts as a negative number.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     SUBDOC_DROPS_SHORT_NAMES = (
         "An extended attribute whose name is one character long can be deleted; before, ENOMEM.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     TAKES_TOKENS = (
         "Over TLS, SASL has OAUTHBEARER if an issuer is configured; AUTH_STALE answers requests of an expired token.",
         Row("kv_engine cbsasl/server.cc, daemon/connection.cc; 8.0.1 asked", since="8.0"),
     )
-    NAMES_BAD_FLAGS = (
-        "The refusal of flags of DCP_OPEN and of streams names the wrong ones.",
-        Row(RECORDED_80, since="8.0"),
-    )
-    NAMES_MECHANISMS = (
-        "The refusal of a SASL mechanism names those that are offered.",
-        Row(RECORDED_80, since="8.0"),
-    )
-    NODELAY_MAY_BE_ASKED_TWICE = (
-        "HELLO may ask for TCP_NODELAY and TCP_DELAY together; before, EINVAL.",
-        Row(RECORDED_80, since="8.0"),
-    )
+    NAMES_BAD_FLAGS = ("The refusal of flags of DCP_OPEN and of streams names the wrong ones.", SINCE_80)
+    NAMES_MECHANISMS = ("The refusal of a SASL mechanism names those that are offered.", SINCE_80)
+    NODELAY_MAY_BE_ASKED_TWICE = ("HELLO may ask for TCP_NODELAY and TCP_DELAY together; before, EINVAL.", SINCE_80)
     NOOP_INTERVAL_IS_FRACTION = (
         "The control set_noop_interval takes a decimal number of seconds from 0.1 on; before, a whole number.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
-    BUFFER_SIZE_IS_U32 = (
-        "The control connection_buffer_size takes at most 32 bits; before, 64.",
-        Row(RECORDED_80, since="8.0"),
-    )
+    BUFFER_SIZE_IS_U32 = ("The control connection_buffer_size takes at most 32 bits; before, 64.", SINCE_80)
     REPLICAS_SHARE_QUOTA = (
         "The buffers of a bucket's replicas share 5 % of its quota, and follow its changes; before, each has 50 MiB.",
         Row("kv_engine engines/ep/src/dcp/flow-control-manager.cc; 8.0.1 recorded", since="7.6"),
     )
     REPLICA_ASKS_FOR_BUFFER_LAST = (
         "A replica asks for its buffer size after all other controls; before, first.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     REPLICA_WANTS_SHORT_NOOP_INTERVAL = (
         "A replica asks for NOOPs each 0.1 s, at last each 1 s; without that, and without GET_ERROR_MAP, it closes.",
@@ -278,23 +263,17 @@ class Rule(Enum):
     )
     PURGE_SEQNO_IN_REQUEST = (
         "The value of STREAM_REQ may have purge_seqno; the vbucket's own excuses a start below it from a rollback.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
-    REPLICA_READ_WITHOUT_KEY = (
-        "GET_REPLICA is answered without the key; before, with it.",
-        Row(RECORDED_80, since="8.0"),
-    )
-    TRAFFIC_TWICE_HAS_TEXT = (
-        "ENABLE_TRAFFIC of a bucket that takes traffic is answered with a text.",
-        Row(RECORDED_80, since="8.0"),
-    )
+    REPLICA_READ_WITHOUT_KEY = ("GET_REPLICA is answered without the key; before, with it.", SINCE_80)
+    TRAFFIC_TWICE_HAS_TEXT = ("ENABLE_TRAFFIC of a bucket that takes traffic is answered with a text.", SINCE_80)
     STATS_OF_80 = (
         "STAT dcp, dcpagg, checkpoint, vbucket-details and diskinfo count pauses, dead streams, tombstones and more.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     DELETE_BUCKET_TAKES_JSON = (
         "The value of DELETE_BUCKET is JSON with force and type; before, force=true or force=false.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     CHECKPOINTS_AGE = (
         "A write to a checkpoint that is five seconds old begins a new one.",
@@ -310,7 +289,7 @@ class Rule(Enum):
     )
     SYSTEM_COLLECTIONS = (
         "Names that begin with _ are the system's: hidden without SystemCollectionLookup, read-only without …Mutation.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     SYSTEM_SCOPE = (
         "A new bucket has the scope _system (8) with the collections _mobile (8) and _query (9), in manifest 1.",
@@ -318,31 +297,31 @@ class Rule(Enum):
     )
     METERED_COLLECTIONS = (
         "A manifest says of each collection whether it is metered, and events in flatbuffers do.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     FLUSHED_COLLECTIONS = (
         "flush_uid in a manifest empties a collection: a hexadecimal text, at most the manifest's uid.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     UNFINISHED_SNAPSHOT_CLOSES = (
         "A replica closes on a marker from memory that lies in the snapshot under way.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     UNKNOWN_REASON_CLOSES = (
         "A replica closes on STREAM_END with a reason above 8; a recorded 7.2 has not done so within 0.8 s.",
-        Row(RECORDED_80, since="7.6"),
+        SINCE_76,
     )
     SET_VBUCKET_CLOSES = (
         "SET_VBUCKET with a value that is not JSON, or with a topology of a copy, closes; before, EINVAL.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     RANDOM_KEY_DENIES_UNKNOWN = (
         "GET_RANDOM_KEY of an unknown collection is EACCESS; before, UNKNOWN_COLLECTION.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     SUBDOC_DENIES_ALOUD = (
         "A sub-document request for a system attribute is EACCESS without XERROR, too; before, it closes.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     FORCED_META_REACHES_COPIES = (
         "SET_WITH_META with the option 0x01 is taken by replica and pending vbuckets, too; later, by active ones only.",
@@ -350,24 +329,18 @@ class Rule(Enum):
     )
     WITH_META_LOOKS_FOR_JSON = (
         "SET_WITH_META looks itself whether the document is JSON; before, only for clients without that datatype.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
     WITH_META_NAMES_BAD_CAS = (
         "SET_WITH_META with a CAS of 0 or of all ones is answered CAS_VALUE_INVALID; before, KEY_EEXISTS.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
-    SUBDOC_READS_LOCKED = (
-        "Sub-document lookups read a locked document; before, LOCKED or TMPFAIL.",
-        Row(RECORDED_80, since="8.0"),
-    )
+    SUBDOC_READS_LOCKED = ("Sub-document lookups read a locked document; before, LOCKED or TMPFAIL.", SINCE_80)
     SET_VBUCKET_WITHOUT_CAS = (
         "SET_VBUCKET with a CAS, or of an older form, is EINVAL; before, the CAS is the control token.",
-        Row(RECORDED_80, since="8.0"),
+        SINCE_80,
     )
-    NO_TRACE_CONTEXT = (
-        "The framing extras may not hold a trace context (id 3): UNKNOWN_FRAME_INFO.",
-        Row(RECORDED_80, since="8.0"),
-    )
+    NO_TRACE_CONTEXT = ("The framing extras may not hold a trace context (id 3): UNKNOWN_FRAME_INFO.", SINCE_80)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -25,6 +25,13 @@ _OF_SCOPE = frozenset((int(SystemEventId.CREATE_SCOPE), int(SystemEventId.DROP_S
 VERSION_FLATBUFFERS = 2
 VERSION_STORED = 0x80
 """The version of events with a `StoredScopeValue` or a `StoredCollectionValue`: in the store alone."""
+EVENT_VALUE_BYTES = {
+    SystemEventId.CREATE_COLLECTION: (16, 20),
+    SystemEventId.DROP_COLLECTION: (16,),
+    SystemEventId.CREATE_SCOPE: (12,),
+    SystemEventId.DROP_SCOPE: (12,),
+}
+"""Bytes of an event's value in version 0, and in version 1 if there is one."""
 _HAS_TTL, _HISTORY, _METERED, _SYSTEM = 1, 2, 4, 8
 
 

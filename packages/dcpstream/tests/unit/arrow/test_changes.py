@@ -17,7 +17,6 @@ from dcpstream.arrow import (
     WireChunk,
     change_schema,
     control_rows,
-    rollback_row,
     to_changes,
 )
 from dcpstream.errors import ConfigError, FieldError
@@ -25,6 +24,7 @@ from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.control_rows import rollback_row
 from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")

@@ -222,7 +222,7 @@ class BucketReader:
         start is refused, the reader goes back along the recorded positions and yields a RollbackEvent before the
         first row. If a position is accepted on another branch than that of `VbucketRange.given_vbuuid`, it yields a
         RollbackEvent to that position before the rows of the new branch. The control row of a table is
-        `dcpstream.arrow.rollback_row`. If the branch on which the end was planned has ended below that end, the
+        `RollbackEvent.details`. If the branch on which the end was planned has ended below that end, the
         vbucket is done at the high seqno of the new branch.
 
         Args:

@@ -100,6 +100,11 @@ class RollbackEvent:
         """Vbucket → position after the rollback."""
         return {self.vbid: self.resumed_at}
 
+    def details(self) -> dict[str, str]:
+        """The fields of the JSON in a control row or change: decimal texts, because no JSON number holds 64 bits."""
+        names = ("from_seqno", "to_seqno", "old_vbuuid", "new_vbuuid")
+        return {name: str(getattr(self, name)) for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestEvent:

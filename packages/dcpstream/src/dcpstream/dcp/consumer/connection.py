@@ -497,11 +497,8 @@ class ConsumerConnection:
         if self.close_reason is not None or not self.negotiation.has_begun:
             return None
         ack = self.window.next_timeout
-        return earliest(None if ack is None else max(ack, self._room_check_at), self._given_up_at)
-
-    @property
-    def _given_up_at(self) -> float | None:
-        return self._silence.deadline if self.negotiation.asked_for_noops else None
+        given_up_at = self._silence.deadline if self.negotiation.asked_for_noops else None
+        return earliest(None if ack is None else max(ack, self._room_check_at), given_up_at)
 
     def set_idle_timeout(self, seconds: float) -> None:
         """Change how long the producer may be silent."""

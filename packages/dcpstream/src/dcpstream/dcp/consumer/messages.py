@@ -38,7 +38,7 @@ from dcpstream.wire.stored.block import (
 )
 from dcpstream.wire.stored.durable import StoredPrepare, encode_stored_abort, encode_stored_prepare
 from dcpstream.wire.stored.form import COARSE_COUNTER
-from dcpstream.wire.system_events import VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
+from dcpstream.wire.system_events import EVENT_VALUE_BYTES, VERSION_FLATBUFFERS, encode_stored_event, read_flatbuffer
 from dcpstream.wire.values import decode_xattrs, snappy_uncompress, split_xattrs
 
 # Plain ints: every row is looked at, and enum arithmetic is slow.
@@ -204,13 +204,6 @@ def _bad_key(key: bytes, dialect: Dialect) -> Refusal | None:
     return None if context is None else Refusal(Status.EINVAL, context)
 
 
-_EVENT_VALUE_BYTES = {
-    SystemEventId.CREATE_COLLECTION: (16, 20),
-    SystemEventId.DROP_COLLECTION: (16,),
-    SystemEventId.CREATE_SCOPE: (12,),
-    SystemEventId.DROP_SCOPE: (12,),
-}
-"""Bytes of an event's value in version 0, and in version 1 if there is one."""
 _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE))
 
 
@@ -222,7 +215,7 @@ def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool =
     if version == VERSION_FLATBUFFERS:
         is_known = has_flatbuffers and event in tuple(SystemEventId)
         return _flatbuffer_event(frame, seqno, event) if is_known else Refusal(Status.EINVAL)
-    lengths = _EVENT_VALUE_BYTES.get(event, ())
+    lengths = EVENT_VALUE_BYTES.get(event, ())
     is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
     if not is_sound:
         return Refusal(Status.EINVAL)

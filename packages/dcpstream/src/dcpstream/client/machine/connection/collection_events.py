@@ -11,15 +11,13 @@ from dcpstream.errors import FieldError
 from dcpstream.model import CollectionName, Op
 from dcpstream.wire import Frame, SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
-from dcpstream.wire.system_events import CollectionEvent, read_event, read_flatbuffer
-
-_FLATBUFFERS = 2
-_VALUE_BYTES_MIN = {
-    SystemEventId.CREATE_COLLECTION: 16,
-    SystemEventId.DROP_COLLECTION: 16,
-    SystemEventId.CREATE_SCOPE: 12,
-    SystemEventId.DROP_SCOPE: 12,
-}
+from dcpstream.wire.system_events import (
+    EVENT_VALUE_BYTES,
+    VERSION_FLATBUFFERS,
+    CollectionEvent,
+    read_event,
+    read_flatbuffer,
+)
 
 _OPS = {
     SystemEventId.CREATE_COLLECTION: Op.COLLECTION_CREATED,
@@ -39,13 +37,13 @@ def event_in(frame: Frame) -> CollectionEvent | None:
     message = SystemEvent.decode(frame)
     if message.event not in _OPS:
         return None
-    if message.version == _FLATBUFFERS:
+    if message.version == VERSION_FLATBUFFERS:
         return read_flatbuffer(message.event, frame.value)
-    least = _VALUE_BYTES_MIN.get(SystemEventId(message.event))
-    if message.version > _FLATBUFFERS or least is None:
+    lengths = EVENT_VALUE_BYTES.get(SystemEventId(message.event))
+    if message.version > VERSION_FLATBUFFERS or lengths is None:
         return None
-    if len(frame.value) < least:
-        raise FieldError(f"a system event {message.event} with a value of {len(frame.value)} bytes, not {least}")
+    if len(frame.value) < lengths[0]:
+        raise FieldError(f"a system event {message.event} with a value of {len(frame.value)} bytes, not {lengths[0]}")
     return read_event(frame.extras, frame.key, frame.value)
 
 

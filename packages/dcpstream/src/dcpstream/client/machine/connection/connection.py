@@ -95,7 +95,7 @@ class NodeConnection:
         self._start = 0
         self._end = 0
         self._was_filled = False
-        self._has_received = False
+        self.has_received = False
         self._stalls_at: float | None = None
 
     @property
@@ -107,11 +107,6 @@ class NodeConnection:
     def takes_pushes(self) -> bool:
         """Whether the node pushes changes of the cluster map."""
         return not _PUSHES.isdisjoint(self._handshake.granted)
-
-    @property
-    def has_received(self) -> bool:
-        """Whether the node has sent anything at all."""
-        return self._has_received
 
     @property
     def config(self) -> bytes:
@@ -132,7 +127,7 @@ class NodeConnection:
     def buffer_updated(self, count: int) -> None:
         """`count` bytes were read into `get_buffer()`; `process()` handles them."""
         self._end += count
-        self._has_received = self._has_received or count > 0
+        self.has_received = self.has_received or count > 0
         self._was_filled = self._end == len(self._buffer)
 
     @property

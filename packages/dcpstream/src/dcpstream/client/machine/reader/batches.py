@@ -12,6 +12,7 @@ from dcpstream.client.machine.connection.rows import FrameRows, NativeRows
 from dcpstream.client.machine.reader.output_queue import Branches, Names
 from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketEvent
 from dcpstream.errors import ConfigError
+from dcpstream.model import Op
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +145,7 @@ def rollback_batch(
 ) -> pa.RecordBatch:
     """The control row that reports a rollback to a table."""
     columnar = require_arrow()
-    row = columnar.rollback_row(event.vbid, event.from_seqno, event.to_seqno, event.old_vbuuid, event.new_vbuuid)
+    row = columnar.ControlRow(Op.ROLLBACK, event.vbid, event.to_seqno, event.new_vbuuid, event.details())
     batch: pa.RecordBatch = columnar.control_rows([row], time=time_ns / 1e9, value_format=value_format, columns=columns)
     return batch
 

@@ -244,14 +244,8 @@ def event_change(event: VbucketEvent) -> Change:
 
 def rollback_change(event: RollbackEvent) -> Change:
     """The control change for a rollback: the op is "rollback", the value JSON."""
-    value: dict[str, Any] = {
-        "from_seqno": str(event.from_seqno),
-        "to_seqno": str(event.to_seqno),
-        "old_vbuuid": str(event.old_vbuuid),
-        "new_vbuuid": str(event.new_vbuuid),
-    }
     return _control_change(
-        Op.ROLLBACK, value, event.resumed_at, vbid=event.vbid, vbuuid=event.new_vbuuid, seqno=event.to_seqno
+        Op.ROLLBACK, event.details(), event.resumed_at, vbid=event.vbid, vbuuid=event.new_vbuuid, seqno=event.to_seqno
     )
 
 
