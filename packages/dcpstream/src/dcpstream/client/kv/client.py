@@ -6,8 +6,8 @@ progress instead of one per operation. It builds requests and reads answers many
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from dcpstream.client.kv.bulk import Answered, Item, Key, Operation, reads_of, writes_of
@@ -22,7 +22,6 @@ from dcpstream.client.spans import describe_call, documents_span
 from dcpstream.errors import ConfigError, ConnectionLost, DcpstreamError
 from dcpstream.model import NodeAddress, VbucketMap, vbucket_of_key
 from dcpstream.runtime import kernel
-from dcpstream.runtime.tracing import Span
 from dcpstream.wire import Opcode, Status
 from dcpstream.wire.keys import leb128_encode
 from dcpstream.wire.layout import decode_message
@@ -168,42 +167,25 @@ class KvClient:
         return self._mutate("mutate", items, flags, expiry)
 
     def _mutate(self, name: str, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
-        with self._span(name) as one:
-            try:
-                results = self._mutated(items, flags, expiry)
-            except DcpstreamError as error:
-                self._pool.releases.explain(error)
-                raise
-            describe_call(one, len(results), self._pool.releases)
-        return results
-
-    def _mutated(self, items: Iterable[Item], flags: int, expiry: int) -> list[MutationToken | None]:
         results: list[MutationToken | None] = []
-        take = writes_of(items, self.map.vbucket_count, self._key_prefix(), flags, expiry)
-        try:
-            for operations, answers in self._windows.run(take):
-                results += _results(MutationToken, _token, operations, answers)
-        except ConnectionLost as error:
-            raise BulkInterrupted(
-                f"{error}; {len(results)} writes were answered before", results, cause=error
-            ) from error
+        with self._call(name, results):
+            take = writes_of(items, self.map.vbucket_count, self._key_prefix(), flags, expiry)
+            try:
+                for operations, answers in self._windows.run(take):
+                    results += _results(MutationToken, _token, operations, answers)
+            except ConnectionLost as error:
+                raise BulkInterrupted(
+                    f"{error}; {len(results)} writes were answered before", results, cause=error
+                ) from error
         return results
 
     def get_many(self, keys: Iterable[Key]) -> list[Document | None]:
         """Read documents, many in flight at once; None for a document that does not exist."""
-        with self._span("get") as one:
-            try:
-                results = self._got(keys)
-            except DcpstreamError as error:
-                self._pool.releases.explain(error)
-                raise
-            describe_call(one, len(results), self._pool.releases)
-        return results
-
-    def _got(self, keys: Iterable[Key]) -> list[Document | None]:
         results: list[Document | None] = []
-        for operations, answers in self._windows.run(reads_of(keys, self.map.vbucket_count, self._key_prefix())):
-            results += _results(Document, _document, operations, answers)
+        with self._call("get", results):
+            take = reads_of(keys, self.map.vbucket_count, self._key_prefix())
+            for operations, answers in self._windows.run(take):
+                results += _results(Document, _document, operations, answers)
         return results
 
     def observe_seqno(self, vbid: int, vbuuid: int) -> ObservedSeqno:
@@ -278,8 +260,16 @@ class KvClient:
         """Close."""
         self.close()
 
-    def _span(self, operation: str) -> AbstractContextManager[Span]:
-        return documents_span(operation, self._bucket, self._collection, self._seeds)
+    @contextmanager
+    def _call(self, operation: str, results: Sized) -> Iterator[None]:
+        """The span of a call, and what the servers' releases say about its error."""
+        with documents_span(operation, self._bucket, self._collection, self._seeds) as one:
+            try:
+                yield
+            except DcpstreamError as error:
+                self._pool.releases.explain(error)
+                raise
+            describe_call(one, len(results), self._pool.releases)
 
     def _key_prefix(self) -> bytes:
         if self._prefix is None:
