@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 
 from dcpstream_spark.java import ensure_java
-from dcpstream_spark.session import TABLE_SETTINGS
+from dcpstream_spark.session import SHORT_RUN, TABLE_SETTINGS
 from lab.layout import modules
 from lab.tools.patience import patient
 from tests.kit.waiting import wait_until
@@ -68,7 +68,7 @@ def environment(python: Path, **more: str) -> dict[str, str]:
     """The environment of a process of Spark that runs this Python and knows nothing of this project."""
     ensure_java()
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_DRIVER_PYTHON"}}
-    return {**kept, "PYSPARK_PYTHON": str(python), **more}
+    return {**kept, "PYSPARK_PYTHON": str(python), "JDK_JAVA_OPTIONS": " ".join(SHORT_RUN.values()), **more}
 
 
 @contextmanager
@@ -127,7 +127,6 @@ def connect_server(directory: Path, jars: str) -> Iterator[str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
     }
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,4]", "--driver-memory", "1g"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

@@ -23,16 +23,16 @@ from dcpstream.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dcpstream_spark.data_source import DcpDataSource
-    from dcpstream_spark.session import build_session, session_settings
+    from dcpstream_spark.session import SHORT_RUN, build_session, session_settings
     from dcpstream_spark.tables.pipeline import Pipeline
 
 __version__ = "0.1.0"
 
-__all__ = ["DcpDataSource", "Pipeline", "__version__", "build_session", "session_settings"]
+__all__ = ["SHORT_RUN", "DcpDataSource", "Pipeline", "__version__", "build_session", "session_settings"]
 
 _NAMES_IN = {
     "dcpstream_spark.data_source": ("DcpDataSource",),
-    "dcpstream_spark.session": ("build_session", "session_settings"),
+    "dcpstream_spark.session": ("SHORT_RUN", "build_session", "session_settings"),
     "dcpstream_spark.tables.pipeline": ("Pipeline",),
 }
 

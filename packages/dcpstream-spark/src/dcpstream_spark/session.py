@@ -31,6 +31,19 @@ if TYPE_CHECKING:
 DRIVER_MEMORY = "2g"
 """Memory of the JVM. In local mode it also runs the tasks; a micro-batch of 1 M rows of 256 B takes a few 100 MB."""
 
+SHORT_RUN: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+}
+"""Settings for a session that ends after a minute or two of work, before the slow compiler of the JVM pays off: about
+half the CPU time then, and more for longer work. Spark and Delta fill the code cache of the quick compiler, 48 MB; the
+JVM would then drop and compile the same methods again and again."""
+
+_JVM_DEFAULTS = "spark.driver.defaultJavaOptions"
+"""The user's own options of the JVM have another setting, and win."""
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+"""Without one of its own, Spark writes six lines about itself before the session's log level counts."""
+
 Tables = TableFormat | tuple[TableFormat, ...] | Literal["auto"] | None
 """The table formats of a session; "auto" is Delta if it can be had."""
 
@@ -197,7 +210,7 @@ def warehouse_settings(warehouse: str | os.PathLike[str] | None) -> dict[str, st
         "spark.sql.warehouse.dir": str(directory),
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
-        "spark.driver.defaultJavaOptions": f"-Dderby.stream.error.file={directory}/derby.log",
+        _JVM_DEFAULTS: f"-Dderby.stream.error.file={directory}/derby.log",
     }
 
 
@@ -218,7 +231,7 @@ def build_session(
         name: of the application.
         master: Spark's master, default `local_master` of this machine. `local[N]` becomes `local[N,4]`, because Spark
             runs no failed task again without that number, and a task must run again after a rollback in its batch.
-        settings: further settings, which win over ours.
+        settings: further settings, such as `SHORT_RUN`, which win over ours.
         driver_memory: of the JVM; only for a new one.
         log_level: of the JVM's log.
         tables: the table formats that the session can write, see `session_settings`.
@@ -236,8 +249,9 @@ def build_session(
         "spark.driver.memory": driver_memory,
         # Only executors of this machine reach a driver there.
         **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if is_local else {}),
-        **(settings or {}),
     }
+    options = " ".join(filter(None, (wanted.get(_JVM_DEFAULTS), _log_options(log_level))))
+    wanted |= {_JVM_DEFAULTS: options, **(settings or {})}
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name).master(repeating(master or local_master(cores)))
@@ -246,6 +260,17 @@ def build_session(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
     return session
+
+
+def _log_options(log_level: str) -> str:
+    """Options of the JVM for a quiet start; none where the user has configured Spark's log, or from within a zip."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    own = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    if any(own.glob("log4j2*")) or not LOG_CONFIGURATION.exists():
+        return ""
+    return f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()} -Ddcpstream.logLevel={log_level}"
 
 
 def _checkpoint_manager() -> str:

@@ -27,13 +27,13 @@ def spark() -> Iterator[SparkSession]:
 
     from dcpstream_spark import build_session
     from dcpstream_spark.jars import CONNECTORS, TableFormat
+    from dcpstream_spark.session import SHORT_RUN
 
     known: tuple[TableFormat, ...] = ("delta", "iceberg")
     tables = tuple(one for one in known if (one, version.rpartition(".")[0]) in CONNECTORS)
-    # Tests end before the slow compiler pays off: it takes two fifths of the CPU of a short session. Spark and Delta
-    # fill the code cache of the quick one, 48 MB; the JVM then drops and compiles the same methods again and again.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"}
-    session = build_session("dcpstream tests", master="local[2,4]", driver_memory="1g", tables=tables, settings=quick)
+    session = build_session(
+        "dcpstream tests", master="local[2,4]", driver_memory="1g", tables=tables, settings=SHORT_RUN
+    )
     yield session
     session.stop()
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcpstream_spark import Pipeline, build_session
+from dcpstream_spark import SHORT_RUN, Pipeline, build_session
 from dcpstream_spark.tables import FoldReport, compare
 from tests.kit.spark import Bucket
 from tests.kit.tables import assert_exact
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def main(path: Path) -> None:
-    spark = build_session("iceberg", master="local[2]", driver_memory="1g", tables="iceberg", warehouse=str(path / "w"))
+    spark = build_session(
+        "iceberg",
+        master="local[2]",
+        driver_memory="1g",
+        tables="iceberg",
+        warehouse=str(path / "w"),
+        settings=SHORT_RUN,
+    )
     for fold_rows_min, writes in ((0, 1), (1000, None)):
         directory = path / f"tables{fold_rows_min}"
         directory.mkdir()

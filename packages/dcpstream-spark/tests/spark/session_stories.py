@@ -21,7 +21,7 @@ import pytest
 
 from dcpstream.errors import ConfigError, DcpstreamError, LeaseRefused, LocalProtocolError
 from dcpstream_spark import Pipeline
-from dcpstream_spark.session import TABLE_SETTINGS, cluster_partitions, use_this_python, warehouse_settings
+from dcpstream_spark.session import SHORT_RUN, TABLE_SETTINGS, cluster_partitions, use_this_python, warehouse_settings
 from dcpstream_spark.tables import BatchReport, FoldReport, PipelineProgress, compare
 from dcpstream_spark.tables.sessions import is_connect
 from dcpstream_spark.tables.small_files import SparkFiles
@@ -77,6 +77,7 @@ def with_delta_built_in(path: Path, jars: str) -> SparkSession:
     settings = {name: value for name, value in TABLE_SETTINGS["delta"].items() if name != "spark.sql.extensions"}
     settings |= {**warehouse_settings(path / "warehouse"), "spark.jars": jars, "spark.ui.enabled": "false"}
     settings |= {"spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
+    settings |= SHORT_RUN
     builder: Any = SparkSession.builder.master("local[2,4]")
     spark: SparkSession = builder.config(map=settings).getOrCreate()
     assert spark.conf.get("spark.sql.extensions", "") == ""

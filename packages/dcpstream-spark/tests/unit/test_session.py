@@ -13,6 +13,8 @@ from dcpstream.errors import ConfigError
 from dcpstream_spark.jars import CONNECTORS, JarsUnavailable
 from dcpstream_spark.masters import local_master
 from dcpstream_spark.session import (
+    LOG_CONFIGURATION,
+    SHORT_RUN,
     build_session,
     cluster_partitions,
     recommended_settings,
@@ -21,6 +23,8 @@ from dcpstream_spark.session import (
 )
 from lab.tools.patience import patient
 from tests.kit.cases import each_case
+
+JVM = "spark.driver.defaultJavaOptions"
 
 
 def test_settings_for_one_machine() -> None:
@@ -178,7 +182,7 @@ def test_a_session_may_write_several_formats(environ: Path, monkeypatch: pytest.
     ],
 )
 def test_executors_of_other_machines_reach_the_driver(
-    environ: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, host: str | None
+    environ: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, host: str | None
 ) -> None:
     given: dict[str, str] = {}
 
@@ -202,6 +206,16 @@ def test_executors_of_other_machines_reach_the_driver(
     assert given["master"] in {master, "local[2,4]", local_master(os.cpu_count() or 1)}
     assert master != "local[2]" or given["master"] == "local[2,4]", "failed tasks are run again"
     assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == host
+    quiet = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()} -Ddcpstream.logLevel="
+    assert given[JVM] == f"{quiet}ERROR", "long loads need the slow compiler"
+    build_session(master=master, tables=None, warehouse=tmp_path, settings=SHORT_RUN, log_level="INFO")
+    assert given[JVM] == f"-Dderby.stream.error.file={tmp_path}/derby.log {quiet}INFO"
+    assert SHORT_RUN.items() <= given.items()
+    # The user's own configuration of the log counts.
+    (tmp_path / "log4j2.xml").touch()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    build_session(master=master, tables=None)
+    assert given[JVM] == ""
 
 
 def test_nothing_lies_in_the_working_directory(tmp_path: Path) -> None:
