@@ -67,6 +67,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["an empty file", "blank tables", "the lock alone"])
 def test_an_unfinished_creation_stops_no_node_and_is_removed(
     data: Path, what: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

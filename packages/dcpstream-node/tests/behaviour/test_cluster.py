@@ -166,6 +166,7 @@ def test_every_node_gives_the_same_map(cluster: Cluster):
     ]
 
 
+@pytest.mark.slow
 def test_replicas_equal_their_active_copies(cluster: Cluster):
     documents = write(cluster, 200)
     check_copies(cluster)
@@ -239,6 +240,7 @@ def test_a_crashed_node_is_failed_over_under_a_client_that_reads(cluster: Cluste
     check_copies(cluster)
 
 
+@pytest.mark.slow
 def test_a_stale_replica_rolls_clients_back(cluster: Cluster):
     """Writes that only the failed node had are gone, and a client that has them gets a rollback."""
     kept = write(cluster, 50)
@@ -447,6 +449,7 @@ def test_a_users_certificate_logs_in_on_every_node_also_after_a_restart(tmp_path
         Cluster(2, system_scope=False).client_certificate("x")
 
 
+@pytest.mark.slow
 def test_of_several_nodes_each_has_a_name_in_the_map_and_of_one_node_none(cluster: Cluster):
     def hosts() -> list[str | None]:
         with admin(cluster.nodes[0]) as connection:

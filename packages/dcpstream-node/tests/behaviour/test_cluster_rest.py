@@ -84,6 +84,7 @@ def test_every_node_lists_all(cluster: Cluster):
         assert get(node, "/pools/default/terseClusterInfo")["orchestrator"] == first.name
 
 
+@pytest.mark.slow
 def test_a_node_is_added_and_gets_its_share(cluster: Cluster):
     first, second = cluster.nodes
     with client(first) as kv:
@@ -187,6 +188,7 @@ def test_a_node_is_failed_over_gracefully(cluster: Cluster):
     assert (last.status, last.body) == (400, b"Last active node cannot be failed over.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recovery", ["delta", "full"])
 def test_a_node_comes_back(cluster: Cluster, recovery: str):
     first, second = cluster.nodes

@@ -182,6 +182,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path):
         cluster_in(tmp_path / "three").start()
 
 
+@pytest.mark.slow
 def test_a_map_that_cannot_be_saved_stops_a_move_and_no_failover(tmp_path: Path, monkeypatch):
     with cluster_in(tmp_path) as cluster:
 

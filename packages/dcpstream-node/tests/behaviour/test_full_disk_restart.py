@@ -162,6 +162,7 @@ def test_a_full_disk_that_stays_full_loses_nothing(disk: Path, was_clean: bool) 
     node.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_crash", [True, False])
 def test_a_disk_that_filled_up_under_writes(disk: Path, is_crash: bool) -> None:
     data, reserve = disk / "data", disk / "reserve"

@@ -36,6 +36,7 @@ def server_of(node: Node) -> KvServer:
     return node._server
 
 
+@pytest.mark.slow
 def test_an_open_connection_holds_no_buffer(node: Node) -> None:
     with ExitStack() as stack:
         wires = [stack.enter_context(SocketPeer(node.port).open()) for _ in range(200)]
@@ -47,6 +48,7 @@ def test_an_open_connection_holds_no_buffer(node: Node) -> None:
         assert server_of(node).memory.held_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "piece"),
     [(100, 24), (OWN_BYTES - 50, 24), (OWN_BYTES + 50, 100)]

@@ -164,6 +164,7 @@ def test_large_values_go_both_ways(node):
         assert peer.call(Opcode.NOOP).status == 0
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_slowed_down_not_fed_without_end(node):
     with SocketPeer(node.port).open() as slow, SocketPeer(node.port).open() as other:
         slow.set("large", b"\x80" * (1 << 20))
@@ -255,6 +256,7 @@ def test_the_same_directory_serves_one_node_at_a_time(tmp_path):
     open_on(tmp_path).stop()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_is_reported_and_gets_better(tmp_path, caplog):
     node = open_on(tmp_path, flush_interval_s=0.001)
     assert node.engine is not None
@@ -335,6 +337,7 @@ def next_config(answer: http.client.HTTPResponse) -> dict:
 # ---------------------------------------------------------------------------------------------------------------- DCP
 
 
+@pytest.mark.slow
 def test_a_stream_over_the_socket_with_noop(node):
     with SocketPeer(node.port).open() as writer, SocketPeer(node.port).open() as dcp:
         assert dcp.call(Opcode.DCP_OPEN, key=b"sock", extras=struct.pack(">II", 0, 1)).status == 0

@@ -62,6 +62,7 @@ class Process:
         return frames[2:]
 
 
+@pytest.mark.slow
 def test_it_serves_writes_the_ready_file_and_stops_cleanly(tmp_path):
     node = Process(tmp_path, environment={"DCPSTREAM_PASSWORD": "ånother"})
     assert node.ready["pid"] == node.child.pid
@@ -72,6 +73,7 @@ def test_it_serves_writes_the_ready_file_and_stops_cleanly(tmp_path):
     assert not node.ready_file.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "version", "high_seqno"),
     [((), b"8.0.", 3), (("--no-system-scope",), b"8.0.", 0), (("--release", "7.2"), b"7.2.", 0)],
@@ -85,6 +87,7 @@ def test_its_release_and_what_a_new_bucket_has(tmp_path, options, version, high_
     assert node.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.slow
 def test_several_nodes_are_one_cluster(tmp_path):
     node = Process(tmp_path, "--nodes", "3", "--replicas", "1")
     assert len({member["kv"] for member in node.ready["nodes"]}) == 3
@@ -96,6 +99,7 @@ def test_several_nodes_are_one_cluster(tmp_path):
     assert node.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_a_clean_stop_too(tmp_path):
     node = Process(tmp_path)
     assert node.end(signal.SIGINT) == 0

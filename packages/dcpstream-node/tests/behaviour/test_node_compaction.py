@@ -64,6 +64,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
         yield node
 
 
+@pytest.mark.slow
 def test_compact_db_is_answered_when_space_was_given_back(node: Node) -> None:
     store, client = store_of(node), connect(node)
     with client:

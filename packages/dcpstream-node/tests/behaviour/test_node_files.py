@@ -68,6 +68,7 @@ def flips(file: Path) -> Iterator[tuple[str, bytes]]:
         yield f"cut to {size}", content[:size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [NODE_FILE, USERS_FILE])
 def test_no_flipped_bit_changes_anything_silently(data: Path, file: Path) -> None:
     path = data / file

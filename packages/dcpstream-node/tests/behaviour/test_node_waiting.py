@@ -39,6 +39,7 @@ def role(peer: SocketPeer, vbid: int, state: int) -> None:
     assert peer.call(Opcode.SET_VBUCKET, vbid=vbid, extras=bytes((state,))).status == 0
 
 
+@pytest.mark.slow
 def test_a_scan_that_is_read_slowly(node):
     with negotiated(node) as reader, negotiated(node) as other:
         scan = reader.call(Opcode.RANGE_SCAN_CREATE, value=ALL, datatype=1)
@@ -66,6 +67,7 @@ def test_a_scan_that_is_read_slowly(node):
         assert packets > 1000
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_in_the_middle_of_a_scan(node):
     with negotiated(node) as other:
         with negotiated(node) as reader:
@@ -80,6 +82,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_scan(node):
             raise AssertionError("the scan is still there")
 
 
+@pytest.mark.slow
 def test_statistics_of_a_thousand_vbuckets(node):
     with negotiated(node) as peer:
         peer.socket.sendall(

@@ -30,12 +30,14 @@ def node() -> Iterator[Node]:
         yield running
 
 
+@pytest.mark.slow
 def test_all_keys_come(node: Node) -> None:
     with SocketPeer(node.port).open() as wire:
         found = wire.call(Opcode.GET_KEYS, key=b"\0k", extras=struct.pack(">I", 100_000)).value
     assert found == b"".join(b"\0\x08\0k%06d" % number for number in range(KEYS))
 
 
+@pytest.mark.slow
 def test_a_scan_of_all_keys_is_made(node: Node) -> None:
     value = json.dumps({"range": {"start": "", "end": base64.b64encode(b"z").decode()}, "key_only": True}).encode()
     with SocketPeer(node.port).open() as wire:

@@ -189,6 +189,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made.run("-p", "no:randomly", "-rA", passed=33, errors=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "passed"), [("test_five.py", 1), ("test_shared.py", 21), ("test_marked.py", 9), ("test_faults.py", 2)]
 )
@@ -238,6 +239,7 @@ def test_a_cluster_is_one_test_s_own(runner: Runner) -> None:
     assert "couchbase_cluster: nodes cannot be 0. Allowed" in runner.run(passed=2, error=1)
 
 
+@pytest.mark.slow
 def test_the_ini_file_says_what_holds_without_a_marker(runner: Runner) -> None:
     runner.write(
         "pytest.ini",

@@ -152,6 +152,7 @@ def test_a_frame_that_comes_too_slowly_is_closed(kind: str) -> None:
         assert good.set("k", b"1").status == Status.SUCCESS
 
 
+@pytest.mark.slow
 def test_a_large_frame_that_comes_steadily_is_taken() -> None:
     with serving(frame_s=0.3) as node, SocketPeer(node.port).open() as wire:
         value = b"v" * (2 * MIB)

@@ -274,6 +274,7 @@ def test_a_dropped_tls_connection_leaves_nothing_behind(node: Node) -> None:
 # --------------------------------------------------------------------------------------------------- streams over TLS
 
 
+@pytest.mark.slow
 def test_a_large_history_streams_over_tls_and_a_slow_reader_gets_all_of_it(node: Node, tmp_path: Path) -> None:
     from dcpstream.client import Client, ClientOptions, KvClient, StreamOptions, TlsOptions
 

@@ -56,6 +56,7 @@ def test_a_wrong_choice_is_refused(given: Any) -> None:
         dcpstream_node.Node(server_bugs=given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["7.2", "8.0"])
 @pytest.mark.parametrize("has_bug", [True, False])
 def test_keys_only(release: str, has_bug: bool, tmp_path: Any) -> None:

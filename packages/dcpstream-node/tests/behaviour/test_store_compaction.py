@@ -129,6 +129,7 @@ def test_overwriting_for_ever_takes_no_more_than_twice_what_lives(
         assert store.vbuckets[0].high_seqno == 200 * 50
 
 
+@pytest.mark.slow
 def test_the_memory_store_does_not_grow_for_ever_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MIN_GARBAGE_BYTES", 1000)
     store = MemoryBucketStore(1)
@@ -156,6 +157,7 @@ def test_with_the_threshold_at_one_nothing_is_due() -> None:
     assert not store.compaction_due
 
 
+@pytest.mark.slow
 def test_a_view_stays_through_compactions_until_it_is_let_go(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store)

@@ -479,6 +479,7 @@ def test_reading_failures_are_reported(tmp_path: Path) -> None:
             store.vbuckets[0].get(key_of(1))
 
 
+@pytest.mark.slow
 def test_appends_and_reads_go_on_while_another_thread_commits(tmp_path: Path) -> None:
     rows, done = 4000, threading.Event()
     failures: list[BaseException] = []

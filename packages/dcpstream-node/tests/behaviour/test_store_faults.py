@@ -205,6 +205,7 @@ def test_metadata_that_cannot_be_written_at_any_call_is_survived(
         writer.check_reopened()
 
 
+@pytest.mark.slow
 def test_a_store_that_could_not_be_made_can_be_made_later(tmp_path: Path) -> None:
     disk = FaultyFileSystem()
     DiskBucketStore(tmp_path / "whole", 1, file_system=disk).close(clean=False)
@@ -221,6 +222,7 @@ def test_a_store_that_could_not_be_made_can_be_made_later(tmp_path: Path) -> Non
         assert check_store(path).is_sound
 
 
+@pytest.mark.slow
 def test_a_disk_that_lies_about_syncs_is_found_out_where_it_can_be(tmp_path: Path) -> None:
     """A loss of a lying disk within the last commit looks torn; an earlier loss is reported."""
     for seed in range(12):

@@ -156,6 +156,7 @@ def killing(pair: Pair, victim: str, is_time: Callable[[str, Frame], bool]) -> C
     return after
 
 
+@pytest.mark.slow
 def test_a_move_without_accidents(pair: Pair) -> None:
     pair.write(b"k0", b"k5")
     with pair.old.admin() as old:
@@ -168,6 +169,7 @@ def test_a_move_without_accidents(pair: Pair) -> None:
         assert new.peer.succeed(Opcode.GET_FAILOVER_LOG, vbid=VBID).value == log
 
 
+@pytest.mark.slow
 def test_what_is_written_until_the_last_moment_moves_too(pair: Pair) -> None:
     """Writes at every step at which the old owner still takes them."""
     written = []
@@ -184,6 +186,7 @@ def test_what_is_written_until_the_last_moment_moves_too(pair: Pair) -> None:
     pair.check()
 
 
+@pytest.mark.slow
 def test_the_new_owner_has_all_of_it_on_disk_when_it_becomes_active(pair: Pair) -> None:
     assert Move(pair.old.address, pair.new.address, VBID).run()
     pair.new.kill()
@@ -191,6 +194,7 @@ def test_the_new_owner_has_all_of_it_on_disk_when_it_becomes_active(pair: Pair) 
     pair.check()
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_there_before_is_brought_up_to_date(pair: Pair) -> None:
     move = Move(pair.old.address, pair.new.address, VBID)
     assert move.run(StreamFlag.TO_LATEST)
@@ -207,6 +211,7 @@ def test_a_copy_that_was_there_before_is_brought_up_to_date(pair: Pair) -> None:
     pair.check()
 
 
+@pytest.mark.slow
 def test_it_moves_back(pair: Pair) -> None:
     assert Move(pair.old.address, pair.new.address, VBID).run()
     pair.check()

@@ -159,6 +159,7 @@ def test_everything_up_to_now(shell: Shell, kv: KvClient) -> None:
     assert other["vbucket"] == kv.vbucket_of("doc 8")
 
 
+@pytest.mark.slow
 def test_single_changes(shell: Shell, kv: KvClient) -> None:
     keys = fill(kv, 300)
     changes = shell.changes(end="latest")
@@ -194,6 +195,7 @@ def when_streaming(kv: KvClient, streams: int = VBUCKETS) -> None:
         threading.Event().wait(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [FileOffsetStore, SqliteOffsetStore])
 def test_acknowledged_positions_are_where_the_next_run_begins(
     shell: Shell, kv: KvClient, tmp_path: Path, store: Callable[[Path], OffsetStore]
@@ -205,6 +207,7 @@ def test_acknowledged_positions_are_where_the_next_run_begins(
     assert sorted(shell.keys(start=store(tmp_path / "offsets"), end="latest")) == sorted(second)
 
 
+@pytest.mark.slow
 def test_the_last_acknowledgement_covers_all(shell: Shell, kv: KvClient, tmp_path: Path) -> None:
     fill(kv, 200)
     last: list[Any] = []
@@ -317,6 +320,7 @@ def test_positions_given_by_the_user(shell: Shell, kv: KvClient) -> None:
     assert [(change.seqno, change.value) for change in changes] == [(tokens[2].seqno, b"3")]
 
 
+@pytest.mark.slow
 def test_members_share_the_vbuckets(shell: Shell, kv: KvClient) -> None:
     keys = fill(kv, 200)
     shares = [shell.keys(end="latest", members=(member, 3)) for member in range(3)]
@@ -324,6 +328,7 @@ def test_members_share_the_vbuckets(shell: Shell, kv: KvClient) -> None:
     assert all(shares)
 
 
+@pytest.mark.slow
 def test_columns_and_value_format(shell: Shell, kv: KvClient) -> None:
     kv.set("a", "text")
     (row,) = [
@@ -344,11 +349,13 @@ def test_small_batches(shell: Shell, kv: KvClient) -> None:
     assert sum(batch.record_batch.num_rows for batch in batches) == 100
 
 
+@pytest.mark.slow
 def test_a_small_window_is_enough(kind: str, node: dcpstream_node.Node, kv: KvClient) -> None:
     kv.set_many((f"doc {number}", bytes(50_000)) for number in range(100))
     assert len(Shell(kind, node.connection_string, ClientOptions(buffer_bytes=64 * 1024)).keys(end="latest")) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -371,17 +378,20 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_nobody_there(kind: str) -> None:
     port = free_port()
     with pytest.raises(ConnectTimeout, match=rf"127\.0\.0\.1:{port}: cannot connect"):
         Shell(kind, f"127.0.0.1:{port}", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
+@pytest.mark.slow
 def test_somebody_who_says_nothing(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ConnectTimeout):
         Shell(kind, f"127.0.0.1:{listener.getsockname()[1]}", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
+@pytest.mark.slow
 def test_the_wrong_port(kind: str, node: dcpstream_node.Node) -> None:
     with pytest.raises(ConnectTimeout, match="is it the data port"):
         Shell(kind, f"127.0.0.1:{node.mgmt_port}", ClientOptions(connect_timeout_s=0.5)).changes()
@@ -425,6 +435,7 @@ def test_cuts_at_any_byte_lose_nothing_and_repeat_nothing(kind: str, proxy: Prox
     assert proxy.connections > 6
 
 
+@pytest.mark.slow
 def test_a_live_stream_survives_a_cut(kind: str, proxy: Proxy, kv: KvClient) -> None:
     fill(kv, 10)
     seen: list[str] = []
@@ -549,6 +560,7 @@ def kinds_of(parts: Iterable[object]) -> set[str]:
     return {type(part).__name__ for part in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["changes", "keys"])
 def test_a_stream_that_ends_leaves_nothing_to_the_collector_of_cycles(
     shell: Shell, kv: KvClient, method: str, parts_left: weakref.WeakSet[Any], monkeypatch: pytest.MonkeyPatch
@@ -737,6 +749,7 @@ def test_kv_errors_are_those_of_the_clients(node: dcpstream_node.Node) -> None:
         KvClient(f"127.0.0.1:{free_port()}", **LOGIN).get("a")
 
 
+@pytest.mark.slow
 def test_a_name_with_several_addresses(kind: str, node: dcpstream_node.Node, kv: KvClient) -> None:
     """localhost may be ::1 first, where the node does not listen."""
     fill(kv, 10)
@@ -750,6 +763,7 @@ def test_a_name_that_is_none(kind: str) -> None:
         Shell(kind, "nowhere.invalid", ClientOptions(connect_timeout_s=0.5)).changes()
 
 
+@pytest.mark.slow
 def test_cuts_of_single_changes_too(kind: str, proxy: Proxy, kv: KvClient) -> None:
     keys = fill(kv, 2000)
     calm = (10**9,) * (1 if kind == "blocking" else 2)

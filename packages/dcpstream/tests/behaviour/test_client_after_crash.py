@@ -27,6 +27,7 @@ def read(node: dcpstream_node.Node, store: dcpstream.FileOffsetStore) -> tuple[l
         return [change.key for change in changes], rollbacks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_the_new_branch_is_shorter_as_long_or_longer(kept: int, tmp_path: Path) -> None:
     """As long is the hard one: the position's seqno is the very end that is planned, on another branch."""

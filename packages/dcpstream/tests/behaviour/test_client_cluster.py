@@ -82,6 +82,7 @@ def with_purged_deletions(node: dcpstream_node.Node) -> StreamOffset:
     return StreamOffset(token.vbuuid, token.seqno, token.seqno, token.seqno)
 
 
+@pytest.mark.slow
 def test_stable_changes_of_a_node_that_persists(kind: str, tmp_path: Path) -> None:
     with (
         dcpstream_node.Node(path=tmp_path, vbuckets=4, system_scope=False) as node,
@@ -92,6 +93,7 @@ def test_stable_changes_of_a_node_that_persists(kind: str, tmp_path: Path) -> No
     assert {change.key.decode() for change in found} == {f"doc {number}" for number in range(500)}
 
 
+@pytest.mark.slow
 def test_what_is_not_on_disk_is_not_seen(kind: str, tmp_path: Path) -> None:
     with (
         dcpstream_node.Node(path=tmp_path, vbuckets=1, flush_interval_s=NEVER_S, system_scope=False) as node,

@@ -201,6 +201,7 @@ def test_a_client_that_was_away_gets_the_names(
     assert follower.told(Op.COLLECTION_DROPPED, "shop.returns") == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["shop.orders", "shop.returns"], ["shop"], ["shop.*", "_default._default"]])
 def test_the_survivors_go_on_when_a_collection_of_the_filter_is_gone(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore], names: list[str]
@@ -240,6 +241,7 @@ def test_a_consumer_ahead_of_its_acknowledgement_loses_what_it_has_too(
     assert follower.keys == {"shop.orders": orders}
 
 
+@pytest.mark.slow
 def test_one_that_is_recreated_is_followed(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
@@ -256,6 +258,7 @@ def test_one_that_is_recreated_is_followed(
     assert follower.told(Op.COLLECTION_DROPPED, "shop.returns") == ALL
 
 
+@pytest.mark.slow
 def test_one_that_is_recreated_is_followed_by_a_reader_that_has_gone_on(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
@@ -274,6 +277,7 @@ def test_one_that_is_recreated_is_followed_by_a_reader_that_has_gone_on(
     assert follower.keys == {"shop.orders": orders | more, "shop.returns": new}
 
 
+@pytest.mark.slow
 def test_a_live_stream_follows_one_that_is_recreated(node: dcpstream_node.Node, reader: Reader) -> None:
     fill(node, "shop.returns", "old")
     follower = Follower()
@@ -290,6 +294,7 @@ def test_a_live_stream_follows_one_that_is_recreated(node: dcpstream_node.Node, 
     assert follower.told(Op.COLLECTION_DROPPED, "shop.returns") == ALL
 
 
+@pytest.mark.slow
 def test_a_scope_brings_what_is_made_in_it_later(node: dcpstream_node.Node, reader: Reader) -> None:
     orders = fill(node, "shop.orders")
     fill(node, "_default._default", "other")
@@ -306,6 +311,7 @@ def test_a_scope_brings_what_is_made_in_it_later(node: dcpstream_node.Node, read
     assert follower.keys == {"shop.orders": orders, "shop.late": made}
 
 
+@pytest.mark.slow
 def test_a_name_that_is_new_to_the_filter_brings_all_that_it_has(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
@@ -320,6 +326,7 @@ def test_a_name_that_is_new_to_the_filter_brings_all_that_it_has(
     assert follower.keys == {"shop.orders": orders, "shop.returns": returns, "_default._default": others}
 
 
+@pytest.mark.slow
 def test_when_all_is_gone_a_read_up_to_now_reports_that_and_ends(
     node: dcpstream_node.Node, reader: Reader, store: Callable[[], OffsetStore]
 ) -> None:
@@ -337,6 +344,7 @@ def test_a_name_that_never_was_is_a_mistake(node: dcpstream_node.Node, reader: R
         reader.follow(Follower(), end="latest", collections=["shop.order"])
 
 
+@pytest.mark.slow
 def test_a_reconnect_goes_on_with_the_survivors(node: dcpstream_node.Node) -> None:
     fill(node, "shop.returns")
     orders = fill(node, "shop.orders")
@@ -376,6 +384,7 @@ def test_arrow_batches_have_control_rows_and_events(node: dcpstream_node.Node) -
     assert all(batch.rollback is None and batch.offsets for batch in told)
 
 
+@pytest.mark.slow
 def test_planned_ranges_have_events_up_to_their_end(node: dcpstream_node.Node) -> None:
     pytest.importorskip("pyarrow", reason="Arrow batches need pyarrow")
     fill(node, "shop.returns")

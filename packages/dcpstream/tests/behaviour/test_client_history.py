@@ -79,6 +79,7 @@ def test_a_bucket_without_a_history_is_reported_and_read(caplog: pytest.LogCaptu
     ]
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_anywhere_lacks_no_version(node: Node, tmp_path: Path) -> None:
     chance = random.Random(20131130)
     store = FileOffsetStore(tmp_path / "positions")

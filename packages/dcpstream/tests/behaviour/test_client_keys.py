@@ -81,6 +81,7 @@ def about(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in ABOUT} for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

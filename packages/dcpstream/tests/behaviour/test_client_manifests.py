@@ -91,6 +91,7 @@ def test_a_reader_that_began_now_knows_the_manifest_of_that_time(
     assert sorted(change.key.decode() for change in found) == [f"third{number}" for number in range(8)]
 
 
+@pytest.mark.slow
 def test_a_reader_that_waits_in_vain_ends_with_an_error(node: dcpstream_node.Node, tmp_path: Path) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     read(node, store=store, collections=["s.a"])

@@ -58,6 +58,7 @@ def test_a_vbucket_that_moves_while_it_is_streamed(cluster: MappedNodes, client:
         assert sorted(take(stream, 20)) == sorted(after)
 
 
+@pytest.mark.slow
 def test_both_nodes_are_read(cluster: MappedNodes, client: Client) -> None:
     keys = [*names("one", 0, 10), *names("other", 1, 10)]
     write(cluster, *keys)
@@ -66,6 +67,7 @@ def test_both_nodes_are_read(cluster: MappedNodes, client: Client) -> None:
     assert sorted(change.key.decode() for change in client.changes(StreamOptions(end="latest"))) == sorted(keys)
 
 
+@pytest.mark.slow
 def test_what_a_replica_does_not_have_is_not_seen(cluster: MappedNodes, client: Client) -> None:
     keys = names("doc", 1, 10)
     cluster.set_map([[0], [0, 1]])
@@ -100,6 +102,7 @@ def test_a_failover_that_loses_changes_takes_nothing_back_from_a_stable_reader(
         assert sorted(take(stream, 10)) == sorted(new)
 
 
+@pytest.mark.slow
 def test_a_reader_of_one_node_learns_of_its_failover_from_another(cluster: MappedNodes, client: Client) -> None:
     """The reader has no other connection, and nobody at the lost node can tell it where its vbucket is now."""
     before, after = names("before", 1, 10), names("after", 1, 10)
@@ -143,6 +146,7 @@ def test_documents_of_a_node_that_is_gone_for_good(cluster: MappedNodes) -> None
     assert found.value == b"1"
 
 
+@pytest.mark.slow
 @each_case(
     ("dialled", "network", "host"),
     [

@@ -133,6 +133,7 @@ def test_changes_at_the_end_that_the_user_may_not_see(node: Node) -> None:
     assert [fault["hits"] for fault in node.faults()] == [1, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("opcode", "at_byte", "data"),
     [
@@ -152,6 +153,7 @@ def test_the_fault_of_one_stream_costs_no_other(node: Node, opcode: str, at_byte
     assert connections(node) == 2, "one of them for the questions"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "status",
     ["CONFIG_ONLY", "AUTH_STALE", "NOT_INITIALIZED", "ENCRYPTION_KEY_NOT_AVAILABLE", "BUCKET_PAUSED", "CANCELLED"],

@@ -151,6 +151,7 @@ def read_changes(kind: str, connection: str, table: Table, stop_after: int | Non
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 @pytest.mark.parametrize("options", [{}, {"max_batch_rows": 100}], ids=["default", "small batches"])
 def test_an_earlier_piece_of_a_receive_is_acknowledged(
@@ -237,6 +238,7 @@ def test_an_error_in_the_users_hands_saves_what_was_dealt_with(world: World, sto
         assert store.load()[0].offset.seqno == 6
 
 
+@pytest.mark.slow
 def test_users_who_keep_positions_themselves(world: World) -> None:
     table = Table()
     with world.before() as connection:
@@ -249,6 +251,7 @@ def test_users_who_keep_positions_themselves(world: World) -> None:
     assert table.keys() == world.keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 def test_users_who_keep_one_version_of_each_document_start_over(
     kind: str, world: World, store: FileOffsetStore
@@ -262,6 +265,7 @@ def test_users_who_keep_one_version_of_each_document_start_over(
     assert [told.to_seqno for told in table.told] == [0]
 
 
+@pytest.mark.slow
 def test_a_fresh_start_reports_nothing(world: World, store: FileOffsetStore) -> None:
     with world.before():
         pass

@@ -181,6 +181,7 @@ def test_also_after_a_purge_of_what_was_deleted_before(tmp_path: Path) -> None:
     assert bucket.found == bucket.wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut_at", [0.5, 0.95])
 def test_it_may_be_cut_again(bucket: Bucket, cut_at: float) -> None:
     total = len(bucket.wanted)
@@ -193,6 +194,7 @@ def test_it_may_be_cut_again(bucket: Bucket, cut_at: float) -> None:
     assert bucket.found == bucket.wanted
 
 
+@pytest.mark.slow
 def test_a_deletion_that_the_reader_lacks_rolls_it_back(bucket: Bucket) -> None:
     bucket.read(round(0.9 * len(bucket.wanted)))
     bucket.delete(list(bucket.found)[:10])
@@ -215,6 +217,7 @@ def test_a_position_without_a_limit_is_rolled_back(bucket: Bucket) -> None:
     assert bucket.found == bucket.wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("release", "is_resumed"), [("7.2", False), ("8.0", True)])
 def test_a_user_who_may_not_read_statistics(release: str, is_resumed: bool, tmp_path: Path) -> None:
     users = {

@@ -97,6 +97,7 @@ def test_the_active_node_is_read_again_once_it_is_back(cluster: dcpstream_node.C
     assert keys(found) == written | more
 
 
+@pytest.mark.slow
 def test_a_replica_that_lags_rolls_nobody_back(cluster: dcpstream_node.Cluster, tmp_path: Any) -> None:
     store = FileOffsetStore(tmp_path / "offsets")
     written = write(cluster, "first", 50)

@@ -75,6 +75,7 @@ def string(*nodes: Node) -> str:
     return "couchbase://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
 
 
+@pytest.mark.slow
 def test_the_next_seed_has_the_bucket(read: Read, without: Node, served: Node) -> None:
     assert read(string(without, served), LONG_S) == [KEY]
 
@@ -99,6 +100,7 @@ def test_no_seed_has_the_bucket(read: Read, without: Node) -> None:
     assert f"localhost:{without.port}" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_one_seed_lacks_the_bucket_and_the_other_is_away(read: Read, without: Node) -> None:
     with Node(vbuckets=1, system_scope=False) as away:
         port = away.port

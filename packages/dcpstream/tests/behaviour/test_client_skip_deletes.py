@@ -94,6 +94,7 @@ def read(node: dcpstream_node.Node, table: Table, most: int | None = None, **opt
 LEFT = sorted(key(number) for number in range(GONE, DOCUMENTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collections", [None, ["_default"], ["_default", "shop.orders"]], ids=str)
 @pytest.mark.parametrize(("release", "deletions"), [("8.0", GONE), ("8.5", 0)])
 def test_a_first_load_has_the_documents_alone(
@@ -116,6 +117,7 @@ def test_without_the_option_deletions_come(served: Served) -> None:
         assert read(node, Table(), history=True).deletions == GONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [20, 50])
 def test_a_run_after_one_that_saved_nothing_has_the_deletions_of_its_rows(
     served: Served, tmp_path: Path, most: int
@@ -141,6 +143,7 @@ def test_a_run_after_one_that_saved_nothing_has_the_deletions_of_its_rows(
         assert table.keys == sorted(set(LEFT) - set(given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"collections": ["_default"], "on_rollback": "rewind"}, {"read_stable": True}],

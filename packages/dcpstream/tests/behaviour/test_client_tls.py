@@ -108,6 +108,7 @@ def shell(request: pytest.FixtureRequest) -> Shell:
     return request.param
 
 
+@pytest.mark.slow
 def test_changes_and_documents(secured: TlsServer, authority: Authority) -> None:
     tls = TlsOptions(trust=authority.path)
     values = {f"doc {number}": b"x" * 20_000 for number in range(200)}
@@ -122,6 +123,7 @@ def test_changes_and_documents(secured: TlsServer, authority: Authority) -> None
         assert values.items() <= found_values.items()
 
 
+@pytest.mark.slow
 def test_options_may_stand_in_the_connection_string(secured: TlsServer, authority: Authority, shell: Shell) -> None:
     assert "doc" in shell(f"{secured.connection_string}?trust_certificate={authority.path}&sasl_mechanism=SCRAM-SHA256")
 
@@ -156,11 +158,13 @@ def test_without_verification_it_says_so(secured: TlsServer, shell: Shell, caplo
     assert "NOT verified" in caplog.text
 
 
+@pytest.mark.slow
 def test_tls_to_a_port_without(node: dcpstream_node.Node, shell: Shell) -> None:
     with pytest.raises((TlsError, ConnectTimeout), match="11207"):
         shell(f"couchbases://127.0.0.1:{node.port}", connect_timeout_s=1.0)
 
 
+@pytest.mark.slow
 def test_no_tls_to_a_port_with(secured: TlsServer, shell: Shell) -> None:
     with pytest.raises(ConnectionLost, match="couchbases://"):
         shell(f"couchbase://127.0.0.1:{secured.port}", connect_timeout_s=1.0)
@@ -253,6 +257,7 @@ def encrypted(shell: Shell, authority: Authority) -> Iterator[dcpstream_node.Nod
         yield running
 
 
+@pytest.mark.slow
 def test_a_node_with_tls(encrypted: dcpstream_node.Node, shell: Shell) -> None:
     assert "doc" in shell(
         f"couchbases://127.0.0.1:{encrypted.tls_port}", tls=TlsOptions(trust=encrypted.ca_certificate)

@@ -123,6 +123,7 @@ def test_a_stream_of_asyncio_goes_on_with_the_next_token(node: Node, provider: P
     assert sorted(asyncio.run(read())) == sorted(key.encode() for keys in ROUNDS for key in keys)
 
 
+@pytest.mark.slow
 def test_documents_are_read_and_written_with_the_next_token(node: Node, provider: Provider) -> None:
     with KvClient(**options(node, provider)) as kv:
         for round_, keys in enumerate(ROUNDS, 1):

@@ -571,6 +571,7 @@ def test_the_command_ends_with_status_5_and_has_reported_its_retries() -> None:
     assert len(seqnos) <= 2 * 49
 
 
+@pytest.mark.slow
 def test_the_command_prints_documents_that_are_nested_too_deeply() -> None:
     value = b"[" * 100_000 + b"]" * 100_000  # more than any version of Python reads
 
