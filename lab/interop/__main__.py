@@ -40,7 +40,8 @@ class Row:
             return "skipped"
         if not self.outcome.is_fine:
             return "FAILED"
-        return f"ok, {len(self.outcome.later)} are later" if self.outcome.later else "ok"
+        notes = [f"{len(self.outcome.later)} later"] * bool(self.outcome.later)
+        return ", ".join(("ok", *notes, *sorted(set(self.outcome.bugs.values()))))
 
 
 def main() -> int:
@@ -117,7 +118,7 @@ def show(rows: list[Row], console: Console) -> None:
         client = CLIENTS[row.check.client]
         colour = {"ok": "green", "skipped": "yellow", "FAILED": "red"}[row.result.partition(",")[0]]
         done = row.outcome
-        counts = f"{len(done.passed)}/{len(done.passed) + len(done.failed)}" if done else ""
+        counts = f"{len(done.passed)}/{len(done.passed) + len(done.failed) + len(done.bugs)}" if done else ""
         seconds = f"{done.seconds:.1f}" if done else ""
         label = f"{client.name} {client.version}".rstrip()
         table.add_row(label, row.check.what, row.check.release, counts, seconds, f"[{colour}]{row.result}[/]")

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcpstream.model import BucketSettings
-from dcpstream.wire.release import DEFAULT_RELEASE, release_number
+from dcpstream.wire.release import DEFAULT_RELEASE, RELEASES, release_number
 from dcpstream_node import Cluster, Node
 from lab.interop import building, capture, fleet, running
 from lab.interop.building import HERE, Say
@@ -73,6 +73,11 @@ class Check:
         """Whether servers have what a part uses only since a later release."""
         since = (release for name, release in SINCE.items() if part.startswith(name))
         return any(release_number(release) > release_number(self.release) for release in since)
+
+    def bug(self, part: str) -> str:
+        """The known bug of the release by which a part may fail, or nothing."""
+        name = BUGS.get(part, "")
+        return name if name in {bug.value.id for bug in RELEASES[self.release].bugs} else ""
 
 
 CLIENTS = {
@@ -194,6 +199,9 @@ CHECKS = [
 SINCE = {"range scan": "7.6", "lookup in replicas": "7.6"}
 """How the names of parts begin → the release since which servers have what they use; clients refuse it before."""
 
+BUGS = {"keys without values": "MB-23898-keys-only"}
+"""Part → the bug of servers by which it may fail."""
+
 _PREPARED: dict[str, list[str] | Exception] = {}
 
 
@@ -243,4 +251,4 @@ def _run(check: Check, begin: list[str], node: Node | Cluster, order: Callable[[
         authority = Path(directory) / "ca.pem"
         authority.write_text(node.ca_certificate, encoding="utf-8")
         command = check.command(begin, node, authority)
-        return running.run(command, order, check.is_later, CLIENTS[check.client].directory)
+        return running.run(command, order, check, CLIENTS[check.client].directory)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dcpstream.wire.release import RELEASES
-from lab.interop.clients import CHECKS, CLIENTS, SINCE, Check
+from lab.interop.clients import BUGS, CHECKS, CLIENTS, SINCE, Check
 from lab.interop.running import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "interop.md"
@@ -37,10 +37,9 @@ def _label(check: Check) -> str:
     return f"{client.name} {client.version}".rstrip()
 
 
-def _cell(outcome: Outcome | None, why: str) -> str:
-    if outcome is None:
-        return f"skipped: {why}"
-    text = f"{len(outcome.passed)} of {len(outcome.passed) + len(outcome.failed)}"
+def _cell(outcome: Outcome) -> str:
+    count = len(outcome.passed) + len(outcome.failed) + len(outcome.bugs)
+    text = ", ".join((f"{len(outcome.passed)} of {count}", *sorted(set(outcome.bugs.values()))))
     return text if outcome.is_fine else f"**{text}**"
 
 
@@ -50,16 +49,17 @@ def table(
     """The table in Markdown: the parts that passed, by release.
 
     Args:
-        rows: each check that ran, its outcome, and why it has none.
+        rows: each check, its outcome, and why it has none.
         old: cells of an earlier table, for what did not run now.
     """
-    ran = {(check.name, check.release): _cell(outcome, why) for check, outcome, why in rows}
+    ran = {(check.name, check.release): _cell(outcome) for check, outcome, _ in rows if outcome is not None}
     lines = ["", f"| {' | '.join((*FIRST_CELLS, *RELEASES))} |", f"|{' --- |' * (len(FIRST_CELLS) + len(RELEASES))}"]
     for check in CHECKS:
         first = _label(check), check.what
-        cells = [ran.get((check.name, name)) or (old or {}).get((*first, name), "") for name in RELEASES]
-        if any(cells):
-            lines.append(f"| {' | '.join((*first, *cells))} |")
+        cells = [ran.get((check.name, name)) or (old or {}).get((*first, name), "not run") for name in RELEASES]
+        lines.append(f"| {' | '.join((*first, *cells))} |")
     later = ", ".join(f"{name} ({release})" for name, release in SINCE.items())
+    bugs = ", ".join(f"{part} ({bug})" for part, bug in BUGS.items())
     lines += ["", f"Parts are counted where the release has what they use. Later ones have: {later}."]
+    lines += [f"Parts that fail by a [known bug](server-bugs.md) of the release: {bugs}."]
     return "\n".join(lines) + "\n\n"

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 from dcpstream_node import Node
 from dcpstream_node.shell.tls import TlsSettings
@@ -31,6 +31,18 @@ RESTART_PAUSE_S = 0.3
 """Pause of a restart, long enough that every client notices the lost connection."""
 
 
+class Expected(Protocol):
+    """What is known of the parts before they run."""
+
+    def is_later(self, part: str, /) -> bool:
+        """Whether servers have what a part uses only since a later release; then it must fail."""
+        ...
+
+    def bug(self, part: str, /) -> str:
+        """The known bug of the release by which a part may fail, or nothing."""
+        ...
+
+
 @dataclass
 class Outcome:
     """The outcome of a program.
@@ -39,6 +51,7 @@ class Outcome:
         passed: the parts that passed.
         failed: reasons by part.
         later: parts that failed because the node's release does not have what they use.
+        bugs: parts that failed by a known bug of the release, and its name.
         trouble: an error outside of the parts, or empty.
         seconds: wall time.
     """
@@ -46,6 +59,7 @@ class Outcome:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     later: list[str] = field(default_factory=list)
+    bugs: dict[str, str] = field(default_factory=dict)
     trouble: str = ""
     seconds: float = 0.0
     output: str = ""
@@ -86,15 +100,13 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def run(
-    command: Sequence[str], order: Callable[[str], None], is_later: Callable[[str], bool], cwd: Path | None = None
-) -> Outcome:
+def run(command: Sequence[str], order: Callable[[str], None], expected: Expected, cwd: Path | None = None) -> Outcome:
     """Run a program to its end.
 
     Args:
         command: the program and its arguments.
         order: carries out an action that it requests.
-        is_later: says of a part whether only later releases have what it uses; then it must fail.
+        expected: which parts fail.
         cwd: its working directory.
     """
     started = time.monotonic()
@@ -128,7 +140,7 @@ def run(
         reader.join()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
-    outcome = judged(lines, code, is_later)
+    outcome = judged(lines, code, expected)
     outcome.output = "\n".join(lines) + "\n" + "".join(errors)
     if outcome.trouble and errors:
         outcome.trouble += f": {errors[-1].strip()[:300]}"
@@ -149,26 +161,28 @@ def order(node: Node, action: str) -> None:
     _send_out_of_order(node)
 
 
-def judged(lines: Sequence[str], code: int, is_later: Callable[[str], bool]) -> Outcome:
+def judged(lines: Sequence[str], code: int, expected: Expected) -> Outcome:
     """The outcome from a program's lines and exit code."""
     outcome = Outcome()
     for line in lines[:-1]:
         if line.startswith("ok "):
             name = line[3:]
-            if is_later(name):
+            if expected.is_later(name):
                 outcome.failed[name] = "it passed, although servers have it only since a later release"
             else:
                 outcome.passed.append(name)
         elif line.startswith("FAIL "):
             name, _, why = line[5:].partition(": ")
-            if is_later(name):
+            if expected.is_later(name):
                 outcome.later.append(name)
+            elif bug := expected.bug(name):
+                outcome.bugs[name] = bug
             else:
                 outcome.failed[name] = why
     last = lines[-1] if lines else ""
     verdict = last.partition(" ")[0]
     if verdict not in ("OK", "FAIL") or code < 0:
         outcome.trouble = f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with {code}"
-    elif verdict == "FAIL" and not outcome.failed and not outcome.later:
+    elif verdict == "FAIL" and not (outcome.failed or outcome.later or outcome.bugs):
         outcome.trouble = last[5:]
     return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
@@ -19,18 +20,31 @@ print("OK 2 parts")
 """
 
 
-def nothing(_: str) -> bool:
-    return False
+@dataclass
+class Expected:
+    later: str = ""
+    bugs: dict[str, str] = field(default_factory=dict)
+
+    def is_later(self, part: str) -> bool:
+        return part in self.later
+
+    def bug(self, part: str) -> str:
+        return self.bugs.get(part, "")
+
+
+NOTHING = Expected()
 
 
 def test_parts_pass_or_fail_or_are_later() -> None:
     lines = ["ok a", "FAIL b: why: because", "FAIL c: unknown to this release", "ok d", "noise", "FAIL 2 of 4 parts"]
-    outcome = running.judged(lines, 1, lambda part: part in "cd")
+    outcome = running.judged(lines, 1, Expected("cd"))
     assert (outcome.passed, outcome.later) == (["a"], ["c"])
     assert outcome.failed["b"] == "why: because"
     assert "later release" in outcome.failed["d"]
     assert not outcome.is_fine
-    assert running.judged([lines[0], lines[2], lines[-1]], 1, lambda part: part == "c").is_fine
+    assert running.judged([lines[0], lines[2], lines[-1]], 1, Expected("c")).is_fine
+    known = running.judged([lines[0], lines[1], lines[-1]], 1, Expected(bugs={"b": "MB-1"}))
+    assert (known.is_fine, known.bugs) == (True, {"b": "MB-1"})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +58,7 @@ def test_parts_pass_or_fail_or_are_later() -> None:
     ],
 )
 def test_a_program_that_does_not_end_well_is_not_fine(lines: list[str], code: int, trouble: str) -> None:
-    outcome = running.judged(lines, code, nothing)
+    outcome = running.judged(lines, code, NOTHING)
     assert outcome.trouble == trouble
     assert not outcome.is_fine
 
@@ -52,7 +66,7 @@ def test_a_program_that_does_not_end_well_is_not_fine(lines: list[str], code: in
 def test_a_program_may_have_its_node_started_again() -> None:
     with running.served(options={"vbuckets": 1}) as node:
         before = node.port, node.mgmt_port, node.engine
-        outcome = running.run([sys.executable, "-c", ASKING], partial(running.order, node), nothing)
+        outcome = running.run([sys.executable, "-c", ASKING], partial(running.order, node), NOTHING)
         assert outcome.is_fine, outcome.output
         assert outcome.passed == ["first", "second"]
         assert (node.port, node.mgmt_port) == before[:2]
@@ -61,7 +75,7 @@ def test_a_program_may_have_its_node_started_again() -> None:
 
 def test_a_program_that_dies_is_reported_with_its_last_words() -> None:
     code = "import os, sys; print('ok a', flush=True); print('the end', file=sys.stderr, flush=True); os.abort()"
-    outcome = running.run([sys.executable, "-c", code], lambda action: None, nothing)
+    outcome = running.run([sys.executable, "-c", code], lambda action: None, NOTHING)
     assert not outcome.is_fine
     assert outcome.trouble == "it was ended by SIGABRT: the end"
 
