@@ -61,6 +61,8 @@ EXCEPTIONS = {
     ],
     "the kernel beside plain Python": [
         "arrow/test_native_rows.py",
+        "arrow/test_rows.py",
+        "client/machine/connection/test_decoders.py",
     ],
     "rules of the whole package": [
         "cli/test_consistency.py",

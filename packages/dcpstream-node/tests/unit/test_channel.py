@@ -38,11 +38,6 @@ def ends() -> Iterator[Ends]:
     found.b.close(TIMEOUT_S)
 
 
-def test_a_call_has_a_result(ends: Ends):
-    ends.methods["add"] = lambda a, b=0: a + b
-    assert ends.call("add", 1, b=2) == 3
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -99,29 +94,6 @@ def test_what_cannot_be_read_spoils_its_own_call_alone(ends: Ends):
     with pytest.raises(ValueError, match="no number"):
         ends.call("take", Spoiled())
     assert ends.call("add", 1) == 2
-
-
-def test_a_call_that_waits_holds_up_no_other_one_and_may_call_back(ends: Ends):
-    go = threading.Event()
-    ends.methods["wait"] = lambda: go.wait(TIMEOUT_S)
-    ends.methods["go"] = go.set
-    ends.methods["both_ways"] = lambda: ends.b.call("answer", (), {}, TIMEOUT_S) + 1
-    ends.methods["answer"] = lambda: 41
-    found: list[bool] = []
-    waiter = threading.Thread(target=lambda: found.append(ends.call("wait")))
-    waiter.start()
-    assert ends.call("both_ways") == 42
-    ends.call("go")
-    waiter.join(TIMEOUT_S)
-    assert found == [True]
-
-
-def test_a_call_without_an_answer_ends(ends: Ends):
-    go = threading.Event()
-    ends.methods["wait"] = lambda: go.wait(TIMEOUT_S)
-    with pytest.raises(TimeoutError, match=r"end b did not answer wait within 0\.01 s"):
-        ends.call("wait", timeout_s=0.01)
-    go.set()
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "not allowed", "/data"), TimeoutError("of the call itself")])

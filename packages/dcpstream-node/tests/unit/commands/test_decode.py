@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dcpstream.errors import ConfigError, FrameError
+from dcpstream.errors import ConfigError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
-from dcpstream.wire import Magic, Opcode, encode_request, encode_response
+from dcpstream.wire import Opcode, encode_response
 from dcpstream.wire.cached_items import CachedItem, encode_cached_item
-from dcpstream.wire.messages.dcp import AddStream, CacheTransfer, Mutation, SnapshotMarker, StreamEnd
+from dcpstream.wire.messages.dcp import CacheTransfer, Mutation, SnapshotMarker, StreamEnd
 from dcpstream_node.commands import decode
 from dcpstream_node.recording import history
 from dcpstream_node.recording.file import Header, RecordingWriter
@@ -44,19 +44,6 @@ def test_binary_and_hex_of_the_same_bytes_read_the_same(tmp_path: Path) -> None:
     assert decoded(data, tmp_path=tmp_path) == decoded(spaced, tmp_path=tmp_path)
 
 
-def test_a_line_names_the_message_and_its_fields(tmp_path: Path) -> None:
-    _, output = decoded(END.encode() + MUTATION.encode(), tmp_path=tmp_path)
-    lines = output.splitlines()
-    assert lines[0].startswith("00000000 → DCP_STREAM_END")
-    assert "vb:5" in lines[0]
-    assert "opaque:0xfeedcafe" in lines[0]
-    assert "reason=2" in lines[0]
-    assert "DCP_MUTATION" in lines[1]
-    assert f"by_seqno={2**53 + 1}" in lines[1]
-    assert lines[2].strip() == "key: hello"
-    assert lines[3].strip() == "value: world"
-
-
 def test_json_keeps_64_bit_fields_as_text(tmp_path: Path) -> None:
     _, output = decoded(MUTATION.encode(), "--json", tmp_path=tmp_path)
     row = json.loads(output)
@@ -66,29 +53,10 @@ def test_json_keeps_64_bit_fields_as_text(tmp_path: Path) -> None:
     assert row["message"] == "Mutation"
 
 
-def test_unknown_and_misshapen_frames_are_shown_raw_with_the_reason(tmp_path: Path) -> None:
-    unknown = encode_request(0xDE, extras=b"\x01", value=b"\xff\xfe")
-    short = encode_request(Opcode.DCP_ADD_STREAM, extras=b"\x00")
-    _, output = decoded(unknown + short, tmp_path=tmp_path)
-    assert "extras:01" in output
-    assert "value: fffe" in output
-    assert "problem: DCP_ADD_STREAM request fits no layout" in output
-
-
 def test_responses_show_their_status(tmp_path: Path) -> None:
     _, output = decoded(encode_response(Opcode.GET, status=1, value=b"Not found"), tmp_path=tmp_path)
     assert "← GET KEY_ENOENT" in output
     assert "problem" not in output
-
-
-def test_frames_before_the_broken_one_are_yielded() -> None:
-    data = AddStream(vbid=1, flags=0).encode() + b"\x00" * 24
-    rest = decode.frames(data)
-    offset, frame = next(rest)
-    assert (offset, frame.magic) == (0, Magic.REQUEST)
-    with pytest.raises(FrameError) as caught:
-        next(rest)
-    assert caught.value.offset == 28
 
 
 @pytest.mark.parametrize(
@@ -109,21 +77,6 @@ def test_what_is_no_frame_is_reported_with_its_place_and_what_to_do(
     assert commands.error.startswith(f"dcpstream: {told}")
     todo = "cut the input there to keep them" if printed else "Cut off what comes before the first one"
     assert todo in commands.error
-
-
-def test_hex_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the input is not hexadecimal text"):
-        decode.frame_bytes(b"80 5x", "hex")
-
-
-def test_long_values_are_cut_with_their_size(tmp_path: Path) -> None:
-    _, output = decoded(encode_request(Opcode.SET, extras=bytes(8), key=b"k", value=b"v" * 500), tmp_path=tmp_path)
-    assert "… (500 B)" in output
-
-
-def test_a_key_with_a_collection_id_stays_readable(tmp_path: Path) -> None:
-    _, output = decoded(encode_request(Opcode.GET, key=b"\x08flight"), tmp_path=tmp_path)
-    assert r"key: \x08flight" in output
 
 
 def test_input_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,6 @@ from dcpstream_node.commands.node import read_alternate_addresses, read_settings
 from tests.kit.cases import each_case
 
 
-def test_alternate_addresses():
-    texts = ("external=db.example,kv=31210,mgmt=38091", "inner=10.0.0.1")
-    assert read_alternate_addresses(texts) == {
-        "external": {"hostname": "db.example", "kv": 31210, "mgmt": 38091},
-        "inner": {"hostname": "10.0.0.1"},
-    }
-    assert read_alternate_addresses(()) == {}
-
-
 @each_case("texts", [("db.example",), ("a=b", "a=c"), ("a=b,kv",), ("a=b,kv=x",), ("a=b,kv=1,kv=2",)])
 def test_alternate_addresses_that_cannot_be(texts: tuple[str, ...]):
     with pytest.raises(ConfigError, match="--alternate-address"):
@@ -44,18 +35,6 @@ def heaps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     found: list[None] = []
     monkeypatch.setattr("dcpstream_node.commands.node.keep_large_buffers_apart", lambda: found.append(None))
     return found
-
-
-def test_only_a_node_in_memory_keeps_large_buffers_apart(
-    tmp_path: Path, request: pytest.FixtureRequest, heaps: list[None]
-) -> None:
-    taken = socket.create_server(("127.0.0.1", 0))
-    request.addfinalizer(taken.close)
-    refused = ["node", "--port", str(taken.getsockname()[1]), "--mgmt-port", "0", "--vbuckets", "1"]
-    assert run([*refused, "--data", str(tmp_path / "data")])
-    assert heaps == []
-    assert run(refused)
-    assert heaps == [None]
 
 
 def test_what_a_node_cannot_use_is_said_in_a_sentence(

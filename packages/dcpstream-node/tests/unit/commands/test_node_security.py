@@ -31,17 +31,6 @@ def arguments(*options: str) -> dict[str, Any]:
     return found
 
 
-def test_without_options() -> None:
-    assert arguments() == {
-        "password": "given",
-        "password_iterations": 4096,
-        "plain": None,
-        "jwt": None,
-        "tls": None,
-        "limits": Limits(),
-    }
-
-
 def test_tls_options() -> None:
     found = arguments("--tls", "--tls-port", "0", "--tls-name", "a", "--tls-name", "b", "--tls-client-auth", "optional")
     assert found["tls"] == TlsSettings(port=0, mgmt_port=18091, names=("a", "b"), client_auth="optional")
@@ -66,12 +55,6 @@ def test_tls_options() -> None:
 def test_options_that_do_not_go_together(options: list[str]) -> None:
     with pytest.raises(ConfigError):
         arguments(*options)
-
-
-def test_limits_and_plain() -> None:
-    found = arguments("--limit", "connections=7", "--limit", "idle_s=0", "--plain", "tls")
-    assert found["limits"] == Limits(connections=7, idle_s=0)
-    assert found["plain"] == "tls"
 
 
 @pytest.mark.parametrize("content", ["hunter22", "hunter22\n", "hunter22\r\nmore"])

@@ -50,12 +50,3 @@ def test_a_signal_ends_it_in_order(one_node: dcpstream_node.Node, commands: Comm
     out = commands("record", str(path), "-c", one_node.connection_string, "--follow")
     thread.join()
     assert out.startswith(f"{path}: ")
-
-
-def test_only_some_collections(one_node: dcpstream_node.Node, commands: Commands, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    one_node.set_collections("default", {"shop": ["orders"]})
-    at = ("record", str(path), "-c", one_node.connection_string, "--no-compress")
-    assert commands.json(*at, "--collections", "shop.orders")["changes"] == 0
-    assert header_of(path).collections == ("shop.orders",)
-    assert "not shop.*" in commands.refused(*at, "--collections", "shop.*", expect=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -13,8 +12,7 @@ from dcpstream.dcp.bucket import Change
 from dcpstream.errors import StoreError
 from dcpstream.model import FailoverLog, SnapshotRange, VbucketState
 from dcpstream.wire import Opcode, StreamFlag, encode_request
-from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_mutation
-from dcpstream.wire.stored.durable import encode_stored_prepare
+from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream_node.dcp.replica import Replicas, Takeovers
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.store.metadata import Metadata
@@ -49,52 +47,6 @@ def test_rows_remember_their_snapshot_and_raise_the_cas(node: SimulatedNode) -> 
     assert not view.is_receiving_initial_snapshot
     assert view.next_cas(0) > 1 << 62
     assert 1 in node.bucket.dirty
-
-
-@pytest.mark.parametrize(("level", "commits"), [(1, 0), (3, 1)])
-def test_a_prepare_that_must_be_on_disk_asks_for_a_commit(node: SimulatedNode, level: int, commits: int) -> None:
-    """The write's client waits until this copy acknowledges it."""
-    asked: list[None] = []
-    node.bucket.commit_soon = lambda: asked.append(None)
-    frame = encode_stored_prepare(Version(b"\0k", b"v", 1), vbid=1, by_seqno=1, cas=5, level=level)
-    replicas_of(node).store(node.vbucket(1), Change(frame, b"\0k", 1, 5, 1, int(BlockKind.PREPARE)))
-    assert len(asked) == commits
-
-
-def test_a_cas_that_is_no_time_does_not_raise_it(node: SimulatedNode) -> None:
-    replicas, view = replicas_of(node), node.vbucket(1)
-    replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)
-    replicas.store(view, row(1, cas=(1 << 64) - 2))
-    assert view.max_cas < 1 << 63
-
-
-def test_a_failover_log_is_adopted_with_the_next_commit_before_its_rows(
-    node: SimulatedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, before = FailoverLog.of((0x22, 7), (0x11, 0)), node.vbucket(1).failover_log
-    replicas_of(node).adopt_failover_log(node.vbucket(1), log)
-    assert node.vbucket(1).vbuuid == 0x22
-    replicas_of(node).store(node.vbucket(1), row(8))
-    with monkeypatch.context() as patch:
-        patch.setattr(Metadata, "put", Mock(side_effect=StoreError("the disk is full")))
-        with pytest.raises(StoreError, match="full"):
-            node.store.commit()
-    node.restart(clean=False)
-    # The copy is what it was: its own rows, and the log that belongs to them.
-    assert (node.vbucket(1).failover_log, node.vbucket(1).high_seqno) == (before, 0)
-
-    for vbid in (2, 3):
-        node.set_vbucket(vbid, REPLICA)
-    puts = count_puts(monkeypatch)
-    for vbid in (1, 2, 3):
-        replicas_of(node).adopt_failover_log(node.vbucket(vbid), log)
-    assert not puts
-    assert node.store.needs_commit
-    node.flush()
-    assert len(puts) == 1
-    assert not node.store.needs_commit
-    node.restart(clean=False)
-    assert [node.vbucket(vbid).failover_log for vbid in (1, 2, 3)] == [log] * 3
 
 
 def count_puts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -160,17 +112,6 @@ def test_a_rollback_prunes_the_log_and_ends_streams(node: SimulatedNode, seqno: 
     assert len(view.failover_log) == entries
     assert reader.take()[-1].extras == b"\0\0\0\6"
     assert replicas.received_snapshot(view) == view.snapshot
-
-
-def test_an_empty_copy_has_a_log_of_its_own(node: SimulatedNode) -> None:
-    replicas, view = replicas_of(node), node.vbucket(1)
-    replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
-    replicas.begin_snapshot(view, SnapshotRange(1, 2), 0, is_initial_from_disk=False)
-    replicas.store(view, row(2))
-    assert replicas.roll_back(view, 0) == 0
-    (entry,) = view.failover_log
-    assert entry.seqno == 0
-    assert entry.vbuuid not in (0x11, 0x22)
 
 
 def test_a_copy_is_durable_before_it_is_active(node: SimulatedNode) -> None:

@@ -21,16 +21,6 @@ def users_of(path: Path | None, disk: StoppingDisk | None = None) -> Users:
     return users
 
 
-def test_users_come_back_and_changes_are_kept_at_once(tmp_path: Path) -> None:
-    users = users_of(tmp_path)
-    users.put("ann", "hunter22", ["data_reader[default]"])
-    assert users_of(tmp_path).authenticate("ann", b"hunter22")
-    users.set_password("ann", "hunter23")
-    assert users_of(tmp_path).authenticate("ann", b"hunter23")
-    users.remove("ann")
-    assert users_of(tmp_path).find("ann") is None
-
-
 def test_the_first_user_outlives_a_power_cut(tmp_path: Path) -> None:
     """Also the directory that was made for the file: a change that was answered is there, whatever was not synced."""
     disk = StoppingDisk()
@@ -78,10 +68,3 @@ def test_a_file_that_is_none_is_reported_and_not_overwritten(tmp_path: Path, con
     with pytest.raises(ConfigError, match="users"):
         users_of(tmp_path)
     assert file.read_text() == content
-
-
-def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    users = users_of(tmp_path)
-    (tmp_path / ".security").write_text("in the way")
-    with pytest.raises(ConfigError):
-        users.put("ann", "hunter22")

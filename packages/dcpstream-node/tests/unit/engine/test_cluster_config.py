@@ -8,10 +8,9 @@ import struct
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream.model import BucketSettings, Manifest, NodeAddress, Scope
-from dcpstream.wire import Feature, Opcode, Status, encode_request
-from dcpstream_node.engine import ClusterConfig
-from dcpstream_node.engine.cluster_config import in_url, read_alternates
+from dcpstream.model import BucketSettings, NodeAddress
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream_node.engine.cluster_config import read_alternates
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.cases import each_case
@@ -19,68 +18,10 @@ from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
 FULL = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION)
-BRIEF = (*USUAL_FEATURES, Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
 
 
 def config_of(client: Talker, extras: bytes = b"") -> dict:
     return json.loads(client.call(Opcode.GET_CLUSTER_CONFIG, extras=extras).value)
-
-
-def test_a_bucket_s_configuration_has_what_clients_look_for():
-    content = config_of(Talker(engine_of()))
-    (entry,) = content["nodesExt"]
-    assert len(entry.pop("nodeUUID")) == 32
-    assert entry == {"thisNode": True, "services": {"kv": 11210, "mgmt": 8091}, "serverGroup": "Group 1"}
-    assert content["nodes"] == [{"hostname": "127.0.0.1:8091", "ports": {"direct": 11210}}]
-    assert content["vBucketServerMap"] == {
-        "hashAlgorithm": "CRC",
-        "numReplicas": 0,
-        "serverList": ["127.0.0.1:11210"],
-        "vBucketMap": [[0]] * 4,
-    }
-    assert (content["name"], content["nodeLocator"], content["bucketType"]) == ("default", "vbucket", "membase")
-    assert {"collections", "durableWrite", "dcp.IgnorePurgedTombstones", "couchapi"} <= {*content["bucketCapabilities"]}
-    assert "$HOST" not in json.dumps(content)
-    assert "appTelemetryPath" not in json.dumps(content)
-
-
-def test_a_host_is_named_as_the_client_reached_it():
-    engine = engine_of()
-    found = json.loads(engine.config_json(engine.buckets["default"], "fd00::5"))
-    assert found["nodes"][0]["hostname"] == "[fd00::5]:8091"
-    assert found["vBucketServerMap"]["serverList"] == ["[fd00::5]:11210"]
-    assert "hostname" not in found["nodesExt"][0]
-
-
-def test_with_other_networks_this_one_has_a_name():
-    engine = engine_of()
-    engine.config.alternates = read_alternates({"external": {"hostname": "db.example"}})
-    engine.node_changed()
-    for host in ("10.0.0.7", "fd00::5"):
-        (entry,) = json.loads(engine.config_json(None, host))["nodesExt"]
-        assert entry["hostname"] == host
-
-
-@each_case(
-    ("host", "text"),
-    [("10.0.0.1", "10.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("::ffff:10.0.0.1", "10.0.0.1"), ("db", "db")],
-)
-def test_hosts_before_a_colon(host: str, text: str):
-    assert in_url(host) == text
-
-
-def test_ports_of_tls_and_other_networks_are_reported():
-    alternates = read_alternates(
-        {"external": {"hostname": "db.example", "kv": 31210}, "inner": {"hostname": "10.1.1.1"}}
-    )
-    config = ClusterConfig([NodeAddress("db", 11210, 8091, 11207, 18091)], alternates=alternates)
-    (entry,) = config.for_node()["nodesExt"]
-    assert entry["services"] == {"kv": 11210, "kvSSL": 11207, "mgmt": 8091, "mgmtSSL": 18091}
-    assert entry["hostname"] == "db"
-    assert entry["alternateAddresses"] == {
-        "external": {"hostname": "db.example", "ports": {"kv": 31210}},
-        "inner": {"hostname": "10.1.1.1"},
-    }
 
 
 @each_case(
@@ -114,25 +55,6 @@ def test_copies_that_are_to_be_are_shown_as_missing():
     assert (server_map["numReplicas"], server_map["vBucketMap"]) == (2, [[-1, -1, -1], [-1, 0, -1]])
 
 
-def test_an_ephemeral_bucket_says_so():
-    found = config_of(Talker(engine_of(MemoryBucketStore(2, BucketSettings(is_ephemeral=True)))))
-    assert found["bucketType"] == "ephemeral"
-    assert "couchapi" not in found["bucketCapabilities"]
-
-
-def test_what_did_not_change_keeps_its_version():
-    engine = engine_of()
-    other = engine.add_bucket("other", MemoryBucketStore(2))
-    client = Talker(engine)
-    versions = [engine.config_version(bucket) for bucket in (None, engine.buckets["default"], other)]
-    client.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\4")
-    assert engine.config_version(None) == versions[0]
-    assert engine.config_version(engine.buckets["default"]) > max(versions)
-    assert engine.config_version(other) == versions[2]
-    config = config_of(client)
-    assert (config["revEpoch"], config["rev"]) == engine.config_version(engine.buckets["default"])
-
-
 @rule("KV-LOGIN-05")
 def test_a_client_that_has_the_newest_gets_nothing():
     engine = engine_of(release="7.6")
@@ -144,17 +66,6 @@ def test_a_client_that_has_the_newest_gets_nothing():
     assert config_of(client, older) == config
     client.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\4")
     assert config_of(client, known)["rev"] > config["rev"]
-
-
-def test_collections_and_settings_are_changes_too_and_are_pushed():
-    engine = engine_of(release="7.6")
-    bucket = engine.buckets["default"]
-    full, brief = Talker(engine, features=FULL), Talker(engine, features=BRIEF)
-    engine.set_manifest(bucket, Manifest(1, (*bucket.manifest.scopes, Scope(9, "s"))))
-    assert json.loads(full.collect()[0].value)["collectionsManifestUid"] == "1"
-    assert struct.unpack(">qq", brief.collect()[0].extras) == engine.config_version(bucket)
-    engine.change_settings(bucket, BucketSettings(replicas=1))
-    assert json.loads(full.collect()[0].value)["vBucketServerMap"]["numReplicas"] == 1
 
 
 def test_sessions_without_a_bucket_hear_of_the_node():
@@ -223,39 +134,6 @@ def test_replicas_that_are_wanted_decide_what_a_durable_write_needs():
     assert client.set("k", b"v").status == 0
 
 
-def test_a_flushed_bucket_is_empty_and_starts_over():
-    engine = engine_of()
-    bucket = engine.buckets["default"]
-    client = Talker(engine)
-    client.set("k", b"v")
-    before = bucket.vbuckets[0].failover_log
-    engine.set_manifest(bucket, Manifest(1, (*bucket.manifest.scopes, Scope(9, "s"))))
-    engine.flush_bucket(bucket)
-    assert client.get("k").status == Status.KEY_ENOENT
-    assert bucket.item_count() == 0
-    assert bucket.vbuckets[0].failover_log.newest.vbuuid != before.newest.vbuuid
-    assert len(bucket.vbuckets[0].failover_log.entries) == 1
-    assert bucket.manifest.uid == 1
-    assert client.set("k", b"v").status == 0
-
-
-def test_a_flush_ends_streams():
-    engine = engine_of()
-    client = Talker(engine, features=(*USUAL_FEATURES,))
-    client.set("k", b"v")
-    old = engine.buckets["default"].vbuckets[0].vbuuid
-    assert client.call(Opcode.DCP_OPEN, key=b"s", extras=struct.pack(">II", 0, 1)).status == 0
-    assert client.call(Opcode.DCP_CONTROL, key=b"enable_noop", value=b"true").status == 0
-    request = struct.pack(">IIQQQQQ", 0, 0, 0, (1 << 64) - 1, 0, 0, 0)
-    client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=request, opaque=5))
-    engine.flush_bucket(engine.buckets["default"])
-    (end,) = [frame for frame in client.collect() if frame.opcode == Opcode.DCP_STREAM_END]
-    assert int.from_bytes(end.extras, "big") == 2, "the state changed"
-    request = struct.pack(">IIQQQQQ", 0, 0, 1, (1 << 64) - 1, old, 1, 1)
-    answers = client.send(encode_request(Opcode.DCP_STREAM_REQ, extras=request, opaque=6))
-    assert (answers[0].status, int.from_bytes(answers[0].value, "big")) == (Status.ROLLBACK, 0)
-
-
 def given(epoch: int, rev: int, chains: list[list[int]], *, this: int = 0) -> bytes:
     """A map of two nodes."""
     nodes = [{"services": {"kv": 11210 + number, "mgmt": 8091 + number}} for number in range(2)]
@@ -282,39 +160,6 @@ def test_a_manager_s_map_is_sent_to_clients():
     assert content["vBucketServerMap"]["serverList"] == ["127.0.0.1:11210", "127.0.0.1:11211"]
     assert [entry.get("thisNode") for entry in content["nodesExt"]] == [None, True]
     assert content["nodes"][1]["hostname"] == "127.0.0.1:8092"
-
-
-def test_a_bucket_s_map_names_its_own_nodes_while_another_map_names_other_ones():
-    """A failover takes its node out of the maps of two buckets one after the other."""
-    client = Talker(engine_of())
-    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
-    alone = json.loads(given(7, 6, CHAINS))
-    del alone["nodesExt"][1:], alone["vBucketServerMap"]
-    assert give(client, 7, 6, json.dumps(alone).encode(), b"") == 0
-    content = config_of(client)
-    assert content["rev"] == 5
-    assert content["vBucketServerMap"]["vBucketMap"] == CHAINS
-    assert content["vBucketServerMap"]["serverList"] == ["127.0.0.1:11210", "127.0.0.1:11211"]
-    assert [entry["services"]["kv"] for entry in content["nodesExt"]] == [11210, 11211]
-
-
-def test_what_happens_here_makes_no_other_version_of_a_manager_s_map():
-    client = Talker(engine_of())
-    assert give(client, 7, 5, given(7, 5, CHAINS)) == 0
-    client.call(Opcode.SET_VBUCKET, vbid=0, extras=b"\2")
-    content = config_of(client)
-    assert (content["revEpoch"], content["rev"]) == (7, 5)
-    assert content["vBucketServerMap"]["vBucketMap"] == CHAINS
-
-
-def test_a_manager_s_map_is_pushed():
-    engine = engine_of()
-    listener, manager = Talker(engine, features=FULL), Talker(engine)
-    give(manager, 7, 5, given(7, 5, CHAINS))
-    (pushed,) = listener.collect()
-    assert json.loads(pushed.value)["vBucketServerMap"]["vBucketMap"] == CHAINS
-    give(manager, 7, 5, given(7, 5, CHAINS))
-    assert listener.collect() == []
 
 
 @rule("KV-VB-19")

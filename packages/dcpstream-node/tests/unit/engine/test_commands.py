@@ -6,8 +6,7 @@ import pytest
 
 from dcpstream.wire import Opcode
 from dcpstream.wire.layout import Phase, Side
-from dcpstream.wire.messages import DCP_OPCODES, QUIET_FORMS, REQUESTS
-from dcpstream.wire.release import release_of
+from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers import COMMANDS
@@ -15,21 +14,6 @@ from dcpstream_node.engine.handlers import COMMANDS
 
 def answer(session, frame):
     """A handler that does nothing."""
-
-
-def test_a_command_has_the_shape_that_is_declared():
-    table = CommandTable()
-    table.add((Opcode.GET, Opcode.HELLO, Opcode.NOOP), answer)
-    get, hello, noop = (table.get(opcode) for opcode in (Opcode.GET, Opcode.HELLO, Opcode.NOOP))
-    assert (get.is_document, get.needs_bucket, get.before_login) == (True, True, False)
-    assert (hello.is_document, hello.needs_bucket, hello.before_login) == (False, False, True)
-    assert (noop.is_document, noop.needs_bucket, noop.before_login) == (False, False, False)
-
-
-def test_a_node_of_an_older_release_does_not_have_what_came_later():
-    old, new = (set(COMMANDS.known_to(release_of(name)).opcodes()) for name in ("7.2", "7.6"))
-    assert new - old == {layout.opcode for layout in REQUESTS if layout.since == "7.6"} - old
-    assert {Opcode.RANGE_SCAN_CREATE, Opcode.PAUSE_BUCKET} <= new - old
 
 
 def test_every_request_declares_its_privilege_and_all_shapes_of_an_opcode_need_the_same_one():
@@ -55,10 +39,3 @@ def test_the_node_answers_every_request_of_clients_that_is_declared():
     of_clients = {layout.opcode for layout in requests if Side.CLIENT in layout.sent_by}
     assert set(COMMANDS.opcodes()) == of_clients
     assert all(layout.phase is not Phase.DCP for layout in requests)
-
-
-def test_quiet_forms_are_answered_by_the_handlers_of_the_loud_ones():
-    for quiet, loud in QUIET_FORMS.items():
-        ours, theirs = COMMANDS.get(quiet), COMMANDS.get(loud)
-        assert ours.handler is theirs.handler
-        assert (ours.privilege, ours.check, ours.own_extras) == (theirs.privilege, theirs.check, theirs.own_extras)

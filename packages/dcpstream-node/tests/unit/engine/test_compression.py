@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.wire import Feature, Opcode, Status
-from dcpstream.wire.values import encode_xattrs, snappy_compress, snappy_uncompress
-from dcpstream_node.testing.simulation import USUAL_FEATURES
+from dcpstream.wire import Opcode, Status
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
-
-LONG = b"a" * 100
-WITHOUT_SNAPPY = tuple(code for code in USUAL_FEATURES if code != Feature.SNAPPY)
 
 
 def set_mode(engine, mode: bytes, *, group: int = 1, name: bytes = b"compression_mode") -> int:
@@ -28,46 +23,6 @@ def engine():
     engine = engine_of()
     assert set_mode(engine, b"passive") == 0
     return engine
-
-
-def test_values_stay_as_they_came(engine):
-    client = Talker(engine)
-    client.set("k", snappy_compress(LONG), datatype=2)
-    assert stored(engine).datatype == 2
-    got = client.get("k")
-    assert (got.datatype, snappy_uncompress(got.value)) == (2, LONG)
-    assert (Talker(engine, features=WITHOUT_SNAPPY).get("k").value) == LONG
-
-
-def test_what_compression_does_not_shrink_is_stored_without(engine):
-    client = Talker(engine)
-    client.set("k", snappy_compress(b"xyz"), datatype=2)
-    assert (stored(engine).datatype, stored(engine).value) == (0, b"xyz")
-
-
-def test_off_inflates(engine):
-    assert set_mode(engine, b"off") == 0
-    Talker(engine).set("k", snappy_compress(LONG), datatype=2)
-    assert (stored(engine).datatype, stored(engine).value) == (0, LONG)
-
-
-def test_a_compressed_document_can_be_added_to(engine):
-    client = Talker(engine)
-    client.set("k", snappy_compress(LONG), datatype=2)
-    assert client.call(Opcode.APPEND, key=b"\0k", value=b"b").status == 0
-    assert client.get("k").value == LONG + b"b"
-    client.set("k", snappy_compress(b" " * 99 + b"7"), datatype=2)
-    extras = (1).to_bytes(8, "big") + bytes(12)
-    assert client.call(Opcode.INCREMENT, key=b"\0k", extras=extras).value == (8).to_bytes(8, "big")
-
-
-def test_xattrs_and_compression_do_not_meet_in_the_store(engine):
-    client = Talker(engine)
-    extras = bytes(8) + (1).to_bytes(8, "big") + (1).to_bytes(8, "big")
-    value = encode_xattrs({"_s": b"1"}) + b"old"
-    assert client.call(Opcode.SET_WITH_META, key=b"\0k", extras=extras, value=value, datatype=4).status == 0
-    client.set("k", snappy_compress(LONG), datatype=2)
-    assert (stored(engine).datatype, stored(engine).value) == (4, encode_xattrs({"_s": b"1"}) + LONG)
 
 
 @rule("KV-PARAM-01")

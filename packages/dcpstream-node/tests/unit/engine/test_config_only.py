@@ -50,10 +50,6 @@ def test_such_a_bucket_gives_its_map_and_refuses_everything_else(engine: Engine)
     assert old.call(Opcode.GET).status == Status.NOT_SUPPORTED
 
 
-def test_there_are_none_before_76() -> None:
-    assert set_map(engine_of(release="7.2")) == Status.KEY_ENOENT
-
-
 def test_their_number_is_limited(engine: Engine) -> None:
     statuses = [set_map(engine, name=b"b%d" % number) for number in range(MAX_BUCKETS + 1)]
     assert statuses == [Status.SUCCESS] * MAX_BUCKETS + [Status.ENOMEM]

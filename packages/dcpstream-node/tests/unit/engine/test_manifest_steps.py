@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import struct
 
 import pytest
 
-from dcpstream.model import VbucketState
-from dcpstream.wire import Opcode, Status, encode_request
-from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire import Opcode, encode_request
 from dcpstream_node.engine import Engine
 from dcpstream_node.engine.bucket.bucket import CATCH_UP_KEYS, CATCH_UP_VBUCKETS, Bucket
 from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
@@ -42,14 +39,6 @@ def receive(client: Talker, data: bytes) -> None:
         data = data[client.receive(data) :]
 
 
-def collections_of(engine: Engine, vbid: int) -> list[bytes]:
-    """The first byte of the index keys of a vbucket, in the order of its history: 1 is an event."""
-    vbucket = bucket_of(engine).vbuckets[vbid]
-    assert vbucket is not None
-    keys = vbucket.log.rows.keys
-    return [key[:1] for key in sorted(keys, key=keys.__getitem__)]
-
-
 def drop(engine: Engine, name: str) -> None:
     bucket = bucket_of(engine)
     engine.set_manifest(bucket, ManifestEditor(bucket.manifest).drop_collection("_default", name))
@@ -80,29 +69,6 @@ def test_vbuckets_with_many_keys_end_a_turn_early(engine: Engine) -> None:
     assert len(bucket_of(engine).behind) == VBUCKETS - 1
 
 
-def test_a_write_comes_after_the_event_of_its_collection(engine: Engine) -> None:
-    client = Talker(engine)
-    key = leb128_encode(make(engine, "c")) + b"k"
-    last = VBUCKETS - 1
-    assert client.call(Opcode.SET, key=key, value=b"v", extras=bytes(8), vbid=last).status == Status.SUCCESS
-    vbucket = bucket_of(engine).vbuckets[last]
-    assert vbucket is not None
-    assert vbucket.log.high_seqno == 2, "the event, then the document"
-    assert bucket_of(engine).behind, "the others are still to be told"
-
-
-def test_requests_in_one_read_with_the_change_come_after_it(engine: Engine) -> None:
-    items = [{"name": "_default", "uid": "0"}, {"name": "c", "uid": "8"}]
-    scope = {"name": "_default", "uid": "0", "collections": items}
-    manifest = json.dumps({"uid": "1", "scopes": [scope]}).encode()
-    sets = [
-        encode_request(Opcode.SETQ, key=b"\x08k", value=b"v", extras=bytes(8), vbid=vbid) for vbid in range(VBUCKETS)
-    ]
-    receive(Talker(engine), encode_request(Opcode.SET_COLLECTIONS, value=manifest) + b"".join(sets))
-    assert high_seqnos(engine) == [2] * VBUCKETS
-    assert [collections_of(engine, vbid) for vbid in (0, VBUCKETS - 1)] == [[b"\x01", b"\x08"]] * 2
-
-
 def test_who_looks_at_all_vbuckets_sees_all_of_it(engine: Engine) -> None:
     client = Talker(engine)
     make(engine, "c")
@@ -121,16 +87,3 @@ def test_successive_changes_are_each_reported(engine: Engine) -> None:
     while not engine.is_quiet:
         engine.end_turn()
     assert high_seqnos(engine) == [3] * VBUCKETS
-
-
-def test_a_vbucket_that_is_no_longer_active_gets_events_from_its_stream(engine: Engine) -> None:
-    client = Talker(engine)
-    make(engine, "c")
-    bucket = bucket_of(engine)
-    vbucket = bucket.vbuckets[VBUCKETS - 1]
-    assert vbucket is not None
-    vbucket.set_state(VbucketState.REPLICA, engine.random)
-    while not engine.is_quiet:
-        engine.end_turn()
-    assert high_seqnos(engine) == [1] * (VBUCKETS - 1) + [0]
-    assert client.call(Opcode.NOOP).status == Status.SUCCESS

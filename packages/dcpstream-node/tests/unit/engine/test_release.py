@@ -21,14 +21,6 @@ from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
 BOTH = pytest.mark.parametrize("name", RELEASES)
-CAME_WITH_76 = (
-    Feature.SUBDOC_REPLICA_READ,
-    Feature.CLUSTER_CONFIG_KNOWN_VERSION,
-    Feature.DEDUPE_NOT_MY_VBUCKET,
-    Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
-    Feature.SUBDOC_SEVERAL_XATTR_KEYS,
-    Feature.SUBDOC_BINARY_XATTR,
-)
 
 
 def granted(client: Talker, features: tuple[int, ...]) -> set[int]:
@@ -47,28 +39,6 @@ def test_only_releases_that_a_node_can_be_are_taken():
         Node(release="8.1")
     with pytest.raises(ConfigError):
         Node(release=7.2)  # type: ignore[arg-type]
-
-
-def test_a_node_is_an_80_by_default():
-    assert engine_of().release is RELEASES["8.0"]
-
-
-@BOTH
-def test_the_version_and_the_compatibility_agree(name: str):
-    release = RELEASES[name]
-    assert release.version.startswith(f"{name}.")
-    assert f"{release.compatibility >> 16}.{release.compatibility & 0xFFFF}" == name
-    client = Talker(engine_of(release=name))
-    assert client.call(Opcode.VERSION).value.decode() == release.version
-
-
-def test_hello_grants_what_the_release_knows():
-    asked = (*USUAL_FEATURES, Feature.DUPLEX, Feature.POINT_IN_TIME_RECOVERY, *CAME_WITH_76)
-    old = granted(Talker(engine_of(release="7.2"), features=()), asked)
-    new = granted(Talker(engine_of(release="7.6"), features=()), asked)
-    assert new - old == set(CAME_WITH_76)
-    assert not old - new
-    assert Feature.POINT_IN_TIME_RECOVERY in old
 
 
 @rule("KV-LOGIN-01")
@@ -108,14 +78,6 @@ def test_virtual_attributes_and_macros_need_xattrs(name: str, feature: int):
     assert granted(client, (Feature.XATTR, feature)) == {Feature.XATTR, feature}
 
 
-def test_who_asks_for_both_notifications_gets_the_brief_one():
-    asked = (Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION, Feature.CLUSTERMAP_NOTIFICATION_BRIEF)
-    new = Talker(engine_of(release="7.6"), features=())
-    assert granted(new, asked) == {Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION_BRIEF}
-    old = Talker(engine_of(release="7.2"), features=())
-    assert granted(old, asked) == {Feature.DUPLEX, Feature.CLUSTERMAP_NOTIFICATION}
-
-
 def test_the_map_of_a_72_names_neither_cluster_nor_server_groups():
     content = cluster_map(Talker(engine_of(release="7.2")))
     assert not {"clusterName", "clusterUUID"} & set(content)
@@ -123,18 +85,6 @@ def test_the_map_of_a_72_names_neither_cluster_nor_server_groups():
     content = cluster_map(Talker(engine_of(release="7.6")))
     assert {"clusterName", "clusterUUID"} <= set(content)
     assert content["nodesExt"][0]["serverGroup"] == "Group 1"
-
-
-def test_capabilities_agree_with_what_is_answered():
-    old, new = (Talker(engine_of(release=name)) for name in ("7.2", "7.6"))
-    extra = set(cluster_map(new)["bucketCapabilities"]) - set(cluster_map(old)["bucketCapabilities"])
-    assert extra == {
-        *("preserveExpiry", "rangeScan", "subdoc.ReplicaRead"),
-        *("querySystemCollection", "mobileSystemCollection", "xdcrCheckpointing"),
-    }
-    scan: dict[str, Any] = {"value": b'{"range":{"start":"YQ==","end":"Yg=="}}', "datatype": 1}
-    assert old.call(Opcode.RANGE_SCAN_CREATE, **scan).status == Status.UNKNOWN_COMMAND
-    assert new.call(Opcode.RANGE_SCAN_CREATE, **scan).status == Status.KEY_ENOENT
 
 
 @BOTH
@@ -151,25 +101,6 @@ def test_a_known_version_of_the_map_is_taken_by_a_76_only():
     old = Talker(engine_of(release="7.2"))
     assert old.call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == Status.EINVAL
     assert Talker(engine_of(release="7.6")).call(Opcode.GET_CLUSTER_CONFIG, extras=known).status == 0
-
-
-def test_a_72_says_json_of_a_map_also_to_clients_without_json():
-    plain = (Feature.XERROR, Feature.COLLECTIONS)
-    for name, datatype in (("7.2", 1), ("7.6", 0)):
-        client = Talker(engine_of(release=name), features=plain)
-        client.call(Opcode.GET_CLUSTER_CONFIG)
-        answer = client.call(Opcode.GET, key=b"\0k", vbid=9)
-        assert (answer.status, answer.datatype) == (Status.NOT_MY_VBUCKET, datatype)
-
-
-def test_the_error_map_has_the_statuses_of_the_release():
-    maps = [
-        json.loads(Talker(engine_of(release=name)).call(Opcode.GET_ERROR_MAP, value=b"\0\2").value) for name in RELEASES
-    ]
-    assert [content["revision"] for content in maps] == [1, 5, 6, 9]
-    old, new, *_ = (set(content["errors"]) for content in maps)
-    assert new - old == {"c", "d", "e", "50", "51", "a5", "a6", "a7", "a8", "d8"}
-    assert not old - new
 
 
 def clients(*names: str) -> list[Talker]:
@@ -244,12 +175,6 @@ def test_80_takes_no_trace_context():
     old, new = clients("7.6", "8.0")
     assert old.get("k", framing=framing).status == Status.KEY_ENOENT
     assert new.get("k", framing=framing).status == Status.UNKNOWN_FRAME_INFO
-
-
-def test_80_says_that_there_was_traffic():
-    old, new = clients("7.6", "8.0")
-    assert old.call(Opcode.ENABLE_TRAFFIC).value == b""
-    assert b"already enabled" in new.call(Opcode.ENABLE_TRAFFIC).value
 
 
 def manifest_of(uid: int, names: str) -> bytes:
@@ -332,13 +257,6 @@ def test_85_leaves_deletions_out_of_the_first_backfill_on_request():
     assert stream("8.5", 0x201, start=1) == everything[1:]
     assert stream("8.0", 0x201) == [(Opcode.DCP_OPEN, Status.EINVAL)]
     assert stream("8.5", 0x200) == [(Opcode.DCP_OPEN, Status.EINVAL)]
-
-
-def test_80_names_the_nodes_of_a_map():
-    old, new = (cluster_map(client)["nodesExt"][0] for client in clients("7.6", "8.0"))
-    assert "nodeUUID" not in old
-    assert len(new["nodeUUID"]) == 32
-    assert new == cluster_map(clients("8.0", "8.0")[1])["nodesExt"][0], "the same as long as the place is"
 
 
 @rule("COL-34")

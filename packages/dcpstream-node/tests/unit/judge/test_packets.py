@@ -5,7 +5,6 @@ from __future__ import annotations
 from dcpstream.wire import Opcode, Status, decode_frame, encode_request, encode_response
 from dcpstream_node.judge import packets
 from dcpstream_node.judge.packets import Packet, packet, response
-from tests.kit.cases import each_case
 
 
 def test_both_codecs_build_the_same_frames() -> None:
@@ -26,13 +25,3 @@ def test_both_read_the_same() -> None:
         theirs.key,
         theirs.value,
     )
-
-
-@each_case("op", list(packets.Op))
-def test_opcodes_are_known_to_the_project(op: packets.Op) -> None:
-    assert op in {int(opcode) for opcode in Opcode}
-
-
-def test_lengths_may_lie() -> None:
-    assert packet(packets.Op.GET, "k", keylen=200)[2:4] == b"\0\xc8"
-    assert packet(packets.Op.GET, "k", bodylen=5)[8:12] == b"\0\0\0\5"

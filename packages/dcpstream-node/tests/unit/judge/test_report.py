@@ -37,16 +37,6 @@ SO_FAR = verdict(stopped="SET_VBUCKET is refused")
 LEFT_OUT = verdict(stopped="no such user", setup=5)
 
 
-def test_the_result_of_each() -> None:
-    assert [each.result for each in (EQUAL, DIFFERS, SO_FAR, LEFT_OUT)] == [
-        "equal",
-        "differs",
-        "equal so far",
-        "left out",
-    ]
-    assert verdict(SEEN, stopped="x").result == "differs"
-
-
 def test_text_has_request_expected_and_got() -> None:
     lines = lines_of(DIFFERS)
     assert lines[0].startswith("s01_hello_sasl_select        differs")

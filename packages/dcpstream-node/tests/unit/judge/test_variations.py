@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dcpstream_node.judge.scenarios import SCENARIOS
-from dcpstream_node.judge.variations import VARIATIONS, reason_of
+from dcpstream_node.judge.variations import VARIATIONS
 from lab.layout import ROOT
-
-MARKER = "DCP_SNAPSHOT_MARKER request vb=171 opaque=0x1 extras=.. start=9 end=9 flags=1"
 
 
 def test_every_variation_has_a_reason_and_a_scenario_that_is_there() -> None:
@@ -18,28 +16,3 @@ def test_every_variation_has_a_reason_and_a_scenario_that_is_there() -> None:
 def test_the_page_has_every_reason() -> None:
     page = (ROOT / "docs" / "reference" / "judge.md").read_text("utf-8")
     assert [each.reason for each in VARIATIONS if each.reason not in page] == []
-
-
-def test_a_variation_is_of_one_release_scenario_and_connection() -> None:
-    assert reason_of("8.0", "s14_sync_writes", "sw#2", MARKER)
-    used = "DCP_STREAM_REQ | DCP_MUTATION by_seqno=3 lock=0 nru=8 key=k | DCP_MUTATION by_seqno=3 lock=0 nru=7 key=k"
-    assert reason_of("8.0", "s12_datatypes", "dt#13", used)
-    assert not reason_of("7.2", "s12_datatypes", "dt#13", used)
-    assert not reason_of("8.0", "s15_close_stream", "sw#2", MARKER)
-    assert not reason_of("8.0", "s14_sync_writes", "admin#2", MARKER)
-
-
-def test_only_the_uid_of_a_manifest_may_differ() -> None:
-    text = 'GET | GET response UNKNOWN_COLLECTION value[5]=b\'{"manifest_uid":"%s"}%s\''
-    both = f"{text % ('0', '')} | {text.split(' | ')[1] % ('2f', '')}"
-    assert reason_of("8.0", "s06", "a#1", both) == "the bucket's manifest had another uid before"
-    assert not reason_of("8.0", "s06", "a#1", f"{text % ('0', '')} | {text.split(' | ')[1] % ('2f', 'x')}")
-
-
-def test_only_a_map_beside_none_is_allowed() -> None:
-    empty = "GET | GET response NOT_MY_VBUCKET opaque=0x1 | GET response NOT_MY_VBUCKET opaque=0x1"
-    assert reason_of("7.2", "s01", "a#1", f"{empty} datatype=1 value[9]=b'{{}}'")
-    request, nothing, _ = empty.split(" | ")
-    assert reason_of("7.2", "s41", "a#1", f"{request} | {nothing} datatype=1 | {nothing}")
-    assert not reason_of("7.2", "s01", "a#1", f"{empty} cas=0x5 value[9]=b'{{}}'")
-    assert not reason_of("7.2", "s01", "a#1", empty.replace("NOT_MY", "MY"))

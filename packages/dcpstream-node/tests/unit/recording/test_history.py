@@ -7,8 +7,7 @@ import pytest
 from dcpstream.client.machine.values import ManifestEvent
 from dcpstream.errors import FrameError
 from dcpstream.model import FailoverLog, Op, StreamOffset
-from dcpstream.wire import Frame, Magic, Opcode, decode_frame
-from dcpstream.wire.messages.dcp import Mutation
+from dcpstream.wire import Frame, Opcode, decode_frame
 from dcpstream.wire.stored.block import Version, encode_stored_mutation
 from dcpstream.wire.system_events import CollectionEvent, read_event
 from dcpstream_node.recording import history
@@ -21,25 +20,6 @@ LOG = FailoverLog.of((7, 40), (5, 0))
 def row(vbid: int, seqno: int, key: bytes = b"\0k") -> bytes:
     frame = decode_frame(encode_stored_mutation(Version(key, b"{}", 1), vbid=vbid, by_seqno=seqno, cas=9))
     return history.message(frame, has_collections=True)
-
-
-def test_a_vbucket_from_its_beginning() -> None:
-    found = Histories()
-    found.take(history.opened(3, StreamOffset.ZERO, LOG) + history.marker(3, 0, 60) + row(3, 41) + row(3, 50))
-    one = found.vbuckets[3]
-    assert one.offset == StreamOffset(7, 50, 0, 60)
-    assert (one.changes, one.is_inside_snapshot, found.incomplete) == (2, True, 1)
-    found.take(history.advanced(3, 60))
-    assert one.offset == StreamOffset(7, 60, 0, 60)
-    assert found.incomplete == 0
-    assert found.high_seqnos == 60
-
-
-def test_an_empty_vbucket_has_its_log_and_no_position() -> None:
-    found = Histories()
-    found.take(history.opened(1, StreamOffset.ZERO, LOG))
-    assert found.vbuckets[1].log == LOG
-    assert found.vbuckets[1].offset == StreamOffset.ZERO
 
 
 def test_a_rollback_goes_back_to_where_the_recorder_went_on() -> None:
@@ -71,15 +51,6 @@ def test_a_block_that_ends_inside_a_frame_is_an_error(missing: int) -> None:
     data = history.opened(3, StreamOffset.ZERO, LOG) + row(3, 41)
     with pytest.raises(FrameError):
         Histories().take(data[:-missing])
-
-
-def test_a_message_gets_a_collection_and_the_vbucket_as_opaque() -> None:
-    sent = Mutation.pack(5, 1, 2, 3, 0, 0, 0, vbid=9, opaque=77, cas=4, datatype=1, key=b"key", value=b"{}")
-    frame = decode_frame(history.message(decode_frame(sent), has_collections=False))
-    assert (frame.opaque, frame.vbid, frame.key, frame.cas, frame.datatype) == (9, 9, b"\0key", 4, 1)
-    framed = decode_frame(sent)
-    framed.magic, framed.framing = Magic.FLEX_REQUEST, b"\x22\0\1"
-    assert decode_frame(history.message(framed, has_collections=True)).framing == b""
 
 
 def event(op: Op, **fields: object) -> tuple[Frame, object]:

@@ -84,11 +84,6 @@ def test_what_is_due_is_not_looked_at_in_every_turn() -> None:
     assert not transport.is_closed
 
 
-def test_a_silent_peer_that_does_not_read_is_given_up() -> None:
-    _, transport = blocked(gives_up_after=1, turns=1)
-    assert transport.is_closed
-
-
 @each_case(
     ("sizes", "writes"),
     [

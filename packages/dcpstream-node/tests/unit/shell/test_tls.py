@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 import ssl
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_node.shell.certificates import Authority, Pair, kept_or_made, trouble_with_pair
+from dcpstream_node.shell.certificates import Authority, Pair, kept_or_made
 from dcpstream_node.shell.tls import Tls, TlsSettings
 from tests.kit.cases import each_case
 
@@ -27,15 +26,6 @@ CERTIFICATE = {
 def name(certificate: object = CERTIFICATE, **rule: str) -> str | None:
     tls = Tls(TlsSettings(**rule), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "", None)  # type: ignore[arg-type]
     return tls.user_name(certificate)  # type: ignore[arg-type]
-
-
-def test_the_name_is_where_the_rule_says() -> None:
-    assert name() == "user-ann@example.com"
-    assert name(user_prefix="user-", user_delimiters="@") == "ann"
-    assert name(user_from="san.email", user_delimiters="@.") == "bob"
-    assert name(user_from="san.dns") == "a.example"
-    assert name(user_from="san.dns", user_prefix="node-") == "carl"
-    assert name(user_from="san.uri", user_prefix="urn:") == "dan"
 
 
 @each_case(
@@ -153,15 +143,3 @@ def test_a_certificate_is_loaded_without_room_for_temporary_files_or_without_fil
         monkeypatch.delattr(os, "memfd_create", raising=False)
     tls = Tls.open(TlsSettings(), "127.0.0.1", tmp_path)
     assert tls.ca_certificate
-
-
-def test_a_key_of_an_unknown_kind_is_reported(tmp_path: Path) -> None:
-    """As a flipped bit makes one: 1.2.840.10045.2.1 names elliptic curves, and 1.3.840.10045.2.1 nothing."""
-    kept_or_made(("localhost",), tmp_path)
-    file = tmp_path / ".security" / "ca.key"
-    head, *body, foot = file.read_text().splitlines()
-    content = base64.b64decode("".join(body)).replace(bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2b8648ce3d0201"))
-    file.write_text("\n".join([head, base64.b64encode(content).decode(), foot, ""]))
-    assert "cannot be read (UnsupportedAlgorithm)" in trouble_with_pair(tmp_path / ".security", "ca")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        kept_or_made(("localhost",), tmp_path)

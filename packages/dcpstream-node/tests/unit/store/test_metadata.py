@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dcpstream.errors import CorruptLog, StoreError
-from dcpstream.model import FailoverLog, Manifest, VbucketState
+from dcpstream.errors import StoreError
 from dcpstream.runtime import SystemFileSystem
 from dcpstream_node.store.metadata import FILE_NAME, Metadata, VbucketMetadata, make_metadata
 
@@ -19,32 +18,6 @@ def made(path: Path) -> Metadata:
     """The file of a new store without a line, opened."""
     make_metadata(path, {}, SystemFileSystem())
     return Metadata(path)
-
-
-def test_lines_come_back(tmp_path: Path) -> None:
-    metadata = made(tmp_path)
-    lines = [
-        VbucketMetadata(0, 3, None, None, 0),
-        VbucketMetadata(5, 1, VbucketState.PENDING, FailoverLog.of((2**64 - 1, 2**63)), 2**64 - 1),
-    ]
-    metadata.put({"a": "1"}, lines)
-    metadata.put({"a": "2", "b": ""})
-    metadata.close()
-    metadata = Metadata(tmp_path)
-    assert metadata.vbuckets() == lines
-    assert (metadata.get("a"), metadata.get("b"), metadata.get("c")) == ("2", "", None)
-    assert metadata.manifest() == Manifest.DEFAULT
-    metadata.close()
-
-
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    metadata = made(tmp_path)
-    metadata.put({"format": "1", "manifest": "[]"})
-    with pytest.raises(StoreError, match="a manifest that cannot be read"):
-        metadata.manifest()
-    metadata.close()
-    with pytest.raises(StoreError, match="in store format 1; this version of dcpstream reads format 2"):
-        Metadata(tmp_path)
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
@@ -71,32 +44,6 @@ def test_the_list_of_segments(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a list of segments that cannot be read"):
         metadata.segments()
     metadata.close()
-
-
-def test_a_changed_line_is_found(tmp_path: Path) -> None:
-    metadata = made(tmp_path)
-    log = FailoverLog.of((7, 0))
-    metadata.put({"a": "1", "b": "2"}, [VbucketMetadata(vbid, 1, VbucketState.ACTIVE, log, 0) for vbid in range(3)])
-    metadata.put({"a": "3", "c": ""}, [VbucketMetadata(1, 2, None, None, 0)])
-    metadata.close()
-    Metadata(tmp_path).close()
-    for change in (
-        "UPDATE vbuckets SET incarnation = 3 WHERE vbid = 2",
-        "UPDATE vbuckets SET state = 1 WHERE vbid = 1",
-        "DELETE FROM vbuckets WHERE vbid = 0",
-        "UPDATE store SET value = '2' WHERE name = 'a'",
-        "INSERT INTO store VALUES ('d', '')",
-        "DELETE FROM store WHERE name = 'checksum'",
-    ):
-        with sqlite3.connect(tmp_path / FILE_NAME) as other:
-            other.execute("BEGIN")
-            other.execute(change)
-            other.execute("COMMIT")
-            other.execute("BEGIN")
-        other.close()
-        with pytest.raises(CorruptLog, match=r"lines whose checksum is.*restore the whole directory") as caught:
-            Metadata(tmp_path)
-        assert caught.value.file == str(tmp_path / FILE_NAME)
 
 
 def test_what_a_process_left_that_was_killed_within_a_transaction_is_undone(tmp_path: Path) -> None:

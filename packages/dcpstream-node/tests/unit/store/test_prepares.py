@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_mutation
 from dcpstream.wire.stored.durable import encode_stored_abort, encode_stored_prepare, read_prepare
-from dcpstream_node.store import DiskBucketStore, MemoryBucketStore
+from dcpstream_node.store import MemoryBucketStore
 
 LOG = FailoverLog.of((0xA, 0))
 
@@ -57,15 +55,6 @@ def check(vbucket) -> None:
 
 def test_in_memory() -> None:
     check(filled(MemoryBucketStore(1)))
-
-
-def test_on_disk_and_after_a_restart(tmp_path: Path) -> None:
-    with DiskBucketStore(tmp_path, 1) as store:
-        vbucket = filled(store)
-        store.commit()
-        check(vbucket)
-    with DiskBucketStore(tmp_path, 1) as store:
-        check(store.vbuckets[0])
 
 
 def test_a_rollback_brings_a_prepare_back() -> None:

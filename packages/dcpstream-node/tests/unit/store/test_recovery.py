@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcpstream.errors import CorruptLog, StoreError
+from dcpstream.errors import CorruptLog
 from dcpstream.model import SnapshotRange
 from dcpstream.wire import SystemEventId
 from dcpstream.wire.messages.dcp import SystemEvent
@@ -103,18 +103,6 @@ def test_keys_of_any_length_and_content_come_back(monkeypatch: pytest.MonkeyPatc
     stops = np.cumsum([len(key) for key in keys])
     starts = np.concatenate(([0], stops[:-1]))
     assert bulk_load._keys(b"".join(keys), starts, stops) == keys
-
-
-def test_a_later_kind_of_block_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with DiskBucketStore(tmp_path, 1) as store:
-        fill(store)
-        with monkeypatch.context() as patch:
-            patch.setattr(blocks, "FORMAT_VERSION", 3)
-            store.commit()
-            put(store.vbuckets[0], key_of("a"), b"")
-            store.commit()
-    with pytest.raises(StoreError, match=r"format 3|in version 3"):
-        DiskBucketStore(tmp_path, 1)
 
 
 @pytest.mark.parametrize("is_in_one_segment", [True, False])

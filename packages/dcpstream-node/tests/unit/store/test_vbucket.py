@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dcpstream.model import FailoverLog, VbucketState
 from dcpstream.wire.stored.block import BlockKind, Version, encode_stored_deletion, encode_stored_mutation
-from dcpstream_node.store import DiskBucketStore, MemoryBucketStore, VBucketLog, vbucket
+from dcpstream_node.store import MemoryBucketStore, VBucketLog, vbucket
 from dcpstream_node.store.compact.purge import purge
 from dcpstream_node.store.index import queries
 from dcpstream_node.store.vbucket import Brief
@@ -76,27 +74,6 @@ def test_in_memory() -> None:
     log = MemoryBucketStore(1).create_vbucket(0, VbucketState.ACTIVE, LOG)
     fill_in(log)
     check(log)
-
-
-@pytest.mark.usefixtures("_small_steps")
-def test_on_disk_and_after_a_restart(tmp_path: Path) -> None:
-    with DiskBucketStore(tmp_path, 1) as store:
-        log = store.create_vbucket(0, VbucketState.ACTIVE, LOG)
-        fill_in(log)
-        store.commit()
-        check(log)
-    with DiskBucketStore(tmp_path, 1) as store:
-        check(store.vbuckets[0])
-
-
-def test_the_highest_revision_of_a_tombstone_is_known_after_a_restart_however_large(tmp_path: Path) -> None:
-    with DiskBucketStore(tmp_path, 1) as store:
-        log = store.create_vbucket(0, VbucketState.ACTIVE, LOG)
-        delete(log, "a", 1, rev=LARGE)
-        delete(log, "b", 1, rev=3)
-        assert log.max_deleted_rev == LARGE
-    with DiskBucketStore(tmp_path, 1) as store:
-        assert store.vbuckets[0].max_deleted_rev == LARGE
 
 
 @pytest.mark.usefixtures("_small_steps")

@@ -10,7 +10,7 @@ from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError
 from dcpstream.model import BucketSettings
 from dcpstream_node.embedded import Node
-from dcpstream_node.testing.nodes import FreshBucket, add_collections, connectable, fresh_bucket, running_node
+from dcpstream_node.testing.nodes import FreshBucket, add_collections, fresh_bucket, running_node
 
 
 def names(node: Node, bucket: str) -> set[str]:
@@ -69,7 +69,3 @@ def test_data_on_disk_goes_with_the_node(tmp_path: Path) -> None:
     with running_node(vbuckets=1, path=tmp_path) as node:
         pass
     assert (tmp_path / "default").is_dir()
-
-
-def test_an_address_to_connect_to() -> None:
-    assert [connectable(host) for host in ("0.0.0.0", "::", "10.1.2.3")] == ["127.0.0.1", "::1", "10.1.2.3"]

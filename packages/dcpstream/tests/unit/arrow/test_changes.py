@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import cramjam
-import pyarrow as pa
 import pytest
 
 from dcpstream.arrow import (
     CHANGE_SCHEMA,
     ChangeContext,
     WireChunk,
-    change_schema,
-    control_rows,
     to_changes,
 )
-from dcpstream.errors import ConfigError, FieldError
-from dcpstream.wire.keys import leb128_encode
+from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
-from tests.kit.control_rows import rollback_row
 from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "airline"), 0x555: ("inventory", "route")}
 CONTEXT = ChangeContext(collection_names=NAMES, vbuuids={3: 2**64 - 1, 4: 77})
-WRITTEN = 1_385_769_600_123_456
-"""Microseconds of 2013-11-30T00:00:00.123456Z."""
-CAS = (WRITTEN * 1000 + 789) & ~0xFFFF | 0xFFF5
 
 
 def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:
@@ -51,76 +40,10 @@ def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:
     return result
 
 
-def test_all_columns_of_a_mutation() -> None:
-    (row,) = rows_of(
-        raw_frames.mutation(
-            leb128_encode(8) + b"airline_10",
-            b'{"id":10}',
-            seqno=12,
-            rev=4,
-            flags=0x02000006,
-            expiry=1_900_000_000,
-            vbucket=3,
-            cas=CAS,
-            datatype=1,
-        )
-    )
-    assert row == {
-        "key": "airline_10",
-        "value": b'{"id":10}',
-        "_change_type": "update_postimage",
-        "_commit_version": 12,
-        "_commit_timestamp": datetime.fromtimestamp((CAS & ~0xFFFF) // 1000 / 1e6, UTC),
-        "op": "mutation",
-        "scope": "inventory",
-        "collection": "airline",
-        "vbucket": 3,
-        "vbuuid": "18446744073709551615",
-        "seqno": 12,
-        "rev": 4,
-        "cas": CAS,
-        "flags": 0x02000006,
-        "datatype": 1,
-        "expiry": datetime.fromtimestamp(1_900_000_000, UTC),
-        "xattrs": None,
-    }
-    # 16 bits of a nanosecond clock are a counter: the time is right to 66 µs.
-    assert abs(row["_commit_timestamp"].timestamp() * 1e6 - WRITTEN) <= 66
-
-
-def test_kinds_of_change() -> None:
-    rows = rows_of(
-        raw_frames.mutation(rev=1),
-        raw_frames.mutation(rev=2),
-        raw_frames.deletion(rev=1),
-        raw_frames.expiration(rev=3, delete_time=50),
-    )
-    assert [(row["_change_type"], row["op"]) for row in rows] == [
-        ("insert", "mutation"),
-        ("update_postimage", "mutation"),
-        ("delete", "deletion"),
-        ("delete", "expiration"),
-    ]
-
-
 @each_case(("rev", "kind"), [(1, "insert"), (2, "update_postimage")])
 def test_kinds_of_change_when_all_are_the_same(rev: int, kind: str) -> None:
     rows = rows_of(raw_frames.mutation(rev=rev), raw_frames.mutation(rev=rev))
     assert {row["_change_type"] for row in rows} == {kind}
-
-
-def test_what_a_deletion_leaves() -> None:
-    body = encode_xattrs({"_sync": b"{}"}, b"kept")
-    rows = rows_of(
-        raw_frames.deletion(delete_time=100),
-        raw_frames.deletion(value=encode_xattrs({"_sync": b"{}"}), datatype=4),
-        raw_frames.deletion(value=body, datatype=4),
-        raw_frames.mutation(value=b""),
-        raw_frames.expiration(),
-    )
-    assert [row["value"] for row in rows] == [None, None, b"kept", b"", None]
-    assert [row["xattrs"] for row in rows] == [None, [("_sync", "{}")], [("_sync", "{}")], None, None]
-    assert [row["expiry"] for row in rows] == [datetime.fromtimestamp(100, UTC), None, None, None, None]
 
 
 @each_case("value_format", ["binary", "string"])
@@ -143,74 +66,9 @@ def test_every_combination_of_datatypes(value_format: str, json_bit: int) -> Non
     assert [row["xattrs"] for row in rows] == [None, None, pairs, pairs, [("_a", "1")]]
 
 
-def test_numbers_without_sign_keep_their_bits() -> None:
-    (row,) = rows_of(raw_frames.mutation(seqno=2**64 - 1, rev=2**63, cas=2**64 - 1, flags=2**32 - 1, expiry=2**32 - 1))
-    assert (row["seqno"], row["_commit_version"], row["rev"], row["cas"]) == (-1, -1, -(2**63), -1)
-    assert row["flags"] == -1
-    assert row["expiry"] == datetime.fromtimestamp(2**32 - 1, UTC)
-    assert row["_commit_timestamp"].year == 2554
-
-
-def test_a_cas_of_zero_has_no_time() -> None:
-    rows = rows_of(raw_frames.mutation(cas=0), raw_frames.mutation(cas=CAS))
-    assert rows[0]["_commit_timestamp"] is None
-    assert rows[1]["_commit_timestamp"] is not None
-
-
-class TestText:
-    def test_keys_that_are_no_utf_8_are_visible_and_different(self) -> None:
-        rows = rows_of(
-            raw_frames.mutation(b"\0\xff\xfe"), raw_frames.mutation(b"\0\xff"), raw_frames.mutation("\0é".encode())
-        )
-        assert [row["key"] for row in rows] == [r"\xff\xfe", r"\xff", "é"]
-
-    def test_values_that_are_no_utf_8(self) -> None:
-        frames = [raw_frames.mutation(value=b"\xff\\"), raw_frames.mutation(value=b"text\\"), raw_frames.deletion()]
-        assert [row["value"] for row in rows_of(*frames, value_format="string")] == [r"\xff\\", "text\\", None]
-        assert [row["value"] for row in rows_of(*frames)] == [b"\xff\\", b"text\\", None]
-
-
-class TestNames:
-    def test_collections(self) -> None:
-        frames = [raw_frames.mutation(leb128_encode(number) + b"k") for number in (0, 8, 0x555, 9, 0xFFFFFFFF, 9)]
-        assert [(row["scope"], row["collection"]) for row in rows_of(*frames)] == [
-            ("_default", "_default"),
-            ("inventory", "airline"),
-            ("inventory", "route"),
-            (None, "_0x9"),
-            (None, "_0xffffffff"),
-            (None, "_0x9"),
-        ]
-        assert rows_of(raw_frames.mutation(b"\x09k"))[0]["collection"] == "_0x9"
-        assert (
-            rows_of(raw_frames.mutation(b"\x09k"), context=ChangeContext(collection_names={}))[0]["collection"]
-            == "_0x9"
-        )
-
-    def test_no_names_at_all(self) -> None:
-        rows = rows_of(raw_frames.mutation(b"\x09k"), raw_frames.mutation(), context=ChangeContext(collection_names={}))
-        assert [row["collection"] for row in rows] == ["_0x9", "_0x0"]
-
-    def test_branches(self) -> None:
-        rows = rows_of(*(raw_frames.mutation(vbucket=vbucket) for vbucket in (3, 4, 5, 65535)))
-        assert [row["vbuuid"] for row in rows] == [str(2**64 - 1), "77", None, None]
-        assert rows_of(raw_frames.mutation(vbucket=5))[0]["vbuuid"] is None
-        assert rows_of(raw_frames.mutation(), context=ChangeContext())[0]["scope"] == "_default"
-
-    def test_a_context_can_be_sent_to_a_worker(self) -> None:
-        again = pickle.loads(pickle.dumps(CONTEXT))
-        assert again == CONTEXT
-        assert rows_of(raw_frames.mutation(vbucket=4), context=again)[0]["vbuuid"] == "77"
-
-
 class TestShapes:
     def chunk(self, count: int = 3) -> WireChunk:
         return decode_messages(raw_frames.mutation() * count)
-
-    def test_all_columns(self) -> None:
-        assert to_changes(self.chunk(), context=CONTEXT).schema == CHANGE_SCHEMA
-        text = to_changes(self.chunk(), context=CONTEXT, value_format="string")
-        assert text.schema == change_schema("string")
 
     @each_case("name", CHANGE_SCHEMA.names)
     def test_each_column_alone_is_the_same(self, name: str) -> None:
@@ -226,28 +84,6 @@ class TestShapes:
     def test_no_column_still_counts(self) -> None:
         assert to_changes(self.chunk(), context=CONTEXT, columns=[], missing="drop").num_rows == 3
 
-    def test_no_rows(self) -> None:
-        batch = to_changes(decode_messages(b""), context=CONTEXT)
-        batch.validate(full=True)
-        assert (batch.num_rows, batch.schema) == (0, CHANGE_SCHEMA)
-
-    def test_slices_and_selections(self) -> None:
-        frames = [
-            raw_frames.deletion(b"\0%d" % n) if n % 3 else raw_frames.mutation(b"\0%d" % n, b"v") for n in range(90)
-        ]
-        chunk = decode_wire(b"".join(frames))
-        every = to_changes(chunk, context=CONTEXT)
-        part = to_changes(chunk.slice(5, 60), context=CONTEXT)
-        part.validate(full=True)
-        assert part.equals(every.slice(5, 55))
-        assert to_changes(chunk.select([7, 3]), context=CONTEXT).to_pylist() == every.take(pa.array([7, 3])).to_pylist()
-
-    def test_wrong_options(self) -> None:
-        with pytest.raises(ConfigError):
-            to_changes(self.chunk(), context=CONTEXT, value_format="json")
-        with pytest.raises(ConfigError):
-            to_changes(self.chunk(), context=CONTEXT, columns=["kex"])
-
 
 @each_case(
     ("value", "datatype"), [(b"\x80", 2), (b"\0\0\xff\xff{}", 4), (bytes(cramjam.snappy.compress_raw(b"\xff" * 9)), 6)]
@@ -259,51 +95,3 @@ def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> 
     with pytest.raises(FieldError, match=r"seqno 41 in vbucket 17 \(datatype 0x0[246]\)"):
         to_changes(chunk, context=CONTEXT)
     to_changes(chunk, context=CONTEXT, columns=["key", "seqno"])
-
-
-def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
-    received = bytearray(b"".join(raw_frames.mutation(b"\0%d" % n, b"value %d" % n, cas=CAS) for n in range(300)))
-    changes = to_changes(decode_wire(received), context=CONTEXT)
-    expected = to_changes(decode_messages(bytes(received)), context=CONTEXT)
-    received[:] = b"\xaa" * len(received)
-    assert changes.equals(expected)
-    received.clear()
-
-
-def test_keys_without_collections() -> None:
-    chunk = decode_messages(raw_frames.mutation(b"key"), collections=False)
-    assert to_changes(chunk, context=CONTEXT).column("key").to_pylist() == ["key"]
-
-
-class TestRollbackRow:
-    EXPECTED: ClassVar = {"from_seqno": "90", "to_seqno": "80", "old_vbuuid": str(2**64 - 1), "new_vbuuid": "5"}
-
-    def row(self, **options: Any) -> pa.RecordBatch:
-        return control_rows([rollback_row(7, 90, 80, 2**64 - 1, 5)], time=1_700_000_000.25, **options)
-
-    @each_case("value_format", ["binary", "string"])
-    def test_it_says_what_is_void(self, value_format: str) -> None:
-        batch = self.row(value_format=value_format)
-        batch.validate(full=True)
-        assert batch.schema == change_schema(value_format)
-        (row,) = batch.to_pylist()
-        assert isinstance(row["value"], bytes if value_format == "binary" else str)
-        assert json.loads(row.pop("value")) == self.EXPECTED
-        assert {name: value for name, value in row.items() if value is not None} == {
-            "_commit_version": 80,
-            "_commit_timestamp": datetime(2023, 11, 14, 22, 13, 20, 250_000, UTC),
-            "op": "rollback",
-            "vbucket": 7,
-            "vbuuid": "5",
-            "seqno": 80,
-        }
-
-    def test_columns(self) -> None:
-        assert self.row(columns=["op", "vbucket"], missing="drop").to_pylist() == [{"op": "rollback", "vbucket": 7}]
-        filled = self.row(columns=["op"])
-        assert filled.schema == CHANGE_SCHEMA
-        assert filled.column("value").null_count == 1
-
-    def test_seqnos_without_sign(self) -> None:
-        batch = control_rows([rollback_row(0, 2**64 - 1, 2**64 - 2, 1, 2)], time=0)
-        assert batch.column("seqno").to_pylist() == [-2]

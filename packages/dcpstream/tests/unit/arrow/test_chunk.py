@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from dcpstream.arrow import WireChunk
@@ -27,20 +26,3 @@ def part(rows: list[int]) -> WireChunk:
 @pytest.mark.parametrize(("start", "stop"), [(0, 90), (3, 70), (5, 5), (89, 90)])
 def test_slice(chunk: WireChunk, start: int, stop: int) -> None:
     raw_frames.same(chunk.slice(start, stop), part(list(range(start, stop))))
-
-
-def test_slice_of_a_slice(chunk: WireChunk) -> None:
-    raw_frames.same(chunk.slice(10, 60).slice(5, 9), part([15, 16, 17, 18]))
-
-
-def test_select_by_mask_and_by_number(chunk: WireChunk) -> None:
-    rows = list(range(1, 90, 3))
-    raw_frames.same(chunk.select(chunk.opaques == 1), part(rows))
-    raw_frames.same(chunk.select(rows), part(rows))
-    raw_frames.same(chunk.select(np.array([7, 3])), part([7, 3]))
-    raw_frames.same(chunk.select([]), part([]))
-    raw_frames.same(chunk.slice(10, 60).select([0, 2]), part([10, 12]))
-
-
-def test_select_does_not_share_memory(chunk: WireChunk) -> None:
-    assert not np.shares_memory(chunk.select(np.ones(90, np.bool_)).seqno, chunk.seqno)

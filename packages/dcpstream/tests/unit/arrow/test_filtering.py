@@ -23,7 +23,6 @@ from dcpstream.arrow import (
 from dcpstream.model import Op
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
-from tests.kit.cases import each_case
 from tests.kit.comparing import all_true
 from tests.kit.wire_columns import decode_messages
 
@@ -106,13 +105,6 @@ def test_vbuckets_that_are_left_out_have_no_rows(some: list[Comparison]) -> None
     assert {row["vbucket"] for row in ROWS if all_true(some, row)} <= wanted
 
 
-def test_vbuckets() -> None:
-    some = (Comparison("vbucket", ">=", 3), Comparison("vbucket", "!=", 4), Comparison("key", "=", "k"))
-    assert RowFilter(some).vbuckets(8) == {3, 5, 6, 7}
-    assert RowFilter(exact=(Comparison("vbucket", "in", (7, 9)),)).vbuckets(8) == {7}
-    assert RowFilter((Comparison("vbucket", "is null"),)).vbuckets(8) == frozenset()
-
-
 CONTROL = [
     ControlRow(Op.ROLLBACK, 1, 10, 5, {}),
     ControlRow(Op.ROLLBACK, 2, 10, 5, {}),
@@ -121,51 +113,11 @@ CONTROL = [
 ]
 
 
-@each_case(
-    ("some", "left"),
-    [
-        ([], [0, 1, 2, 3]),
-        ([Comparison("key", "startswith", "user:")], [0, 1, 2, 3]),
-        ([Comparison("seqno", ">", 100), Comparison("_change_type", "=", "insert")], [0, 1, 2, 3]),
-        ([Comparison("vbucket", "=", 1)], [0, 2, 3]),
-        ([Comparison("collection", "=", "orders"), Comparison("scope", "=", "shop")], [0, 1, 2]),
-        ([Comparison("op", "=", "mutation")], []),
-        ([Comparison("op", "in", ("mutation", "rollback"))], [0, 1]),
-    ],
-)
-def test_control_rows_that_concern_the_wanted_documents_stay(some: list[Comparison], left: list[int]) -> None:
-    batch = control_rows(CONTROL, time=0)
-    assert RowFilter(tuple(some)).control_rows(batch).equals(batch.take(pa.array(left, pa.int64())))
-
-
 @given(st.lists(comparisons(), max_size=2))
 def test_exact_comparisons_filter_control_rows_like_all_others(some: list[Comparison]) -> None:
     batch = control_rows(CONTROL, time=1_700_000_000)
     found = RowFilter(exact=tuple(some)).control_rows(batch).to_pylist()
     assert found == [row for row in batch.to_pylist() if all_true(some, row)]
-
-
-def test_columns() -> None:
-    row_filter = RowFilter((Comparison("key", "is null"),), (Comparison("seqno", "=", 1), Comparison("key", "=", "")))
-    assert row_filter.columns == {"key", "seqno"}
-
-
-PLACES = {0: ("_default", "_default"), 8: ("_system", "_mobile"), 9: ("shop", "_mine"), 10: ("shop", "orders")}
-
-
-def test_system_documents_are_left_out() -> None:
-    keys = [b"a", b"_txn:atr-17-#a", b"_txn:client-record", b"_txn", b"x_txn:"]
-    ids = [*PLACES, 0x77]
-    frames = [raw_frames.mutation(leb128_encode(number) + key, b"{}", seqno=1) for number in ids for key in keys]
-    chunk = decode_messages(b"".join(frames))
-    context = ChangeContext(collection_names=PLACES)
-    stays = RowFilter(leaves_out_system=True).rows(chunk, context)
-    rows = to_changes(chunk.select(stays), context=context).to_pylist()
-    left = [(scope, key) for scope in ("_default", "shop", None) for key in ("a", "_txn", "x_txn:")]
-    assert [(row["scope"], row["key"]) for row in rows] == left, "a collection without a name is one of users"
-    assert RowFilter().rows(chunk, context).all()
-    both = RowFilter((Comparison("key", "=", "_txn"),), leaves_out_system=True)
-    assert both.rows(chunk, context).sum() == 3
 
 
 @given(st.lists(st.sampled_from([b"", b"_", b"_txn:", b"_txn:a", b"_txn", b"a", b"a_txn:"])), st.integers(0, 9))
@@ -176,17 +128,3 @@ def test_records_of_transactions_are_left_out_of_any_part_of_a_chunk(keys: list[
     part = chunk.slice(first, len(keys))
     stays = RowFilter(leaves_out_system=True).rows(part, ChangeContext())
     assert stays.tolist() == [not key.startswith(b"_txn:") for key in keys[first:]]
-
-
-def test_events_of_system_collections_are_left_out() -> None:
-    rows = [
-        ControlRow(Op.ROLLBACK, 1, 10, 5, {}),
-        ControlRow(Op.SCOPE_CREATED, 1, 11, 5, {}, "_system"),
-        ControlRow(Op.COLLECTION_CREATED, 1, 12, 5, {}, "_system", "_mobile"),
-        ControlRow(Op.COLLECTION_CREATED, 1, 13, 5, {}, "_default", "_default"),
-        ControlRow(Op.COLLECTION_DROPPED, 1, 14, 5, {}, None, "0x9"),
-    ]
-    row_filter = RowFilter(leaves_out_system=True)
-    assert row_filter.control_columns == {"scope", "collection"}
-    batch = control_rows(rows, time=0)
-    assert row_filter.control_rows(batch).equals(batch.take(pa.array([0, 3, 4], pa.int64())))

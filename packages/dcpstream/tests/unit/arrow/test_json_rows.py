@@ -62,12 +62,6 @@ def test_a_null_is_left_out_or_kept() -> None:
     assert json_rows(batch, []) == [b"{}", b"{}"]
 
 
-@each_case("kind", [pa.duration("us"), pa.list_(pa.duration("us")), pa.month_day_nano_interval()])
-def test_a_type_without_a_form_is_named(kind: pa.DataType) -> None:
-    with pytest.raises(ConfigError, match=r"took.*to_json"):
-        check_type("took", kind)
-
-
 def test_a_variant_is_no_struct_to_write() -> None:
     metadata = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
     with pytest.raises(ConfigError, match="to_json"):

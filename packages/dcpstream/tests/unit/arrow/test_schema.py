@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from dcpstream.arrow import CHANGE_SCHEMA, change_schema
 from dcpstream.errors import ConfigError
 from tests.kit.cases import each_case
-
-
-def test_types_are_what_spark_takes() -> None:
-    assert change_schema() == CHANGE_SCHEMA
-    assert all(field.nullable for field in CHANGE_SCHEMA)
-    kinds = {str(field.type) for field in CHANGE_SCHEMA}
-    assert kinds == {"string", "binary", "int32", "int64", "timestamp[us, tz=UTC]", "map<string, string>"}
-
-
-def test_value_as_text() -> None:
-    schema = change_schema("string")
-    assert schema.field("value").type == pa.string()
-    assert schema.names == CHANGE_SCHEMA.names
 
 
 def test_chosen_columns_keep_the_order() -> None:

@@ -2,31 +2,12 @@ r"""Text: UTF-8 as it is, anything else visible and different."""
 
 from __future__ import annotations
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.arrow import escape, unescape
-from dcpstream.arrow.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated, strings_of
+from dcpstream.arrow.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated
 from tests.kit.cases import each_case
-
-
-@each_case(
-    ("data", "text"),
-    [
-        (b"", ""),
-        (b"user::1", "user::1"),
-        ("Zürich \U0001f6eb \0".encode(), "Zürich \U0001f6eb \0"),
-        (rb"back\slash", r"back\slash"),
-        (b"\xff", r"\xff"),
-        (b"a\xc3(", r"a\xc3("),
-        (b"\xed\xa0\x80", r"\xed\xa0\x80"),
-        (b"\\\xff", r"\\\xff"),
-    ],
-)
-def test_escape(data: bytes, text: str) -> None:
-    assert escape(data) == text
-    assert strings_of(pa.array([data, b"plain"], pa.binary())).to_pylist() == [text, "plain"]
 
 
 def is_text(data: bytes) -> bool:
@@ -48,18 +29,6 @@ def test_nothing_is_lost(data: bytes) -> None:
 @given(st.lists(st.binary(max_size=6).filter(lambda data: not is_text(data)), unique=True))
 def test_different_bytes_stay_different(keys: list[bytes]) -> None:
     assert len(set(map(escape, keys))) == len(keys)
-
-
-def test_nulls_stay_nulls_and_slices_stay_slices() -> None:
-    values = pa.array([b"x", None, b"\xff", b"y"], pa.binary())
-    assert strings_of(values).to_pylist() == ["x", None, r"\xff", "y"]
-    assert strings_of(values.slice(1, 2)).to_pylist() == [None, r"\xff"]
-
-
-def test_repeated() -> None:
-    assert repeated("x", 3).to_pylist() == ["x"] * 3
-    assert repeated(None, 2).to_pylist() == [None, None]
-    assert repeated("x", 0).type == pa.string()
 
 
 @each_case("text", ["x", "y" * CONSTANT_LENGTH_MAX, "z" * (CONSTANT_LENGTH_MAX + 1), "é" * 20])

@@ -37,11 +37,6 @@ def section(pairs: list[bytes]) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-def test_no_section_at_all() -> None:
-    maps = xattr_maps(None, np.array([], np.int64), 3, blame)
-    assert maps.to_pylist() == [None] * 3
-
-
 @FEW_AND_MANY
 def test_null_without_section_and_empty_without_attributes(before: int) -> None:
     one = encode_xattrs({"_sync": b'{"rev":1}', "meta": b""})
@@ -70,11 +65,6 @@ def test_a_name_twice_far_apart(before: int) -> None:
 
 
 @FEW_AND_MANY
-def test_texts_that_are_no_utf_8_are_visible(before: int) -> None:
-    assert maps_of(*[encode_xattrs({"bin": b"\xff"})] * (before + 1)).to_pylist()[-1] == [("bin", r"\xff")]
-
-
-@FEW_AND_MANY
 def test_names_that_are_no_utf_8_are_visible(before: int) -> None:
     assert maps_of(*[section([b"\xff\0text\0"])] * (before + 1)).to_pylist()[-1] == [(r"\xff", "text")]
 
@@ -83,28 +73,6 @@ def test_names_that_are_no_utf_8_are_visible(before: int) -> None:
 def test_a_name_twice_is_one_key(before: int) -> None:
     twice = section([b"a\x001\0", b"b\x002\0", b"a\x003\0"])
     assert maps_of(*[twice] * (before + 1)).to_pylist()[-1] == [("a", "3"), ("b", "2")]
-
-
-BROKEN = {
-    "no length": b"\0\0\0\x02ab",
-    "longer than the section": b"\0\0\0\x06\0\0\0\x09ab",
-    "far longer": b"\0\0\0\x06\xff\xff\xff\xffab",
-    "no zero byte at the end": section([b"ab"]),
-    "one zero byte only": section([b"ab\0"]),
-    "no name": section([b"\0text\0"]),
-    "nothing": section([b""]),
-    "a zero byte": section([b"\0"]),
-    "no end after a good pair": section([b"a\x001\0", b"b\x002"]),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize("after", [0, 2])
-@FEW_AND_MANY
-def test_pairs_that_cannot_be_read(name: str, before: int, after: int) -> None:
-    good = encode_xattrs({"a": b"1", "b": b"2"})
-    with pytest.raises(FieldError, match=f"row {before}: an xattr pair"):
-        maps_of(*[good] * before, BROKEN[name], *[good] * after)
 
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=4)

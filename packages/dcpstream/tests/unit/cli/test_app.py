@@ -60,11 +60,6 @@ def test_the_package_runs_as_a_module() -> None:
     assert "Usage: dcpstream node" in outcome.stderr
 
 
-def test_no_such_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["strem"]) == exits.USAGE
-    assert "strem" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
@@ -101,15 +96,6 @@ def test_errors_that_nobody_foresaw_keep_their_traceback(monkeypatch: pytest.Mon
     failing(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         app.run(["stream"])
-
-
-def test_a_result_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    @click.command("demo")
-    def command() -> int:
-        return 1
-
-    monkeypatch.setattr(app.LazyGroup, "get_command", lambda self, ctx, name: command)
-    assert app.run(["demo"]) == 1
 
 
 def test_python_m_runs_it(tmp_path: Path) -> None:
@@ -163,10 +149,3 @@ def test_a_command_of_a_package_that_is_not_installed(
     assert capsys.readouterr().err == f"dcpstream: {message}\n"
     assert app.run(["--help"]) == exits.OK
     assert "(pip install dcpstream-node)" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_table_has_the_commands_of_the_packages() -> None:
-    """Each with its own distribution, so that the advice is right."""
-    found = {name: point.dist.name for name, point in app._entry_points().items() if point.dist is not None}
-    found.pop("demo", None)
-    assert found == {name: distribution for name, (distribution, _) in app._KNOWN.items()}

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
-import pytest
-
 import dcpstream_node
 from dcpstream.client import KvClient
 from tests.kit.commands import Commands
@@ -31,12 +27,3 @@ def test_a_refusal_has_the_words_of_the_node(one_node: dcpstream_node.Node, comm
     assert "Flush is disabled for the bucket" in commands.refused("bucket", "flush", "default", "--yes", *at)
     assert "Bucket with given name already exists" in commands.refused("bucket", "create", "default", *at)
     assert "check --user and --password" in commands.refused("bucket", "list", *at, "--password", "x", expect=4)
-
-
-def test_without_a_terminal_nothing_is_dropped_unasked(
-    one_node: dcpstream_node.Node, commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    at = ("--cluster", f"http://127.0.0.1:{one_node.mgmt_port}")
-    assert "Go on?" in commands("bucket", "drop", "default", *at, expect=130)
-    assert "default" in commands("bucket", "list", *at)

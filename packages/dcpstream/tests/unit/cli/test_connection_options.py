@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from dcpstream.cli.connection_options import DEFAULT_CONNECTION, connection_options
-from tests.kit.cases import each_case
+from dcpstream.cli.connection_options import connection_options
 
 
 @click.command
@@ -14,19 +13,6 @@ from tests.kit.cases import each_case
 @click.option("--last", is_flag=True)
 def command(connection_string: str, username: str, password: str, bucket: str, last: bool) -> None:
     click.echo(f"{connection_string} {username} {password} {bucket} {last}")
-
-
-@each_case(
-    ("given", "shown"),
-    [
-        ([], f"{DEFAULT_CONNECTION} Administrator password default False"),
-        (["--cluster", "couchbase://a"], "couchbase://a Administrator password default False"),
-        (["-c", "couchbase://a"], "couchbase://a Administrator password default False"),
-        (["couchbase://a", "--user", "u", "--bucket", "b", "--last"], "couchbase://a u password b True"),
-    ],
-)
-def test_their_values(given: list[str], shown: str) -> None:
-    assert CliRunner().invoke(command, given).output.strip() == shown
 
 
 def test_a_cluster_is_given_once() -> None:

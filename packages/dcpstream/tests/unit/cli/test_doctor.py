@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import json
 import re
 import socket
 
@@ -87,12 +85,6 @@ def test_a_port_that_is_taken() -> None:
         found = doctor.port_finding(port, "--port")
     assert (found.verdict, found.fix) == ("note", "dcpstream node --port 0")
     assert doctor.port_finding(port, "--port").verdict == "ok"
-
-
-def test_findings_are_json() -> None:
-    finding = Finding("Spark", "note", "pyspark is not installed", "pip install 'dcpstream[spark]'")
-    assert "fix: pip install" in doctor.shown(finding)
-    assert json.loads(json.dumps(dataclasses.asdict(finding)))["fix"] == finding.fix
 
 
 @pytest.mark.usefixtures("well_machine")

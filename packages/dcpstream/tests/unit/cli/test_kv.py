@@ -51,12 +51,3 @@ def test_keys_are_listed_by_collection_prefix_and_pattern(one_node: dcpstream_no
     assert commands("kv", "ls", "--prefix", "order", "--limit", "1", *at) == "order::1\n"
     assert commands.json("kv", "ls", "--regex", "^i", *at) == {"key": "item::1"}
     assert "is not a regular expression" in commands.refused("kv", "ls", "--regex", "(", *at, expect=2)
-
-
-def test_what_cannot_be_reached(one_node: dcpstream_node.Node, commands: Commands) -> None:
-    at = ("--cluster", one_node.connection_string)
-    missing = commands.refused("kv", "get", "a", *at, "--collection", "no.such", expect=2)
-    assert "the bucket has no collection no.such. It has _default._default" in missing
-    assert "check username and password" in commands.refused("kv", "get", "a", *at, "--password", "x", expect=4)
-    gone = commands.refused("kv", "get", "a", "-c", "couchbase://127.0.0.1:1", expect=3)
-    assert "Connection refused. Is it running" in gone

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dcpstream_node
-from dcpstream.cli.management import Management, path_of
+from dcpstream.cli.management import Management
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, TlsError
-
-
-def test_names_in_paths_are_escaped() -> None:
-    assert path_of("a/b", "c d%") == "/a%2Fb/c%20d%25"
 
 
 def asked(url: str, ca_file: str | None = None) -> object:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
-from dcpstream.cli.selecting import JsonPath, key_selector, nanoseconds_since, selector
-from dcpstream.client import Change
+from dcpstream.cli.selecting import JsonPath
 from dcpstream.errors import ConfigError
 from tests.kit.cases import each_case
 
@@ -37,41 +34,3 @@ def test_paths_into_documents(path: str, matches: bool) -> None:
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(ConfigError, match="is no path"):
         JsonPath.parse(path)
-
-
-def test_times() -> None:
-    now = 1_800_000_000_000_000_000
-    assert nanoseconds_since("90s", now) == now - 90_000_000_000
-    assert nanoseconds_since("1.5h", now) == now - 5400 * 10**9
-    moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert nanoseconds_since("2026-01-31T12:00:00+00:00", now) == int(moment.timestamp()) * 10**9
-    with pytest.raises(ConfigError, match="yesterday is no time"):
-        nanoseconds_since("yesterday", now)
-
-
-def change(op: str = "mutation", key: bytes = b"order::1", value: bytes | None = b'{"n": 1}', cas: int = 10) -> Change:
-    return Change(op, key, value, "_default", "_default", 0, 1, 5, 1, cas, 0, 1, 0)
-
-
-@each_case(
-    ("given", "is_shown"),
-    [
-        (change(), True),
-        (change(key=b"item::1"), False),
-        (change(key=b"order::x"), False),
-        (change(value=b"no json"), False),
-        (change(value=None), False),
-        (change(value=b'{"n": 2}'), False),
-        (change(cas=4), False),
-        (change(op="rollback", key=b"", value=None, cas=0), True),
-    ],
-)
-def test_all_conditions_must_hold_but_control_rows_are_always_shown(given: Change, is_shown: bool) -> None:
-    wanted = selector(key_selector("order", r"\d$"), paths=[JsonPath.parse("n=1")], since_ns=5)
-    assert wanted(given) is is_shown
-
-
-def test_a_pattern_that_is_none() -> None:
-    assert key_selector("", None)(b"any")
-    with pytest.raises(ConfigError, match="is not a regular expression"):
-        key_selector("", "(")

@@ -39,13 +39,6 @@ def documents(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return [row for row in rows if "key" in row]
 
 
-def test_64_bit_numbers_are_texts() -> None:
-    row = stream.as_object(change())
-    assert row["seqno"] == str(2**53 + 1)
-    assert row["vbuuid"] == str(2**63)
-    assert row["value"] == {"a": 1}
-
-
 def test_values_and_keys_that_are_no_json_are_distinguished() -> None:
     assert stream.as_object(change(value=b"plain"))["text"] == "plain"
     assert stream.as_object(change(value=b"\xff"))["base64"] == "/w=="
@@ -84,28 +77,6 @@ def test_with_a_limit_each_run_goes_on_after_the_last_line(
         rows += found
     assert len({(row["vbucket"], row["seqno"]) for row in rows}) == len(rows)
     assert len(documents(rows)) == len({row["key"] for row in documents(rows)}) == 22
-
-
-def test_prints_what_is_there_and_ends(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    status, rows, _ = printed(capsys, node.connection_string)
-    assert status == exits.OK
-    state = {row["key"]: row for row in documents(rows)}
-    assert len(state) == 22
-    assert state["key-3"]["op"] == "deletion"
-    assert state["key-7"]["value"] == {"n": 7}
-    assert state["text"]["text"] == "no json"
-    assert state["bytes"]["base64"] == "//4="
-
-
-@pytest.mark.parametrize("name", ["offsets.json", "offsets.db"])
-def test_saved_offsets_are_gone_on_from(
-    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    arguments = [node.connection_string, "--offsets", str(tmp_path / name)]
-    status, rows, _ = printed(capsys, *arguments)
-    assert (status, len(documents(rows))) == (exits.OK, 22)
-    status, rows, _ = printed(capsys, *arguments)
-    assert (status, rows) == (exits.OK, [])
 
 
 def test_following_with_a_limit_ends(node: Node, capsys: pytest.CaptureFixture[str]) -> None:

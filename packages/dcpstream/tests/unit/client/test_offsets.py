@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import ConfigError, OffsetError
-from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
+from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.model.position_text import CollectionSets
 from tests.kit.rules import rule
 
@@ -49,34 +47,9 @@ def test_all_values_of_a_record_come_back(make: Make, tmp_path: Path) -> None:
     assert make(tmp_path).load() == {5: RECORD}
 
 
-def test_other_vbuckets_stay(make: Make, tmp_path: Path) -> None:
-    store, other = make(tmp_path), SavedOffset(StreamOffset(1, 2, 2, 2))
-    store.save({5: RECORD, 6: RECORD})
-    store.save({6: other, 1023: RECORD})
-    assert make(tmp_path).load() == {5: RECORD, 6: other, 1023: RECORD}
-
-
-def test_they_are_stores(make: Make, tmp_path: Path) -> None:
-    assert isinstance(make(tmp_path), OffsetStore)
-
-
 def test_a_directory_is_no_file_of_offsets(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a directory: give the name of a file in it"):
         FileOffsetStore(tmp_path)
-
-
-def test_numbers_are_text() -> None:
-    record = RECORD.to_json()
-    assert record["vbuuid"] == str(2**64 - 5)
-    assert record["snapshot_end"] == str(MAX_SEQNO)
-    assert record["earlier"][0]["snapshot_end"] is None
-
-
-def test_a_save_leaves_no_other_file(tmp_path: Path) -> None:
-    store = FileOffsetStore(tmp_path / "offsets")
-    store.save({5: RECORD})
-    store.save({6: RECORD})
-    assert [path.name for path in tmp_path.iterdir()] == ["offsets"]
 
 
 @rule("CLI-25")
@@ -174,94 +147,3 @@ def test_a_flipped_bit_of_a_record_in_a_database_is_reported(tmp_path: Path) -> 
     assert told > 2 * len(RECORD.entry(CollectionSets()))
     path.write_bytes(content)
     assert SqliteOffsetStore(path).load() == records
-
-
-def test_a_database_without_checksums_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "offsets"
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE offsets (name TEXT, vbucket INTEGER, record TEXT)")
-    with pytest.raises(OffsetError, match=r"crc32.*move it away"):
-        SqliteOffsetStore(path).load()
-    with pytest.raises(OffsetError, match=r"columns.*move it away"):
-        SqliteOffsetStore(path).save({5: RECORD})
-
-
-def test_several_readers_share_a_database(tmp_path: Path) -> None:
-    SqliteOffsetStore(tmp_path / "offsets", "a").save({5: RECORD})
-    assert SqliteOffsetStore(tmp_path / "offsets", "b").load() == {}
-    assert SqliteOffsetStore(tmp_path / "offsets", "a").load() == {5: RECORD}
-
-
-@pytest.mark.parametrize("kind", [FileOffsetStore, SqliteOffsetStore])
-def test_collections_are_kept_with_their_positions(kind: type, tmp_path: Path) -> None:
-    one, other = CollectionName(8, "shop", "orders"), CollectionName(9, "shop", "returns")
-    positions = [StreamOffset(5, seqno, seqno, seqno) for seqno in (9, 6, 3)]
-    newest = positions[0].with_collections([other, one])
-    records = {
-        0: SavedOffset(newest, (positions[1].with_collections([one]), positions[2])),
-        1: SavedOffset(newest, (positions[1].with_collections([one, other]),)),
-        2: SavedOffset(positions[0], (positions[1],)),
-    }
-    kind(tmp_path / "positions").save(records)
-    loaded = kind(tmp_path / "positions").load()
-    assert loaded == records
-    found = {vbid: [at.collections for at in (record.offset, *record.earlier)] for vbid, record in loaded.items()}
-    assert found == {0: [(one, other), (one,), None], 1: [(one, other), (one, other)], 2: [None, None]}
-
-
-def test_a_store_that_saves_often_writes_what_a_new_one_writes(tmp_path: Path) -> None:
-    """Entries are kept from save to save, with sets of collections that come, stay, and go."""
-    chance = random.Random(11)
-    sets = [None, *(tuple(CollectionName.of(number, f"s.c{number}") for number in range(count)) for count in range(4))]
-    often, records = FileOffsetStore(tmp_path / "often"), dict[int, SavedOffset]()
-    for round_ in range(200):
-        now = sets[: 2 + round_ // 50]
-        for vbid in chance.sample(range(12), chance.randrange(1, 4)) if round_ else range(12):
-            before = records.get(vbid, SavedOffset(StreamOffset.ZERO))
-            known = (before.offset, *before.earlier)
-            seqno = before.offset.seqno + chance.randrange(5)
-            at = StreamOffset(7, seqno, seqno, seqno, 0, chance.choice(now))
-            records[vbid] = SavedOffset(
-                chance.choice((at, before.offset)),
-                tuple(sorted(chance.sample(known, chance.randrange(len(known))), key=lambda old: -old.seqno)),
-                is_rolling_back=chance.random() < 0.2,
-            )
-        often.save(records)
-        loaded = FileOffsetStore(tmp_path / "often").load()
-        assert [repr(record) for _, record in sorted(loaded.items())] == [repr(records[vbid]) for vbid in range(12)]
-
-
-def test_sets_of_collections_that_nobody_has_go_with_the_next_set(tmp_path: Path) -> None:
-    store, at = FileOffsetStore(tmp_path / "offsets"), StreamOffset(1, 2, 2, 2)
-    for number in range(4):
-        store.save({5: SavedOffset(at.with_collections([CollectionName(8 + number, "s", f"c{number}")]))})
-    assert json.loads(store.path.read_text().splitlines()[1])["names"] == {"s": {"b": "c3"}}
-
-
-def test_a_vbucket_that_stays_costs_no_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[SavedOffset] = []
-    entry = SavedOffset.entry
-
-    def counted(record: SavedOffset, sets: CollectionSets) -> str:
-        made.append(record)
-        return entry(record, sets)
-
-    first, second = StreamOffset(1, 2, 2, 2), StreamOffset(1, 5, 5, 5)
-    store = FileOffsetStore(tmp_path / "offsets")
-    store.save({vbid: SavedOffset(first) for vbid in range(100)})
-    monkeypatch.setattr(SavedOffset, "entry", counted)
-    changed = SavedOffset(second, (first,))
-    store.save({5: changed})
-    assert made == [changed]
-
-
-def test_loaded_positions_share_their_collections(make: Make, tmp_path: Path) -> None:
-    """A set of a hundred collections for each of ten thousand positions would take 100 MB."""
-    named = tuple(CollectionName.of(number, f"s.c{number}") for number in range(3))
-    at = [StreamOffset(1, seqno, seqno, seqno, 0, named) for seqno in range(4)]
-    make(tmp_path).save({5: SavedOffset(at[3], tuple(at[:3])), 6: SavedOffset(at[2])})
-    loaded = make(tmp_path).load()
-    assert [one.collections for one in (loaded[5].offset, *loaded[5].earlier, loaded[6].offset)] == [named] * 5
-    assert len({id(one.collections) for one in (loaded[5].offset, *loaded[5].earlier)}) == 1
-    if isinstance(make(tmp_path), FileOffsetStore):
-        assert loaded[5].offset.collections is loaded[6].offset.collections

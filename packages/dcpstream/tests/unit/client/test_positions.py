@@ -8,18 +8,17 @@ import pytest
 
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import RowsReceived, Stream
-from dcpstream.client.machine.reader.changes import Change, ChangeConverter, positions_after, rollback_change
+from dcpstream.client.machine.reader.changes import Change, ChangeConverter, rollback_change
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions, save_after
 from dcpstream.client.stream_options import StreamOptions
-from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from dcpstream.wire import Opcode, Status, StreamEndReason
 from tests.kit.cases import each_case
 from tests.kit.client_machines import World, at, history, ready_connection
-from tests.kit.messages import accepted, marker, mutation, oso, rollback, seqno_advanced, stream_end, system_event
+from tests.kit.messages import accepted, marker, mutation, oso, rollback, stream_end
 
 NEW = FailoverLog.of((0xB, 5), (0xA, 0))
 
@@ -48,46 +47,6 @@ def changes(event: RowsReceived) -> tuple[Change, ...]:
     return output.rows
 
 
-def test_each_piece_ends_at_its_own_last_rows(connection: NodeConnection) -> None:
-    one, two = opened(connection), opened(connection, vbid=1)
-    event = received(
-        connection,
-        marker(one.opaque, 0, 9)
-        + b"".join(mutation(one.opaque, seqno) for seqno in (1, 3, 4))
-        + marker(two.opaque, 0, 5, vbid=1)
-        + mutation(two.opaque, 2, vbid=1)
-        + mutation(one.opaque, 9)
-        + marker(one.opaque, 10, 12)
-        + mutation(one.opaque, 11),
-    )
-    reached: dict[int, StreamOffset] = {}
-    after = [(first, stop, dict(reached := {**reached, **moved})) for first, stop, moved in event.pieces(2)]
-    assert after == [
-        (0, 2, {0: at(3, 0, 9)}),
-        (2, 4, {0: at(4, 0, 9), 1: at(2, 0, 5)}),
-        (4, 6, {0: at(11, 10, 12), 1: at(2, 0, 5)}),
-    ]
-    assert list(event.pieces(6)) == [(0, 6, event.offsets)]
-    assert event.offsets == {0: at(11, 10, 12), 1: at(2, 0, 5)}
-
-
-def test_what_moves_without_a_row_counts_with_rows_around_it(connection: NodeConnection) -> None:
-    stream = opened(connection)
-    event = received(
-        connection,
-        marker(stream.opaque, 0, 4)
-        + mutation(stream.opaque, 1)
-        + seqno_advanced(stream.opaque, 4)
-        + marker(stream.opaque, 5, 8)
-        + system_event(stream.opaque, 6, "flights", 8, uid=3)
-        + mutation(stream.opaque, 7),
-    )
-    (first, stop, moved), last = event.pieces(1)
-    assert (first, stop) == (0, 1)
-    assert moved[0] in {at(1, 0, 4), StreamOffset(0xA, 6, 5, 8, 3)}
-    assert last == (1, 2, {0: StreamOffset(0xA, 7, 5, 8, 3)})
-
-
 def test_a_carried_end_stays_until_it_is_passed(connection: NodeConnection) -> None:
     stream = opened(connection, at(5, 2, 8))
     event = received(
@@ -108,22 +67,6 @@ def test_inside_an_out_of_order_snapshot_the_position_stands_still(connection: N
     assert [change.offset for change in changes(event)] == [at(0)] * 3
     event = received(connection, mutation(stream.opaque, 4) + oso(stream.opaque, 2))
     assert event.offsets == {0: at(9)}, "the highest of them, whatever came last"
-
-
-def test_each_change_has_its_position(connection: NodeConnection) -> None:
-    one, two = opened(connection), opened(connection, vbid=1)
-    event = received(
-        connection,
-        marker(one.opaque, 0, 5)
-        + mutation(one.opaque, 2)
-        + marker(two.opaque, 0, 3, vbid=1)
-        + mutation(two.opaque, 3, vbid=1)
-        + mutation(one.opaque, 5),
-    )
-    taken = changes(event)
-    assert [change.offset for change in taken] == [at(2, 0, 5), at(3, 0, 3), at(5, 0, 5)]
-    assert positions_after(taken[:2]) == {0: at(2, 0, 5), 1: at(3, 0, 3)}
-    assert taken[0] == changes(event)[0]
 
 
 def test_a_change_made_by_hand_has_bounds_that_always_hold() -> None:
@@ -220,20 +163,6 @@ def test_a_record_of_a_rollback_is_reported_whatever_branch_is_read() -> None:
     assert world.out == [RollbackEvent(0, 4, 4, 0xA, 0xA, at(4)), 5, 6]
 
 
-def test_a_position_that_is_accepted_on_another_branch_is_reported_first() -> None:
-    world = World([VbucketRange(0, at(3), 6)], lambda frame, _: history(frame, 6, NEW), high_seqnos={0: 6})
-    world.run()
-    assert world.out == [RollbackEvent(0, 3, 3, 0xA, 0xB, at(3, vbuuid=0xB)), 4, 5, 6]
-
-
-def test_with_the_policy_to_fail_it_is_an_error_that_says_what_to_do() -> None:
-    part = VbucketRange(0, at(3), 6)
-    world = World([part], lambda frame, _: history(frame, 6, NEW), policy=RollbackPolicy.FAIL)
-    with pytest.raises(RollbackRequired, match="take back all rows of the vbucket above seqno 3") as raised:
-        world.run()
-    assert (raised.value.vbid, raised.value.seqno) == (0, 3)
-
-
 def test_a_start_at_zero_is_a_rollback_only_if_rows_were_given_before() -> None:
     fresh = World([VbucketRange(0, StreamOffset.ZERO, 2)], lambda frame, _: history(frame, 2, NEW))
     fresh.run()
@@ -248,39 +177,6 @@ def test_a_start_at_zero_is_a_rollback_only_if_rows_were_given_before() -> None:
     )
     empty.run()
     assert empty.out == [RollbackEvent(0, 0, 0, 0xA, 0xB, at(0, vbuuid=0xB))], "also if there is nothing to read"
-
-
-@each_case(("high_seqno", "is_told"), [(4, False), (6, True), (None, True)])
-def test_a_reconnect_on_another_branch(high_seqno: int | None, is_told: bool) -> None:
-    """Rows that an earlier run gave out lie at or below the branch's high seqno of now."""
-
-    def answer(frame: object, count: int) -> bytes:
-        opaque: int = frame.opaque  # type: ignore[attr-defined]
-        if count == 0:
-            return accepted(opaque) + marker(opaque, 3, 4) + mutation(opaque, 4)
-        return history(frame, 7, NEW)  # type: ignore[arg-type]
-
-    highs = {} if high_seqno is None else {0: high_seqno}
-    world = World([VbucketRange(0, at(3), MAX_SEQNO)], answer, policy=RollbackPolicy.REWIND, high_seqnos=highs)
-    world.run(until=lambda: 4 in world.out and world.reader._vbuckets[0].given.seqno == (high_seqno or MAX_SEQNO))
-    (connection,) = world.links
-    world.cut(connection)
-    world.run(until=lambda: 7 in world.out)
-    event = RollbackEvent(0, 4, 4, 0xA, 0xB, at(4, 3, 4, vbuuid=0xB))
-    assert world.out == [4, *([event] if is_told else []), 5, 6, 7]
-
-
-def test_to_zero_a_vbucket_starts_over_although_its_position_is_accepted() -> None:
-    world = World(
-        [VbucketRange(0, at(3), 6)],
-        lambda frame, _: history(frame, 6, NEW),
-        policy=RollbackPolicy.REWIND,
-        to_zero=True,
-        high_seqnos={0: 6},
-    )
-    world.run()
-    assert world.out == [RollbackEvent(0, 3, 0, 0xA, 0xB, at(0, vbuuid=0xB)), 1, 2, 3, 4, 5, 6]
-    assert world.reader.is_done
 
 
 def test_to_zero_recorded_positions_are_not_used() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import dcpstream_node
 from dcpstream.client import AsyncClient, Client, KvClient, StreamOptions
-from dcpstream.errors import RollbackRequired, StatusError
+from dcpstream.errors import RollbackRequired
 from dcpstream.wire.release import DEFAULT_RELEASE
 from tests.kit.spans import Spans, captured_spans
 
@@ -52,13 +52,6 @@ def test_requests_for_documents(node: dcpstream_node.Node, spans: Spans) -> None
     }
     assert read.attributes["db.operation.batch.size"] == 2
     assert "secret" not in f"{written.attributes}{read.attributes}"
-
-
-def test_a_refused_request_is_an_error(node: dcpstream_node.Node, spans: Spans) -> None:
-    node.inject("refuse", opcode="GET", status="EINVAL", count=1)
-    with KvClient(node.connection_string, **LOGIN) as kv, pytest.raises(StatusError):
-        kv.get("key")
-    assert spans.take()[-1].status.status_code.name == "ERROR"
 
 
 def test_a_stream_with_a_rollback(node: dcpstream_node.Node, spans: Spans) -> None:

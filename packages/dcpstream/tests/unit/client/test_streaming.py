@@ -9,13 +9,12 @@ import pytest
 
 from dcpstream.client.machine.reader.changes import rollback_change
 from dcpstream.client.machine.resume import BranchState
-from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import UNKNOWN_BRANCH, RollbackEvent, VbucketRange
 from dcpstream.client.offsets import SavedOffset
 from dcpstream.client.positions import Positions
 from dcpstream.client.stream_options import StreamOptions
 from dcpstream.errors import ConfigError
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.model import FailoverLog, StreamOffset
 from tests.kit.rules import rule
 
 LOG = FailoverLog.of((0xA, 0))
@@ -39,37 +38,6 @@ def at(seqno: int) -> StreamOffset:
     return StreamOffset(0xA, seqno, seqno, seqno)
 
 
-def test_from_the_beginning_for_ever() -> None:
-    assert StreamOptions().ranges(2, {}, {}) == [
-        VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO),
-        VbucketRange(1, StreamOffset.ZERO, MAX_SEQNO),
-    ]
-    assert not StreamOptions().needs_observation
-
-
-def test_from_now_until_now() -> None:
-    chosen = StreamOptions(start="latest", end="latest")
-    assert chosen.needs_observation
-    assert chosen.ranges(4, {}, OBSERVED)[2] == VbucketRange(2, at(20), 20, (), 0xA)
-
-
-def test_what_was_saved_goes_before_the_start() -> None:
-    saved = {1: SavedOffset(at(7), (at(3),))}
-    parts = StreamOptions(start="latest").ranges(2, saved, OBSERVED)
-    assert parts[0].start == at(0)
-    assert (parts[1].start, parts[1].earlier) == (at(7), (at(3),))
-
-
-def test_positions_and_ends_by_vbucket() -> None:
-    parts = StreamOptions(start={1: at(5)}, end={1: 9, 2: 4}).ranges(4, {}, {})
-    assert parts == [VbucketRange(1, at(5), 9), VbucketRange(2, StreamOffset.ZERO, 4)]
-
-
-def test_a_start_above_now_is_kept_for_the_node_to_judge() -> None:
-    (part,) = StreamOptions(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
-    assert (part.start.seqno, part.end_seqno) == (50, 10)
-
-
 def test_a_start_at_or_above_a_named_end_is_kept_for_the_node_to_judge() -> None:
     starts = {0: at(5), 1: at(5), 2: at(5), 3: at(0)}
     parts = StreamOptions(start=starts, end={0: 5, 1: 4, 3: 0}).ranges(4, {}, {})
@@ -80,34 +48,9 @@ def test_a_start_at_or_above_a_named_end_is_kept_for_the_node_to_judge() -> None
     ]
 
 
-def test_members() -> None:
-    assert StreamOptions(members=(1, 3)).own_vbuckets(8) == [1, 4, 7]
-
-
 def test_a_vbucket_without_an_observation() -> None:
     with pytest.raises(ConfigError, match="vbucket 5"):
         StreamOptions(end="latest").ranges(6, {}, {**OBSERVED, 4: OBSERVED[0]})
-
-
-def test_policies() -> None:
-    assert StreamOptions().policy is RollbackPolicy.FAIL
-    assert StreamOptions(on_rollback="rewind").policy is RollbackPolicy.REWIND
-    assert StreamOptions(on_rollback=print).policy is RollbackPolicy.REWIND
-
-
-def test_a_store_can_be_the_start() -> None:
-    store, other = Store(), Store()
-    assert StreamOptions(start=store).offset_store is store
-    assert StreamOptions(store=other).offset_store is other
-    assert StreamOptions().offset_store is None
-
-
-def test_saved_records_carry_the_positions_before_them() -> None:
-    store = Store()
-    positions = Positions([VbucketRange(0, at(3), MAX_SEQNO, (at(1),))], store)
-    for seqno, earlier in ((5, (at(1),)), (9, (at(5), at(1))), (4, (at(1),))):  # the last one was rolled back
-        positions.acknowledge(positions.give({0: at(seqno)}))
-        assert store.records == {0: SavedOffset(at(seqno), earlier)}
 
 
 @rule("CLI-25")

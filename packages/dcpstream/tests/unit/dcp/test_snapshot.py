@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.dcp.snapshot import READER, REPLICA, ReceivedSnapshots, Receiver, SnapshotFault, claim_violation
+from dcpstream.dcp.snapshot import READER, REPLICA, ReceivedSnapshots, Receiver
 from dcpstream.model import MAX_SEQNO
 from tests.kit.cases import each_case
 
@@ -26,10 +26,6 @@ def received(receiver: Receiver, seqno: int = 0, start: int = 0, end: int = 0) -
     snapshots = ReceivedSnapshots(receiver, seqno, (start, end))
     snapshots.opened()
     return snapshots
-
-
-def fault(violation: object) -> SnapshotFault | None:
-    return violation.fault if violation is not None else None  # type: ignore[attr-defined]
 
 
 @given(messages=MESSAGES, receiver=st.sampled_from([READER, REPLICA]), place=st.tuples(SEQNOS, SEQNOS, SEQNOS))
@@ -99,17 +95,6 @@ def test_without_the_named_differences_a_replica_takes_what_a_reader_takes(
         )
 
 
-@each_case(("receiver", "expected"), [(READER, SnapshotFault.BEHIND), (REPLICA, None)])
-def test_only_a_replica_takes_an_overlapping_marker_after_items(
-    receiver: Receiver, expected: SnapshotFault | None
-) -> None:
-    snapshots = received(receiver)
-    snapshots.marker(0, 5)
-    snapshots.items(5, 5)
-    assert fault(snapshots.marker_violation(3, 8)) is expected
-    assert fault(snapshots.marker_violation(3, 5)) is SnapshotFault.BEHIND
-
-
 @each_case(("receiver", "bounds"), [(READER, (0, 0)), (REPLICA, (1, 5))])
 def test_only_a_replica_records_the_bounds_of_a_marker_at_once(receiver: Receiver, bounds: tuple[int, int]) -> None:
     snapshots = received(receiver)
@@ -117,39 +102,3 @@ def test_only_a_replica_records_the_bounds_of_a_marker_at_once(receiver: Receive
     assert snapshots.bounds == bounds
     snapshots.items(2, 2)
     assert snapshots.bounds == (1, 5)
-
-
-def test_a_continued_snapshot_keeps_its_start_and_takes_no_item_below_its_marker() -> None:
-    snapshots = received(REPLICA)
-    snapshots.marker(1, 3)
-    snapshots.items(1, 2)
-    snapshots.begin(5, 8, is_continued=True)
-    assert snapshots.bounds == (1, 8)
-    assert fault(snapshots.item_violation(4, 4)) is SnapshotFault.OUTSIDE
-    assert snapshots.items(5, 8) is None
-    assert snapshots.is_whole
-
-
-@each_case(
-    ("seqno", "is_filtered", "ended_at", "expected"),
-    [
-        (4, False, -1, SnapshotFault.ENDS_INSIDE),
-        (4, True, 4, SnapshotFault.ENDS_INSIDE),
-        (5, False, -1, SnapshotFault.ENDS_EARLY),
-        (5, True, -1, None),
-        (5, False, 5, None),
-    ],
-)
-def test_the_end_of_a_stream(seqno: int, is_filtered: bool, ended_at: int, expected: SnapshotFault | None) -> None:
-    snapshots = received(READER)
-    snapshots.marker(0, 5)
-    snapshots.items(1, seqno)
-    assert fault(snapshots.end_violation(9, is_filtered=is_filtered, ended_at=ended_at)) is expected
-    assert fault(snapshots.end_violation(5, is_filtered=False, ended_at=-1)) is (
-        SnapshotFault.ENDS_INSIDE if seqno < 5 else None
-    )
-
-
-def test_a_marker_claims_nothing_above_its_end() -> None:
-    assert claim_violation(5, max_visible=5, purged=None, high_prepared=0) is None
-    assert fault(claim_violation(5, max_visible=None, purged=6, high_prepared=None)) is SnapshotFault.CLAIM

@@ -41,14 +41,6 @@ DOORS = Transitions(
 )
 
 
-def test_a_legal_pair_gives_the_next_state():
-    assert DOORS.after(DOORS.start, Push.PUSH) is Door.OPEN
-    assert DOORS.after(Door.SHUT, Push.LOCK) is Door.SHUT
-    assert DOORS.is_legal(Door.OPEN, Push.BREAK)
-    assert next(iter(DOORS)) == (Door.OPEN, Push.PUSH, Door.SHUT)
-    assert len(list(DOORS)) == 5
-
-
 @each_case(("event", "kind"), [(Push.PUSH, LocalProtocolError), (Push.LOCK, RemoteProtocolError)])
 def test_an_illegal_pair_is_the_fault_of_whoever_causes_the_event(event, kind):
     assert not DOORS.is_legal(Door.GONE, event)
@@ -57,32 +49,9 @@ def test_an_illegal_pair_is_the_fault_of_whoever_causes_the_event(event, kind):
     assert (caught.value.state, caught.value.event) == ("gone", event.value)
 
 
-def test_a_state_that_no_event_leaves_is_final():
-    assert DOORS.final == {Door.GONE}
-
-
-def test_rows_cannot_be_changed():
-    with pytest.raises(TypeError):
-        DOORS.rows[Door.GONE][Push.PUSH] = Door.OPEN  # type: ignore[index]
-
-
 def test_each_state_needs_a_row():
     with pytest.raises(AssertionError, match="no row for GONE"):
         Transitions("door", Door.SHUT, {Door.OPEN: {}, Door.SHUT: {Push.PUSH: Door.OPEN}})
-
-
-def test_a_diagram_shows_the_start_each_transition_and_the_end():
-    assert diagram(DOORS).splitlines() == [
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> SHUT",
-        "    OPEN --> SHUT: push",
-        "    OPEN --> GONE: break",
-        "    SHUT --> OPEN: push",
-        "    SHUT --> SHUT: lock",
-        "    GONE --> [*]",
-        "```",
-    ]
 
 
 def test_a_page_keeps_everything_but_what_is_between_the_comments():

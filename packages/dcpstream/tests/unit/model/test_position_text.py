@@ -15,29 +15,12 @@ def test_numbers(value: int) -> None:
     assert number_text(value) == number_text(value).lstrip("0") or value == 0
 
 
-def test_what_is_usual_needs_no_character() -> None:
-    positions = (
-        StreamOffset(65536, 1000, 400, None), StreamOffset(65536, 400, 90, 403), StreamOffset(65536, 90, 0, 94),
-        StreamOffset(3, 80, 80, 80, 7), StreamOffset(3, 60, 0, 80, 7),
-    )  # fmt: skip
-    text = chain_text(positions, lambda names: 0)
-    assert text == "1ekg@rs?go+3;8m<2iC3@a<0#7=k."
-    assert chain(text) == positions
-
-
 def test_a_purge_limit_stands_last() -> None:
     positions = (StreamOffset(1, 9, 5, 20, purge_limit=12), StreamOffset(1, 5, 0, 9, purge_limit=9))
     text = chain_text(positions, lambda names: 0)
     assert text == "1@9+b;^3;4.^4;"
     assert [one.purge_limit for one in chain(text)] == [12, 9]
     assert chain(text) == positions
-
-
-def test_sets_of_collections_have_numbers() -> None:
-    at = StreamOffset(1, 9, 0, 9).with_collections(())
-    text = chain_text((at, StreamOffset(1, 5, 0, 5)), lambda names: 0 if names is None else 1)
-    assert text == "1@9<9/1=4/0="
-    assert [one.collections for one in chain(text, [None, ()])] == [(), None]
 
 
 def test_the_beginning_of_the_history_is_a_dot() -> None:

@@ -18,11 +18,6 @@ def test_durations(seconds: float, shown: str) -> None:
     assert markup.duration(seconds) == shown
 
 
-def test_paths_and_texts_are_quoted() -> None:
-    assert markup.path("ui", 'a/"b" <c>') == "/ui/a%2F%22b%22%20%3Cc%3E"
-    assert markup.text("<b>&\"'") == "&lt;b&gt;&amp;&quot;&#x27;"
-
-
 def test_a_table_names_rows_and_cells_for_screen_readers_and_narrow_screens() -> None:
     columns = (markup.Column("Bucket"), markup.Column("Items", is_number=True))
     html = markup.table("b", "Buckets", columns, [markup.Row("k", ("<i>x</i>", markup.number(1234)))], "none")

@@ -17,12 +17,10 @@ from dcpstream.runtime import (
     File,
     SystemFileSystem,
     is_locked,
-    make_durable_directory,
     make_private,
     replace_shared,
     write_whole,
 )
-from dcpstream.runtime.files import LOCK_NAME, WRITEV_MAX
 
 HOLD_LOCK = """
 import sys
@@ -53,12 +51,6 @@ def test_buffers_are_appended_in_order(file: File) -> None:
     assert file.read(0, 100) == b"abcdefg"
 
 
-def test_more_buffers_than_one_call_takes(file: File) -> None:
-    buffers = [bytes([number % 251]) for number in range(2 * WRITEV_MAX + 3)]
-    assert file.append(buffers) == len(buffers)
-    assert file.read(0, len(buffers)) == b"".join(buffers)
-
-
 def test_a_write_that_takes_only_part_goes_on_from_there(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.writev
 
@@ -74,23 +66,6 @@ def test_a_write_that_takes_only_part_goes_on_from_there(file: File, monkeypatch
 def test_reads_are_short_only_at_the_end(file: File, offset: int, length: int, expected: bytes) -> None:
     file.append([b"abcd"])
     assert file.read(offset, length) == expected
-
-
-def test_appending_goes_on_after_a_cut(file: File) -> None:
-    file.append([b"abcdef"])
-    file.truncate(2)
-    file.append([b"XY"])
-    file.sync()
-    assert file.read(0, 10) == b"abXY"
-
-
-def test_a_file_opened_again_is_appended_to(files: SystemFileSystem, tmp_path: Path) -> None:
-    for text in (b"one", b"two"):
-        opened = files.open(tmp_path / "segment")
-        opened.append([text])
-        opened.close()
-        opened.close()
-    assert (tmp_path / "segment").read_bytes() == b"onetwo"
 
 
 def test_names_come_sorted_and_go_when_removed(files: SystemFileSystem, tmp_path: Path) -> None:
@@ -123,32 +98,6 @@ def test_a_lock_ends_with_the_process_that_held_it(files: SystemFileSystem, tmp_
         holder.kill()
         holder.wait(30)
         files.lock_directory(tmp_path).release()
-
-
-@pytest.mark.parametrize("is_made_anew", [False, True])
-def test_a_lock_file_that_is_removed_lets_nobody_in(
-    files: SystemFileSystem, tmp_path: Path, is_made_anew: bool
-) -> None:
-    lock = files.lock_directory(tmp_path)
-    (tmp_path / LOCK_NAME).unlink()
-    if is_made_anew:
-        (tmp_path / LOCK_NAME).touch()
-    assert is_locked(tmp_path)
-    with pytest.raises(BlockingIOError):
-        files.lock_directory(tmp_path)
-    lock.release()
-    assert not is_locked(tmp_path)
-    files.lock_directory(tmp_path).release()
-
-
-def test_a_lock_on_the_file_alone_keeps_out(files: SystemFileSystem, tmp_path: Path) -> None:
-    """As older versions hold it."""
-    with (tmp_path / LOCK_NAME).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_locked(tmp_path)
-        with pytest.raises(BlockingIOError):
-            files.lock_directory(tmp_path)
-    files.lock_directory(tmp_path).release()
 
 
 @pytest.mark.parametrize("always_makes_file", [False, True])
@@ -209,23 +158,6 @@ def modes(path: Path) -> dict[str, int]:
     }
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o777])
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = os.umask(request.param)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("umask")
-def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(files: SystemFileSystem, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    make_durable_directory(files, path / "b")
-    files.open(path / "segment").close()
-    files.lock_directory(path).release()
-    write_whole(files, path / "b" / "whole", b"x")
-    assert modes(path) == {"a": 0o700, "a/b": 0o700, "a/segment": 0o600, "a/lock": 0o600, "a/b/whole": 0o600}
-
-
 def test_what_was_made_for_everybody_is_taken_from_them(files: SystemFileSystem, tmp_path: Path) -> None:
     path = tmp_path / "a"
     (path / "b").mkdir(parents=True, mode=0o777)
@@ -263,14 +195,6 @@ def test_a_file_is_written_whole_or_stays_as_it_was(
 
 def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_what_was_just_written_is_at_hand(tmp_path):
-    file = SystemFileSystem().open(tmp_path / "file")
-    file.append([b"x" * 100])
-    assert file.is_at_hand(0)
-    assert file.is_at_hand(99)
-    file.close()
 
 
 def test_a_system_without_an_answer_is_taken_to_have_it(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.errors import ConnectionLost, KeyNotFound, StatusError
+from dcpstream.errors import ConnectionLost, StatusError
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request, encode_response
 from dcpstream_node.cluster.machine.link import Link
@@ -27,25 +27,6 @@ def opened() -> Link:
     return link
 
 
-def test_answers_find_their_requests():
-    link = opened()
-    first, second = link.request(Opcode.GET_VBUCKET, vbid=1), link.request(Opcode.GET_VBUCKET, vbid=2)
-    one, two = sent(link)
-    assert (one.vbid, two.vbid) == (1, 2)
-    for frame in (two, one):
-        link.receive_data(encode_response(frame.opcode, opaque=frame.opaque, value=bytes([frame.vbid])))
-    assert (first.value.value, second.value.value) == (b"\1", b"\2")
-
-
-def test_requests_before_the_handshake_is_through_wait_behind_it():
-    link = Link("n0", NodeAddress("127.0.0.1", 1), "admin", "secret")
-    answer = link.request(Opcode.NOOP)
-    frames = sent(link)
-    assert [frame.opcode for frame in frames] == [Opcode.HELLO, Opcode.SASL_AUTH, Opcode.NOOP]
-    link.receive_data(b"".join(encode_response(frame.opcode, opaque=frame.opaque) for frame in frames))
-    assert answer.value.status == 0
-
-
 def test_an_order_must_succeed():
     link = opened()
     order = link.order(Opcode.DEL_VBUCKET, vbid=3)
@@ -53,28 +34,6 @@ def test_an_order_must_succeed():
     link.receive_data(encode_response(frame.opcode, opaque=frame.opaque, status=Status.NOT_MY_VBUCKET))
     with pytest.raises(StatusError, match="vbucket 3 of node n0"):
         order.value  # noqa: B018 - it raises
-
-
-def test_stats_are_collected():
-    link = opened()
-    stats = link.stats(b"vbucket")
-    (frame,) = sent(link)
-    for key, value in ((b"a", b"1"), (b"b", b"2"), (b"", b"")):
-        assert not stats.is_done
-        link.receive_data(encode_response(Opcode.STAT, opaque=frame.opaque, key=key, value=value))
-    assert stats.value == {b"a": b"1", b"b": b"2"}
-
-
-@each_case("number", range(3))
-def test_a_refused_handshake_is_a_loss(number: int):
-    link = Link("n0", NodeAddress("127.0.0.1", 1), "admin", "secret", "default")
-    answer = link.request(Opcode.NOOP)
-    for place, opcode in enumerate(HANDSHAKE[: number + 1]):
-        link.receive_data(encode_response(opcode, status=Status.KEY_ENOENT if place == number else 0))
-    assert link.is_closed
-    assert isinstance(link.opened.error, KeyNotFound)
-    assert answer.error is link.opened.error
-    assert link.data_to_send() == b""
 
 
 def test_a_waiting_caller_gets_the_loss():

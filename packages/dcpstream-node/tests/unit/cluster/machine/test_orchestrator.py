@@ -43,27 +43,6 @@ def test_an_order_to_a_silent_node_ends():
         _ = answer.value
 
 
-def test_a_failover_ends_also_if_the_next_node_is_silent():
-    """The vbucket is that node's, and its role is asked again later."""
-    orchestrator = with_silent_nodes("a", "b", "c")
-    bucket = orchestrator.buckets["default"] = BucketState("default", "uuid", 1, [("a", "b"), ("c", "b")])
-    report = orchestrator.tasks.start(fail_over(orchestrator, ["a"]))
-    pass_time(orchestrator, report)
-    assert report.value.promoted == {"default": {0: "b"}}
-    assert bucket.chains == [("b", None), ("c", "b")]
-    assert bucket.unsettled == {0: Unsettled(("b", None), ("b", None), is_begun=True)}
-
-
-def test_a_map_is_sent_to_all_although_a_node_leaves_meanwhile():
-    orchestrator = with_silent_nodes("new", "leaving")
-    bucket = orchestrator.buckets["b"] = BucketState("b", "uuid", 0, [("new",)], informed={"leaving"})
-    told = orchestrator.publish(bucket)
-    orchestrator.tasks.run()  # the new node is told first
-    orchestrator.forget("leaving")
-    pass_time(orchestrator, told)
-    assert told.error is None
-
-
 @each_case("moving", [{0}, set()], ids=["while it is isolated", "while the map is sent"])
 def test_a_node_that_leaves_during_its_failover_ends_nothing(moving: set[int]):
     """A rebalance removes it in its last moment, or somebody ejects it as soon as it is failed."""

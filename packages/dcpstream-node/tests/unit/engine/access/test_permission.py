@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 
 import pytest
@@ -11,7 +10,7 @@ from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.stats import dcp_stats
-from dcpstream_node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
+from dcpstream_node.engine import ClusterConfig, Engine, Users, new_engine
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import START_UNIX_S, SeededRandom
 from tests.kit.engine import Talker
@@ -79,22 +78,6 @@ def test_no_access_is_reported_where_the_user_may_do_something_else(engine: Engi
     assert get(ann, LANDMARK).status == Status.EACCESS
 
 
-@pytest.mark.parametrize(
-    ("opcode", "extras"),
-    [
-        (Opcode.GAT, bytes(4)),
-        (Opcode.INCREMENT, struct.pack(">QQI", 1, 1, 0)),
-        (Opcode.DECREMENT, struct.pack(">QQI", 1, 1, 0)),
-    ],
-)
-def test_who_may_only_write_learns_no_value_on_the_way(engine: Engine, opcode: int, extras: bytes) -> None:
-    ann = connect(engine, "data_writer[default]")
-    assert put(ann, 0).status == Status.SUCCESS
-    assert ann.call(opcode, key=b"\0k", extras=extras).status == Status.EACCESS
-    engine.users.put("ann", None, ["data_writer[default]", "data_reader[default]"])
-    assert ann.call(opcode, key=b"\0k", extras=extras).status == Status.SUCCESS
-
-
 @rule("KV-ACCESS-10")
 def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:_default:_default]", "data_writer[default:_default]")
@@ -104,31 +87,6 @@ def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     bob = connect(engine, "data_reader[default:inventory]", "data_writer[default:inventory]", name="bob")
     assert not bob.session.plain_opcodes
     assert put(bob, 0).status == Status.UNKNOWN_COLLECTION
-
-
-def test_a_change_of_roles_holds_at_once_on_an_open_connection(engine: Engine) -> None:
-    ann = connect(engine, "data_reader[default]", "data_writer[default]")
-    assert put(ann, 0).status == Status.SUCCESS
-    engine.users.put("ann", None, ["data_reader[default]"])
-    assert put(ann, 0).status == Status.EACCESS
-    assert get(ann, 0).status == Status.SUCCESS
-    engine.users.put("ann", None, ["data_reader[default]", "data_writer[default]"])
-    assert put(ann, 0).status == Status.SUCCESS
-
-
-def test_a_change_of_a_group_holds_at_once_on_an_open_connection(engine: Engine) -> None:
-    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[default]"),)))
-    ann = connect(engine, "data_reader[default]")
-    assert put(ann, 0).status == Status.EACCESS
-    engine.users.put("ann", None, ["data_reader[default]"], groups=["writers"])
-    assert put(ann, 0).status == Status.SUCCESS
-    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[other]"),)))
-    assert put(ann, 0).status == Status.EACCESS
-    engine.users.put_group(Group(name="writers", roles=parse_roles("data_writer[default],data_reader[default]")))
-    assert put(ann, 0).status == Status.SUCCESS
-    engine.users.remove_group("writers")
-    assert put(ann, 0).status == Status.EACCESS
-    assert get(ann, 0).status == Status.SUCCESS, "this one is ann's own"
 
 
 @rule("KV-ACCESS-09", "KV-LOGIN-03")
@@ -162,26 +120,6 @@ def test_buckets_that_one_may_not_use_are_neither_selected_nor_listed(engine: En
     assert Talker(engine).call(0x87).value == b"default beer"
 
 
-def test_logging_in_as_somebody_else_leaves_a_bucket_that_they_may_not_use(engine: Engine) -> None:
-    engine.users.put("bob", "secret", ["data_reader[beer]"])
-    peer = Talker(engine)
-    assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0bob\0secret").status == Status.SUCCESS
-    assert get(peer, 0).status == Status.NO_BUCKET
-
-
-def test_the_manifest_shows_what_one_may_know(engine: Engine) -> None:
-    ann = connect(engine, "data_reader[default:inventory:airline]")
-    shown = json.loads(ann.call(Opcode.GET_COLLECTIONS_MANIFEST).value)
-    assert [(scope["name"], [item["name"] for item in scope["collections"]]) for scope in shown["scopes"]] == [
-        ("inventory", ["airline"])
-    ]
-    everything = json.loads(
-        connect(engine, "data_reader[default]", name="bob").call(Opcode.GET_COLLECTIONS_MANIFEST).value
-    )
-    everything["scopes"].reverse()  # servers give scopes in no particular order
-    assert everything == MANIFEST.to_json()
-
-
 @rule("KV-ACCESS-09", "KV-COL-02")
 def test_ids_are_given_of_visible_collections_only(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
@@ -199,11 +137,6 @@ def test_seqnos_are_given_to_who_may_read_somewhere(engine: Engine) -> None:
     bob = connect(engine, "data_writer[default]", name="bob")
     assert bob.call(Opcode.GET_ALL_VB_SEQNOS).status == Status.EACCESS
     assert ann.call(Opcode.STAT, key=b"uuid").status == Status.EACCESS
-
-
-def test_a_key_without_a_proper_prefix_is_refused_whoever_sends_it(engine: Engine) -> None:
-    ann = connect(engine, "data_reader[default:inventory:airline]")
-    assert ann.call(Opcode.GET, key=b"\xff\xff\xff\xff\xff\xffk").status == Status.EINVAL
 
 
 @rule("KV-ACCESS-10")

@@ -10,7 +10,6 @@ import pytest
 from dcpstream.model import Manifest
 from dcpstream.wire import Frame, Opcode, Status, StreamEndReason, encode_request
 from dcpstream_node.cluster import Cluster
-from dcpstream_node.embedded import Node
 from dcpstream_node.engine import Engine
 from tests.kit.cases import each_case
 from tests.kit.engine import Talker, engine_of
@@ -158,27 +157,6 @@ def test_a_stream_of_everything_ends_with_the_privilege(engine: Engine) -> None:
     assert put(Talker(engine), USER) == 0
     (end,) = peer.collect()
     assert end.extras == struct.pack(">I", StreamEndReason.LOST_PRIVILEGES)
-
-
-def test_names_mean_nothing_before_76() -> None:
-    engine = engine_of(release="7.2")
-    value = json.dumps(Manifest.WITH_SYSTEM_SCOPE.to_json()).encode()
-    assert Talker(engine).call(Opcode.SET_COLLECTIONS, value=value).status == 0
-    neither = client(engine, LOOKUP, MUTATION)
-    assert put(neither, QUERY) == 0
-    assert "_system" in scopes(neither)
-    assert seqnos(stream(neither)) == [1, 2, 3, 4]
-
-
-@each_case(("release", "system_scope", "uid"), [("7.2", True, 0), ("7.6", True, 1), ("8.0", False, 0)])
-def test_new_buckets_of_a_node_have_the_scope_as_those_of_a_cluster(release: str, system_scope: bool, uid: int) -> None:
-    with Node(vbuckets=4, release=release, system_scope=system_scope) as node:
-        node.create_bucket("late")
-        assert node.engine is not None
-        for bucket in node.engine.buckets.values():
-            assert bucket.manifest.uid == uid
-            assert bucket.is_empty
-            assert {vbucket.high_seqno for vbucket in bucket.vbuckets if vbucket is not None} == {3 * uid}
 
 
 @each_case(

@@ -7,31 +7,13 @@ import pickle
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_node.engine import ALL_PRIVILEGES, Users
+from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import SeededRandom
 
 
 @pytest.fixture
 def users():
     return Users(SeededRandom())
-
-
-def test_users_of_a_file(users):
-    users.add_from_json(
-        {
-            "admin": {"password": "one"},
-            "all": {"password": "two", "privileges": ["all"]},
-            "reader": {"password": "three", "privileges": ["Read", "DcpProducer"]},
-            "nobody": {"password": "four", "privileges": []},
-        }
-    )
-    assert users.find("admin").privileges == users.find("all").privileges == ALL_PRIVILEGES
-    assert users.find("reader").privileges == {"Read", "DcpProducer"}
-    assert users.find("nobody").privileges == frozenset()
-    assert users.find("other") is None
-    assert users.credentials("admin").matches(b"one")
-    assert not users.credentials("admin").matches(b"two")
-    assert users.credentials("other") is None
 
 
 @pytest.mark.parametrize(
@@ -74,51 +56,11 @@ def test_a_password_is_kept_only_as_what_checks_it(users):
     assert b"hunter22" not in pickle.dumps(credentials)
 
 
-def test_a_user_with_roles_in_the_file_has_those_alone(users):
-    users.add_from_json(
-        {
-            "boss": {"password": "one", "roles": ["admin"]},
-            "eye": {"password": "two", "roles": ["data_reader[travel]"], "name": "An Eye"},
-            "both": {"password": "two", "roles": ["data_reader[travel]"], "privileges": ["Delete"]},
-            "none": {"password": "two", "roles": []},
-            "card": {"password": None, "roles": ["admin"]},
-        }
-    )
-    assert users.find("boss").is_admin
-    eye = users.find("eye")
-    assert eye.may("Read", "travel")
-    assert not eye.may("Read", "other")
-    assert not eye.may("Upsert", "travel")
-    assert eye.display_name == "An Eye"
-    assert users.find("both").may("Delete", "other")
-    assert not users.find("none").may_use("travel")
-    assert users.find("card").credentials is None
-    assert users.authenticate("card", b"") is None
-
-
 def test_the_user_of_all_privileges_is_shown_as_an_administrator(users):
     users.add("admin", "secret")
     users.add("other", "secret", frozenset(("Read",)))
     assert [str(role) for role in users.find("admin").roles] == ["admin"]
     assert users.find("other").roles == ()
-
-
-def test_put_makes_changes_and_remove_takes_away(users):
-    made = users.put("ann", "secret", ["data_reader[travel]"], "Ann")
-    assert users.authenticate("ann", b"secret") is made
-    assert users.put("ann", None, ["data_writer[travel]"], "Ann B.") is made
-    assert made.may("Upsert", "travel")
-    assert not made.may("Read", "travel")
-    assert made.display_name == "Ann B."
-    assert users.authenticate("ann", b"secret") is made, "no password given: it stays"
-    users.put("ann", "other", made.roles)
-    assert users.authenticate("ann", b"secret") is None
-    assert users.authenticate("ann", b"other") is made
-    assert [user.name for user in users.all()] == ["ann"]
-    assert users.remove("ann")
-    assert not users.remove("ann")
-    assert not made.may("Upsert", "travel"), "who still holds the user holds nothing"
-    assert users.all() == []
 
 
 def test_put_needs_a_password_for_a_new_user_and_leaves_those_of_the_options_alone(users):
@@ -183,14 +125,3 @@ def test_names_are_prepared_so_that_what_looks_the_same_is_the_same(users):
     assert users.find("fine").name == "fine"
     assert users.authenticate("ﬁne", b"secret")
     assert users.find("\u0007bell") is None
-
-
-def test_an_unknown_name_has_a_salt_of_its_own_that_stays(users):
-    users.add("ann", "secret")
-    salts = {name: users.decoy(name).keys("SCRAM-SHA512").salt for name in ("bob", "carl")}
-    assert salts["bob"] != salts["carl"]
-    assert salts["bob"] == users.decoy("bob").keys("SCRAM-SHA512").salt
-    known = users.credentials("ann").keys("SCRAM-SHA512")
-    unknown = users.decoy("bob").keys("SCRAM-SHA512")
-    assert len(known.salt) == len(unknown.salt)
-    assert known.iterations == unknown.iterations

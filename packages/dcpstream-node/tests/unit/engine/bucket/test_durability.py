@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dcpstream.model import VbucketState
 from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
-from dcpstream.wire.stored.durable import read_prepare
-from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.cases import each_case
@@ -48,61 +45,6 @@ def request(opcode: int = Opcode.SET, key: bytes = b"\0k", *, level: int = 1, ti
 
 
 @each_case(
-    ("topology", "possible"),
-    [
-        ("", False),
-        ('[["a"]]', True),
-        ('[["a",null]]', False),
-        ('[["a","b",null]]', True),
-        ('[["a","b"],["a",null]]', False),
-        ('[["a","b"],["a","c"]]', True),
-    ],
-)
-def test_what_a_topology_makes_possible(topology, possible):
-    assert is_possible(parse_topology(topology)) is possible
-
-
-def test_without_a_topology_it_is_impossible():
-    engine = engine_of()
-    (answer,) = Talker(engine, features=DURABLE).send(request())
-    assert (answer.status, answer.value) == (Status.DURABILITY_IMPOSSIBLE, b"")
-    assert vbucket_of(engine).high_seqno == 0
-
-
-@each_case(
-    ("opcode", "fields", "value"),
-    [
-        (Opcode.SET, {}, b"v"),
-        (Opcode.REPLACE, {}, b"v"),
-        (Opcode.APPEND, {"extras": b""}, b"1v"),
-        (Opcode.PREPEND, {"extras": b""}, b"v1"),
-        (Opcode.INCREMENT, {"extras": struct.pack(">QQI", 2, 0, 0), "value": b""}, b"3"),
-    ],
-)
-def test_alone_a_node_decides_at_once(opcode, fields, value):
-    _, vbucket, client = node()
-    client.set("k", b"1")
-    (answer,) = client.send(request(opcode, **fields))
-    assert answer.status == 0
-    assert struct.unpack(">QQ", answer.extras) == (vbucket.vbuuid, 2)
-    got = client.get("k")
-    assert (got.value, got.cas) == (value, answer.cas)
-    if opcode == Opcode.INCREMENT:
-        assert answer.value == (3).to_bytes(8, "big")
-    assert vbucket.high_seqno == 3
-    assert dict(vbucket.durability.commits) == {3: 2}
-
-
-def test_a_deletion():
-    _, _, client = node()
-    client.set("k", b"1")
-    (answer,) = client.send(request(Opcode.DELETE, extras=b"", value=b""))
-    assert answer.status == 0
-    assert client.get("k").status == Status.KEY_ENOENT
-    assert client.set("k", b"2").status == 0
-
-
-@each_case(
     ("topology", "acknowledging", "is_decided"),
     [
         (b'[["a","b"]]', [], False),
@@ -131,23 +73,6 @@ def test_decisions_come_in_order():
     assert [client.collect()[0].status, other.collect()[0].status] == [0, 0]
     assert dict(vbucket.durability.commits) == {3: 1, 4: 2}
     assert vbucket.durability.high_completed_seqno == 2
-
-
-def test_nobody_else_writes_meanwhile():
-    engine, vbucket, client = node(b'[["a","b"]]')
-    client.set("k", b"old")
-    client.send(request())
-    other = Talker(engine, features=DURABLE)
-    assert other.set("k", b"x").status == Status.SYNC_WRITE_IN_PROGRESS
-    assert other.delete("k").status == Status.SYNC_WRITE_IN_PROGRESS
-    assert other.call(Opcode.TOUCH, key=b"\0k", extras=bytes(4)).status == Status.SYNC_WRITE_IN_PROGRESS
-    assert [frame.status for frame in other.send(request())] == [Status.SYNC_WRITE_IN_PROGRESS]
-    assert other.get("k").value == b"old"
-    assert other.set("l", b"x").status == 0
-    old = Talker(engine, features=[code for code in USUAL_FEATURES if code != Feature.XERROR])
-    assert old.set("k", b"x").status == Status.TMPFAIL
-    vbucket.durability.acknowledged("b", 2)
-    assert other.set("k", b"x").status == 0
 
 
 def test_quiet_forms_cannot_be_durable():
@@ -182,26 +107,6 @@ def test_time_is_up(timeout_ms, seconds):
     assert (vbucket.high_seqno, vbucket.durability.high_completed_seqno) == (2, 1)
     assert not vbucket.durability.undecided
     vbucket.durability.acknowledged("b", 1)
-    assert vbucket.high_seqno == 2
-
-
-def test_a_client_that_went_away():
-    _, vbucket, client = node(b'[["a","b"]]')
-    client.send(request())
-    client.session.connection_lost()
-    vbucket.durability.acknowledged("b", 1)
-    assert vbucket.high_seqno == 2
-
-
-def test_back_in_the_active_role_it_goes_on():
-    engine, vbucket, client = node(b'[["a","b"]]')
-    client.send(request())
-    admin = Talker(engine, user="@admin")
-    assert admin.call(Opcode.SET_VBUCKET, extras=bytes([VbucketState.REPLICA])).status == 0
-    assert [frame.status for frame in client.collect()] == [Status.SYNC_WRITE_AMBIGUOUS]
-    assert engine.next_timeout() is None
-    set_topology(engine, b'[["a"]]')
-    assert client.get("k").value == b"v"
     assert vbucket.high_seqno == 2
 
 
@@ -240,18 +145,6 @@ def test_before_80_an_old_checkpoint_is_followed_by_another(release, start):
     assert vbucket.memory_start_seqno == start
     client.set("d", b"1")
     assert vbucket.memory_start_seqno == start
-
-
-def test_an_undecided_document_does_not_expire():
-    engine, vbucket, client = node(b'[["a","b"]]')
-    client.set("k", b"old", expiration=10)
-    client.send(request())
-    pass_time(engine, 20)
-    other = Talker(engine, features=DURABLE)
-    assert other.get("k").status == Status.KEY_ENOENT
-    assert vbucket.high_seqno == 2
-    vbucket.durability.acknowledged("b", 2)
-    assert other.get("k").value == b"v"
 
 
 def test_deletions_are_not_purged_beyond_what_is_undecided():
@@ -315,14 +208,6 @@ def test_the_least_durability_of_a_bucket_can_be_impossible():
     bucket = engine.buckets["default"]
     bucket.change_settings(replace(bucket.settings, durability_min_level=3))
     assert client.set("k", b"v").status == Status.DURABILITY_IMPOSSIBLE
-
-
-def test_a_request_gets_the_higher_of_two_levels():
-    engine, vbucket, client = node()
-    bucket = engine.buckets["default"]
-    bucket.change_settings(replace(bucket.settings, durability_min_level=2))
-    client.send(request(level=1))
-    assert read_prepare(vbucket.log.prepare(b"\0k")).level == 2
 
 
 @pytest.mark.parametrize(("level", "commits"), [(1, 0), (2, 1), (3, 1)])

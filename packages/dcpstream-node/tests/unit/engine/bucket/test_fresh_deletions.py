@@ -1,54 +1,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-import pytest
-
-from dcpstream.model import BucketSettings
-from dcpstream_node.engine.bucket.fresh_deletions import FRESH_MAX, UNTIL_NS, FreshDeletions
-from dcpstream_node.store import DiskBucketStore
-from tests.kit.cases import each_case
-from tests.kit.engine import Talker, engine_of, flush, pass_time
+from dcpstream_node.engine.bucket.fresh_deletions import FRESH_MAX, FreshDeletions
 
 NOW = 1_700_000_000_000_000_000
 TOLD, DELETED_AT = 7, 9
-
-
-def test_a_deletion_is_fresh_until_it_is_persisted() -> None:
-    fresh = FreshDeletions()
-    fresh.add(b"k", 5, TOLD, NOW, 4)
-    assert fresh.time_of(b"k", 5, DELETED_AT, NOW, 4) == TOLD
-    assert fresh.time_of(b"k", 5, DELETED_AT, NOW, 5) == DELETED_AT
-    assert not fresh
-
-
-def test_a_deletion_in_memory_is_fresh_for_a_while() -> None:
-    fresh = FreshDeletions()
-    fresh.add(b"k", 5, TOLD, NOW, None)
-    assert fresh.time_of(b"k", 5, DELETED_AT, NOW + UNTIL_NS - 1, None) == TOLD
-    assert fresh.time_of(b"k", 5, DELETED_AT, NOW + UNTIL_NS, None) == DELETED_AT
-
-
-@each_case("is_durable", [True, False])
-def test_deletions_that_are_persisted_are_forgotten_at_the_next_one(is_durable: bool) -> None:
-    fresh = FreshDeletions()
-    for seqno in range(1, 101):
-        persisted = seqno - 3 if is_durable else None
-        fresh.add(b"k%d" % seqno, seqno, TOLD, NOW + seqno * UNTIL_NS // 2, persisted)
-        assert len(fresh) <= 3
-    last = NOW + 100 * UNTIL_NS // 2
-    assert fresh.time_of(b"k100", 100, DELETED_AT, last, 97 if is_durable else None) == TOLD
-    assert fresh.time_of(b"k99", 99, DELETED_AT, last, 97 if is_durable else None) == TOLD
-
-
-def test_a_key_that_is_deleted_again_does_not_keep_older_ones() -> None:
-    fresh = FreshDeletions()
-    fresh.add(b"again", 1, TOLD, NOW, 0)
-    fresh.add(b"other", 2, TOLD, NOW, 0)
-    fresh.add(b"again", 3, TOLD, NOW, 0)
-    fresh.add(b"new", 4, TOLD, NOW, 2)
-    assert list(fresh) == [b"again", b"new"]
 
 
 def test_the_room_of_many_deletions_is_given_back() -> None:
@@ -66,23 +23,3 @@ def test_deletions_that_nobody_persists_are_bounded() -> None:
     for seqno in range(1, 3 * FRESH_MAX):
         fresh.add(b"k%d" % seqno, seqno, TOLD, NOW, 0)
         assert len(fresh) <= FRESH_MAX
-
-
-@pytest.mark.parametrize("is_durable", [True, False])
-def test_a_node_under_steady_deletions_remembers_the_last_ones_only(is_durable: bool, tmp_path: Path) -> None:
-    store = DiskBucketStore(tmp_path, 4, BucketSettings()) if is_durable else None
-    client = Talker(engine_of(store))
-    vbucket = client.engine.buckets["default"].vbuckets[0]
-    assert vbucket is not None
-    for number in range(50):
-        assert client.set(f"deleted-{number}", b"{}").status == 0
-        assert client.delete(f"deleted-{number}").status == 0
-        assert client.set(f"expired-{number}", b"{}", expiration=1).status == 0
-        if is_durable:
-            flush(client)
-        pass_time(client.engine, 2.0)
-        client.get(f"expired-{number}")
-        assert len(vbucket.fresh_deletions) <= 2
-    assert vbucket.log.item_count == 0
-    if store is not None:
-        store.close()

@@ -6,15 +6,13 @@ import struct
 
 import pytest
 
-from dcpstream.wire import Feature, Opcode, Status, encode_request
-from dcpstream_node.engine.bucket.locks import HIDDEN_CAS, LOCKS_MAX, Lock, Locks
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream_node.engine.bucket.locks import LOCKS_MAX, Lock, Locks
 from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of, pass_time
 
-NO_XERROR = tuple(code for code in USUAL_FEATURES if code != Feature.XERROR)
 NO_COLLECTIONS = tuple(code for code in USUAL_FEATURES if code != Feature.COLLECTIONS)
 STORE = bytes(8)
-COUNTER = struct.pack(">QQI", 1, 1, 0)
 META = struct.pack(">IIQQ", 0, 0, 99, 1 << 60)
 
 WRITES = [
@@ -49,56 +47,6 @@ def unlock(client: Talker, cas: int):
     return client.call(Opcode.UNLOCK, key=client.key("k"), cas=cas)
 
 
-def test_a_locked_document_is_read_without_its_cas(client):
-    before = client.get("k").cas
-    high = client.engine.buckets["default"].vbuckets[0].high_seqno
-    locked = lock(client)
-    assert (locked.status, locked.value, locked.extras) == (0, b"7", struct.pack(">I", 3))
-    assert locked.cas > before
-    assert client.get("k").cas == HIDDEN_CAS
-    assert client.call(Opcode.GET_META, key=client.key("k")).cas == HIDDEN_CAS
-    assert unlock(client, locked.cas).status == 0
-    assert client.get("k").cas == before
-    # Nothing of it is in the history, which is what DCP sends.
-    assert client.engine.buckets["default"].vbuckets[0].high_seqno == high
-
-
-@pytest.mark.parametrize(("opcode", "extras", "value"), WRITES)
-def test_only_who_has_the_lock_writes(client, opcode, extras, value):
-    old = client.get("k").cas
-    cas = lock(client).cas
-    for wrong in (0, old, cas + 1):
-        refused = client.call(opcode, key=client.key("k"), extras=extras, value=value, cas=wrong)
-        assert refused.status == Status.LOCKED
-    assert client.get("k").value == b"7"
-    done = client.send(encode_request(opcode, key=client.key("k"), extras=extras, value=value, cas=cas))
-    assert [frame.status for frame in done] in ([0], [])
-    # The write has unlocked it.
-    assert client.set("k", b"8").status == 0
-    assert client.get("k").cas != HIDDEN_CAS
-
-
-@pytest.mark.parametrize(
-    ("opcode", "extras"),
-    [
-        (Opcode.INCREMENT, COUNTER),
-        (Opcode.DECREMENT, COUNTER),
-        (Opcode.INCREMENTQ, COUNTER),
-        (Opcode.TOUCH, bytes(4)),
-        (Opcode.GAT, bytes(4)),
-        (Opcode.GATQ, bytes(4)),
-    ],
-)
-def test_commands_without_a_cas_are_refused(client, opcode, extras):
-    lock(client)
-    assert client.call(opcode, key=client.key("k"), extras=extras).status == Status.LOCKED
-
-
-def test_add_finds_the_document(client):
-    lock(client)
-    assert client.set("k", b"1", opcode=Opcode.ADD).status == Status.KEY_EEXISTS
-
-
 def test_a_lock_ends_with_its_time(client):
     for asked, lasts in ((None, 15), (0, 15), (1, 1), (30, 30), (31, 15)):
         cas = lock(client, asked).cas
@@ -122,23 +70,6 @@ def test_locking_twice_and_unlocking_wrongly(client):
     assert unlock(client, cas).status == Status.KEY_ENOENT
     assert client.call(Opcode.GET_LOCKED, key=client.key("k"), extras=b"\0").status == Status.EINVAL
     assert client.call(Opcode.GET_LOCKED, key=client.key("k"), vbid=9).status == Status.NOT_MY_VBUCKET
-
-
-def test_what_an_old_client_gets():
-    client = Talker(engine_of(), features=NO_XERROR)
-    client.set("k", b"7")
-    assert unlock(client, 5).status == Status.TMPFAIL
-    cas = lock(client).cas
-    assert client.set("k", b"8").status == Status.KEY_EEXISTS
-    assert lock(client).status == Status.TMPFAIL
-    assert unlock(client, cas + 1).status == Status.TMPFAIL
-
-
-def test_a_lock_does_not_outlive_the_role(client):
-    lock(client)
-    for state in (2, 1):
-        assert client.call(Opcode.SET_VBUCKET, extras=bytes((state,))).status == 0
-    assert client.set("k", b"8").status == 0
 
 
 def test_an_expired_document_is_not_locked(client):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dcpstream.model import Collection, Manifest, Scope
-from dcpstream.model.collections import NO_TTL
 from dcpstream.wire import Opcode, Status, SystemEventId
 from dcpstream.wire.system_events import CollectionEvent
 from dcpstream_node.engine.bucket.manifest import events_between, manifest_in, read_manifest, with_event
@@ -18,7 +17,7 @@ from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, Wanted
 from dcpstream_node.testing.simulation import SimulatedNode
 from tests.kit.cases import each_case
 from tests.kit.rules import rule
-from tests.kit.streams import FRUIT_KEY, GARDEN, VEG_KEY, collection, manifest, scope, set_manifest
+from tests.kit.streams import FRUIT_KEY, GARDEN, collection, manifest, scope, set_manifest
 
 BEGIN, END, MODIFY = (
     SystemEventId.CREATE_COLLECTION,
@@ -110,11 +109,6 @@ def test_one_manifest_follows_another() -> None:
     set_manifest(node, manifest(3), Status.CANNOT_APPLY_MANIFEST)
 
 
-def test_it_needs_an_administrator() -> None:
-    peer = SimulatedNode().connect(user="producer")
-    assert peer.call(Opcode.SET_COLLECTIONS, value=GARDEN).status == Status.EACCESS
-
-
 @rule("KV-COL-02")
 def test_the_manifest_can_be_asked_for() -> None:
     node = SimulatedNode()
@@ -177,55 +171,6 @@ def test_the_manifest_survives_and_events_lost_in_a_crash_are_written_again(tmp_
     node.restart()
     assert node.vbucket(1).high_seqno == 5
     assert node.admin.call(Opcode.GET, vbid=1, key=FRUIT_KEY + b"ap").status == 0
-
-
-def test_history_and_limits_are_sent_once(tmp_path: Path) -> None:
-    """Facts that no event in the store can report are no reason to write an event after each restart."""
-    node = SimulatedNode(path=tmp_path)
-    fruit, veg = collection("fruit", 8, history=True), collection("veg", 0xA, maxTTL=0)
-    set_manifest(node, manifest(1, default=[fruit, veg]))
-    assert [item.max_ttl for _, item in node.bucket.manifest.collections()] == [0, 0, NO_TTL]
-    told = node.vbucket(1).high_seqno
-    node.flush()
-    node.restart()
-    node.restart(clean=False)
-    assert node.vbucket(1).high_seqno == told
-
-
-def test_a_collection_without_a_limit_in_a_bucket_with_one() -> None:
-    node = SimulatedNode()
-    node.bucket.store.settings = replace(node.bucket.settings, max_ttl=50)
-    set_manifest(node, manifest(1, default=[collection("fruit", 8), collection("veg", 0xA, maxTTL=0)]))
-    for key, expected in ((FRUIT_KEY, node.engine.unix_s + 50), (VEG_KEY, 0)):
-        node.set_doc(1, "k", collection=key)
-        meta = node.vbucket(1).log.meta(key + b"k")
-        assert meta is not None
-        assert meta.expiration == expected
-
-
-def test_documents_live_no_longer_than_their_collection_allows() -> None:
-    node = SimulatedNode()
-    set_manifest(node, manifest(1, default=[collection("fruit", 8), collection("veg", 0xA, maxTTL=100)]))
-    now = node.engine.unix_s
-    for name, asked, expected in (("a", 0, 100), ("b", 50, 50), ("c", 5000, 100), ("d", now + 60, 60)):
-        node.set_doc(1, name, expiration=asked, collection=VEG_KEY)
-        meta = node.vbucket(1).log.meta(VEG_KEY + name.encode())
-        assert meta is not None
-        assert meta.expiration == now + expected
-    node.set_doc(1, "e", collection=FRUIT_KEY)
-    meta = node.vbucket(1).log.meta(FRUIT_KEY + b"e")
-    assert meta is not None
-    assert meta.expiration == 0
-
-
-def test_the_default_collection_can_have_a_limit_too() -> None:
-    node = SimulatedNode()
-    scopes = [{"name": "_default", "uid": "0", "collections": [{"name": "_default", "uid": "0", "maxTTL": 30}]}]
-    set_manifest(node, json.dumps({"uid": "1", "scopes": scopes}).encode())
-    node.set_doc(1, "k")
-    meta = node.vbucket(1).log.meta(b"\0k")
-    assert meta is not None
-    assert meta.expiration == node.engine.unix_s + 30
 
 
 def test_a_manifest_after_the_events_of_its_vbuckets() -> None:

@@ -110,24 +110,6 @@ def test_names_that_a_release_has_without_an_effect_here_are_invalid_and_others_
     assert {set_param(client, name, "1", groups[name]).status for name in unknown} == {Status.KEY_ENOENT}
 
 
-def test_effects(client):
-    bucket = client.engine.buckets["default"]
-    client.set("k", b"v")
-    set_param(client, "getl_default_timeout", "5", FLUSH)
-    set_param(client, "getl_max_timeout", "60", FLUSH)
-    client.call(Opcode.GET_LOCKED, key=b"\0k", extras=struct.pack(">I", 60))
-    lock = bucket.vbuckets[0].locks.find(b"\0k", 1, client.engine.unix_ns)
-    assert lock.until_ns == client.engine.unix_ns + 60 * 10**9
-    set_param(client, "max_ttl", "50", FLUSH)
-    client.set("mortal", b"v")
-    assert bucket.vbuckets[0].log.meta(b"\0mortal").expiration == client.engine.unix_s + 50
-    set_param(client, "compression_mode", "active", FLUSH)
-    assert bucket.compresses_values
-    set_param(client, "dcp_idle_timeout", "100", DCP)
-    assert client.call(Opcode.DCP_OPEN, key=b"reader", extras=struct.pack(">II", 0, 1)).status == 0
-    assert bucket.dcp_sessions["reader"].dcp.limits.idle_timeout_s == 100
-
-
 @rule("KV-PARAM-01")
 @pytest.mark.parametrize("name", ["dcp_enable_noop", "connection_manager_interval", "nonsense", "max_failover_entries"])
 def test_what_has_no_effect_is_refused(client, name):

@@ -16,7 +16,6 @@ from dcpstream.wire.values import encode_xattrs, snappy_uncompress
 from dcpstream_node.engine import MAX_OUTPUT_BYTES
 from dcpstream_node.engine.bucket.range_scans import SCANNED_KEYS_MAX, SCANS_MAX, walk_sample
 from dcpstream_node.store import DiskBucketStore, finish
-from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of, flush, pass_time, with_collection
 from tests.kit.rules import rule
 
@@ -418,11 +417,3 @@ def test_scans_are_bounded(client, monkeypatch):
         client.call(CANCEL, extras=scan_id)
     assert scans.has_room(SCANNED_KEYS_MAX - 5)
     assert not scans.has_room(SCANNED_KEYS_MAX - 4)
-
-
-def test_features_for_xattrs_are_granted():
-    needed = [Feature.XATTR, Feature.JSON, Feature.SNAPPY_EVERYWHERE]
-    asked = [Feature.RANGE_SCAN_XATTR, Feature.RANDOM_KEY_XATTR]
-    client = Talker(engine_of(release="8.0"), features=USUAL_FEATURES)
-    assert client.hello(needed + asked).value == struct.pack(">5H", *needed, *asked)
-    assert [client.hello([feature]).status for feature in asked] == [Status.EINVAL, Status.EINVAL]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,7 @@ from dcpstream.wire import Feature, Opcode, Status, encode_request
 from dcpstream.wire.keys import encode_frame_info
 from dcpstream_node.engine.stats import bucket as bucket_stats
 from dcpstream_node.store import DiskBucketStore, MemoryBucketStore
-from dcpstream_node.tasks.maintenance import expire_some
-from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, SimulatedNode
+from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of, pass_time, with_collection
 from tests.kit.rules import rule
 
@@ -26,27 +24,6 @@ def client():
 
 def refused(client: Talker, group: str, **fields) -> int:
     return client.call(Opcode.STAT, key=group.encode(), **fields).status
-
-
-def test_totals(client):
-    client.set("a", b"1")
-    client.set("b", b"1", vbid=1)
-    client.get("a")
-    client.call(Opcode.SET_VBUCKET, vbid=3, extras=b"\2")
-    stats = client.stats("")
-    assert stats == client.stats("all") | {"cmd_total_ops": stats["cmd_total_ops"]}
-    wanted = {
-        "curr_items": "2", "curr_items_tot": "2", "curr_connections": "1", "vb_active_num": "3", "vb_replica_num": "1",
-        "vb_pending_num": "0", "vb_dead_num": "0", "vb_active_curr_items": "2", "cmd_get": "1", "cmd_set": "2",
-        "ep_degraded_mode": "false", "ep_flusher_state": "running", "ep_diskqueue_items": "0",
-        "ep_bucket_type": "persistent", "ep_storage": "memory", "ep_max_vbuckets": "4", "ep_db_file_size": "0",
-        "ep_dbname": "", "ep_backend": "couchdb", "ep_item_eviction_policy": "value_only", "vb_active_expired": "0",
-    }  # fmt: skip
-    assert {name: stats[name] for name in wanted} == wanted
-    client.call(Opcode.DISABLE_TRAFFIC)
-    client.call(Opcode.STOP_PERSISTENCE)
-    assert client.stats("")["ep_degraded_mode"] == "true"
-    assert client.stats("")["ep_flusher_state"] == "paused"
 
 
 @pytest.mark.parametrize("is_ephemeral", [False, True])
@@ -67,34 +44,6 @@ def test_a_bucket_has_one_type_wherever_it_is_kept(is_ephemeral, tmp_path):
         store.close()
 
 
-def test_what_expired_is_counted_by_role_and_by_who_found_it(client):
-    for name in "abc":
-        client.set(name, b"1", expiration=5)
-    pass_time(client.engine, 10)
-    client.get("a")
-    bucket = client.engine.buckets["default"]
-    assert expire_some(bucket, 0, client.engine.unix_ns, 100) == 2
-    stats = client.stats("")
-    assert (stats["vb_active_expired"], stats["vb_replica_expired"]) == ("3", "0")
-    assert (stats["ep_expired_access"], stats["ep_expired_pager"]) == ("1", "2")
-
-
-def test_writes_in_memory_are_committed_with_the_turn(client):
-    before = int(client.stats("")["ep_commit_num"])
-    client.set("a", b"1")
-    client.engine.end_turn()
-    assert int(client.stats("")["ep_commit_num"]) == before + 1
-
-
-def test_memory_grows_with_what_is_written(client):
-    before = client.stats("memory")
-    client.set("a", b"x" * 10_000)
-    after = client.stats("memory")
-    assert int(after["mem_used"]) >= int(before["mem_used"]) + 10_000
-    assert int(after["ep_kv_size"]) > int(before["ep_kv_size"])
-    assert after["ep_max_size"] == str(client.engine.buckets["default"].settings.ram_quota_bytes)
-
-
 def test_config_and_warmup(client):
     client.set("a", b"1")
     config = client.stats("config")
@@ -104,31 +53,6 @@ def test_config_and_warmup(client):
     assert config["ep_dcp_idle_timeout"] == "360"
     warmup = client.stats("warmup")
     assert (warmup["ep_warmup_state"], warmup["ep_warmup_key_count"]) == ("done", "1")
-
-
-def test_details_of_a_vbucket(tmp_path):
-    with DiskBucketStore(tmp_path / "bucket", 4) as store:
-        client = Talker(engine_of(store))
-        cas = client.set("a", b"x" * 100).cas
-        stats = client.stats("vbucket-details 0")
-        assert all(name.startswith("vb_0") for name in stats)
-        stats = {name.removeprefix("vb_0").removeprefix(":"): value for name, value in stats.items()}
-        wanted = {
-            "": "active", "num_items": "1", "high_seqno": "1", "persistence_seqno": "0", "queue_size": "1",
-            "max_cas": str(cas), "max_cas_str": "2023-11-14T22:13:20.000000000", "bloom_filter": "DOESN'T EXIST",
-            "num_prepared_sync_writes": "0", "topology": "null", "db_prepare_size": "0",
-        }  # fmt: skip
-        assert {name: stats[name] for name in wanted} == wanted
-        assert int(stats["pending_writes"]) == int(stats["db_data_size"]) > 100
-        assert cas // 10**9 == START_UNIX_S
-        store.commit()
-        assert client.stats("vbucket-details 0")["vb_0:pending_writes"] == "0"
-        client.set("a", b"y")
-        assert int(client.stats("vbucket-details 0")["vb_0:db_data_size"]) < 100
-        assert len(client.stats("vbucket-details")) == 4 * len(stats)
-        checkpoint = client.stats("checkpoint 0")
-        assert checkpoint["vb_0:persistence:num_items_for_cursor"] == "1"
-        assert checkpoint["vb_0:persistence:cursor_seqno"] == "1"
 
 
 def test_durable_writes_are_counted():
@@ -214,11 +138,6 @@ def test_a_document(client):
         assert refused(client, group) == Status.EINVAL, group
 
 
-@pytest.mark.parametrize("group", ["timings", "hash 0", "tasks", "nonsense", "vbucket-nothing", "kvtimings"])
-def test_groups_that_are_not_there(client, group):
-    assert refused(client, group) == Status.KEY_ENOENT
-
-
 @rule("KV-STAT-02")
 def test_arguments(client):
     assert refused(client, "vbucket-details x") == Status.EINVAL
@@ -263,28 +182,6 @@ def test_a_large_group_goes_out_no_faster_than_it_is_read():
         frames += client.collect()
     assert len(frames) % 1024 == 1
     assert not frames[-1].key
-
-
-def test_tombstones_that_a_takeover_would_find(client):
-    for name in "abc":
-        client.set(name, b"1")
-    client.delete("a")
-    stats = client.stats("dcp-vbtakeover 0 nobody")
-    assert (stats["on_disk_deletes"], stats["vb_items"], stats["estimate"]) == ("1", "2", "3")
-
-
-def test_the_sizes_of_files_follow_what_is_written(tmp_path: Path) -> None:
-    on_disk, in_memory = SimulatedNode(path=tmp_path), SimulatedNode()
-    for node in (on_disk, in_memory):
-        node.fill(1, 20, value=b"x" * 100)
-        node.flush()
-    stats = on_disk.stats("diskinfo")
-    assert int(stats["ep_db_file_size"]) > int(stats["ep_db_data_size"]) > 20 * 100
-    assert in_memory.stats("diskinfo")["ep_db_file_size"] == "0"
-    before = int(stats["ep_db_file_size"])
-    on_disk.fill(1, 20, value=b"y" * 100)
-    on_disk.flush()
-    assert int(on_disk.stats("diskinfo")["ep_db_file_size"]) > before + 2000
 
 
 def test_80_has_names_of_its_own() -> None:

@@ -14,12 +14,8 @@ from dcpstream_node.engine.subdocument.attributes import (
     MUTATION_SEQNO,
     Macros,
     Origin,
-    decode_binary,
-    encode_binary,
     expand_document,
     has_bad_binary,
-    is_macro,
-    name_of,
     virtual_object,
 )
 from dcpstream_node.engine.subdocument.paths import PathError
@@ -41,49 +37,6 @@ ORIGIN = Origin(
 
 
 @each_case(
-    ("path", "name"),
-    [
-        (b"txn", "txn"),
-        (b"txn.id[0]", "txn"),
-        (b"list[0].a", "list"),
-        (b"_sync", "_sync"),
-        (b"$document.CAS", "$document"),
-        (b"a" * 15, "a" * 15),
-        ("é".encode() * 7, "é" * 7),
-        (b"a" * 16, None),
-        ("é".encode() * 8, None),
-        (b"", None),
-        (b".a", None),
-        (b"[0]", None),
-        (b"_", None),
-        (b"$.a", None),
-        (b"`a`", None),
-        (b"-a", None),
-        (b"\x01a", None),
-        (b"a\0", None),
-        (b"\xff", None),
-    ],
-)
-def test_names(path, name):
-    assert name_of(path) == name
-
-
-def test_macros_that_are_known():
-    known = (MUTATION_CAS, MUTATION_SEQNO, MUTATION_CRC32C, b'"${$document}"', b'"${$document.any}"')
-    assert all(map(is_macro, known))
-    assert not any(map(is_macro, (b'"${Mutation.cas}"', b"${Mutation.CAS}", b'"${$vbucket}"', b'"${$document"', b"1")))
-
-
-def test_bytes_in_a_string():
-    text = encode_binary(b"\0\xff")
-    assert text == '"cb-content-base64-encoded:AP8="'
-    assert decode_binary(text) == b"\0\xff"
-    assert decode_binary('"cb-content-base64-encoded:%%"') is None
-    assert decode_binary('"other"') is None
-    assert decode_binary("[1]") is None
-
-
-@each_case(
     ("value", "is_bad"),
     [
         (b'"plain"', False),
@@ -95,28 +48,6 @@ def test_bytes_in_a_string():
 )
 def test_bytes_that_are_not_encoded(value, is_bad):
     assert has_bad_binary(value) is is_bad
-
-
-def test_the_document():
-    fields = json.loads(virtual_object(ORIGIN, b"$document"))["$document"]
-    assert list(fields) == [
-        "CAS", "datatype", "deleted", "exptime", "flags", "last_modified", "revid", "seqno", "value_bytes",
-        "value_crc32c", "vbucket_uuid",
-    ]  # fmt: skip
-    assert fields == {
-        "CAS": "0x17979cfe3d85cd15",
-        "datatype": ["json", "xattr"],
-        "deleted": False,
-        "exptime": 1_800_000_000,
-        "flags": 0x02000006,
-        "last_modified": "1700000000",
-        "revid": "7",
-        "seqno": "0x0000000000000010",
-        "value_bytes": 9,
-        "value_crc32c": "0xe3069283",  # the check value of CRC-32C
-        "vbucket_uuid": "0x0000000000000abc",
-    }
-    assert json.loads(virtual_object(Origin(), b"$document"))["$document"]["datatype"] == ["raw"]
 
 
 def test_the_checksum_is_made_only_for_those_who_look_at_it(monkeypatch):
@@ -151,11 +82,6 @@ def test_the_table_of_contents_and_the_clock():
 )
 def test_macros_about_the_document(macro, text):
     assert expand_document(ORIGIN, macro) == text
-
-
-def test_the_macro_of_the_whole_document():
-    whole = json.loads(virtual_object(ORIGIN, b"$document"))["$document"]
-    assert json.loads(expand_document(ORIGIN, b'"${$document}"')) == whole
 
 
 @rule("KV-SUBDOC-06")

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from dcpstream.wire import Status
-from dcpstream_node.engine.subdocument import scanner
 from dcpstream_node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
-from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
+from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate
 from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
@@ -35,56 +34,6 @@ def test_what_is_found(path, found):
     assert TEXT[place.start : place.end] == found
 
 
-def test_a_member_begins_at_its_name():
-    place = locate('{"x":1, "y":2}', ("y",))
-    assert isinstance(place, Found)
-    assert (place.member, place.start, place.position) == (8, 12, 1)
-
-
-@each_case(
-    ("path", "container", "level", "size"),
-    [
-        ("x", TEXT.strip(), 0, 5),
-        ("a.x.y", '{"b":[1 , {"c":"x]}"} ]}', 1, 1),
-        ("a.b[2]", '[1 , {"c":"x]}"} ]', 2, 2),
-        (r"q\"[-1]", "[ ]", 1, 0),
-    ],
-)
-def test_how_far_a_path_leads(path, container, level, size):
-    place = locate(TEXT, parse_path(path.encode()))
-    assert isinstance(place, Missing)
-    assert (TEXT[place.start : place.end], place.level) == (container, level)
-    assert place.size == size if container.startswith("[") else bool(place.size) == bool(size)
-
-
-@each_case(
-    ("text", "path", "status"),
-    [
-        (TEXT, "a[0]", Status.SUBDOC_PATH_MISMATCH),
-        (TEXT, "a.b.c", Status.SUBDOC_PATH_MISMATCH),
-        (TEXT, "é.x", Status.SUBDOC_PATH_MISMATCH),
-        ("1", "a", Status.SUBDOC_PATH_MISMATCH),
-        ("", "a", Status.SUBDOC_DOC_NOTJSON),
-        ("no json", "a", Status.SUBDOC_DOC_NOTJSON),
-        ("{a:1}", "a", Status.SUBDOC_DOC_NOTJSON),
-        ('{"a":1', "b", Status.SUBDOC_DOC_NOTJSON),
-        ('{"a":1 "b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
-        ('{"a":NaN,"b":2}', "b", Status.SUBDOC_DOC_NOTJSON),
-        ("[1,]", "[5]", Status.SUBDOC_DOC_NOTJSON),
-        ("[" * 100_000, "[0]", Status.SUBDOC_DOC_E2DEEP),
-    ],
-)
-def test_what_is_not_found(text, path, status):
-    with pytest.raises(PathError) as error:
-        locate(text, parse_path(path.encode()))
-    assert error.value.status == status
-
-
-def test_what_comes_after_the_place_is_not_read():
-    place = locate('{"a":[1],"b":oops', ("a",))
-    assert isinstance(place, Found)
-
-
 def nested(levels: int, leaf: str = "") -> str:
     return "[" * levels + leaf + "]" * levels
 
@@ -106,25 +55,6 @@ def test_a_document_as_deep_as_allowed():
     with pytest.raises(PathError) as error:
         locate(too_deep, ("b",))
     assert error.value.status == Status.SUBDOC_DOC_E2DEEP
-
-
-def test_members_keep_their_texts():
-    assert list(members('{"a": [1, 2] , "b":{}}', 0)) == [("a", "[1, 2]"), ("b", "{}")]
-
-
-def test_large_documents():
-    """Members of no interest are skipped in one go, and the rest is found as in small documents."""
-    members = {f"k{number}": number for number in range(3000)} | {"s": "x", "o": {"k1": 1}} | {"z": None, "k": "k9"}
-    large = json.dumps(members)
-    assert len(large) > scanner.LARGE_CHARACTERS
-    for path, found in ((("k0",), "0"), (("k2999",), "2999"), (("o", "k1"), "1"), (("z",), "null"), (("k",), '"k9"')):
-        place = locate(large, path)
-        assert isinstance(place, Found)
-        assert large[place.start : place.end] == found
-        assert (place.position == 0) == (path[-1] in ("k0", "k1"))
-    missing = locate(large, ("k9999",))
-    assert isinstance(missing, Missing)
-    assert (missing.start, missing.end, bool(missing.size)) == (0, len(large), True)
 
 
 @each_case("end", ["}", ",}", ', "b" 1}', ""])

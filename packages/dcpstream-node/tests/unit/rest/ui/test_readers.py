@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dcpstream_node.rest.ui.readers import MAX_NAME_CHARS, clients, reader_of
+from dcpstream_node.rest.ui.readers import MAX_NAME_CHARS, reader_of
 from dcpstream_node.summary import DcpSummary
 from tests.kit.cases import each_case
 
@@ -34,16 +34,3 @@ def seen(name: str, *, agent: str = "", kind: str = "producer", peer: str = "10.
 def test_a_connection_has_a_readable_name(connection: DcpSummary, program: str, title: str) -> None:
     reader = reader_of("travel", connection)
     assert (reader.program, reader.title, reader.host) == (program, title, "10.0.0.7")
-
-
-def test_connections_of_one_program_host_user_and_bucket_are_one_client() -> None:
-    names = ["dcpstream:d49f5f1529706cb5", "dcpstream:control:2110ecfb6d7c841c"]
-    readers = [reader_of("travel", seen(name, peer=f"h:{port}")) for port, name in enumerate(names)]
-    readers += [reader_of("shop", seen(names[0], peer="h:3")), reader_of("travel", seen(names[0], peer="g:4"))]
-    found = clients(readers)
-    assert [(each.bucket, each.host, [reader.title for reader in each.readers]) for each in found] == [
-        ("shop", "h", ["data d49f5f15"]),
-        ("travel", "g", ["data d49f5f15"]),
-        ("travel", "h", ["control 2110ecfb", "data d49f5f15"]),
-    ]
-    assert len({each.key for each in found}) == len(found)

@@ -173,19 +173,3 @@ def test_what_moves_while_a_node_writes_is_no_damage(store: Path, monkeypatch: p
     looks = -10
     assert not check_store(store).is_sound
     assert looks == -10 + check.MAX_LOOKS
-
-
-def test_a_file_that_goes_between_two_looks_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with DiskBucketStore(tmp_path, 1, segment_bytes=100) as store:
-        fill(store)
-        for number in range(3):
-            put(store.vbuckets[0], key_of(number), b"v")
-            store.commit()
-    names = [*tmp_path.iterdir(), tmp_path / blocks.segment_name(99)]
-    (tmp_path / blocks.segment_name(1)).unlink()
-    monkeypatch.setattr(Path, "exists", lambda self: True)
-    monkeypatch.setattr(Path, "iterdir", lambda self: iter(names))
-    report = check_store(tmp_path)
-    assert [damage.what for damage in report.damage] == ["the file is missing"]
-    assert not report.others
-    assert not report.strangers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dcpstream_node.store.log.block_scan import Damage, damage_of, ends_of, pages_of, walk_blocks
+from dcpstream_node.store.log.block_scan import Damage, damage_of, walk_blocks
 from dcpstream_node.store.log.blocks import (
     BLOCK_HEADER,
     SEGMENT_HEADER,
@@ -44,21 +44,6 @@ def found_in(data: bytes) -> list[Damage]:
 
 
 ROLLBACK = encode_rollback(SALT, 3, 1, commit_offset=HEADER, seqno=12)
-
-
-def test_whole_blocks() -> None:
-    data = segment(block(), ROLLBACK, block())
-    stretches = [*walk_blocks(data, SALT)]
-    assert [(stretch.offset, stretch.size, stretch.is_whole) for stretch in stretches] == [
-        (HEADER, len(block()), True),
-        (HEADER + len(block()), len(ROLLBACK), True),
-        (HEADER + len(block()) + len(ROLLBACK), len(block()), True),
-    ]
-    header = stretches[0].header
-    assert header is not None
-    assert ends_of(data, HEADER, header) == [SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE]
-    assert [page[:2] for page in pages_of(data, HEADER, header)] == [(0, 2 * SIZE), (2 * SIZE, 4 * SIZE)]
-    assert header.size == len(block())
 
 
 def test_a_damaged_page_leaves_the_other() -> None:

@@ -101,31 +101,3 @@ def test_many_frames_fill_the_buffers_and_none_is_cut(sizes: list[int], before: 
     for buffer, following in zip(buffers, places[1:], strict=False):
         first = min((bound for bound in bounds if bound > following), default=following + 11)
         assert len(buffer) + first - following > 10 or len(buffer) > 10
-
-
-def test_pages_that_lie_side_by_side_are_one_piece() -> None:
-    log = FrameLog({1: FILE, 2: FILE})
-    first, second, other = 1 << 32 | 100, 1 << 32 | 500, 2 << 32 | 36
-    log.add_pages([(0, first, 10, 1), (10, first + 10, 10, 2), (20, first + 20, 10, 3)])
-    log.add_pages([(30, second, 10, 4), (40, second + 10, 10, 5), (50, other, 10, 6)])
-    log.tail_start = 60
-
-    def found(start: int, stop: int) -> list[Any]:
-        return [
-            (*piece[1:5], piece[5] if isinstance(piece[5], int) else [list(column) for column in piece[5]])
-            for piece in log.pieces(start, stop)
-            if isinstance(piece, tuple)
-        ]
-
-    assert found(12, 13) == [(110, 10, 2, 3, 2)]
-    assert found(3, 28) == [(100, 30, 3, 28, [[10, 10, 10], [1, 2, 3]])]
-    assert found(25, 60) == [
-        (120, 10, 5, 10, 3),
-        (500, 20, 0, 20, [[10, 10], [4, 5]]),
-        (36, 10, 0, 10, 6),
-    ]
-    assert [log.contiguous(0, wanted) for wanted in (5, 15, 20, 29, 30, 40)] == [5, 10, 20, 20, 30, 30]
-    log.truncate(15)
-    log.add_pages([(15, second + 100, 10, 7)])
-    log.tail_start = 25
-    assert found(0, 25) == [(100, 20, 0, 15, [[10, 10], [1, 2]]), (600, 10, 0, 10, 7)]

@@ -52,51 +52,12 @@ def commit(segments: Segments, data: bytes) -> FilePiece:
     return (segment, offset, len(data), 0, len(data), checksum(data, segment.salt))
 
 
-def test_commits_fill_one_file_and_then_the_next(tmp_path: Path) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    assert (segments.end, segments.all()) == ((0, 0), [])
-    place = segments.place()
-    assert (place.number, place.address, place.size) == (1, 1 << 32, HEADER)
-    assert saved.order == [(1, None)]
-    segments.write([b"a" * 60, b"b" * 60], 120)
-    assert segments.end == (1, HEADER + 120)
-    piece = commit(segments, b"c")
-    assert piece[1] == HEADER
-    assert saved.order == [(1, HEADER + 120), (2, None)]
-    assert segments.read_pieces([piece]) == [b"c"]
-    segments.close()
-
-    segments = opened(tmp_path, saved)
-    assert [(segment.number, segment.size) for segment in segments.all()] == [(1, HEADER + 120), (2, HEADER + 1)]
-    assert read_from(segments.all()[0], 0, HEADER + 120)[HEADER:] == b"a" * 60 + b"b" * 60
-    assert [segment.salt for segment in segments.all()] == [place.salt, piece[0].salt]
-    assert place.salt != piece[0].salt
-    segments.cut(segments.all()[1], HEADER)
-    assert segments.end == (2, HEADER)
-    segments.close()
-    assert (tmp_path / segment_name(2)).stat().st_size == HEADER
-
-
 def test_a_commit_fits_the_offsets_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_file, "MAX_SEGMENT_BYTES", 200)
     segments = opened(tmp_path, Saved())
     segments.place()
     with pytest.raises(StoreError, match="commit more often"):
         segments.write([b"x" * 200], 200)
-    segments.close()
-
-
-def test_what_a_failed_write_left_in_an_older_segment_is_void(tmp_path: Path) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    commit(segments, b"x" * 100)
-    segments.place()
-    segments.close()
-    with (tmp_path / segment_name(1)).open("ab") as file:
-        file.write(b"left over")
-    segments = opened(tmp_path, saved)
-    assert segments.all()[0].size == HEADER + 100
     segments.close()
 
 
@@ -127,46 +88,6 @@ def test_every_page_is_verified(tmp_path: Path) -> None:
         segments.read_pieces([pages[2]])
     with pytest.raises(CorruptLog, match="bytes, found"):
         read_from(file, 0, file.size)
-    segments.close()
-
-
-def test_pages_read_by_key_are_read_once(tmp_path: Path) -> None:
-    segments = opened(tmp_path, Saved(), 10_000, cache_bytes=1000)
-    page = commit(segments, b"0123456789")
-    first, second = (*page[:3], 0, 3, page[5]), (*page[:3], 7, 10, page[5])
-    assert segments.read_pieces([first, second], by_key=True) == [b"012", b"789"]
-    assert segments.cache.stats[:2] == (0, 1)
-    page[0].path.write_bytes(b"")
-    assert segments.read_pieces([second, first], by_key=True) == [b"789", b"012"]
-    assert segments.cache.stats[:2] == (1, 1)
-    with pytest.raises(CorruptLog):
-        segments.read_pieces([first])
-    segments.close()
-
-
-def test_rewritten_segments_take_the_place_of_old_ones(tmp_path: Path) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    old = [commit(segments, bytes([65 + number]) * 100) for number in range(4)]
-    writer = segments.begin_rewrite()
-    assert (writer.segment.number, writer.segment.size, writer.segment.address) == (5, HEADER, 5 << 32)
-    writer.write([b"copied", b"!"], 7)
-    new = writer.finish()
-    assert new.size == HEADER + 7
-    gone = segments.all()[1:3]
-    segments.replace(gone, [new], lambda values: saved({**values, "more": "at once"}))
-    assert saved.order == [(1, HEADER + 100), (5, HEADER + 7), (3 + 1, None)]
-    assert saved.values["more"] == "at once"
-    assert segments.read_pieces([old[1]]) == [b"B" * 100]
-    segments.retire(gone)
-    assert sorted(segments.files) == [1, 4, 5]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [segment_name(number) for number in (1, 4, 5)]
-    assert segments.read_pieces([old[1]]) == [b"B" * 100]  # a read that began before
-    segments.close()
-    segments = opened(tmp_path, saved)
-    assert [segment.number for segment in segments.all()] == [1, 5, 4]
-    assert segments.end == (4, HEADER + 100)
-    assert commit(segments, b"next")[0].number == 6
     segments.close()
 
 
@@ -217,43 +138,6 @@ def test_only_finished_neighbours_can_be_replaced(tmp_path: Path) -> None:
     segments.close()
 
 
-def test_a_rewrite_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    commit(segments, b"x")
-    for is_finished in (False, True):
-        writer = segments.begin_rewrite()
-        writer.write([b"y"], 1)
-        if is_finished:
-            writer.finish()
-        writer.abandon()
-    assert [path.name for path in tmp_path.iterdir()] == [segment_name(1)]
-    assert [*segments.files] == [1]
-    segments.close()
-
-
-def test_leftovers_of_unfinished_steps_are_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    for _ in range(2):
-        commit(segments, b"x" * 100)
-    segments.begin_rewrite().write([b"y" * 50], 50)
-    retired = segments.all()[0]
-    kept = retired.path.read_bytes()
-    segments.replace([retired], [])
-    segments.retire([retired])
-    segments.close()
-    retired.path.write_bytes(kept)
-    (tmp_path / segment_name(9)).write_bytes(b"dcps")
-    (tmp_path / "notes.txt").write_bytes(b"of somebody")
-    segments = opened(tmp_path, saved)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", segment_name(2)]
-    assert [record.message.split(" was left")[0][-10:] for record in caplog.records] == [
-        "000001.log", "000003.log", "000009.log",
-    ]  # fmt: skip
-    segments.close()
-
-
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_a_segment_with_commits_is_never_a_leftover(tmp_path: Path, is_listed: bool) -> None:
     """Metadata that is gone, or older than the segments, must not cost data."""
@@ -265,21 +149,6 @@ def test_a_segment_with_commits_is_never_a_leftover(tmp_path: Path, is_listed: b
     with pytest.raises(CorruptLog, match=r"commits that it does not know.*Was meta.sqlite removed"):
         Segments(tmp_path, files, Listing([] if is_listed else None), saved)
     assert (tmp_path / segment_name(1)).exists()
-
-
-def test_a_listed_file_must_be_there(tmp_path: Path) -> None:
-    saved = Saved()
-    segments = opened(tmp_path, saved)
-    for _ in range(2):
-        commit(segments, b"x" * 100)
-    segments.close()
-    whole = (tmp_path / segment_name(1)).read_bytes()
-    (tmp_path / segment_name(1)).write_bytes(whole[:-1])
-    with pytest.raises(CorruptLog, match=f"expected {len(whole)} bytes, found {len(whole) - 1}"):
-        opened(tmp_path, saved)
-    (tmp_path / segment_name(1)).unlink()
-    with pytest.raises(CorruptLog, match="a segment file, found no file"):
-        opened(tmp_path, saved)
 
 
 def test_a_roll_that_fails_is_tried_again_with_the_same_file(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.testing.simulation import SimulatedNode
 
@@ -41,16 +39,6 @@ def test_what_one_peer_writes_another_receives_at_the_same_moment() -> None:
     assert reader.take() == []
 
 
-def test_a_peer_that_does_not_read_gets_its_frames_later() -> None:
-    node = SimulatedNode()
-    reader = node.producer()
-    reader.is_reading = False
-    assert reader.stream(1) == []
-    reader.is_reading = True
-    node.pump()
-    assert reader.take()[0].status == Status.SUCCESS
-
-
 def test_a_crash_loses_what_was_not_flushed(tmp_path: Path) -> None:
     node = SimulatedNode(path=tmp_path)
     node.set_doc(1, "kept")
@@ -61,17 +49,3 @@ def test_a_crash_loses_what_was_not_flushed(tmp_path: Path) -> None:
     assert old.closed
     found = [node.admin.call(Opcode.GET, vbid=1, key=b"\0" + key).status for key in (b"kept", b"lost")]
     assert found == [Status.SUCCESS, Status.KEY_ENOENT]
-
-
-def test_a_bucket_in_memory_is_not_restarted() -> None:
-    with pytest.raises(AssertionError, match="does not survive"):
-        SimulatedNode().restart()
-
-
-def test_time_outs_on_the_way_happen_at_their_moment() -> None:
-    node = SimulatedNode()
-    reader = node.producer()
-    reader.control(b"set_noop_interval", b"10")
-    node.advance(25)
-    assert node.now == 125
-    assert [frame.opcode for frame in reader.take()] == [Opcode.DCP_NOOP]

@@ -52,23 +52,6 @@ def test_faults_lose_nothing_and_keep_the_order_of_a_key(seed: int, is_unordered
     assert bucket.connections_made > 1
 
 
-def test_a_later_write_of_a_refused_key_is_repeated_with_it() -> None:
-    bucket = FaultyBucket()
-    first = True
-
-    class Once(dict[int, float]):
-        def items(self) -> Any:
-            nonlocal first
-            found = [(Status.TMPFAIL, 1.0)] if first else []
-            first = False
-            return found
-
-    bucket.refusals = Once()
-    list(windows(bucket).one_by_one(writes([("a", "old"), ("a", "new"), ("b", "1")])))
-    assert values(bucket) == {"a": "new", "b": "1"}
-    assert [key for _, key in bucket.log] == [b"a", b"b", b"a", b"a"], "b is not repeated"
-
-
 @each_case("is_reconnecting", [False, True])
 def test_an_expired_token_is_renewed_and_the_write_repeated(is_reconnecting: bool) -> None:
     bucket = FaultyBucket()
@@ -86,15 +69,6 @@ def test_a_lost_connection_is_raised_without_reconnecting() -> None:
         list(windows(bucket).one_by_one(writes([(str(n), "") for n in range(300)])))
 
 
-def test_a_refusal_that_does_not_pass_is_given_out_after_the_limit() -> None:
-    bucket = FaultyBucket()
-    bucket.refusals = {Status.TMPFAIL: 1.0}
-    clock = _Clock()
-    answered = list(windows(bucket, retry_timeout_s=10.0, clock=clock).one_by_one(writes([("a", "1")])))
-    assert [answer.status for _, answer in answered] == [Status.TMPFAIL]
-    assert clock.now >= 10.0
-
-
 def test_a_node_that_stays_away_is_an_error_after_the_limit() -> None:
     bucket = FaultyBucket()
     bucket.is_away = True
@@ -102,20 +76,6 @@ def test_a_node_that_stays_away_is_an_error_after_the_limit() -> None:
         list(
             windows(bucket, is_reconnecting=True, retry_timeout_s=10.0, clock=_Clock()).one_by_one(writes([("a", "1")]))
         )
-
-
-def test_at_most_two_windows_are_in_flight() -> None:
-    bucket = FaultyBucket()
-    taken = 0
-
-    def counted() -> Iterator[Operation]:
-        nonlocal taken
-        for operation in writes([(str(n), "") for n in range(100)]):
-            taken += 1
-            yield operation
-
-    for given, _ in enumerate(windows(bucket).one_by_one(counted()), 1):
-        assert taken - given < 2 * 7
 
 
 class _Clock:

@@ -9,9 +9,9 @@ import pytest
 
 import dcpstream_node
 from dcpstream.client.kv.client import KvClient
-from dcpstream.client.kv.writes import DocumentWriter, Durability, Outcome, OutcomeKind, Write, WriteOp
+from dcpstream.client.kv.writes import DocumentWriter, Durability, Outcome, Write, WriteOp
 from dcpstream.client.settings.options import access
-from dcpstream.errors import AccessDenied, TemporaryFailure
+from dcpstream.errors import TemporaryFailure
 from dcpstream.wire import Opcode, Status
 from tests.kit.access import LOGIN
 from tests.kit.faulty_bucket import FaultyBucket
@@ -70,16 +70,6 @@ def test_refusals_in_any_order_bring_about_the_same_documents(made: Made, seed: 
     assert {key[1:]: value for key, (value, _, _) in bucket.documents.items()} == sequential(writes)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_cuts_refuse_no_insert_because_of_its_own_first_attempt(made: Made, seed: int) -> None:
-    bucket = FaultyBucket(seed, cuts=0.05)
-    writes = [Write(INSERT, b"key %d" % n, b"%d" % n) for n in range(150)]
-    outcomes = made(bucket).write(writes)
-    assert OutcomeKind.REFUSED.value not in kinds(outcomes)
-    assert {key[1:]: value for key, (value, _, _) in bucket.documents.items()} == sequential(writes)
-    assert bucket.connections_made > 1
-
-
 def test_an_insert_is_compared_by_value_and_flags(made: Made) -> None:
     bucket = FaultyBucket()
     writer = made(bucket)
@@ -103,28 +93,11 @@ def test_a_write_over_a_version_that_it_wrote_itself_counts_as_carried_out(made:
     assert kinds(writer.write([Write(REPLACE, b"a", b"3", cas=cas)])) == ["refused"]
 
 
-def test_a_document_to_delete_that_does_not_exist_is_no_refusal(made: Made) -> None:
-    assert kinds(made(FaultyBucket()).write([Write(DELETE, b"a")])) == ["absent"]
-
-
-def test_writes_with_a_condition_on_one_key_see_each_other(made: Made) -> None:
-    bucket = FaultyBucket(3, is_unordered=True)
-    writes = [Write(INSERT, b"a", b"1"), Write(DELETE, b"a"), Write(REPLACE, b"a", b"2"), Write(INSERT, b"a", b"3")]
-    assert kinds(made(bucket).write(writes)) == ["written", "written", "refused", "written"]
-
-
 def test_a_refusal_that_does_not_pass_names_the_key_between_redaction_marks(made: Made) -> None:
     bucket = FaultyBucket()
     bucket.refusals = {Status.TMPFAIL: 1.0}
     with pytest.raises(TemporaryFailure, match=r"<ud>b'\\x00a'</ud>.*retryTimeout"):
         made(bucket, retry_timeout_s=0.001).write([Write(UPSERT, b"a", b"1")])
-
-
-def test_what_no_row_is_to_blame_for_is_raised(made: Made) -> None:
-    bucket = FaultyBucket()
-    bucket.refusals = {Status.EACCESS: 1.0}
-    with pytest.raises(AccessDenied):
-        made(bucket).write([Write(UPSERT, b"a", b"1")])
 
 
 def test_a_real_node_refuses_single_rows(node: dcpstream_node.Node) -> None:

@@ -6,21 +6,13 @@ from itertools import pairwise
 
 from dcpstream.client.machine.resume import (
     RECORDED_POSITIONS,
-    BranchState,
-    complete,
-    observed,
     plan_end,
-    reachable_end,
     remember,
-    spaced,
     step_back,
 )
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from tests.kit.cases import each_case
+from dcpstream.model import MAX_SEQNO, StreamOffset
 from tests.kit.client_machines import at
 from tests.kit.rules import rule
-
-LOG = FailoverLog.of((0xA, 0))
 
 
 def test_planned_end_has_conservative_bounds() -> None:
@@ -30,39 +22,6 @@ def test_planned_end_has_conservative_bounds() -> None:
 def test_planned_end_of_a_vbucket_that_does_not_move_is_its_start() -> None:
     start = at(10, 5, 20)
     assert plan_end(start, 10, 0xB) is start
-
-
-@each_case(
-    ("state", "end"),
-    [
-        (BranchState(0xA, 40, LOG), 40),
-        (BranchState(0xB, 40, FailoverLog.of((0xB, 30), (0xA, 0))), MAX_SEQNO),
-        (BranchState(0xA, 20, LOG), MAX_SEQNO),
-        (None, MAX_SEQNO),
-    ],
-)
-def test_planned_end_is_completed_only_by_its_own_branch(state: BranchState | None, end: int) -> None:
-    assert complete(StreamOffset(0xA, 25, 10, None), state).request_bounds()[2] == end
-
-
-def test_a_known_end_is_kept() -> None:
-    offset = at(25, 10, 30)
-    assert complete(offset, BranchState(0xA, 99, LOG)) is offset
-
-
-def test_one_observation() -> None:
-    other = FailoverLog.of((0xB, 5), (0xA, 0))
-    assert observed(LOG, 7, LOG) == BranchState(0xA, 7, LOG)
-    assert observed(LOG, 7, other) is None
-
-
-def test_remember_keeps_the_newest_and_drops_what_was_rolled_back() -> None:
-    earlier: tuple[StreamOffset, ...] = ()
-    for seqno in (10, 20, 30, 40, 50):
-        earlier = remember(earlier, at(seqno))
-    assert [old.seqno for old in earlier] == [50, 40, 30, 20, 10]
-    assert [old.seqno for old in remember(earlier, at(35, vbuuid=0xB))] == [35, 30, 20, 10]
-    assert remember(earlier, StreamOffset.ZERO) == ()
 
 
 def test_six_recorded_positions_reach_far_back() -> None:
@@ -111,16 +70,6 @@ def test_the_bounds_of_older_positions_are_only_widened() -> None:
     assert remember((top,), at(MAX_SEQNO - 3))[1].snapshot_end == MAX_SEQNO
 
 
-def test_spaced_positions_grow_with_the_logarithm() -> None:
-    earlier: tuple[StreamOffset, ...] = ()
-    for seqno in range(1, 10_001):
-        earlier = spaced(earlier, at(seqno))
-    assert len(earlier) < 30
-    for rolled_back_to in (9_990, 9_000, 5_000):
-        lost = 10_000 - rolled_back_to
-        assert step_back(at(10_000), rolled_back_to, earlier).seqno >= 10_000 - 4 * lost
-
-
 def test_step_back_takes_a_recorded_position_with_its_own_bounds() -> None:
     older, newer = at(10, 5, 30, vbuuid=0x1), at(20, 15, 30, vbuuid=0x2)
     assert step_back(at(50), 25, (older, newer)) is newer
@@ -134,25 +83,3 @@ def test_step_back_always_lies_lower() -> None:
     refused = at(20)
     assert step_back(refused, 20, (refused,)) == StreamOffset.ZERO
     assert step_back(refused, 30, (at(19), refused)) == at(19)
-
-
-def test_an_unknown_branch_says_nothing_about_positions_of_others() -> None:
-    same, other = at(15, vbuuid=0xA), at(10, vbuuid=0xB)
-    assert step_back(at(20, vbuuid=0xA), 0, (same, other)) == other
-    assert step_back(at(20, vbuuid=0xA), 5, (same, other)) == StreamOffset.ZERO
-
-
-@each_case(
-    ("planned", "log", "high", "reachable"),
-    [
-        (0xA, ((0xA, 0),), 50, 100),  # still the newest: wait
-        (0, ((0xB, 70), (0xA, 0)), 80, 100),  # planned branch not known: wait
-        (0xA, ((0xB, 70), (0xA, 0)), 80, 80),  # the planned branch ended below: what the new one holds
-        (0xA, ((0xB, 70), (0xA, 0)), 300, 100),
-        (0xA, ((0xB, 100), (0xA, 0)), 100, 100),  # the end is common history
-        (0xA, ((0xC, 0),), 60, 60),  # nothing in common
-    ],
-)
-def test_reachable_end(planned: int, log: tuple[tuple[int, int], ...], high: int, reachable: int) -> None:
-    known = FailoverLog.of(*log)
-    assert reachable_end(100, planned, BranchState(known.newest.vbuuid, high, known)) == reachable

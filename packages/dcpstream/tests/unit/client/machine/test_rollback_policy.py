@@ -37,31 +37,6 @@ def unknown_branch(frame: Frame, attempt: int) -> bytes:
     return rollback(frame.opaque, 0) if start else history(frame, 9)
 
 
-def test_fail() -> None:
-    world = World([RANGE], purged, policy=RollbackPolicy.REWIND, purge_gap=PurgeGap.FAIL)
-    with pytest.raises(HistoryPurged, match="vbucket 0: deletions after seqno 5 were purged"):
-        world.run()
-    assert world.out == []
-
-
-def test_ignore_reads_on_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    world = World([RANGE], purged, policy=RollbackPolicy.FAIL, purge_gap=PurgeGap.IGNORE)
-    with caplog.at_level(logging.WARNING, logger="dcpstream"):
-        world.run()
-    assert world.out == [6, 7, 8, 9]
-    assert "deletions after seqno 5 were purged" in caplog.text
-    assert [bool(flags & IGNORE) for flags in world.flags] == [False, True]
-
-
-def test_reconcile_starts_over_with_an_event() -> None:
-    world = World([RANGE], purged, policy=RollbackPolicy.REWIND, purge_gap=PurgeGap.RECONCILE)
-    world.run()
-    assert isinstance(world.out[0], RollbackEvent)
-    assert (world.out[0].from_seqno, world.out[0].to_seqno) == (5, 0)
-    assert world.seqnos() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert not any(flags & IGNORE for flags in world.flags)
-
-
 @each_case("purge_gap", list(PurgeGap))
 def test_an_unknown_branch_is_no_purge_gap(purge_gap: PurgeGap) -> None:
     world = World([RANGE], unknown_branch, policy=RollbackPolicy.FAIL, purge_gap=purge_gap)
@@ -98,12 +73,6 @@ def test_deletions_that_another_branch_has_purged() -> None:
     with pytest.raises(HistoryPurged, match="vbucket 0: deletions after seqno 5 were purged"):
         world.run()
     assert [bool(flags & IGNORE) for flags in world.flags] == [False, True, False, True]
-
-
-def test_a_reader_from_the_beginning_has_no_gap() -> None:
-    world = World([VbucketRange(0, at(0), 9)], purged, purge_gap=PurgeGap.FAIL)
-    world.run()
-    assert world.seqnos() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 # ------------------------------------------------------------------------------------------- positions with a limit

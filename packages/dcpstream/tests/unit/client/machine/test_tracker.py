@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import sys
 
 import pytest
 
-from dcpstream.client.machine.tracker import Moves, Offsets, PositionTracker, Run
+from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
 from dcpstream.errors import RemoteProtocolError
-from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
+from dcpstream.model import FailoverLog, StreamOffset
 from tests.kit.cases import each_case
 from tests.kit.client_machines import at
 
@@ -20,22 +19,6 @@ def opened(offset: StreamOffset = StreamOffset.ZERO, log: FailoverLog = LOG) -> 
     tracker = PositionTracker(offset)
     tracker.opened(log)
     return tracker
-
-
-def test_positions_through_snapshots() -> None:
-    tracker = opened()
-    assert tracker.offset == StreamOffset(0xA, 0, 0, 0)
-    tracker.marker(0, 10)
-    assert tracker.offset == StreamOffset(0xA, 0, 0, 0), "a marker alone changes nothing"
-    tracker.item(4)
-    assert tracker.offset == at(4, 0, 10)
-    assert not tracker.snapshots.is_complete
-    tracker.item(10)
-    assert tracker.snapshots.is_complete
-    tracker.marker(11, 12)
-    assert tracker.offset == at(10, 0, 10)
-    tracker.item(11)
-    assert tracker.offset == at(11, 11, 12)
 
 
 def test_the_first_snapshot_from_disk_gives_the_purge_limit() -> None:
@@ -86,28 +69,6 @@ def test_an_out_of_order_snapshot_has_no_purge_limit() -> None:
     assert tracker.offset.purge_limit is None
 
 
-def test_an_accepted_position_moves_to_the_newest_branch() -> None:
-    tracker = opened(at(5, 2, 9), FailoverLog.of((0xB, 9), (0xA, 0)))
-    assert tracker.offset == at(5, 2, 9, vbuuid=0xB)
-
-
-def test_a_promised_snapshot_end_is_kept_until_it_is_passed() -> None:
-    tracker = opened(at(5, 2, 20))
-    tracker.marker(2, 8)  # a producer that breaks its promise
-    tracker.item(8)
-    assert tracker.offset == at(8, 2, 20)
-    tracker.marker(9, 30)
-    tracker.item(20)
-    assert tracker.offset == at(20, 2, 30)
-    tracker.marker(31, 31)
-    tracker.item(31)
-    assert tracker.offset == at(31, 31, 31)
-
-
-def test_at_a_snapshot_start_nothing_of_it_was_received() -> None:
-    assert opened(StreamOffset(0xA, 5, 5, MAX_SEQNO)).offset == at(5)
-
-
 def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
     tracker = opened()
     tracker.oso(True)
@@ -138,24 +99,6 @@ def test_a_marker_after_an_out_of_order_snapshot_may_begin_at_0() -> None:
         tracker.marker(0, 20)
 
 
-def test_reached_puts_the_position_at_the_end_inside_its_snapshot() -> None:
-    tracker = opened()
-    tracker.marker(0, 10)
-    tracker.item(4)
-    assert tracker.snapshots.finish_at(6)
-    assert tracker.offset == at(6, 0, 10)
-    assert not tracker.snapshots.finish_at(6)
-
-
-def test_reached_at_the_start_of_a_snapshot_does_not_claim_what_that_left_out() -> None:
-    """Seqno 5 was superseded within 5..11. If a failover takes 6..11 back, only a position below 5 brings it."""
-    tracker = PositionTracker(StreamOffset(0xA, 4, 0, 4))
-    tracker.opened(FailoverLog.of((0xA, 0)))
-    tracker.marker(5, 11)
-    assert tracker.snapshots.finish_at(5)
-    assert tracker.offset == StreamOffset(0xA, 5, 4, 11)
-
-
 def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
     tracker = opened()
     tracker.marker(0, 4)
@@ -163,32 +106,6 @@ def test_reached_keeps_the_position_if_the_next_snapshot_begins_above() -> None:
     tracker.marker(9, 12)
     assert not tracker.snapshots.finish_at(6)
     assert tracker.offset == at(4, 0, 4)
-
-
-@each_case("seqno", [0, 3, 11])
-def test_items_outside_their_marker_are_refused(seqno: int) -> None:
-    tracker = opened()
-    tracker.marker(1, 10)
-    tracker.item(4)
-    with pytest.raises(RemoteProtocolError):
-        tracker.item(seqno)
-
-
-def test_an_item_without_a_marker_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError):
-        opened().item(1)
-
-
-def test_a_marker_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError):
-        opened().marker(5, 4)
-
-
-def test_the_newest_manifest_is_part_of_the_position() -> None:
-    tracker = opened()
-    tracker.manifest(7)
-    tracker.manifest(3)
-    assert tracker.offset.manifest_uid == 7
 
 
 def test_positions_after_runs_are_those_of_the_last_run_of_each_vbucket() -> None:
@@ -200,14 +117,3 @@ def test_positions_after_runs_are_those_of_the_last_run_of_each_vbucket() -> Non
     assert {**offsets} == expected
     assert repr(offsets) == repr(expected)
     assert 4 not in offsets
-
-
-def test_positions_do_not_keep_what_belongs_to_rows() -> None:
-    """Recorded positions are kept for long, and a receive may have many thousand rows."""
-    owners = bytes(4 * 1000)
-    count = sys.getrefcount(owners)
-    moves = Moves((), b"", owners, [], False, sys, memoryview(b""))
-    offsets = Offsets((), moves)
-    del moves
-    assert sys.getrefcount(owners) == count
-    assert not offsets

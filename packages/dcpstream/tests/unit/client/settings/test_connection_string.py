@@ -6,33 +6,7 @@ import pytest
 
 from dcpstream.client.settings.connection_string import parse
 from dcpstream.errors import ConfigError
-from dcpstream.model import NodeAddress
 from tests.kit.cases import each_case
-
-
-@each_case(
-    ("text", "seeds"),
-    [
-        ("couchbase://127.0.0.1", [("127.0.0.1", 11210)]),
-        ("couchbase://localhost:12000", [("localhost", 12000)]),
-        ("localhost:12000", [("localhost", 12000)]),
-        ("db.example", [("db.example", 11210)]),
-        ("couchbase://a:1,b:2=mcd, c=kv", [("a", 1), ("b", 2), ("c", 11210)]),
-        ("couchbase://[::1]:5,[fe80::1]", [("::1", 5), ("fe80::1", 11210)]),
-        ("COUCHBASE://a/", [("a", 11210)]),
-        ("a:7=cccp", [("a", 7)]),
-        ("couchbases://a,b:5", [("a", 11207), ("b", 5)]),
-    ],
-)
-def test_seeds(text: str, seeds: list[tuple[str, int]]) -> None:
-    assert parse(text).seeds == tuple(NodeAddress(host, port) for host, port in seeds)
-
-
-def test_options() -> None:
-    found = parse("couchbase://a?network=external&enable_dns_srv=false")
-    assert found.network == "external"
-    assert dict(found.options) == {"enable_dns_srv": "false"}
-    assert parse("couchbase://a").network == "auto"
 
 
 def test_text_form_parses_to_the_same() -> None:
@@ -41,13 +15,6 @@ def test_text_form_parses_to_the_same() -> None:
     secured = parse("couchbases://a:1")
     assert secured.is_secure
     assert str(secured) == "couchbases://a:1"
-
-
-def test_what_the_search_for_srv_records_must_know() -> None:
-    assert parse("couchbase://a").has_scheme
-    assert not parse("couchbase://a").has_port
-    assert parse("couchbase://a,b:1").has_port
-    assert not parse("a").has_scheme
 
 
 @each_case(

@@ -17,39 +17,6 @@ NOBODY: dict[str, Any] = {"username": "", "password": "", "bucket": "b"}
 PAIR = TlsOptions(certificate="own.pem", key="own.key")
 
 
-def test_plain() -> None:
-    given = access("couchbase://a?network=external", **LOGIN)
-    assert given.tls is None
-    assert not given.login.allow_plain
-    assert given.parsed.network == "external"
-    assert (
-        access("couchbase://a?network=external", **LOGIN, options=ClientOptions(network="default")).parsed.network
-        == "default"
-    )
-
-
-def test_tls_lets_plain_be_the_last_resort() -> None:
-    given = access("couchbases://a", **LOGIN)
-    assert given.tls == TlsOptions()
-    assert given.login.allow_plain
-    assert not access("couchbases://a?tls_verify=none", **LOGIN).login.allow_plain, "nobody knows who would read it"
-    assert given.connect_options().tls == TlsOptions()
-
-
-def test_what_the_program_says_wins_over_the_string() -> None:
-    text = "couchbases://a?trust_certificate=x.pem&tls_verify=none&sasl_mechanism=plain"
-    given = access(text, **LOGIN, options=ClientOptions(tls=TlsOptions(trust="y.pem"), sasl_mechanism="scram-sha1"))
-    assert given.tls == TlsOptions(trust="y.pem", verify=False)
-    assert given.login.mechanism == "SCRAM-SHA1"
-    assert access(text, **LOGIN).login.mechanism == "PLAIN"
-
-
-def test_a_client_certificate_is_the_login() -> None:
-    given = access("couchbases://a?certificate=own.pem&key=own.key", **NOBODY)
-    assert given.login.by_certificate
-    assert given.tls == PAIR
-
-
 @each_case(
     ("text", "options", "option"),
     [
@@ -67,11 +34,6 @@ def test_what_does_not_go_together(text: str, options: dict[str, Any], option: s
     with pytest.raises(ConfigError) as caught:
         access(text, **options)
     assert caught.value.option == option
-
-
-def test_a_key_without_a_certificate() -> None:
-    with pytest.raises(ConfigError, match="certificate"):
-        TlsOptions(key="own.key")
 
 
 def test_no_secret_in_texts() -> None:

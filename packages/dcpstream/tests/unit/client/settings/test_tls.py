@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import ssl
 
 import pytest
 
-from dcpstream.client.settings.tls import MAX_PEM_BYTES, TlsOptions, check_for_alert, closed_at_once
-from dcpstream.client.transport import make_context, server_name, tls_failure
+from dcpstream.client.settings.tls import MAX_PEM_BYTES, TlsOptions, closed_at_once
+from dcpstream.client.transport import make_context, tls_failure
 from dcpstream.errors import ConfigError, ConnectionLost, TlsError
 from dcpstream.model import NodeAddress
 from tests.kit.cases import each_case
@@ -21,21 +20,6 @@ def ssl_error(reason: str) -> ssl.SSLError:
     error = ssl.SSLError(1, f"[SSL: {reason}] something")
     error.reason = reason
     return error
-
-
-def test_old_versions_and_strangers_are_refused() -> None:
-    context = make_context(TlsOptions())
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
-    assert context.verify_mode == ssl.CERT_REQUIRED
-    assert context.check_hostname
-
-
-def test_no_verification_only_aloud(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="dcpstream"):
-        context = make_context(TlsOptions(verify=False))
-    assert context.verify_mode == ssl.CERT_NONE
-    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
-    assert "NOT verified" in caplog.text
 
 
 @each_case(
@@ -60,12 +44,6 @@ def test_the_error_of_an_expired_certificate_names_no_other_authority() -> None:
     assert "trust_certificate" not in str(told)
 
 
-def test_a_handshake_that_was_cut_may_succeed_the_next_time() -> None:
-    error = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
-    assert type(error) is ConnectionLost
-    assert "11207" in str(error)
-
-
 def test_a_port_without_tls_that_closes_is_reported_without_the_words_of_the_library() -> None:
     told = str(tls_failure(ADDRESS, ssl_error("UNEXPECTED_EOF_WHILE_READING")))
     assert "node.example:11207 broke off the TLS handshake. The port with TLS (11207) is another one" in told
@@ -86,18 +64,6 @@ def test_what_a_connection_that_ended_at_once_may_mean() -> None:
     cut = tls_failure(ADDRESS, ConnectionResetError(104, "Connection reset by peer"))
     assert isinstance(cut, ConnectionLost)
     assert closed_at_once(cut, is_secured=True) is cut
-
-
-def test_a_node_that_speaks_tls_is_known_by_its_first_bytes() -> None:
-    check_for_alert(ADDRESS, b"\x81\x1f")
-    check_for_alert(ADDRESS, b"")
-    with pytest.raises(TlsError, match="couchbases://"):
-        check_for_alert(ADDRESS, b"\x15\x03\x03\x00\x02\x02\x46")
-
-
-def test_the_name_that_is_asked_for() -> None:
-    assert server_name(TlsOptions(), ADDRESS) == "node.example"
-    assert server_name(TlsOptions(server_name="other"), ADDRESS) == "other"
 
 
 def test_options_travel() -> None:

@@ -2,11 +2,8 @@
 
 from collections import deque
 
-import pytest
-
 from dcpstream.dcp.consumer.requests import StreamRequests
 from dcpstream.dcp.consumer.stream import ConsumerState, ConsumerStream, StreamEvent
-from dcpstream.errors import RemoteProtocolError
 from dcpstream.wire import Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.replication import LOG
@@ -58,22 +55,6 @@ def test_they_name_the_manifest_that_the_copy_has_reached(uid, has_collections, 
     assert frame.value == value
 
 
-def test_an_accepted_stream_is_given_back_once():
-    requests = Requests()
-    for stream in requests.streams.values():
-        requests.machine.add(stream)
-    requests.machine.send_waiting()
-    requests.take()
-    assert requests.answer(1 << 24, value=encode_failover_log(LOG)) is requests.streams[1]
-    assert requests.answer(2 << 24, Status.ERANGE) is None
-    assert [(frame.opaque, frame.status, frame.extras) for frame in requests.take()] == [
-        (0x51, 0, b"\0\0\0\1"),
-        (0x52, Status.ERANGE, b"\0\0\0\2"),
-    ]
-    with pytest.raises(RemoteProtocolError, match="nothing waits"):
-        requests.answer(1 << 24, value=encode_failover_log(LOG))
-
-
 @each_case("status", [0, Status.ERANGE, Status.ROLLBACK])
 def test_the_answer_to_a_stream_that_was_closed_says_nothing(status):
     requests = Requests(1)
@@ -85,12 +66,3 @@ def test_the_answer_to_a_stream_that_was_closed_says_nothing(status):
     assert requests.answer(1 << 24, status, value) is None
     assert requests.take() == []
     assert requests.streams[1].state is ConsumerState.DEAD
-
-
-@each_case(("status", "value"), [(0, b""), (0, bytes(15)), (Status.ROLLBACK, bytes(7)), (Status.ROLLBACK, b"")])
-def test_malformed_answers(status, value):
-    requests = Requests(1)
-    requests.machine.add(requests.streams[1])
-    requests.machine.send_waiting()
-    with pytest.raises(RemoteProtocolError):
-        requests.answer(1 << 24, status, value)

@@ -46,9 +46,3 @@ def test_answers_to_what_a_producer_never_asks_go_by_their_status(opcode):
     assert is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=False)
     assert not is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=True)
     assert not is_tolerated(opcode, Status.EINVAL, has_v7_codes=False)
-
-
-def test_a_noop_with_another_opaque_is_only_tolerated_with_a_status_that_is():
-    assert not is_tolerated(Opcode.DCP_NOOP, Status.SUCCESS, has_v7_codes=False)
-    assert is_tolerated(Opcode.DCP_NOOP, Status.NOT_MY_VBUCKET, has_v7_codes=True)
-    assert not is_tolerated(Opcode.DCP_NOOP, Status.EINVAL, has_v7_codes=False)

@@ -36,10 +36,3 @@ def test_names_as_recorded(release):
     machine.handle(frame_of(Opcode.DCP_STREAM_REQ, vbid=731, extras=bytes(8) + bytes(8) + b"\xff" * 8 + bytes(24)), 2.0)
     machine.data_to_send(1000, 3.0)
     assert {re.sub(r"\d+", "N", name) for name, _ in producer_stats(machine)} == set(recorded_names(release))
-
-
-def test_values_are_text_as_the_server_writes_it():
-    source = ListSource(ListVBucket(1))
-    machine = ProducerConnection(Opening("c", 1), source, 0.0)
-    assert all(isinstance(value, str) for _, value in producer_stats(machine))
-    assert dict(producer_stats(machine))["eq_dcpq:c:noop_enabled"] == "false"

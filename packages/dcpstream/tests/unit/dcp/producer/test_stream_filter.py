@@ -8,7 +8,7 @@ from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import MAX_SEQNO, Collection, Manifest, Scope
 from dcpstream.wire import Status, SystemEventId
 from dcpstream.wire.release import RELEASES
-from dcpstream.wire.system_events import CollectionEvent, events_of_scope
+from dcpstream.wire.system_events import CollectionEvent
 from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
@@ -123,11 +123,6 @@ def test_of_several_faults_the_first_one_in_the_servers_order_decides(value, sta
     assert read(value).status is status
 
 
-def test_without_collections_there_is_only_the_default_one():
-    assert read(b"", collections=False) == StreamFilter(frozenset((0,)))
-    assert read(b"", collections=False, sids=True) == Refusal(Status.DCP_STREAMID_INVALID)
-
-
 @rule("COL-17")
 def test_sync_writes_take_no_filter():
     assert read(b'{"collections":["8"]}', sync=True) == Refusal(Status.NOT_SUPPORTED)
@@ -140,10 +135,6 @@ SCOPE_9 = Scope(9, "s", (Collection(8, "a"),))
 LIVE_MANIFEST = Manifest(1, (Scope(0, "_default", (Collection(0, "_default"),)), SCOPE_9))
 
 
-def of_scope() -> LiveFilter:
-    return LiveFilter(StreamFilter(frozenset((8,)), scope_id=9), LIVE_MANIFEST)
-
-
 def test_a_stream_of_everything_never_ends() -> None:
     everything = LiveFilter(StreamFilter(), LIVE_MANIFEST)
     everything.coming([CollectionEvent(BEGIN, 2, 9, 10, "b")])
@@ -151,38 +142,6 @@ def test_a_stream_of_everything_never_ends() -> None:
     assert everything.collection_ids is None
     assert everything.numbers(LIVE_MANIFEST) is None
     assert not everything.is_over
-
-
-def test_collections_end_one_by_one() -> None:
-    two = LiveFilter(StreamFilter(frozenset((8, 10))), LIVE_MANIFEST)
-    two.coming([CollectionEvent(BEGIN, 2, 9, 11, "c")])
-    assert two.collection_ids == {8, 10}, "a named collection brings no other"
-    two.passed([CollectionEvent(END, 2, 9, 8), CollectionEvent(END, 2, 9, 11)])
-    assert not two.is_over
-    two.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 2, 9)])
-    assert not two.is_over
-    two.passed([CollectionEvent(END, 3, 9, 10)])
-    assert two.is_over
-    assert two.numbers(LIVE_MANIFEST) == {8, 10}
-
-
-def test_a_scope_grows_and_outlives_its_collections() -> None:
-    scope = of_scope()
-    scope.coming([CollectionEvent(BEGIN, 2, 9, 10, "b"), CollectionEvent(BEGIN, 2, 0, 11, "other")])
-    assert scope.collection_ids == {8, 10}
-    scope.passed([CollectionEvent(END, 3, 9, 8), CollectionEvent(END, 3, 9, 10)])
-    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 4, 12), CollectionEvent(END, 4, 9, 13)])
-    assert not scope.is_over
-    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 5, 9)])
-    assert scope.is_over
-
-
-def test_a_scope_is_looked_for_under_what_the_bucket_knows_by_now() -> None:
-    scope = of_scope()
-    assert scope.numbers(LIVE_MANIFEST) == {8, events_of_scope(9)}
-    later = Manifest(2, (Scope(9, "s", (Collection(20, "new"),)), Scope(10, "t", (Collection(21, "other"),))))
-    assert scope.numbers(later) == {8, 20, events_of_scope(9)}
-    assert scope.collection_ids == {8, 20}, "what is gone from the manifest may still be in the history"
 
 
 @rule("COL-18")

@@ -9,7 +9,6 @@ from dcpstream.dcp.producer.states import STREAM, Phase
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Opcode, OpenFlag, StreamFlag, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import StreamRequest
-from tests.kit.cases import each_case
 from tests.kit.lists import ListSource, ListVBucket, frames_in
 
 OPAQUE = 0x77
@@ -117,29 +116,3 @@ def test_any_sequence_of_answers_and_events(events, documents):
         assert asked[:1] == [b"\3"]
     machine.close("done")
     assert takeover.host.put_off.count(True) == takeover.host.put_off.count(False)
-
-
-@each_case("steps", [0, 1, 2])
-def test_writes_are_let_go_when_the_connection_goes(steps):
-    takeover = Takeover()
-    takeover.take()
-    takeover.machine.handle_timeout(61.0)
-    assert takeover.host.put_off == [True]
-    for opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE)[:steps]:
-        takeover.answer(opcode)
-    takeover.machine.close("gone")
-    assert takeover.host.put_off == [True, False]
-    assert takeover.machine.wake_at is None
-
-
-def test_the_time_of_a_backfill_does_not_count():
-    takeover = Takeover(0)
-    takeover.vbucket.persisted = 0
-    for number in range(200):
-        takeover.vbucket.set(b"k%d" % number, b"v" * 100)
-    takeover.vbucket.new_checkpoint()
-    takeover.machine.data_to_send(100, 0.0)
-    assert takeover.stream.at.phase is Phase.BACKFILLING
-    takeover.machine.handle_timeout(61.0)
-    assert takeover.host.put_off == []
-    assert takeover.machine.wake_at == 121.0

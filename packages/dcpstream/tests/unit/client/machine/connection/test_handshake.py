@@ -9,19 +9,16 @@ import pytest
 from dcpstream.client.machine.connection.handshake import TRANSITIONS, Event, Handshake, State
 from dcpstream.client.settings.options import DcpSettings, Login
 from dcpstream.errors import (
-    AccessDenied,
     AuthenticationFailed,
     ConnectionLost,
     InvalidArguments,
-    KeyNotFound,
     LocalProtocolError,
     RemoteProtocolError,
-    StatusError,
     TlsError,
 )
 from dcpstream.wire import Feature, FrameReader, Opcode, OpenFlag, Status, encode_response
 from tests.kit.cases import each_case
-from tests.kit.client_machines import NONCE, new_connection, ready_connection
+from tests.kit.client_machines import NONCE, new_connection
 from tests.kit.fake_node import ADDRESS, GRANTED, LOGIN, FakeNode
 
 SETTINGS = DcpSettings(name="reader", buffer_bytes=4096)
@@ -38,47 +35,12 @@ def shake(node: FakeNode, login: Login = LOGIN, dcp: DcpSettings | None = SETTIN
     return handshake
 
 
-def test_all_the_way() -> None:
-    node = FakeNode()
-    handshake = shake(node)
-    assert handshake.config == node.cluster_map
-    assert Feature.COLLECTIONS in handshake.granted
-    assert handshake.release == "8.0.1-1234-enterprise"
-    assert [frame.opcode for frame in node.requests[:8]] == [
-        Opcode.HELLO,
-        Opcode.SASL_LIST_MECHS,
-        Opcode.SASL_AUTH,
-        Opcode.SASL_STEP,
-        Opcode.VERSION,
-        Opcode.SELECT_BUCKET,
-        Opcode.GET_CLUSTER_CONFIG,
-        Opcode.DCP_OPEN,
-    ]
-    assert node.asked(Opcode.DCP_OPEN)[0].key == b"reader"
-    controls = {frame.key: frame.value for frame in node.asked(Opcode.DCP_CONTROL)}
-    assert controls[b"connection_buffer_size"] == b"4096"
-    assert controls[b"enable_noop"] == b"true"
-
-
 @each_case("is_8_0", [False, True])
 def test_markers_with_the_purge_seqno_are_asked_of_newer_servers(is_8_0: bool) -> None:
     node = FakeNode(granted=GRANTED if is_8_0 else set(GRANTED) - {Feature.SUBDOC_REPLICA_READ_DELETED})
     shake(node)
     controls = {frame.key: frame.value for frame in node.asked(Opcode.DCP_CONTROL)}
     assert controls.get(b"max_marker_version") == (b"2.2" if is_8_0 else None)
-
-
-def test_for_documents_nothing_of_dcp_is_sent() -> None:
-    node = FakeNode()
-    shake(node, dcp=None)
-    assert not node.asked(Opcode.DCP_OPEN)
-
-
-@each_case("mechanism", ["SCRAM-SHA256", "SCRAM-SHA1"])
-def test_falls_to_what_is_listed(mechanism: str) -> None:
-    node = FakeNode(mechanisms=mechanism)
-    shake(node)
-    assert [frame.key.decode() for frame in node.asked(Opcode.SASL_AUTH)] == ["SCRAM-SHA512", mechanism]
 
 
 def test_plain_only_if_allowed() -> None:
@@ -92,19 +54,6 @@ OVER_TLS = Login("Administrator", "password", "default", allow_plain=True)
 
 def mechanisms_tried(node: FakeNode) -> list[str]:
     return [frame.key.decode() for frame in node.asked(Opcode.SASL_AUTH)]
-
-
-def test_a_user_whom_scram_does_not_know_logs_in_with_plain() -> None:
-    """As users whose passwords LDAP has: every mechanism is listed, and SCRAM is refused."""
-    node = FakeNode(scram_users=())
-    shake(node, OVER_TLS)
-    assert mechanisms_tried(node) == ["SCRAM-SHA512", "PLAIN"]
-
-
-def test_plain_comes_last_also_after_a_refused_guess() -> None:
-    node = FakeNode(scram_users=(), mechanisms="SCRAM-SHA1 PLAIN")
-    shake(node, OVER_TLS)
-    assert mechanisms_tried(node) == ["SCRAM-SHA512", "SCRAM-SHA1", "PLAIN"]
 
 
 def test_no_password_is_shown_where_that_is_not_allowed() -> None:
@@ -131,12 +80,6 @@ def token_login(*tokens: str) -> Login:
     return Login("", lambda: next(given), "default", mechanism="OAUTHBEARER")
 
 
-def test_a_token_has_one_mechanism_of_its_own() -> None:
-    node = FakeNode(token="e30.e30.c2ln")
-    shake(node, token_login("e30.e30.c2ln"))
-    assert mechanisms_tried(node) == ["OAUTHBEARER"]
-
-
 def test_a_refused_token_is_final_unless_the_next_login_may_have_another() -> None:
     fixed = Login("", "a.b.c", "default", mechanism="OAUTHBEARER")
     with pytest.raises(AuthenticationFailed, match=r"the token was refused by .*, OAUTHBEARER.*: it must be of") as it:
@@ -161,11 +104,6 @@ def test_wrong_password_names_user_and_node() -> None:
         shake(FakeNode(password="other"))
 
 
-def test_unknown_user() -> None:
-    with pytest.raises(AuthenticationFailed, match="'nobody'"):
-        shake(FakeNode(), Login("nobody", "password", "default"))
-
-
 def test_a_node_that_does_not_know_the_password_is_not_trusted() -> None:
     handshake = Handshake(LOGIN, ADDRESS, NONCE)
     reader = FrameReader()
@@ -178,49 +116,9 @@ def test_a_node_that_does_not_know_the_password_is_not_trusted() -> None:
         handshake.receive(forged)
 
 
-@each_case(
-    ("status", "kind"),
-    [(Status.KEY_ENOENT, KeyNotFound), (Status.EACCESS, AccessDenied), (Status.TMPFAIL, StatusError)],
-)
-def test_refused_bucket(status: int, kind: type[StatusError]) -> None:
-    with pytest.raises(kind, match="bucket 'default' was refused"):
-        shake(FakeNode(statuses={Opcode.SELECT_BUCKET: status}))
-
-
-def test_the_node_s_reason_to_refuse_a_bucket_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = FakeNode(statuses={Opcode.SELECT_BUCKET: Status.TMPFAIL})
-    usual = node.receive
-    body = b'{"error":{"context":"its files are damaged"}}'
-
-    def receive(data: bytes) -> bytes:
-        """The usual answers, with a body where the bucket is refused."""
-        reader = FrameReader()
-        reader.receive_data(usual(data))
-        return b"".join(
-            encode_response(
-                frame.opcode,
-                status=frame.status,
-                opaque=frame.opaque,
-                extras=bytes(frame.extras),
-                key=bytes(frame.key),
-                value=body if frame.opcode == Opcode.SELECT_BUCKET else bytes(frame.value),
-            )
-            for frame in reader.frames()
-        )
-
-    monkeypatch.setattr(node, "receive", receive)
-    with pytest.raises(StatusError, match="TMPFAIL, its files are damaged"):
-        shake(node)
-
-
 def test_no_map_yet_can_be_tried_again() -> None:
     with pytest.raises(ConnectionLost, match="no cluster map"):
         shake(FakeNode(statuses={Opcode.GET_CLUSTER_CONFIG: Status.KEY_ENOENT}))
-
-
-def test_refused_dcp_open() -> None:
-    with pytest.raises(AccessDenied, match="opening a DCP connection"):
-        shake(FakeNode(statuses={Opcode.DCP_OPEN: Status.EACCESS}))
 
 
 def test_a_refused_control_that_is_needed() -> None:
@@ -246,23 +144,6 @@ def test_open_flags() -> None:
 
 def test_the_password_is_not_shown() -> None:
     assert "password" not in repr(LOGIN).replace("allow_plain", "")
-
-
-def test_with_a_client_certificate_nothing_is_sent_to_log_in() -> None:
-    node = FakeNode()
-    ready_connection(node, login=Login("", "", "default", by_certificate=True))
-    assert not node.asked(Opcode.SASL_LIST_MECHS)
-    assert not node.asked(Opcode.SASL_AUTH)
-
-
-def test_a_mechanism_that_was_asked_for_is_the_only_one() -> None:
-    node = FakeNode()
-    ready_connection(node, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
-    assert [frame.key for frame in node.asked(Opcode.SASL_AUTH)] == [b"PLAIN"]
-    without = FakeNode(mechanisms="SCRAM-SHA512")
-    with pytest.raises(AuthenticationFailed, match="PLAIN"):
-        ready_connection(without, login=Login("Administrator", "password", "default", mechanism="PLAIN"))
-    assert len(without.asked(Opcode.SASL_AUTH)) == 1
 
 
 def test_a_port_with_tls_is_recognized_by_its_alert() -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from dcpstream.client.machine.connection.events import (
     Event,
     PurgeChecked,
     Purged,
     RowsReceived,
     Stream,
-    StreamDone,
     StreamOpened,
     StreamStopped,
 )
-from dcpstream.errors import DeadConnection
 from dcpstream.model import MAX_SEQNO, StreamOffset
 from dcpstream.wire import (
     Frame,
@@ -108,33 +104,6 @@ def test_after_any_other_marker_the_node_is_asked_and_rows_wait() -> None:
     assert seqnos(client.receive(mutation(stream.opaque, 9))) == [9], "nothing waits any more"
 
 
-def test_rows_of_other_streams_do_not_wait() -> None:
-    client = client_of_streams()
-    stream, _ = guarded(client)
-    other = client.opened(vbid=1)
-    frames = marker(stream.opaque, 0, 9, flags=DISK) + mutation(stream.opaque, 5)
-    frames += marker(other.opaque, 0, 9, vbid=1) + mutation(other.opaque, 1, vbid=1)
-    assert seqnos(client.receive(frames)) == [1]
-    statistics, again = questions(client)
-    events = client.receive(
-        mutation(stream.opaque, 6) + purge_statistics(statistics, 0) + exists(again) + mutation(other.opaque, 2, vbid=1)
-    )
-    assert seqnos(events) == [2, PurgeChecked, 5, 6]
-
-
-def test_held_rows_are_acknowledged_when_they_are_consumed() -> None:
-    client = client_of_streams(buffer_bytes=1000)
-    stream, _ = guarded(client)
-    client.receive(marker(stream.opaque, 0, 9, flags=DISK) + mutation(stream.opaque, 5, value=bytes(500)))
-    statistics, again = questions(client)
-    assert client.session.window.outstanding_bytes > 500
-    events = client.receive(purge_statistics(statistics, 8) + exists(again))
-    assert not client.sent()
-    (rows,) = (event for event in events if isinstance(event, RowsReceived))
-    client.session.consumed(rows.flow_bytes)
-    assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_BUFFER_ACK]
-
-
 def test_held_rows_of_a_stream_that_is_closed_are_dropped_and_acknowledged() -> None:
     client = client_of_streams(buffer_bytes=1000)
     stream, _ = guarded(client)
@@ -176,73 +145,8 @@ def test_a_stream_that_does_not_live_any_more_shows_nothing(status: int) -> None
     assert client.receive(mutation(stream.opaque, 6) + stream_end(stream.opaque, 2)) == []
 
 
-def test_the_end_of_a_stream_waits_behind_its_rows() -> None:
-    client = client_of_streams()
-    stream, _ = guarded(client, end=6)
-    frames = b"".join(mutation(stream.opaque, seqno) for seqno in (5, 6, 7))
-    assert client.receive(marker(stream.opaque, 0, 9, flags=DISK) + frames) == []
-    statistics, again, close = client.sent()
-    assert close.opcode == Opcode.DCP_CLOSE_STREAM, "after the questions, which the stream must outlive"
-    events = client.receive(purge_statistics(statistics, 8) + exists(again))
-    assert seqnos(events) == [PurgeChecked, 5, 6, StreamDone]
-
-
-def test_it_ends_at_its_second_snapshot() -> None:
-    client = client_of_streams()
-    stream, _ = guarded(client)
-    events = client.receive(
-        marker_v22(stream.opaque, 0, 9, 8)
-        + mutation(stream.opaque, 9)
-        + marker(stream.opaque, 10, 12)
-        + mutation(stream.opaque, 12)
-    )
-    assert seqnos(events) == [PurgeChecked, 9, StreamStopped]
-    assert events[-1] == StreamStopped(stream, StreamEndReason.ROLLBACK)
-    assert stream.tracker.offset == StreamOffset(0xA, 9, 0, 9)
-    assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_CLOSE_STREAM]
-
-
 @each_case("flags", [1, DISK | MarkerFlag.MAY_DUPLICATE])
 def test_a_snapshot_with_several_versions_shows_nothing(flags: int) -> None:
     client = client_of_streams()
     stream, _ = guarded(client)
     assert client.receive(marker(stream.opaque, 0, 9, flags=flags)) == [PurgeChecked(stream, None)]
-
-
-@each_case("purged", [Purged.REFUSE, Purged.GUARD])
-def test_a_snapshot_that_ends_below_the_limit_is_not_read(purged: Purged) -> None:
-    client = client_of_streams()
-    stream = client.session.open_stream(0, POSITION, MAX_SEQNO, client.now, purged=purged)
-    client.receive(accepted(stream.opaque))
-    client.sent()
-    events = client.receive(marker(stream.opaque, 0, 8, flags=DISK) + mutation(stream.opaque, 5))
-    assert events == [StreamStopped(stream, StreamEndReason.TOO_SLOW)]
-    assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_CLOSE_STREAM]
-    assert stream.tracker.offset.purge_limit == 9
-
-
-@each_case(
-    ("offset", "end", "is_of_disk"),
-    [
-        (POSITION, MAX_SEQNO, True),
-        (POSITION, POSITION.seqno, False),
-        (StreamOffset(0xA, 4, 0, 9), MAX_SEQNO, False),
-    ],
-    ids=["with a limit", "only put to the node", "without a limit"],
-)
-def test_a_position_with_a_limit_is_read_on_from_disk(offset: StreamOffset, end: int, is_of_disk: bool) -> None:
-    client = client_of_streams()
-    client.session.open_stream(0, offset, end, client.now)
-    (frame,) = client.sent()
-    request = decode_message(frame)
-    assert isinstance(request, StreamRequest)
-    assert bool(request.flags & StreamFlag.DISK_ONLY) is is_of_disk
-
-
-def test_an_answer_that_does_not_come_costs_the_connection() -> None:
-    client = client_of_streams()
-    stream, _ = guarded(client)
-    client.receive(marker(stream.opaque, 0, 9, flags=DISK))
-    client.session._silence.limit_s = float("inf")
-    with pytest.raises(DeadConnection, match="has not answered STAT"):
-        client.session.handle_timeout(client.now + 61)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.client.machine.connection.collection_events import follow
-from dcpstream.client.machine.connection.connection import FRAME_STALL_S, RECEIVE_BYTES, NodeConnection
+from dcpstream.client.machine.connection.connection import RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
-    RequestedRows,
     RowsReceived,
     Stream,
     StreamBroken,
@@ -29,7 +28,6 @@ from dcpstream.dcp.liveness import ANSWER_TIMEOUT_S
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import MAX_SEQNO, FailoverLog, Op, StreamOffset
 from dcpstream.wire import (
-    Feature,
     Frame,
     FrameReader,
     Magic,
@@ -43,9 +41,8 @@ from dcpstream.wire.messages.kv import GetAllVbSeqnos
 from dcpstream.wire.system_events import CollectionEvent, encode_stored_event, flatbuffer_of
 from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams, new_connection, pump, ready_connection
-from tests.kit.fake_node import GRANTED, FakeNode
+from tests.kit.fake_node import FakeNode
 from tests.kit.messages import (
-    LOG,
     accepted,
     deletion,
     marker,
@@ -97,31 +94,6 @@ def test_the_request_carries_the_whole_position(connection: NodeConnection) -> N
     open_stream(connection, 99, StreamOffset(0xA, 7, 3, None))
     (request,) = sent(connection)
     assert struct.unpack(">IIQQQQQ", request.extras) == (StreamFlag.ACTIVE_ONLY, 0, 7, 99, 0xA, 3, MAX_SEQNO)
-
-
-def test_at_zero_no_branch_is_named(connection: NodeConnection) -> None:
-    open_stream(connection, 99, StreamOffset(0xA, 0, 0, 0))
-    assert struct.unpack(">IIQQQQQ", sent(connection)[0].extras)[4] == 0
-
-
-def test_a_stream_from_marker_to_end(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    opaque = stream.opaque
-    connection.receive_data(
-        accepted(opaque)
-        + marker(opaque, 0, 3)
-        + mutation(opaque, 1)
-        + deletion(opaque, 3)
-        + marker(opaque, 4, 9)
-        + stream_end(opaque, 2),
-        0.0,
-    )
-    opened, rows, stopped = connection.events()
-    assert opened == StreamOpened(stream, LOG, StreamOffset(0xA, 0, 0, 0))
-    assert isinstance(rows, RowsReceived)
-    assert rows.offsets == {0: StreamOffset(0xA, 3, 0, 3)}
-    assert seqnos([rows]) == [1, 3]
-    assert stopped == StreamStopped(stream, 2)
 
 
 def test_rollback_and_other_refusals(connection: NodeConnection) -> None:
@@ -202,17 +174,6 @@ def test_a_stream_whose_end_was_lowered_is_closed(connection: NodeConnection) ->
     assert [frame.opcode for frame in sent(connection)] == [Opcode.DCP_CLOSE_STREAM]
 
 
-@pytest.mark.parametrize("seqno", [5, 6])
-def test_an_end_is_reached_without_a_row_too(connection: NodeConnection, seqno: int) -> None:
-    for message in (seqno_advanced, lambda opaque, at: system_event(opaque, at, "c", 8)):
-        stream = open_stream(connection, 5)
-        opaque = stream.opaque
-        connection.receive_data(accepted(opaque) + marker(opaque, 0, 9) + message(opaque, seqno), 0.0)
-        events = list(connection.events())
-        assert StreamDone(stream) in events
-        assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 9, stream.tracker.offset.manifest_uid)
-
-
 @rule("CLI-17")
 def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnection) -> None:
     assert connection.session is not None
@@ -226,83 +187,12 @@ def test_rows_of_several_streams_keep_their_own_positions(connection: NodeConnec
     assert seqnos(list(rows)) == [1, 2, 3, 2, 3, 4]
 
 
-def test_a_new_collection_is_reported_between_the_rows_around_it(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    opaque = stream.opaque
-    stream.names = Catalog(None)
-    data = accepted(opaque) + marker(opaque, 0, 5) + mutation(opaque, 3)
-    connection.receive_data(data + system_event(opaque, 4, "fleet", 9) + mutation(opaque, 5), 0.0)
-    rows = next(event for event in connection.events() if isinstance(event, RowsReceived))
-    before, told, after = rows.parts()
-    assert isinstance(before, RowsReceived)
-    assert isinstance(after, RowsReceived)
-    assert isinstance(told, CollectionEvents)
-    assert [part.offsets[0].seqno for part in (before, told, after)] == [3, 4, 5]
-    assert told.offsets[0] == StreamOffset(0xA, 4, 0, 5, 5)
-    (event,) = told.events
-    assert (event.op, event.seqno, event.vbuuid, event.manifest_uid) == (Op.COLLECTION_CREATED, 4, 0xA, 5)
-    assert (event.scope, event.collection, event.scope_id, event.collection_id) == ("0x0", "fleet", 0, 9)
-    assert stream.tracker.offset == StreamOffset(0xA, 5, 0, 5, 5)
-
-
-def test_noops_are_answered(connection: NodeConnection) -> None:
-    connection.receive_data(encode_request(Opcode.DCP_NOOP, opaque=10000001), 0.0)
-    (answer,) = sent(connection)
-    assert (answer.is_response, answer.opcode, answer.opaque) == (True, Opcode.DCP_NOOP, 10000001)
-
-
 def test_markers_that_want_an_answer_get_one(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     sent(connection)
     connection.receive_data(accepted(stream.opaque) + marker(stream.opaque, 0, 4, flags=0x9), 0.0)
     (answer,) = sent(connection)
     assert (answer.opcode, answer.opaque) == (Opcode.DCP_SNAPSHOT_MARKER, stream.opaque)
-
-
-def test_markers_of_the_newer_layout(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    newer = encode_request(
-        Opcode.DCP_SNAPSHOT_MARKER,
-        opaque=stream.opaque,
-        extras=b"\x02",
-        value=struct.pack(">QQIQQQQ", 0, 6, 2, 6, 0, 0, 0),
-    )
-    connection.receive_data(accepted(stream.opaque) + newer + mutation(stream.opaque, 2), 0.0)
-    assert stream.tracker.offset == StreamOffset(0xA, 2, 0, 6)
-
-
-def test_rows_before_a_broken_message_are_given_because_the_position_is_past_them(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    opaque = stream.opaque
-    good = accepted(opaque) + marker(opaque, 0, 9) + mutation(opaque, 1) + mutation(opaque, 2)
-    for broken in (
-        encode_request(Opcode.DCP_SNAPSHOT_MARKER, opaque=opaque, extras=b"\x02\x03"),
-        encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=opaque, extras=b"123"),
-        mutation(opaque, 50),
-        mutation(opaque, 2),
-        mutation(opaque, 3, vbid=1),
-    ):
-        other, _ = ready_connection()
-        stream = open_stream(other)
-        other.receive_data(good + broken, 0.0)
-        assert seqnos(other.events()) == [1, 2]
-        assert stream.tracker.seqno == 2
-
-
-def test_consumed_bytes_are_acknowledged_not_received_ones() -> None:
-    connection, _ = ready_connection(buffer_bytes=1000)
-    assert connection.session is not None
-    stream = open_stream(connection)
-    sent(connection)
-    rows = b"".join(mutation(stream.opaque, seqno, value=b"x" * 100) for seqno in range(1, 5))
-    data = marker(stream.opaque, 0, 10) + rows
-    connection.receive_data(accepted(stream.opaque) + data, 0.0)
-    assert sent(connection) == []
-    (received,) = [event for event in connection.events() if isinstance(event, RowsReceived)]
-    assert received.flow_bytes == len(data), "responses are not counted, markers are"
-    connection.session.consumed(received.flow_bytes)
-    (ack,) = sent(connection)
-    assert (ack.opcode, ack.extras) == (Opcode.DCP_BUFFER_ACK, struct.pack(">I", len(data)))
 
 
 @each_case("opcode", [Opcode.DCP_BUFFER_ACK, Opcode.DCP_STREAM_REQ, Opcode.DCP_CLOSE_STREAM])
@@ -346,27 +236,6 @@ def test_an_answer_to_another_question_is_refused(connection: NodeConnection) ->
         connection.receive_data(encode_response(Opcode.NOOP, opaque=opaque), 0.0)
 
 
-def test_silence_is_noticed(connection: NodeConnection) -> None:
-    connection.handle_timeout(connection.next_timeout() - 0.1)
-    with pytest.raises(DeadConnection, match="silent"):
-        connection.handle_timeout(connection.next_timeout())
-
-
-def test_a_frame_that_stops_in_the_middle_is_noticed(connection: NodeConnection) -> None:
-    stream = open_stream(connection)
-    connection.receive_data(accepted(stream.opaque), 1.0)
-    frame = marker(stream.opaque, 0, 9)
-    silence = connection.next_timeout()
-    connection.receive_data(frame[:30], 2.0)
-    connection.receive_data(frame[30:35], 9.0)
-    assert connection.next_timeout() == 9.0 + FRAME_STALL_S < silence
-    connection.handle_timeout(9.0 + FRAME_STALL_S - 0.1)
-    with pytest.raises(DeadConnection, match="sent 35 bytes of a frame, and then nothing for 10 s"):
-        connection.handle_timeout(9.0 + FRAME_STALL_S)
-    connection.receive_data(frame[35:], 30.0)
-    assert connection.next_timeout() > silence
-
-
 def test_an_answer_that_does_not_come_is_noticed(connection: NodeConnection) -> None:
     open_stream(connection)
     now = 0.0
@@ -391,21 +260,6 @@ def test_garbage_instead_of_a_handshake() -> None:
 def test_garbage_later(connection: NodeConnection) -> None:
     with pytest.raises(Exception, match="magic"):
         connection.receive_data(b"?" * 24, 0.0)
-
-
-def test_without_collections_keys_have_no_prefix_and_filters_are_not_sent() -> None:
-    node = FakeNode(granted=[code for code in GRANTED if code != Feature.COLLECTIONS])
-    connection, _ = ready_connection(node)
-    assert connection.session is not None
-    assert not connection.session.has_collections
-    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, wanted=RequestedRows((0,)))
-    assert sent(connection)[0].value == b""
-
-
-def test_a_filter_names_collections_in_hexadecimal(connection: NodeConnection) -> None:
-    assert connection.session is not None
-    connection.session.open_stream(0, StreamOffset.ZERO, 9, 0.0, wanted=RequestedRows((8, 0x1F)))
-    assert sent(connection)[0].value == b'{"collections": ["8", "1f"]}'
 
 
 @rule("CLI-19")
@@ -570,16 +424,6 @@ def test_a_fault_of_one_stream_costs_that_stream_alone(name: str, end: int, fram
         assert answers == ([] if is_over else [Opcode.DCP_CLOSE_STREAM])
 
 
-@pytest.mark.parametrize("reason", [0, 2])
-def test_what_follows_the_end_of_a_stream_is_dropped(connection: NodeConnection, reason: int) -> None:
-    stream = open_stream(connection)
-    connection.receive_data(accepted(1) + START + stream_end(1, reason) + mutation(1, 3) + stream_end(1, reason), 0.0)
-    events = list(connection.events())
-    assert seqnos(events) == [1, 2]
-    assert events[-1] == StreamStopped(stream, reason)
-    assert sum(isinstance(event, StreamStopped) for event in events) == 1
-
-
 @pytest.mark.parametrize("frames", [False, True])
 @given(seqnos=st.lists(st.integers(1, 12), min_size=1, max_size=120))
 def test_rows_are_given_only_while_seqnos_rise(frames: bool, seqnos: list[int]) -> None:
@@ -594,31 +438,6 @@ def test_rows_are_given_only_while_seqnos_rise(frames: bool, seqnos: list[int]) 
     assert ["comes after" in str(event.error) for event in events if isinstance(event, StreamBroken)] == (
         [] if is_sound else [True]
     )
-
-
-@pytest.mark.parametrize("frames", [False, True])
-def test_a_last_row_with_a_fault_behind_it_is_not_given(frames: bool) -> None:
-    """Rows may be missing before it, and after the end of the stream none would show it."""
-    connection, _ = ready_connection(frames=frames)
-    stream = open_stream(connection, 9)
-    data = accepted(1) + marker(1, 0, 9) + mutation(1, 9) + mutation(1, 8)
-    connection.receive_data(data, 0.0)
-    events = list(connection.events())
-    assert row_seqnos(iter(events)) == []
-    assert [event.stream for event in events if isinstance(event, StreamBroken)] == [stream]
-    assert stream.tracker.offset.seqno == 0
-
-
-def test_streams_may_be_mixed_row_by_row() -> None:
-    connection, _ = ready_connection()
-    assert connection.session is not None
-    for vbid in range(3):
-        connection.session.open_stream(vbid, StreamOffset.ZERO, MAX_SEQNO, 0.0)
-    data = b"".join(accepted(number + 1) + marker(number + 1, 0, 50, vbid=number) for number in range(3))
-    for seqno in range(1, 51):
-        data += b"".join(mutation(number + 1, seqno, vbid=number) for number in range(3))
-    connection.receive_data(data, 0.0)
-    assert len(row_seqnos(connection.events())) == 150
 
 
 def test_what_is_legal_at_the_borders(connection: NodeConnection) -> None:
@@ -694,12 +513,6 @@ def test_events_in_both_forms_say_the_same(
     assert (found.seqno, found.manifest_uid, found.offset.seqno) == (4, 7, 4)
 
 
-def test_a_modified_collection_is_reported_by_its_name(connection: NodeConnection) -> None:
-    found = told(connection, CollectionEvent(5, 7, 9, 10, "fleet", 60), flatbuffers=True)
-    assert (found.op, found.collection, found.max_ttl) == (Op.COLLECTION_MODIFIED, "fleet", 60)
-    assert not found.op.empties_collection
-
-
 def test_a_flushed_collection_is_distinguished_from_a_new_one(connection: NodeConnection) -> None:
     stream = open_stream(connection)
     stream.names = Catalog(None)
@@ -732,11 +545,3 @@ def test_a_snapshot_without_history_is_a_gap_for_a_reader_of_every_version() -> 
     assert gap.offsets[1].seqno == 0
     assert isinstance(rows, RowsReceived)
     assert rows.offsets[1].seqno == 8
-
-
-def test_a_reader_of_the_newest_versions_is_told_of_no_gap() -> None:
-    end = client_of_streams()
-    stream = end.opened()
-    (received,) = end.receive(marker(stream.opaque, 0, 5, vbid=1, flags=2) + mutation(stream.opaque, 5, vbid=1))
-    assert isinstance(received, RowsReceived)
-    assert not received.has_events

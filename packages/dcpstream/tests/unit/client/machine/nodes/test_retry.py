@@ -14,21 +14,8 @@ from dcpstream.client.machine.nodes.retry import (
     Faults,
     RetryLog,
 )
-from dcpstream.errors import ConnectionLost, FrameError, RemoteProtocolError
+from dcpstream.errors import ConnectionLost, RemoteProtocolError
 from tests.kit.cases import each_case
-
-
-def test_a_node_is_given_up_with_the_last_cause() -> None:
-    faults = Faults()
-    for number in range(PROTOCOL_ERRORS_MAX):
-        assert faults.verdict(["a:1"]) is None
-        faults.add("a:1", FrameError(f"fault {number}", offset=0), float(number))
-    verdict = faults.verdict(["b:1", "a:1"])
-    assert isinstance(verdict, RemoteProtocolError)
-    assert f"a:1 broke the protocol on {PROTOCOL_ERRORS_MAX} connections" in str(verdict)
-    assert f"fault {PROTOCOL_ERRORS_MAX - 1}" in str(verdict)
-    assert isinstance(verdict.__cause__, FrameError)
-    assert faults.verdict(["b:1"]) is None
 
 
 def test_old_faults_are_forgiven() -> None:

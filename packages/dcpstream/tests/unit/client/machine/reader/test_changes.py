@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 
@@ -17,55 +16,13 @@ from dcpstream.client.machine.reader.changes import Change, change_of, changes_o
 from dcpstream.client.machine.tracker import Run
 from dcpstream.errors import FieldError
 from dcpstream.runtime import kernel
-from dcpstream.wire import Datatype, Frame, Opcode, decode_frame
+from dcpstream.wire import Datatype, Frame, Opcode
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from lab.tools.patience import patient
 from tests.kit import raw_frames
-from tests.kit.messages import deletion, mutation
 
 Way = Callable[..., tuple[Change, ...]]
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "flights")}
-
-
-def test_a_mutation() -> None:
-    change = change_of(decode_frame(mutation(1, 5, vbid=3, key=b"a", value=b"{}", rev=2)), True, NAMES, 0xA)
-    assert (change.op, change.key, change.value) == ("mutation", b"a", b"{}")
-    assert (change.scope, change.collection) == ("_default", "_default")
-    assert (change.vbid, change.vbuuid, change.seqno, change.rev, change.cas) == (3, 0xA, 5, 2, 5 << 16)
-    assert (change.flags, change.expiry) == (7, 0)
-
-
-def test_a_deletion_without_a_body() -> None:
-    change = change_of(decode_frame(deletion(1, 5)), True, NAMES, 0xA)
-    assert (change.op, change.value, change.expiry) == ("deletion", None, 1_700_000_000)
-
-
-def test_an_old_deletion_has_no_time() -> None:
-    frame = Frame(0x80, Opcode.DCP_DELETION, extras=struct.pack(">QQH", 4, 2, 0), key=b"k")
-    change = change_of(frame, False, NAMES, 0xA)
-    assert (change.key, change.expiry) == (b"k", 0)
-
-
-def test_an_expiration() -> None:
-    frame = Frame(0x80, Opcode.DCP_EXPIRATION, extras=struct.pack(">QQI", 4, 2, 99), key=b"\x08k")
-    change = change_of(frame, True, NAMES, 0xA)
-    assert (change.op, change.expiry, change.collection) == ("expiration", 99, "flights")
-
-
-def test_an_unknown_collection_shows_its_id() -> None:
-    frame = Frame(0x80, Opcode.DCP_EXPIRATION, extras=struct.pack(">QQI", 4, 2, 99), key=b"\x7fk")
-    assert change_of(frame, True, NAMES, 0xA).collection == "0x7f"
-
-
-def test_compressed_values_and_xattrs() -> None:
-    frame = decode_frame(mutation(1, 5, value=snappy_compress(encode_xattrs({"_sync": b"1"}, b'{"a":1}'))))
-    frame.datatype = Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR
-    change = change_of(frame, True, NAMES, 0xA)
-    assert (change.value, change.xattrs) == (b'{"a":1}', {"_sync": b"1"})
-
-
-def test_an_empty_document_is_not_a_missing_one() -> None:
-    assert change_of(decode_frame(mutation(1, 5, value=b"")), True, NAMES, 0xA).value == b""
 
 
 def test_broken_extras() -> None:
@@ -139,19 +96,6 @@ class TestColumns:
         assert [type(change) for change in found] == [type(change) for change in expected]
         assert [replace(change) for change in found] == list(expected)
         assert pickle.loads(pickle.dumps(found)) == expected
-
-    def test_no_rows(self, way: Way) -> None:
-        assert way(bytearray(raw_frames.marker()), [self.run(0, 0)], {}) == ()
-
-    def test_a_value_that_cannot_be_read(self, way: Way) -> None:
-        data = bytearray(raw_frames.mutation(value=b"\xff", datatype=Datatype.SNAPPY))
-        with pytest.raises(FieldError):
-            way(data, [self.run(0, 1)], {})
-
-    def test_they_cannot_be_changed(self, way: Way) -> None:
-        change = way(self.stream(1), [self.run(0, 1)], {})[0]
-        with pytest.raises(FrozenInstanceError):
-            change.seqno = 7  # type: ignore[misc]
 
 
 PROGRAM = """

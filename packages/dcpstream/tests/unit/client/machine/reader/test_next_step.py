@@ -8,15 +8,15 @@ import pytest
 
 from dcpstream.client.machine.connection.events import Stream, StreamRefused
 from dcpstream.client.machine.reader import next_step
-from dcpstream.client.machine.reader.next_step import Confirm, GoBack, Probe, Reopen
+from dcpstream.client.machine.reader.next_step import Confirm, GoBack, Probe
 from dcpstream.client.machine.reader.read_rules import ReadRules
-from dcpstream.client.machine.reader.vbucket import GUARDED_STREAMS_MAX, Event, Given, Part, State, Vbucket
+from dcpstream.client.machine.reader.vbucket import Given, State, Vbucket
 from dcpstream.client.machine.rollback_policy import PurgeGap, RollbackPolicy
 from dcpstream.client.machine.tracker import PositionTracker, Run
 from dcpstream.client.machine.values import VbucketRange
 from dcpstream.errors import RollbackRequired
 from dcpstream.model import MAX_SEQNO, StreamOffset
-from dcpstream.wire import Status, StreamEndReason
+from dcpstream.wire import Status
 from tests.kit.cases import each_case
 
 LIMITED = StreamOffset(0xA, 4, 0, 9, purge_limit=8)
@@ -38,11 +38,6 @@ def refuse(one: Vbucket, rollback_seqno: int, **options: Any) -> next_step.After
     return next_step.refused(one, answer, rules(**options), names_collections=False)
 
 
-@each_case("gap", PurgeGap)
-def test_a_position_with_a_limit_is_probed_by_a_guarded_stream(gap: PurgeGap) -> None:
-    assert refuse(vbucket(), 0, gap=gap) == Probe(is_guarded=True)
-
-
 @each_case("policy", [RollbackPolicy.FAIL, RollbackPolicy.REWIND_UNREAD])
 def test_so_it_is_where_the_user_allows_no_rollback(policy: RollbackPolicy) -> None:
     assert refuse(vbucket(), 0, policy=policy) == Probe(is_guarded=True)
@@ -50,35 +45,6 @@ def test_so_it_is_where_the_user_allows_no_rollback(policy: RollbackPolicy) -> N
 
 def test_a_rollback_to_a_seqno_has_another_reason() -> None:
     assert refuse(vbucket(), 3) == GoBack(RECORDED, ())
-
-
-def test_a_refused_probe_has_another_reason() -> None:
-    assert refuse(vbucket(state=State.PROBING), 0) == GoBack(RECORDED, ())
-
-
-@each_case(
-    ("at", "change"),
-    [
-        (PLAIN, {}),
-        (LIMITED, {"part": Part.POSITION}),
-        (LIMITED, {"range": VbucketRange(0, LIMITED, LIMITED.seqno)}),
-    ],
-    ids=["no limit", "only put to the node", "nothing to read"],
-)
-def test_other_positions_are_probed_as_the_policy_says(at: StreamOffset, change: dict[str, Any]) -> None:
-    one = vbucket(at)
-    for name, value in change.items():
-        setattr(one, name, value)
-    assert refuse(one, 0) == GoBack(RECORDED, ())
-    assert refuse(one, 0, gap=PurgeGap.IGNORE) == Probe(is_guarded=False)
-
-
-def test_a_vbucket_is_probed_so_only_a_few_times_without_a_row() -> None:
-    one = vbucket()
-    one.attempts.guarded = GUARDED_STREAMS_MAX
-    assert refuse(one, 0) == GoBack(RECORDED, ())
-    one.attempts.succeeded()
-    assert refuse(one, 0) == Probe(is_guarded=True)
 
 
 @each_case("purge_seqno", [0, 4, 7, 8])
@@ -101,22 +67,6 @@ def test_a_position_that_has_lost_its_limit_is_not_confirmed() -> None:
     assert next_step.checked(vbucket(PLAIN, State.CONFIRMING), 0, rules()) == GoBack(RECORDED, ())
 
 
-@each_case("reason", [StreamEndReason.OK, StreamEndReason.FILTER_EMPTY, StreamEndReason.ROLLBACK])
-def test_a_guarded_stream_that_ends_before_its_snapshot_is_asked_for_again(reason: StreamEndReason) -> None:
-    one = vbucket(state=State.CONFIRMING)
-    stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO, is_guarded=True)
-    step = next_step.stopped(one, stream, reason, names_collections=True)
-    assert isinstance(step, Reopen)
-    assert not step.at_once
-
-
-def test_the_events_of_a_guarded_stream() -> None:
-    one = vbucket(state=State.SUSPECT)
-    for event in (Event.REQUESTED, Event.ACCEPTED_PURGED, Event.CONFIRMED):
-        one.happen(event)
-    assert one.state is State.OPEN
-
-
 def of_replica(one: Vbucket) -> Vbucket:
     one.stream = Stream(1, 0, MAX_SEQNO, PositionTracker(one.offset), MAX_SEQNO, is_of_replica=True)
     return one
@@ -131,12 +81,3 @@ def test_a_replica_is_believed_on_the_branch_of_the_position_alone() -> None:
     assert next_step.opened(recorded, 77, StreamOffset.ZERO, rules()) == next_step.ReadOn()
     recorded.given.branch = 5
     assert isinstance(next_step.opened(recorded, 77, StreamOffset.ZERO, rules()), next_step.AskActive)
-
-
-@pytest.mark.parametrize("seqno", [None, 0, 3])
-def test_a_refusal_of_a_replica_says_nothing(seqno: int | None) -> None:
-    one = of_replica(vbucket(PLAIN))
-    assert one.stream is not None
-    status = Status.NOT_MY_VBUCKET if seqno is None else Status.ROLLBACK
-    step = next_step.refused(one, StreamRefused(one.stream, status, seqno), rules(), names_collections=False)
-    assert step == next_step.Retry(f"a replica answers {status.name}", outdates=False, is_elsewhere=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
@@ -10,14 +9,11 @@ import pytest
 from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
 from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
 from dcpstream.client.machine.reader.recorded import RECORDED_MAX
-from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
-from dcpstream.client.machine.values import RollbackEvent, RowsRead, VbucketRange
+from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.errors import (
     AuthenticationFailed,
-    ConfigError,
     ConnectTimeout,
-    OffsetError,
     OutOfRange,
     RemoteProtocolError,
     RollbackRequired,
@@ -28,39 +24,8 @@ from dcpstream.wire import Frame, Opcode, Status, encode_request
 from tests.kit.cases import each_case
 from tests.kit.client_machines import World, at, history, observed, refused
 from tests.kit.fake_node import config
-from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end, system_event
+from tests.kit.messages import accepted, marker, mutation, rollback, stream_end
 from tests.kit.rules import rule
-
-
-def test_a_range_from_the_beginning() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
-    world.run()
-    assert world.out == [1, 2, 3, 4, 5]
-    assert world.offsets == {0: at(5, 0, 5)}
-
-
-def test_an_end_inside_a_snapshot() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, 3)], lambda frame, _: history(frame, 9))
-    world.run()
-    assert world.out == [1, 2, 3]
-    assert world.offsets == {0: at(3, 0, 9)}
-
-
-def test_nothing_to_do_is_done_at_once() -> None:
-    world = World([VbucketRange(0, at(5), 5)], lambda *_: b"")
-    assert world.reader.is_done
-
-
-def test_a_start_at_an_end_that_was_seen_on_another_branch_is_put_to_the_node() -> None:
-    """A new branch may be just as long as what was read of the old one."""
-    log = FailoverLog.of((0xB, 2), (0xA, 0))
-    world = World(
-        [VbucketRange(0, at(5), 5, (), 0xB)],
-        lambda frame, attempt: rollback(frame.opaque, 2) if attempt == 0 else history(frame, 5, log),
-    )
-    world.run()
-    assert world.out[0] == RollbackEvent(0, 5, 0, 0xA, 0xB, at(0, vbuuid=0xB))
-    assert world.seqnos() == [1, 2, 3, 4, 5]
 
 
 @rule("CLI-24")
@@ -90,33 +55,6 @@ def test_any_other_end_is_resumed_where_it_stopped(reason: int) -> None:
     assert world.requests[1][1] == (3, 6, 0xA, 0, 3)
 
 
-def test_end_of_stream_ends_it_even_if_the_last_seqnos_were_for_nobody() -> None:
-    def answer(frame: Frame, _: int) -> bytes:
-        rows = mutation(frame.opaque, 2)
-        return accepted(frame.opaque) + marker(frame.opaque, 0, 2) + rows + stream_end(frame.opaque, 0)
-
-    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer, collections=["_default.flights"])
-    world.run()
-    assert world.out == [2]
-
-
-def test_a_filtered_stream_that_ends_inside_a_snapshot_is_read_on_from_there() -> None:
-    """MB-73354: the last change of the snapshot is for nobody. The next stream brings its end."""
-
-    def answer(frame: Frame, attempt: int) -> bytes:
-        opaque = frame.opaque
-        if attempt == 0:
-            rows = mutation(opaque, 1) + mutation(opaque, 2)
-            return accepted(opaque) + marker(opaque, 0, 4) + rows + stream_end(opaque, 0)
-        return accepted(opaque) + marker(opaque, 0, 4) + seqno_advanced(opaque, 4) + stream_end(opaque, 0)
-
-    world = World([VbucketRange(0, StreamOffset.ZERO, 5)], answer, collections=["_default.flights"])
-    world.run()
-    assert world.seqnos() == [1, 2]
-    assert [fields for _, fields in world.requests] == [(0, 5, 0, 0, 0), (2, 5, 0xA, 0, 4)]
-    assert (world.offsets[0].seqno, world.offsets[0].snapshot_start, world.offsets[0].snapshot_end) == (4, 0, 4)
-
-
 @each_case("collections", [None, ["_default.flights"]])
 def test_a_stream_that_ends_inside_a_snapshot_for_ever_is_an_error(collections: list[str] | None) -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
@@ -142,15 +80,6 @@ def test_an_end_below_the_wanted_one_is_taken_as_true_if_it_is_said_twice() -> N
     assert world.seqnos() == [1, 2, 3]
     assert [fields for _, fields in world.requests] == [(0, 5, 0, 0, 0), (3, 5, 0xA, 0, 3)]
     assert world.offsets == {0: at(3, 0, 3)}
-
-
-def test_an_end_below_the_wanted_one_is_not_taken_as_true_while_more_comes() -> None:
-    world = World(
-        [VbucketRange(0, StreamOffset.ZERO, 5)],
-        lambda frame, attempt: history(frame, min(2 * attempt + 1, 5)) + stream_end(frame.opaque, 0),
-    )
-    world.run()
-    assert world.seqnos() == [1, 2, 3, 4, 5]
 
 
 def test_rows_that_are_held_back_outlast_an_end_that_comes_early() -> None:
@@ -218,30 +147,6 @@ def test_a_cut_connection_is_made_again_and_goes_on() -> None:
 CUT_SHORT = b"123"
 
 
-def test_a_broken_message_costs_the_stream_and_no_row() -> None:
-    """The stream of another vbucket is left alone."""
-
-    def answer(frame: Frame, attempt: int) -> bytes:
-        if frame.vbid == 1:
-            return history(frame, 4)
-        if attempt == 0:
-            return history(frame, 3) + encode_request(
-                Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=CUT_SHORT, vbid=frame.vbid
-            )
-        return history(frame, 6)
-
-    world = World([VbucketRange(0, StreamOffset.ZERO, 6), VbucketRange(1, StreamOffset.ZERO, 4)], answer)
-    world.run()
-    assert sorted(world.seqnos()) == [1, 1, 2, 2, 3, 3, 4, 4, 5, 6]
-    assert [fields for _, fields in world.requests] == [
-        (0, 6, 0, 0, 0),
-        (0, 4, 0, 0, 0),
-        (3, 6, 0xA, 0, 3),
-    ]
-    assert len(world.links) == 1
-    assert len(world.nodes.connections) == 1
-
-
 def broken_after(frame: Frame, first: int, last: int, end: int) -> bytes:
     """Some rows of a snapshot, and a message that is cut short."""
     rows = b"".join(mutation(frame.opaque, seqno) for seqno in range(first, last + 1))
@@ -251,15 +156,6 @@ def broken_after(frame: Frame, first: int, last: int, end: int) -> bytes:
         + rows
         + encode_request(Opcode.DCP_SEQNO_ADVANCED, opaque=frame.opaque, extras=CUT_SHORT)
     )
-
-
-def test_a_vbucket_whose_streams_are_broken_again_and_again_is_given_up() -> None:
-    world = World(ENDLESS, lambda frame, _: broken_after(frame, 1, 0, 9))
-    with pytest.raises(RemoteProtocolError, match=r"broke the protocol on 5 streams of vbucket 0, .* is cut short"):
-        world.run()
-    assert len(world.requests) == PROTOCOL_ERRORS_MAX
-    assert len(world.links) == 1, "all on one connection"
-    assert 0.3 < world.now < 5.0, "with pauses in between"
 
 
 @each_case(("rows", "is_whole", "is_read"), [(10, True, True), (1000, False, True), (10, False, False)])
@@ -294,17 +190,6 @@ def test_a_vbucket_that_moved_is_followed_by_the_map_in_the_answer() -> None:
     world.run()
     assert [port for port, _ in world.requests] == [11210, 11211]
     assert world.out == [1, 2, 3]
-
-
-def test_without_a_map_in_the_answer_the_node_is_asked() -> None:
-    world = World(
-        [VbucketRange(0, StreamOffset.ZERO, 3)],
-        lambda frame, attempt: refused(frame, Status.NOT_MY_VBUCKET) if attempt < 3 else history(frame, 3),
-    )
-    world.run()
-    assert world.out == [1, 2, 3]
-    (node,) = world.links.values()
-    assert len(node.asked(Opcode.GET_CLUSTER_CONFIG)) > 1
 
 
 @rule("CLI-16")
@@ -361,33 +246,6 @@ def test_without_recorded_positions_it_starts_over() -> None:
     assert world.seqnos() == [1, 2, 3, 4, 5, 6]
 
 
-@each_case("is_split", [False, True])
-def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: bool) -> None:
-    """Also if the rows from the beginning come in the same piece of data as the answer that names the branch."""
-    log = FailoverLog.of((0xB, 3), (0xA, 0))
-
-    def answer(frame: Frame, attempt: int) -> bytes:
-        if attempt == 0:
-            return rollback(frame.opaque, 3)
-        return accepted(frame.opaque, log) if is_split else history(frame, 6, log)
-
-    world = World([VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)], answer)
-    world.run()
-    assert world.out == [RollbackEvent(0, 5, 5, 0xA, 0xB, at(5))]
-    assert world.reader._vbuckets[0].state is State.VOID
-    assert world.reader.is_done
-
-
-def test_a_range_that_keeps_its_start_starts_over_on_its_own_branch() -> None:
-    """The node has purged deletions: the rows of the planned branch are read from the beginning."""
-    world = World(
-        [VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)],
-        lambda frame, attempt: rollback(frame.opaque, 0) if attempt == 0 else history(frame, 6),
-    )
-    world.run()
-    assert world.seqnos() == [1, 2, 3, 4, 5, 6]
-
-
 def test_a_rollback_after_rows_raises() -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         return history(frame, 3) + stream_end(frame.opaque, 6) if attempt == 0 else rollback(frame.opaque, 1)
@@ -397,12 +255,6 @@ def test_a_rollback_after_rows_raises() -> None:
         world.run()
     assert (caught.value.vbid, caught.value.seqno) == (0, 1)
     assert world.out == [1, 2, 3]
-
-
-def test_the_policy_to_fail() -> None:
-    world = World([VbucketRange(0, at(5), 6)], lambda frame, _: rollback(frame.opaque, 3), policy=RollbackPolicy.FAIL)
-    with pytest.raises(RollbackRequired, match="on_rollback"):
-        world.run()
 
 
 def test_the_policy_to_rewind_goes_back_after_rows_to_what_was_recorded() -> None:
@@ -434,84 +286,10 @@ def test_recorded_positions_are_few_and_of_the_history_that_is_read() -> None:
     assert [old.seqno for old in recorded.earlier].count(500) == 1
 
 
-def test_a_planned_end_on_a_branch_that_ended_below_it_stops_at_what_the_new_one_has() -> None:
-    log = FailoverLog.of((0xB, 4), (0xA, 0))
-    world = World([VbucketRange(0, at(2), 9, (), 0xA)], lambda frame, _: history(frame, 6, log), high_seqnos={0: 6})
-    world.run(limit_s=1.0)
-    told = RollbackEvent(0, 2, 2, 0xA, 0xB, at(2, vbuuid=0xB))
-    assert world.out == [told, 3, 4, 5, 6]
-
-
-def test_while_the_planned_branch_is_the_newest_the_task_waits_and_then_complains() -> None:
-    world = World([VbucketRange(0, at(2), 9, (), 0xA)], lambda frame, _: history(frame, 6), high_seqnos={0: 6})
-
-    def keep_alive() -> bool:
-        return False
-
-    with pytest.raises(ConnectTimeout, match="no progress for 30 s: vbucket 0 at 6 of 9"):
-        world.run(keep_alive)
-    assert world.seqnos() == [3, 4, 5, 6]
-
-
-def test_a_filter_is_sent_as_ids() -> None:
-    world = World(
-        [VbucketRange(0, StreamOffset.ZERO, 1)], lambda frame, _: history(frame, 1), collections=["_default.flights"]
-    )
-    world.run()
-    assert world.values == [b'{"collections": ["8"], "uid": "5"}']
-
-
-def test_an_unknown_collection_is_reported() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", collections=["nope"])
-    with pytest.raises(ConfigError, match="flights"):
-        world.run()
-
-
-def test_a_collection_that_is_made_meanwhile_has_its_name() -> None:
-    def answer(frame: Frame, _: int) -> bytes:
-        opaque = frame.opaque
-        rows = mutation(opaque, 1) + system_event(opaque, 2, "fleet", 9)
-        late = mutation(opaque, 3)
-        # The prefix of the key is the collection's id.
-        late = late.replace(b"\0k" + b"v", b"\x09k" + b"v")
-        return accepted(opaque) + marker(opaque, 0, 3) + rows + late
-
-    world = World([VbucketRange(0, StreamOffset.ZERO, 3)], answer)
-    changes = []
-    world._take = lambda: changes.extend(
-        change
-        for output in iter(world.reader.next_event, None)
-        if isinstance(output, RowsRead)
-        for change in output.rows
-    )
-    world.run()
-    assert [(change.scope, change.collection) for change in changes] == [
-        ("_default", "_default"),
-        ("_default", "fleet"),
-    ]
-
-
 def test_wrong_password_is_not_tried_again() -> None:
     world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", password="other")
     with pytest.raises(AuthenticationFailed):
         world.run(limit_s=1.0)
-
-
-def test_a_node_that_stays_away_is_an_error_that_names_it() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"")
-    world.down.add(11210)
-    with pytest.raises(ConnectTimeout, match=r"127\.0\.0\.1:11210: nobody at 11210"):
-        world.run()
-    assert world.now < 10.0
-
-
-def test_a_node_that_comes_back_in_time_is_used() -> None:
-    world = World([VbucketRange(0, StreamOffset.ZERO, 2)], lambda frame, _: history(frame, 2))
-    world.down.add(11210)
-    world.run(lambda: world.now > 2.0)
-    world.down.clear()
-    world.run()
-    assert world.out == [1, 2]
 
 
 def test_pauses_double_up_to_a_bound() -> None:
@@ -554,18 +332,6 @@ def test_what_comes_on_a_connection_that_was_given_up_is_not_given_out_twice() -
     assert world.seqnos() == [1, 2, 3, 4, 5]
 
 
-def test_a_bucket_that_was_made_again_ends_the_reading() -> None:
-    first = json.dumps({**json.loads(config(4)), "uuid": "one", "clusterUUID": "c"}).encode()
-    second = json.dumps({**json.loads(config(4, rev=2)), "uuid": "two", "clusterUUID": "c"}).encode()
-    world = World(
-        [VbucketRange(0, StreamOffset.ZERO, 5)],
-        lambda frame, _: refused(frame, Status.NOT_MY_VBUCKET, second),
-        cluster_map=first,
-    )
-    with pytest.raises(OffsetError, match="created again"):
-        world.run()
-
-
 ENDLESS = [VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)]
 TROUBLES = {
     "refused for ever": lambda frame: refused(frame, Status.NOT_MY_VBUCKET),
@@ -595,20 +361,6 @@ def test_a_node_that_does_not_list_its_collections_is_given_up() -> None:
     with pytest.raises(ConnectTimeout, match="the node does not send its collections"):
         world.run()
     assert sum(len(node.asked(Opcode.GET_COLLECTIONS_MANIFEST)) for node in world.links.values()) < 400
-
-
-def test_a_stream_that_lasts_is_not_given_up_although_it_brings_nothing() -> None:
-    """Each of its streams lives for longer than a moment, so the vbucket is read."""
-    world = World(ENDLESS, lambda frame, _: accepted(frame.opaque), idle_timeout_s=None)
-    for _ in range(12):
-        world.run(lambda: any(work.state is State.OPEN for work in world.reader._vbuckets.values()), limit_s=1000.0)
-        world.now += 10.0
-        for connection, _node in list(world.links.items()):
-            assert connection.session is not None
-            (stream,) = connection.session.streams
-            connection.receive_data(stream_end(stream.opaque, 2), world.now)
-            world.reader.received(connection, world.now)
-    assert world.now > 100.0
 
 
 def test_a_stream_that_is_opened_again_and_again_is_no_progress() -> None:

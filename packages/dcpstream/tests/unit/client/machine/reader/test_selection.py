@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcpstream.client.machine.reader.selection import EVERYTHING, FixedSelection, Selection, Wanted, unknown_names
+from dcpstream.client.machine.reader.selection import EVERYTHING, FixedSelection, Selection, Wanted
 from dcpstream.errors import ConfigError
 from dcpstream.model import Collection, CollectionName, Manifest, Scope
 
@@ -27,28 +27,11 @@ def test_no_names_are_everything() -> None:
     assert not EVERYTHING.is_nothing
 
 
-def test_a_collection_with_its_scope() -> None:
-    assert resolved("shop.orders") == Wanted({11: ORDERS})
-
-
-def test_a_scope_takes_all_that_it_has() -> None:
-    assert resolved("shop.*") == resolved("shop") == Wanted({11: ORDERS, 12: RETURNS}, scope_id=10)
-
-
-def test_a_bare_name_is_a_collection_of_the_default_scope_if_there_is_no_such_scope() -> None:
-    assert resolved("flights") == Wanted({8: CollectionName(8, "_default", "flights")})
-
-
 def test_a_bare_name_that_means_two_things_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"both\.\* for the scope or _default\.both for the collection"):
         resolved("both")
     assert set(resolved("both.*").collections or ()) == {14}
     assert set(resolved("_default.both").collections or ()) == {9}
-
-
-def test_the_name_of_the_default_collection_stays_that_of_the_collection() -> None:
-    assert set(resolved("_default").collections or ()) == {0}
-    assert set(resolved("_default.*").collections or ()) == {0, 8, 9}
 
 
 def test_several_scopes_are_their_collections() -> None:
@@ -61,25 +44,6 @@ def test_a_bare_name_keeps_its_meaning_when_the_manifest_changes() -> None:
     selection.resolve(MANIFEST)
     other = Manifest(4, (Scope(0, "_default", (Collection(20, "shop"),)),))
     assert selection.resolve(other) == Wanted({}, None, ("shop",))
-
-
-def test_what_is_missing_is_named() -> None:
-    wanted = resolved("shop.orders", "shop.gone", "nowhere.*")
-    assert wanted == Wanted({11: ORDERS}, None, ("shop.gone", "nowhere.*"))
-    assert not wanted.is_nothing
-    assert resolved("shop.gone").is_nothing
-    assert "shop.orders" in str(unknown_names(wanted.missing, MANIFEST))
-
-
-def test_an_empty_scope_is_something_to_wait_for() -> None:
-    wanted = resolved("empty.*", manifest=Manifest(1, (Scope(5, "empty"),)))
-    assert (wanted.collections, wanted.scope_id, wanted.is_nothing) == ({}, 5, False)
-
-
-def test_a_plan_names_ids_and_sees_no_others() -> None:
-    plan = FixedSelection((ORDERS, CollectionName(99, "shop", "returns")))
-    assert plan.resolve(MANIFEST) == Wanted({11: ORDERS}, None, ("shop.returns",))
-    assert Selection.of(plan) is plan
 
 
 def test_a_single_collection_can_be_selected() -> None:

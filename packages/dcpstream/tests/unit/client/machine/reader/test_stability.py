@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from dcpstream.client.machine.reader.stability import POLL_S
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from dcpstream.wire import Frame, Opcode, Status, encode_response
+from dcpstream.wire import Frame, Status, encode_response
 from tests.kit.client_machines import World, at, history
 from tests.kit.fake_node import config
-from tests.kit.messages import LOG, accepted, marker, mutation, rollback, stream_end
+from tests.kit.messages import LOG, accepted, marker, mutation, rollback
 from tests.kit.rules import rule
 
 REPLICATED = config(4, ports=(11210, 11211)).replace(b"[0]", b"[0, 1]")
@@ -109,47 +108,6 @@ def test_a_failover_before_the_rows_are_stable_costs_no_rollback() -> None:
     assert world.offsets[0].vbuuid == 0xB
 
 
-def test_what_was_given_out_is_where_a_new_stream_begins() -> None:
-    copies = Copies(active=3, replica=3)
-
-    def answer(frame: Frame, attempt: int) -> bytes:
-        if attempt == 0:
-            return history(frame, 3)
-        return history(frame, 7, NEW_LOG)
-
-    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 7)], answer, policy=RollbackPolicy.FAIL)
-    until(world, 0.5)
-    assert world.out == [1, 2, 3]
-    (connection,) = [link for link in world.links if link.address.kv_port == 11210]
-    assert connection.session is not None
-    (stream,) = connection.session.streams
-    connection.receive_data(
-        marker(stream.opaque, 3, 5) + mutation(stream.opaque, 4) + stream_end(stream.opaque, 2), world.now
-    )
-    world.reader.received(connection, world.now)
-    copies.vbuuids = dict.fromkeys(PORTS, 0xB)
-    copies.persisted = dict.fromkeys(PORTS, 7)
-    world.run()
-    assert world.requests[1][1][0] == 3
-    assert world.out == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_branch_that_ends_after_the_stream_was_done_is_read_again() -> None:
-    copies = Copies(active=3, replica=3)
-
-    def answer(frame: Frame, attempt: int) -> bytes:
-        return history(frame, 5, LOG if attempt == 0 else NEW_LOG)
-
-    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 5)], answer)
-    until(world, 0.5)
-    assert world.out == []
-    copies.vbuuids = dict.fromkeys(PORTS, 0xB)
-    copies.persisted = dict.fromkeys(PORTS, 5)
-    world.run()
-    assert world.out == [1, 2, 3, 4, 5]
-    assert len(world.requests) == 2
-
-
 def test_a_rollback_of_what_was_given_out_is_reported() -> None:
     copies = Copies(active=5, replica=5)
 
@@ -161,68 +119,6 @@ def test_a_rollback_of_what_was_given_out_is_reported() -> None:
     until(world, 1.0)
     assert isinstance(world.out[0], RollbackEvent)
     assert world.seqnos() == [1, 2, 3, 4, 5]
-
-
-def test_vbuckets_wait_each_for_themselves() -> None:
-    copies = Copies(active=2, replica=9)
-    world = world_of(
-        copies,
-        [VbucketRange(vbid, StreamOffset.ZERO, 2 + vbid) for vbid in range(2)],
-        lambda frame, _: history(frame, 2 + frame.vbid),
-    )
-    until(world, 1.0)
-    assert world.out == [1, 2]
-    copies.persisted[11210] = 3
-    world.run()
-    assert sorted(world.seqnos()) == [1, 1, 2, 2, 3]
-
-
-def test_a_missing_replica_is_not_waited_for() -> None:
-    copies = Copies(active=5, replica=0)
-    world = world_of(
-        copies,
-        [VbucketRange(0, StreamOffset.ZERO, 5)],
-        lambda frame, _: history(frame, 5),
-        cluster_map=REPLICATED.replace(b"[0, 1]", b"[0, -1]"),
-    )
-    world.run()
-    assert world.out == [1, 2, 3, 4, 5]
-    assert {port for port, _ in copies.asked} == {11210}
-
-
-def test_nothing_is_acknowledged_before_it_is_given_out() -> None:
-    copies = Copies(active=0, replica=0)
-    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
-    until(world, 1.0)
-    (session,) = [link.session for link in world.links if link.session is not None and link.address.kv_port == 11210]
-    assert session.window.freed_bytes == 0
-    copies.persisted = dict.fromkeys(PORTS, 5)
-    world.run()
-    assert session.window.freed_bytes > 0
-
-
-def test_copies_are_asked_at_an_interval_and_only_while_something_is_held() -> None:
-    copies = Copies(active=0, replica=0)
-    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], lambda frame, _: history(frame, 5))
-    until(world, 2.0)
-    assert len(copies.asked) <= 2 * (2.0 / POLL_S + 2)
-    copies.persisted = dict.fromkeys(PORTS, 5)
-    until(world, 1.0)
-    asked = len(copies.asked)
-    until(world, 5.0)
-    assert len(copies.asked) == asked
-
-
-def test_a_replica_that_is_away_holds_rows_back_until_it_is_there() -> None:
-    copies = Copies(active=5, replica=5)
-    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
-    world.down = {11211}
-    until(world, 3.0)
-    assert world.out == []
-    world.down = set()
-    world.run()
-    assert world.out == [1, 2, 3, 4, 5]
-    assert Opcode.OBSERVE_SEQNO in {frame.opcode for link in world.links.values() for frame in link.requests}
 
 
 def test_rows_that_come_with_the_news_of_another_branch_are_not_given_out_twice() -> None:
