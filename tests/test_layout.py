@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from lab.layout import PACKAGES, ROOT
+from lab.layout import PACKAGES, ROOT, modules
 
 LAB = ROOT / "lab" / "tests"
 
@@ -95,3 +96,15 @@ def test_no_exception_is_stale() -> None:
     patterns = [pattern for group in EXCEPTIONS.values() for pattern in group]
     assert [pattern for pattern in patterns if not any(fnmatch(path.as_posix(), pattern) for _, path in TESTS)] == []
     assert [str(path) for home, path in TESTS if is_excepted(path) and is_mirror(home, path)] == []
+
+
+def test_every_public_name_of_a_package_can_be_loaded() -> None:
+    fronts = [
+        ".".join(path.parent.relative_to(folder).parts)
+        for folder, path in modules()
+        if path.name == "__init__.py" and "lazy_names(" in path.read_text(encoding="utf-8")
+    ]
+    assert len(fronts) > 3
+    for package in map(importlib.import_module, fronts):
+        assert set(package.__all__) <= set(dir(package))
+        assert all(getattr(package, name) is not None for name in package.__all__)

@@ -17,6 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FreshBucket", "NodeFaults"]
 
-_HOME_OF = {"FreshBucket": "dcpstream_node.testing.nodes", "NodeFaults": "dcpstream_node.testing.faults"}
+_NAMES_IN = {"dcpstream_node.testing.faults": ("NodeFaults",), "dcpstream_node.testing.nodes": ("FreshBucket",)}
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME_OF)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES_IN)
