@@ -21,10 +21,10 @@ export PATH := $(PATH):$(abspath $(BIN))
 # every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-# STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run; one more than the cores of a small
+# STRICT=1: a skipped test is a failed test.   JOBS=n: processes of the test run; two more than the cores of a small
 # machine, because many tests wait for other processes.
 STRICT ?=
-JOBS ?= 3
+JOBS ?= 4
 # PATIENCE=n: factor on the time limits of tests, against a quiet machine (4 by default; use more on a busy one).
 PATIENCE ?=
 export PATIENCE

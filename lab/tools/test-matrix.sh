@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.."
 main=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 core='not slow and not spark and not interop'
-jobs="-n ${JOBS:-3} --dist loadgroup"
+jobs="-n ${JOBS:-4} --dist loadgroup"
 # Without what needs pyspark, deltalake or psutil, which the environments of other interpreters do not have. Folders are
 # named, because pytest does not ignore one of its `testpaths`.
 tables='packages/dcpstream/tests packages/dcpstream-node/tests tests --ignore=tests/simulation/test_tables_model.py'
