@@ -25,7 +25,7 @@ def write(rows: Sequence[tuple[Check, Outcome | None, str]]) -> None:
 def kept(old: str) -> dict[tuple[str, str, str], str]:
     """The cells of a table: by the client's name and version, what it did, and the release."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in old.splitlines() if "|" in line]
-    found = {}
+    found: dict[tuple[str, str, str], str] = {}
     for cells in lines[2:]:
         label, what, *results = cells
         found |= {(label, what, release): cell for release, cell in zip(lines[0][2:], results, strict=False)}

@@ -88,6 +88,7 @@ def served(*, on_disk: bool = False, options: Mapping[str, Any] | None = None) -
 
 def _send_out_of_order(node: Node) -> None:
     """Send out-of-order snapshots to all that ask for them: by default they are for small shares of a vbucket."""
+    assert node.engine is not None, "it is called while the node runs"
     node.engine.buckets["default"].parameters.oso_backfill = "enabled"
 
 
