@@ -96,6 +96,21 @@ def test_what_cannot_be_read_spoils_its_own_call_alone(ends: Ends):
     assert ends.call("add", 1) == 2
 
 
+def test_a_call_that_waits_holds_up_no_other_one_and_may_call_back(ends: Ends):
+    go = threading.Event()
+    ends.methods["wait"] = lambda: go.wait(TIMEOUT_S)
+    ends.methods["go"] = go.set
+    ends.methods["both_ways"] = lambda: ends.b.call("answer", (), {}, TIMEOUT_S) + 1
+    ends.methods["answer"] = lambda: 41
+    found: list[bool] = []
+    waiter = threading.Thread(target=lambda: found.append(ends.call("wait")))
+    waiter.start()
+    assert ends.call("both_ways") == 42
+    ends.call("go")
+    waiter.join(TIMEOUT_S)
+    assert found == [True]
+
+
 @pytest.mark.parametrize("error", [PermissionError(13, "not allowed", "/data"), TimeoutError("of the call itself")])
 def test_an_error_of_the_system_is_not_taken_for_the_end_of_the_other_process(ends: Ends, error: OSError):
     def refuse() -> None:

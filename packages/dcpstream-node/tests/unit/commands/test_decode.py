@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dcpstream.errors import ConfigError
 from dcpstream.model import FailoverLog, Manifest, StreamOffset
-from dcpstream.wire import Opcode, encode_response
+from dcpstream.wire import Opcode, encode_request, encode_response
 from dcpstream.wire.cached_items import CachedItem, encode_cached_item
 from dcpstream.wire.messages.dcp import CacheTransfer, Mutation, SnapshotMarker, StreamEnd
 from dcpstream_node.commands import decode
@@ -77,6 +77,11 @@ def test_what_is_no_frame_is_reported_with_its_place_and_what_to_do(
     assert commands.error.startswith(f"dcpstream: {told}")
     todo = "cut the input there to keep them" if printed else "Cut off what comes before the first one"
     assert todo in commands.error
+
+
+def test_a_key_with_a_collection_id_stays_readable(tmp_path: Path) -> None:
+    _, output = decoded(encode_request(Opcode.GET, key=b"\x08flight"), tmp_path=tmp_path)
+    assert r"key: \x08flight" in output
 
 
 def test_input_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

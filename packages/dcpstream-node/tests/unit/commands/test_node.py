@@ -37,6 +37,18 @@ def heaps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return found
 
 
+def test_only_a_node_in_memory_keeps_large_buffers_apart(
+    tmp_path: Path, request: pytest.FixtureRequest, heaps: list[None]
+) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    request.addfinalizer(taken.close)
+    refused = ["node", "--port", str(taken.getsockname()[1]), "--mgmt-port", "0", "--vbuckets", "1"]
+    assert run([*refused, "--data", str(tmp_path / "data")])
+    assert heaps == []
+    assert run(refused)
+    assert heaps == [None]
+
+
 def test_what_a_node_cannot_use_is_said_in_a_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -42,6 +42,16 @@ def test_a_node_goes_on_with_played_history(node: dcpstream_node.Node) -> None:
     assert (token.seqno, token.vbuuid) == (8, 77)
 
 
+def test_seqnos_without_a_message_stay_taken(node: dcpstream_node.Node) -> None:
+    node.play(BUCKET, history.opened(0, StreamOffset.ZERO, LOG) + row(2, b"a") + history.advanced(0, 5))
+    login = {"username": "Administrator", "password": "password", "bucket": BUCKET}
+    with dcpstream.Client(node.connection_string, **login) as client:  # type: ignore[arg-type]
+        assert client.cluster.high_seqnos() == {0: 5}
+        found = list(client.changes(StreamOptions(end="latest")))
+        assert [change.key for change in found] == [b"a"]
+        assert client.cluster.map.uuid == "abcd"
+
+
 def test_a_message_that_cannot_be_is_refused(node: dcpstream_node.Node) -> None:
     broken = Frame(0x80, Opcode.DCP_DELETION, extras=bytes(7) + b"\1" + bytes(10), key=b"\0k")
     with pytest.raises(DcpstreamError, match="is refused"):

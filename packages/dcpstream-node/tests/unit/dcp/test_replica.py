@@ -114,6 +114,17 @@ def test_a_rollback_prunes_the_log_and_ends_streams(node: SimulatedNode, seqno: 
     assert replicas.received_snapshot(view) == view.snapshot
 
 
+def test_an_empty_copy_has_a_log_of_its_own(node: SimulatedNode) -> None:
+    replicas, view = replicas_of(node), node.vbucket(1)
+    replicas.adopt_failover_log(view, FailoverLog.of((0x22, 3), (0x11, 0)))
+    replicas.begin_snapshot(view, SnapshotRange(1, 2), 0, is_initial_from_disk=False)
+    replicas.store(view, row(2))
+    assert replicas.roll_back(view, 0) == 0
+    (entry,) = view.failover_log
+    assert entry.seqno == 0
+    assert entry.vbuuid not in (0x11, 0x22)
+
+
 def test_a_copy_is_durable_before_it_is_active(node: SimulatedNode) -> None:
     replicas, view = replicas_of(node), node.vbucket(1)
     replicas.begin_snapshot(view, SnapshotRange(1, 1), 0, is_initial_from_disk=False)

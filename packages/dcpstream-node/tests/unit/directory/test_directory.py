@@ -51,6 +51,14 @@ def test_identities_and_ephemeral_buckets_are_kept(tmp_path: Path) -> None:
     assert opened(tmp_path).known == {}
 
 
+def test_in_memory_nothing_is_kept() -> None:
+    directory = opened(None)
+    directory.remember([engine_of().buckets["default"]])
+    directory.discard("default")
+    assert isinstance(directory.open("default", 2), MemoryBucketStore)
+    assert directory.known == {}
+
+
 def test_a_store_is_found_and_one_that_is_gone_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     DiskBucketStore(tmp_path / "shop", 16).close()
     assert opened(tmp_path).known["shop"].vbuckets == 16

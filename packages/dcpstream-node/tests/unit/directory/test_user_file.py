@@ -21,6 +21,16 @@ def users_of(path: Path | None, disk: StoppingDisk | None = None) -> Users:
     return users
 
 
+def test_users_come_back_and_changes_are_kept_at_once(tmp_path: Path) -> None:
+    users = users_of(tmp_path)
+    users.put("ann", "hunter22", ["data_reader[default]"])
+    assert users_of(tmp_path).authenticate("ann", b"hunter22")
+    users.set_password("ann", "hunter23")
+    assert users_of(tmp_path).authenticate("ann", b"hunter23")
+    users.remove("ann")
+    assert users_of(tmp_path).find("ann") is None
+
+
 def test_the_first_user_outlives_a_power_cut(tmp_path: Path) -> None:
     """Also the directory that was made for the file: a change that was answered is there, whatever was not synced."""
     disk = StoppingDisk()

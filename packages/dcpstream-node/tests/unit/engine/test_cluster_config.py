@@ -55,6 +55,19 @@ def test_copies_that_are_to_be_are_shown_as_missing():
     assert (server_map["numReplicas"], server_map["vBucketMap"]) == (2, [[-1, -1, -1], [-1, 0, -1]])
 
 
+def test_what_did_not_change_keeps_its_version():
+    engine = engine_of()
+    other = engine.add_bucket("other", MemoryBucketStore(2))
+    client = Talker(engine)
+    versions = [engine.config_version(bucket) for bucket in (None, engine.buckets["default"], other)]
+    client.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\4")
+    assert engine.config_version(None) == versions[0]
+    assert engine.config_version(engine.buckets["default"]) > max(versions)
+    assert engine.config_version(other) == versions[2]
+    config = config_of(client)
+    assert (config["revEpoch"], config["rev"]) == engine.config_version(engine.buckets["default"])
+
+
 @rule("KV-LOGIN-05")
 def test_a_client_that_has_the_newest_gets_nothing():
     engine = engine_of(release="7.6")

@@ -7,6 +7,7 @@ import pytest
 from dcpstream.wire import Opcode
 from dcpstream.wire.layout import Phase, Side
 from dcpstream.wire.messages import DCP_OPCODES, REQUESTS
+from dcpstream.wire.release import release_of
 from dcpstream_node.engine.access.roles import ALL_PRIVILEGES
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers import COMMANDS
@@ -14,6 +15,12 @@ from dcpstream_node.engine.handlers import COMMANDS
 
 def answer(session, frame):
     """A handler that does nothing."""
+
+
+def test_a_node_of_an_older_release_does_not_have_what_came_later():
+    old, new = (set(COMMANDS.known_to(release_of(name)).opcodes()) for name in ("7.2", "7.6"))
+    assert new - old == {layout.opcode for layout in REQUESTS if layout.since == "7.6"} - old
+    assert {Opcode.RANGE_SCAN_CREATE, Opcode.PAUSE_BUCKET} <= new - old
 
 
 def test_every_request_declares_its_privilege_and_all_shapes_of_an_opcode_need_the_same_one():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dcpstream.wire import Opcode, Status
+from dcpstream.wire import Feature, Opcode, Status
+from dcpstream.wire.values import snappy_compress, snappy_uncompress
+from dcpstream_node.testing.simulation import USUAL_FEATURES
 from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
+
+LONG = b"a" * 100
+WITHOUT_SNAPPY = tuple(code for code in USUAL_FEATURES if code != Feature.SNAPPY)
 
 
 def set_mode(engine, mode: bytes, *, group: int = 1, name: bytes = b"compression_mode") -> int:
@@ -23,6 +28,15 @@ def engine():
     engine = engine_of()
     assert set_mode(engine, b"passive") == 0
     return engine
+
+
+def test_values_stay_as_they_came(engine):
+    client = Talker(engine)
+    client.set("k", snappy_compress(LONG), datatype=2)
+    assert stored(engine).datatype == 2
+    got = client.get("k")
+    assert (got.datatype, snappy_uncompress(got.value)) == (2, LONG)
+    assert (Talker(engine, features=WITHOUT_SNAPPY).get("k").value) == LONG
 
 
 @rule("KV-PARAM-01")

@@ -21,6 +21,14 @@ from tests.kit.engine import Talker, engine_of
 from tests.kit.rules import rule
 
 BOTH = pytest.mark.parametrize("name", RELEASES)
+CAME_WITH_76 = (
+    Feature.SUBDOC_REPLICA_READ,
+    Feature.CLUSTER_CONFIG_KNOWN_VERSION,
+    Feature.DEDUPE_NOT_MY_VBUCKET,
+    Feature.CLUSTERMAP_NOTIFICATION_BRIEF,
+    Feature.SUBDOC_SEVERAL_XATTR_KEYS,
+    Feature.SUBDOC_BINARY_XATTR,
+)
 
 
 def granted(client: Talker, features: tuple[int, ...]) -> set[int]:
@@ -39,6 +47,15 @@ def test_only_releases_that_a_node_can_be_are_taken():
         Node(release="8.1")
     with pytest.raises(ConfigError):
         Node(release=7.2)  # type: ignore[arg-type]
+
+
+def test_hello_grants_what_the_release_knows():
+    asked = (*USUAL_FEATURES, Feature.DUPLEX, Feature.POINT_IN_TIME_RECOVERY, *CAME_WITH_76)
+    old = granted(Talker(engine_of(release="7.2"), features=()), asked)
+    new = granted(Talker(engine_of(release="7.6"), features=()), asked)
+    assert new - old == set(CAME_WITH_76)
+    assert not old - new
+    assert Feature.POINT_IN_TIME_RECOVERY in old
 
 
 @rule("KV-LOGIN-01")

@@ -75,6 +75,15 @@ def test_optional_steps_may_be_refused() -> None:
     assert kinds(failed) == ["changed"]
 
 
+def test_a_variation_does_not_count_and_is_kept() -> None:
+    with_map = answered(status=Status.NOT_MY_VBUCKET, val=b'{"rev":1}')
+    found = compared([asked(), answered(status=Status.NOT_MY_VBUCKET)], [asked(), with_map])
+    assert kinds(found) == []
+    assert [each.varies for each in found.differences] == [
+        "only one of the servers has a cluster map, which NOT_MY_VBUCKET carries"
+    ]
+
+
 def test_a_scenario_that_could_not_run_differs() -> None:
     aborted: Line = {"dir": "note", "hex": "", "event": "aborted", "note": "TimeoutError: x"}
     found = compared([asked(), answered()], [asked(), answered(), aborted])

@@ -57,6 +57,18 @@ def test_deflating_makes_it_shorter(tmp_path: Path) -> None:
     assert sizes[0] < sizes[1] - 4000
 
 
+def test_a_file_cut_anywhere_keeps_its_whole_blocks(written: Path) -> None:
+    with RecordingReader(written) as reader:
+        ends = [reader.start, *(block.end for block in reader.blocks())]
+    whole = written.read_bytes()
+    sizes = [size for end in ends for size in (*range(end - 3, end + 30), end + 200) if ends[1] <= size <= ends[-1]]
+    for size in sizes:
+        written.write_bytes(whole[:size])
+        blocks, is_cut = read(written)
+        assert len(blocks) == sum(end <= size for end in ends[1:])
+        assert is_cut is (size not in ends)
+
+
 def test_a_file_cut_before_its_first_whole_block_says_so(written: Path) -> None:
     with RecordingReader(written) as reader:
         start, first_end = reader.start, next(reader.blocks()).end

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
 import cramjam
+import pyarrow as pa
 import pytest
 
 from dcpstream.arrow import (
     CHANGE_SCHEMA,
     ChangeContext,
     WireChunk,
+    change_schema,
+    control_rows,
     to_changes,
 )
 from dcpstream.errors import FieldError
 from dcpstream.wire.values import encode_xattrs
 from tests.kit import raw_frames
 from tests.kit.cases import each_case
+from tests.kit.control_rows import rollback_row
 from tests.kit.wire_columns import decode_messages, decode_wire
 
 pytestmark = pytest.mark.usefixtures("each_decoder")
 
 NAMES = {0: ("_default", "_default"), 8: ("inventory", "airline"), 0x555: ("inventory", "route")}
 CONTEXT = ChangeContext(collection_names=NAMES, vbuuids={3: 2**64 - 1, 4: 77})
+WRITTEN = 1_385_769_600_123_456
+"""Microseconds of 2013-11-30T00:00:00.123456Z."""
+CAS = (WRITTEN * 1000 + 789) & ~0xFFFF | 0xFFF5
 
 
 def rows_of(*frames: bytes, **options: Any) -> list[dict[str, Any]]:
@@ -66,6 +75,14 @@ def test_every_combination_of_datatypes(value_format: str, json_bit: int) -> Non
     assert [row["xattrs"] for row in rows] == [None, None, pairs, pairs, [("_a", "1")]]
 
 
+def test_numbers_without_sign_keep_their_bits() -> None:
+    (row,) = rows_of(raw_frames.mutation(seqno=2**64 - 1, rev=2**63, cas=2**64 - 1, flags=2**32 - 1, expiry=2**32 - 1))
+    assert (row["seqno"], row["_commit_version"], row["rev"], row["cas"]) == (-1, -1, -(2**63), -1)
+    assert row["flags"] == -1
+    assert row["expiry"] == datetime.fromtimestamp(2**32 - 1, UTC)
+    assert row["_commit_timestamp"].year == 2554
+
+
 class TestShapes:
     def chunk(self, count: int = 3) -> WireChunk:
         return decode_messages(raw_frames.mutation() * count)
@@ -95,3 +112,36 @@ def test_a_value_that_cannot_be_read_says_where(value: bytes, datatype: int) -> 
     with pytest.raises(FieldError, match=r"seqno 41 in vbucket 17 \(datatype 0x0[246]\)"):
         to_changes(chunk, context=CONTEXT)
     to_changes(chunk, context=CONTEXT, columns=["key", "seqno"])
+
+
+def test_batches_do_not_change_when_the_buffer_is_used_again() -> None:
+    received = bytearray(b"".join(raw_frames.mutation(b"\0%d" % n, b"value %d" % n, cas=CAS) for n in range(300)))
+    changes = to_changes(decode_wire(received), context=CONTEXT)
+    expected = to_changes(decode_messages(bytes(received)), context=CONTEXT)
+    received[:] = b"\xaa" * len(received)
+    assert changes.equals(expected)
+    received.clear()
+
+
+class TestRollbackRow:
+    EXPECTED: ClassVar = {"from_seqno": "90", "to_seqno": "80", "old_vbuuid": str(2**64 - 1), "new_vbuuid": "5"}
+
+    def row(self, **options: Any) -> pa.RecordBatch:
+        return control_rows([rollback_row(7, 90, 80, 2**64 - 1, 5)], time=1_700_000_000.25, **options)
+
+    @each_case("value_format", ["binary", "string"])
+    def test_it_says_what_is_void(self, value_format: str) -> None:
+        batch = self.row(value_format=value_format)
+        batch.validate(full=True)
+        assert batch.schema == change_schema(value_format)
+        (row,) = batch.to_pylist()
+        assert isinstance(row["value"], bytes if value_format == "binary" else str)
+        assert json.loads(row.pop("value")) == self.EXPECTED
+        assert {name: value for name, value in row.items() if value is not None} == {
+            "_commit_version": 80,
+            "_commit_timestamp": datetime(2023, 11, 14, 22, 13, 20, 250_000, UTC),
+            "op": "rollback",
+            "vbucket": 7,
+            "vbuuid": "5",
+            "seqno": 80,
+        }

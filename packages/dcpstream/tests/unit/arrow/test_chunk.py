@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dcpstream.arrow import WireChunk
@@ -26,3 +27,7 @@ def part(rows: list[int]) -> WireChunk:
 @pytest.mark.parametrize(("start", "stop"), [(0, 90), (3, 70), (5, 5), (89, 90)])
 def test_slice(chunk: WireChunk, start: int, stop: int) -> None:
     raw_frames.same(chunk.slice(start, stop), part(list(range(start, stop))))
+
+
+def test_select_does_not_share_memory(chunk: WireChunk) -> None:
+    assert not np.shares_memory(chunk.select(np.ones(90, np.bool_)).seqno, chunk.seqno)

@@ -23,6 +23,7 @@ from dcpstream.arrow import (
 from dcpstream.model import Op
 from dcpstream.wire.keys import leb128_encode
 from tests.kit import raw_frames
+from tests.kit.cases import each_case
 from tests.kit.comparing import all_true
 from tests.kit.wire_columns import decode_messages
 
@@ -111,6 +112,23 @@ CONTROL = [
     ControlRow(Op.COLLECTION_DROPPED, 1, 20, 5, {}, "shop", "orders"),
     ControlRow(Op.COLLECTION_DROPPED, 1, 30, 5, {}, "shop", "other"),
 ]
+
+
+@each_case(
+    ("some", "left"),
+    [
+        ([], [0, 1, 2, 3]),
+        ([Comparison("key", "startswith", "user:")], [0, 1, 2, 3]),
+        ([Comparison("seqno", ">", 100), Comparison("_change_type", "=", "insert")], [0, 1, 2, 3]),
+        ([Comparison("vbucket", "=", 1)], [0, 2, 3]),
+        ([Comparison("collection", "=", "orders"), Comparison("scope", "=", "shop")], [0, 1, 2]),
+        ([Comparison("op", "=", "mutation")], []),
+        ([Comparison("op", "in", ("mutation", "rollback"))], [0, 1]),
+    ],
+)
+def test_control_rows_that_concern_the_wanted_documents_stay(some: list[Comparison], left: list[int]) -> None:
+    batch = control_rows(CONTROL, time=0)
+    assert RowFilter(tuple(some)).control_rows(batch).equals(batch.take(pa.array(left, pa.int64())))
 
 
 @given(st.lists(comparisons(), max_size=2))

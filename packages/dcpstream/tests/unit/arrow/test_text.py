@@ -2,11 +2,12 @@ r"""Text: UTF-8 as it is, anything else visible and different."""
 
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcpstream.arrow import escape, unescape
-from dcpstream.arrow.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated
+from dcpstream.arrow.text import CONSTANT_LENGTH_MAX, CONSTANT_ROWS, repeated, strings_of
 from tests.kit.cases import each_case
 
 
@@ -29,6 +30,12 @@ def test_nothing_is_lost(data: bytes) -> None:
 @given(st.lists(st.binary(max_size=6).filter(lambda data: not is_text(data)), unique=True))
 def test_different_bytes_stay_different(keys: list[bytes]) -> None:
     assert len(set(map(escape, keys))) == len(keys)
+
+
+def test_nulls_stay_nulls_and_slices_stay_slices() -> None:
+    values = pa.array([b"x", None, b"\xff", b"y"], pa.binary())
+    assert strings_of(values).to_pylist() == ["x", None, r"\xff", "y"]
+    assert strings_of(values.slice(1, 2)).to_pylist() == [None, r"\xff"]
 
 
 @each_case("text", ["x", "y" * CONSTANT_LENGTH_MAX, "z" * (CONSTANT_LENGTH_MAX + 1), "é" * 20])

@@ -12,7 +12,7 @@ import pytest
 
 from dcpstream.client.offsets import FORMAT, VERSION, FileOffsetStore, OffsetStore, SavedOffset, SqliteOffsetStore
 from dcpstream.errors import ConfigError, OffsetError
-from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.model import MAX_SEQNO, CollectionName, StreamOffset
 from dcpstream.model.position_text import CollectionSets
 from tests.kit.rules import rule
 
@@ -45,6 +45,13 @@ def test_a_rollback_that_is_not_acknowledged_comes_back(make: Make, tmp_path: Pa
 def test_all_values_of_a_record_come_back(make: Make, tmp_path: Path) -> None:
     make(tmp_path).save({5: RECORD})
     assert make(tmp_path).load() == {5: RECORD}
+
+
+def test_other_vbuckets_stay(make: Make, tmp_path: Path) -> None:
+    store, other = make(tmp_path), SavedOffset(StreamOffset(1, 2, 2, 2))
+    store.save({5: RECORD, 6: RECORD})
+    store.save({6: other, 1023: RECORD})
+    assert make(tmp_path).load() == {5: RECORD, 6: other, 1023: RECORD}
 
 
 def test_a_directory_is_no_file_of_offsets(tmp_path: Path) -> None:
@@ -147,3 +154,37 @@ def test_a_flipped_bit_of_a_record_in_a_database_is_reported(tmp_path: Path) -> 
     assert told > 2 * len(RECORD.entry(CollectionSets()))
     path.write_bytes(content)
     assert SqliteOffsetStore(path).load() == records
+
+
+@pytest.mark.parametrize("kind", [FileOffsetStore, SqliteOffsetStore])
+def test_collections_are_kept_with_their_positions(kind: type, tmp_path: Path) -> None:
+    one, other = CollectionName(8, "shop", "orders"), CollectionName(9, "shop", "returns")
+    positions = [StreamOffset(5, seqno, seqno, seqno) for seqno in (9, 6, 3)]
+    newest = positions[0].with_collections([other, one])
+    records = {
+        0: SavedOffset(newest, (positions[1].with_collections([one]), positions[2])),
+        1: SavedOffset(newest, (positions[1].with_collections([one, other]),)),
+        2: SavedOffset(positions[0], (positions[1],)),
+    }
+    kind(tmp_path / "positions").save(records)
+    loaded = kind(tmp_path / "positions").load()
+    assert loaded == records
+    found = {vbid: [at.collections for at in (record.offset, *record.earlier)] for vbid, record in loaded.items()}
+    assert found == {0: [(one, other), (one,), None], 1: [(one, other), (one, other)], 2: [None, None]}
+
+
+def test_a_vbucket_that_stays_costs_no_new_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SavedOffset] = []
+    entry = SavedOffset.entry
+
+    def counted(record: SavedOffset, sets: CollectionSets) -> str:
+        made.append(record)
+        return entry(record, sets)
+
+    first, second = StreamOffset(1, 2, 2, 2), StreamOffset(1, 5, 5, 5)
+    store = FileOffsetStore(tmp_path / "offsets")
+    store.save({vbid: SavedOffset(first) for vbid in range(100)})
+    monkeypatch.setattr(SavedOffset, "entry", counted)
+    changed = SavedOffset(second, (first,))
+    store.save({5: changed})
+    assert made == [changed]

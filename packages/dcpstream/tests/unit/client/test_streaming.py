@@ -38,6 +38,11 @@ def at(seqno: int) -> StreamOffset:
     return StreamOffset(0xA, seqno, seqno, seqno)
 
 
+def test_a_start_above_now_is_kept_for_the_node_to_judge() -> None:
+    (part,) = StreamOptions(start={1: at(50)}, end="latest", members=(1, 4)).ranges(4, {}, OBSERVED)
+    assert (part.start.seqno, part.end_seqno) == (50, 10)
+
+
 def test_a_start_at_or_above_a_named_end_is_kept_for_the_node_to_judge() -> None:
     starts = {0: at(5), 1: at(5), 2: at(5), 3: at(0)}
     parts = StreamOptions(start=starts, end={0: 5, 1: 4, 3: 0}).ranges(4, {}, {})

@@ -3,7 +3,9 @@
 from dcpstream.dcp.controls import (
     CONTROLS,
     ProducerSettings,
+    ReplicaWishes,
     apply_control,
+    asked_by_replica,
 )
 from dcpstream.wire import Status
 from dcpstream.wire.release import RELEASES
@@ -40,6 +42,13 @@ def test_no_value_breaks_a_rule(value):
         assert status in (Status.SUCCESS, Status.EINVAL, Status.NOT_SUPPORTED), name
 
 
+def test_a_replica_asks_only_for_what_its_release_knows():
+    asked = asked_by_replica(ReplicaWishes(1, "1", release=RELEASES["7.2"]))
+    newer = asked_by_replica(ReplicaWishes(1, "1", release=RELEASES["8.0"]))
+    assert {name for name, _, _ in newer} - {name for name, _, _ in asked} == {"max_marker_version"}
+    assert asked[0][0] == newer[-1][0] == "connection_buffer_size"
+
+
 INTERVALS = (b"1e-1", b".1", b"0x1", b"inf", b" 1", b"1 ", b"1.5"), (b"0", b"0.09", b"nan", b"1s", b"", b"-1")
 
 
@@ -55,3 +64,10 @@ def test_a_noop_interval_is_a_fraction_from_76_on(name: str):
     else:
         assert (all(taken), any(refused)) == (True, False)
         assert settings.noop_interval_s == 1.5
+
+
+def test_a_buffer_of_80_has_32_bits():
+    for name, status in (("7.2", Status.SUCCESS), ("7.6", Status.SUCCESS), ("8.0", Status.EINVAL)):
+        settings = ProducerSettings(release=RELEASES[name])
+        assert apply_control(settings, b"connection_buffer_size", b"4294967296").status is status
+        assert settings.buffer_bytes == (2**32 if status is Status.SUCCESS else 0)

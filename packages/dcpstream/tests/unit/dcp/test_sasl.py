@@ -249,6 +249,17 @@ def test_a_second_login_derives_nothing_and_another_password_does(monkeypatch):
     assert derived == [b"one", b"two", b"one"]
 
 
+def test_credentials_are_kept_and_come_back():
+    kept = Credentials("secret", b"0123456789abcdef", MIN_ITERATIONS).to_json()
+    assert "secret" not in str(kept)
+    again = Credentials.from_json(kept)
+    assert again.matches(b"secret")
+    assert not again.matches(b"other")
+    assert login(
+        "SCRAM-SHA512", "ann", "secret", ServerLogin(lambda _: again, lambda: b"n" * 18, lambda _: again)
+    ).username
+
+
 @each_case(
     "change",
     [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcpstream.dcp.snapshot import READER, REPLICA, ReceivedSnapshots, Receiver
+from dcpstream.dcp.snapshot import READER, REPLICA, ReceivedSnapshots, Receiver, SnapshotFault
 from dcpstream.model import MAX_SEQNO
 from tests.kit.cases import each_case
 
@@ -26,6 +26,10 @@ def received(receiver: Receiver, seqno: int = 0, start: int = 0, end: int = 0) -
     snapshots = ReceivedSnapshots(receiver, seqno, (start, end))
     snapshots.opened()
     return snapshots
+
+
+def fault(violation: object) -> SnapshotFault | None:
+    return violation.fault if violation is not None else None  # type: ignore[attr-defined]
 
 
 @given(messages=MESSAGES, receiver=st.sampled_from([READER, REPLICA]), place=st.tuples(SEQNOS, SEQNOS, SEQNOS))
@@ -102,3 +106,14 @@ def test_only_a_replica_records_the_bounds_of_a_marker_at_once(receiver: Receive
     assert snapshots.bounds == bounds
     snapshots.items(2, 2)
     assert snapshots.bounds == (1, 5)
+
+
+def test_a_continued_snapshot_keeps_its_start_and_takes_no_item_below_its_marker() -> None:
+    snapshots = received(REPLICA)
+    snapshots.marker(1, 3)
+    snapshots.items(1, 2)
+    snapshots.begin(5, 8, is_continued=True)
+    assert snapshots.bounds == (1, 8)
+    assert fault(snapshots.item_violation(4, 4)) is SnapshotFault.OUTSIDE
+    assert snapshots.items(5, 8) is None
+    assert snapshots.is_whole

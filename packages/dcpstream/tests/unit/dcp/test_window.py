@@ -12,6 +12,23 @@ from dcpstream.dcp.window import (
 from dcpstream.wire import MAX_FRAME_BYTES
 
 
+def test_without_a_buffer_nothing_is_full_and_nothing_is_acknowledged():
+    window = ProducerWindow()
+    window.sent(10**12)
+    window.acknowledged(5, 0.0)
+    assert (window.is_enabled, window.is_full, window.credit_bytes) == (False, False, None)
+    assert (window.outstanding_bytes, window.acked_bytes) == (10**12, 0)
+
+
+def test_what_was_sent_before_the_buffer_was_set_is_outstanding():
+    window = ProducerWindow()
+    window.sent(300)
+    window.set_buffer(200)
+    assert window.is_full
+    window.acknowledged(150, 0.0)
+    assert window.credit_bytes == 50
+
+
 def test_a_message_may_start_below_the_limit_and_overshoot_it():
     window = ProducerWindow()
     window.set_buffer(100)
@@ -25,6 +42,33 @@ def test_a_message_may_start_below_the_limit_and_overshoot_it():
     assert (window.is_full, window.credit_bytes) == (False, 1)
 
 
+def test_too_much_acknowledged_frees_all_and_is_counted_as_it_was_said():
+    window = ProducerWindow()
+    window.set_buffer(100)
+    window.sent(150)
+    window.acknowledged(1_000_000, 0.0)
+    assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_000)
+    window.acknowledged(7, 0.0)
+    assert (window.outstanding_bytes, window.acked_bytes) == (0, 1_000_007)
+
+
+def test_zero_switches_it_off_and_forgets():
+    window = ProducerWindow()
+    window.set_buffer(100)
+    window.sent(500)
+    window.set_buffer(0)
+    assert (window.is_full, window.credit_bytes, window.outstanding_bytes) == (False, None, 0)
+    assert window.acked_bytes == 0
+
+
+def test_a_smaller_buffer_takes_effect_at_once():
+    window = ProducerWindow()
+    window.set_buffer(1000)
+    window.sent(500)
+    window.set_buffer(200)
+    assert window.is_full
+
+
 def test_more_than_a_fifth_of_the_buffer_at_once():
     window = ConsumerWindow(0.0, 1000)
     window.freed(200)
@@ -32,6 +76,13 @@ def test_more_than_a_fifth_of_the_buffer_at_once():
     window.freed(1)
     assert window.take(1.0) == 201
     assert (window.freed_bytes, window.acked_bytes) == (0, 201)
+
+
+def test_another_buffer_has_another_fifth():
+    window = ConsumerWindow(0.0, 1000)
+    window.freed(150)
+    window.buffer_bytes = 700
+    assert window.take(1.0) == 150
 
 
 def test_less_after_a_while():

@@ -17,10 +17,12 @@ from dcpstream.runtime import (
     File,
     SystemFileSystem,
     is_locked,
+    make_durable_directory,
     make_private,
     replace_shared,
     write_whole,
 )
+from dcpstream.runtime.files import LOCK_NAME, WRITEV_MAX
 
 HOLD_LOCK = """
 import sys
@@ -49,6 +51,12 @@ def test_buffers_are_appended_in_order(file: File) -> None:
     assert file.append([b"g"]) == 1
     assert file.size() == 7
     assert file.read(0, 100) == b"abcdefg"
+
+
+def test_more_buffers_than_one_call_takes(file: File) -> None:
+    buffers = [bytes([number % 251]) for number in range(2 * WRITEV_MAX + 3)]
+    assert file.append(buffers) == len(buffers)
+    assert file.read(0, len(buffers)) == b"".join(buffers)
 
 
 def test_a_write_that_takes_only_part_goes_on_from_there(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +106,16 @@ def test_a_lock_ends_with_the_process_that_held_it(files: SystemFileSystem, tmp_
         holder.kill()
         holder.wait(30)
         files.lock_directory(tmp_path).release()
+
+
+def test_a_lock_on_the_file_alone_keeps_out(files: SystemFileSystem, tmp_path: Path) -> None:
+    """As older versions hold it."""
+    with (tmp_path / LOCK_NAME).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_locked(tmp_path)
+        with pytest.raises(BlockingIOError):
+            files.lock_directory(tmp_path)
+    files.lock_directory(tmp_path).release()
 
 
 @pytest.mark.parametrize("always_makes_file", [False, True])
@@ -156,6 +174,23 @@ def modes(path: Path) -> dict[str, int]:
     return {
         str(entry.relative_to(path.parent)): stat.S_IMODE(entry.lstat().st_mode) for entry in (path, *path.rglob("*"))
     }
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(files: SystemFileSystem, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    make_durable_directory(files, path / "b")
+    files.open(path / "segment").close()
+    files.lock_directory(path).release()
+    write_whole(files, path / "b" / "whole", b"x")
+    assert modes(path) == {"a": 0o700, "a/b": 0o700, "a/segment": 0o600, "a/lock": 0o600, "a/b/whole": 0o600}
 
 
 def test_what_was_made_for_everybody_is_taken_from_them(files: SystemFileSystem, tmp_path: Path) -> None:

@@ -73,3 +73,15 @@ def test_an_address_has_so_many_refusals_waiting_and_no_more() -> None:
         assert last.session.is_closing, "not even a right password is looked at"
     elsewhere = Talker(engine, user=None)
     assert elsewhere.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0secret").status == Status.SUCCESS
+
+
+def test_who_leaves_while_the_refusal_waits_is_forgotten() -> None:
+    engine = engine_of()
+    peers = [guess(engine) for _ in range(FREE_FAILURES + 2)]
+    for peer in peers:
+        peer.send(encode_request(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0admin\0wrong", opaque=1))
+    peers[-1].session.connection_lost()
+    pass_time(engine, 60.0)
+    engine.handle_timeout()
+    assert [frame.status for frame in peers[-2].collect()] == [Status.AUTH_ERROR]
+    assert engine.next_timeout() is None

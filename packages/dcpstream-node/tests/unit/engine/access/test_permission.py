@@ -10,7 +10,7 @@ from dcpstream.model import Collection, Manifest, Scope
 from dcpstream.wire import Frame, Opcode, Status
 from dcpstream_node.dcp.dispatch import handle_dcp
 from dcpstream_node.dcp.stats import dcp_stats
-from dcpstream_node.engine import ClusterConfig, Engine, Users, new_engine
+from dcpstream_node.engine import ClusterConfig, Engine, Group, Role, Users, new_engine, parse_roles
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import START_UNIX_S, SeededRandom
 from tests.kit.engine import Talker
@@ -87,6 +87,31 @@ def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     bob = connect(engine, "data_reader[default:inventory]", "data_writer[default:inventory]", name="bob")
     assert not bob.session.plain_opcodes
     assert put(bob, 0).status == Status.UNKNOWN_COLLECTION
+
+
+def test_a_change_of_roles_holds_at_once_on_an_open_connection(engine: Engine) -> None:
+    ann = connect(engine, "data_reader[default]", "data_writer[default]")
+    assert put(ann, 0).status == Status.SUCCESS
+    engine.users.put("ann", None, ["data_reader[default]"])
+    assert put(ann, 0).status == Status.EACCESS
+    assert get(ann, 0).status == Status.SUCCESS
+    engine.users.put("ann", None, ["data_reader[default]", "data_writer[default]"])
+    assert put(ann, 0).status == Status.SUCCESS
+
+
+def test_a_change_of_a_group_holds_at_once_on_an_open_connection(engine: Engine) -> None:
+    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[default]"),)))
+    ann = connect(engine, "data_reader[default]")
+    assert put(ann, 0).status == Status.EACCESS
+    engine.users.put("ann", None, ["data_reader[default]"], groups=["writers"])
+    assert put(ann, 0).status == Status.SUCCESS
+    engine.users.put_group(Group(name="writers", roles=(Role.parse("data_writer[other]"),)))
+    assert put(ann, 0).status == Status.EACCESS
+    engine.users.put_group(Group(name="writers", roles=parse_roles("data_writer[default],data_reader[default]")))
+    assert put(ann, 0).status == Status.SUCCESS
+    engine.users.remove_group("writers")
+    assert put(ann, 0).status == Status.EACCESS
+    assert get(ann, 0).status == Status.SUCCESS, "this one is ann's own"
 
 
 @rule("KV-ACCESS-09", "KV-LOGIN-03")

@@ -36,6 +36,22 @@ def test_only_an_administrator_has_everything() -> None:
     assert not user_of("cluster_admin", "bucket_full_access[*]", "security_admin").is_admin
 
 
+def test_a_place_holds_for_what_is_within_it_and_for_nothing_else() -> None:
+    ann = user_of("data_reader[travel:inventory]", "data_writer[travel:inventory:airline]", "data_reader[beer]")
+    assert ann.may("Read", "travel", "inventory", "airline")
+    assert ann.may("Read", "travel", "inventory", "other")
+    assert not ann.may("Read", "travel", "other", "airline")
+    assert not ann.may("Read", "travel")
+    assert ann.may("Upsert", "travel", "inventory", "airline")
+    assert not ann.may("Upsert", "travel", "inventory", "other")
+    assert ann.may("Read", "beer", "any", "where")
+    assert not ann.may("Read")
+    assert ann.may_within("Upsert", "travel")
+    assert not ann.may_within("Upsert", "beer")
+    assert ann.may_use("travel")
+    assert not ann.may_use("other")
+
+
 def test_privileges_given_one_by_one_hold_in_every_bucket() -> None:
     rights = Rights((), ("Read", "DcpStream:inventory", "Upsert:inventory.airline"))
     assert rights.at() == {"Read"}

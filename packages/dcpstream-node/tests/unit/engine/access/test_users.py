@@ -56,6 +56,28 @@ def test_a_password_is_kept_only_as_what_checks_it(users):
     assert b"hunter22" not in pickle.dumps(credentials)
 
 
+def test_a_user_with_roles_in_the_file_has_those_alone(users):
+    users.add_from_json(
+        {
+            "boss": {"password": "one", "roles": ["admin"]},
+            "eye": {"password": "two", "roles": ["data_reader[travel]"], "name": "An Eye"},
+            "both": {"password": "two", "roles": ["data_reader[travel]"], "privileges": ["Delete"]},
+            "none": {"password": "two", "roles": []},
+            "card": {"password": None, "roles": ["admin"]},
+        }
+    )
+    assert users.find("boss").is_admin
+    eye = users.find("eye")
+    assert eye.may("Read", "travel")
+    assert not eye.may("Read", "other")
+    assert not eye.may("Upsert", "travel")
+    assert eye.display_name == "An Eye"
+    assert users.find("both").may("Delete", "other")
+    assert not users.find("none").may_use("travel")
+    assert users.find("card").credentials is None
+    assert users.authenticate("card", b"") is None
+
+
 def test_the_user_of_all_privileges_is_shown_as_an_administrator(users):
     users.add("admin", "secret")
     users.add("other", "secret", frozenset(("Read",)))
@@ -125,3 +147,14 @@ def test_names_are_prepared_so_that_what_looks_the_same_is_the_same(users):
     assert users.find("fine").name == "fine"
     assert users.authenticate("ﬁne", b"secret")
     assert users.find("\u0007bell") is None
+
+
+def test_an_unknown_name_has_a_salt_of_its_own_that_stays(users):
+    users.add("ann", "secret")
+    salts = {name: users.decoy(name).keys("SCRAM-SHA512").salt for name in ("bob", "carl")}
+    assert salts["bob"] != salts["carl"]
+    assert salts["bob"] == users.decoy("bob").keys("SCRAM-SHA512").salt
+    known = users.credentials("ann").keys("SCRAM-SHA512")
+    unknown = users.decoy("bob").keys("SCRAM-SHA512")
+    assert len(known.salt) == len(unknown.salt)
+    assert known.iterations == unknown.iterations

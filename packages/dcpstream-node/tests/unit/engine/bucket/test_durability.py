@@ -45,6 +45,30 @@ def request(opcode: int = Opcode.SET, key: bytes = b"\0k", *, level: int = 1, ti
 
 
 @each_case(
+    ("opcode", "fields", "value"),
+    [
+        (Opcode.SET, {}, b"v"),
+        (Opcode.REPLACE, {}, b"v"),
+        (Opcode.APPEND, {"extras": b""}, b"1v"),
+        (Opcode.PREPEND, {"extras": b""}, b"v1"),
+        (Opcode.INCREMENT, {"extras": struct.pack(">QQI", 2, 0, 0), "value": b""}, b"3"),
+    ],
+)
+def test_alone_a_node_decides_at_once(opcode, fields, value):
+    _, vbucket, client = node()
+    client.set("k", b"1")
+    (answer,) = client.send(request(opcode, **fields))
+    assert answer.status == 0
+    assert struct.unpack(">QQ", answer.extras) == (vbucket.vbuuid, 2)
+    got = client.get("k")
+    assert (got.value, got.cas) == (value, answer.cas)
+    if opcode == Opcode.INCREMENT:
+        assert answer.value == (3).to_bytes(8, "big")
+    assert vbucket.high_seqno == 3
+    assert dict(vbucket.durability.commits) == {3: 2}
+
+
+@each_case(
     ("topology", "acknowledging", "is_decided"),
     [
         (b'[["a","b"]]', [], False),

@@ -72,6 +72,13 @@ def test_locking_twice_and_unlocking_wrongly(client):
     assert client.call(Opcode.GET_LOCKED, key=client.key("k"), vbid=9).status == Status.NOT_MY_VBUCKET
 
 
+def test_a_lock_does_not_outlive_the_role(client):
+    lock(client)
+    for state in (2, 1):
+        assert client.call(Opcode.SET_VBUCKET, extras=bytes((state,))).status == 0
+    assert client.set("k", b"8").status == 0
+
+
 def test_an_expired_document_is_not_locked(client):
     client.set("k", b"7", expiration=5)
     lock(client)

@@ -49,6 +49,30 @@ def test_an_id_means_one_thing_for_ever(steps) -> None:
             meant[key] = None
 
 
+def test_what_stays_keeps_its_id_and_what_is_not_named_goes() -> None:
+    first = ManifestEditor(Manifest.DEFAULT).replace_all({"s": {"a": Wanted(5), "b": Wanted()}, "t": {}})
+    second = ManifestEditor(first).replace_all({"s": {"b": Wanted(7), "c": Wanted()}})
+    assert [scope.name for scope in second.scopes] == ["_default", "s"]
+    before = {item.name: item for item in first.scopes[1].collections}
+    after = {item.name: item for item in second.scopes[1].collections}
+    assert list(after) == ["b", "c"]
+    assert after["b"].collection_id == before["b"].collection_id
+    assert after["b"].max_ttl == 7
+    assert after["c"].collection_id not in {item.collection_id for item in before.values()}
+    assert second.scopes[0].collections == (), "the default collection was not named"
+    kept = ManifestEditor(first).replace_all({"s": {}}, keeps_default_collection=False)
+    assert kept.find("", "") is None
+    assert ManifestEditor(Manifest.DEFAULT).replace_all({}, keeps_default_collection=True).find("", "") is not None
+
+
+def test_history_is_kept_where_nothing_else_is_said() -> None:
+    made = ManifestEditor(Manifest.DEFAULT, history=True).add_collection("_default", "a", Wanted())
+    assert made.scopes[0].collections[1].history
+    changed = ManifestEditor(made).change_collection("_default", "a", Wanted(3))
+    assert changed.scopes[0].collections[1].history
+    assert changed.scopes[0].collections[1].max_ttl == 3
+
+
 @each_case(
     ("step", "arguments", "kind"),
     [
@@ -73,6 +97,12 @@ def test_an_id_means_one_thing_for_ever(steps) -> None:
 def test_what_cannot_be(step: str, arguments: tuple, kind: type[ManifestError]) -> None:
     with pytest.raises(kind):
         getattr(ManifestEditor(Manifest.DEFAULT), step)(*arguments)
+
+
+def test_a_default_collection_that_was_dropped_stays_away() -> None:
+    dropped = ManifestEditor(Manifest.DEFAULT).drop_collection("_default", "_default")
+    with pytest.raises(ManifestError):
+        ManifestEditor(dropped).replace_all({"_default": {"_default": Wanted()}})
 
 
 def test_collections_that_are_dropped_together_go_as_if_one_by_one() -> None:

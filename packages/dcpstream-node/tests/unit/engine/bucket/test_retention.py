@@ -22,6 +22,14 @@ def retained():
     return store, retention
 
 
+def test_what_is_old_is_not_kept():
+    store, retention = retained()
+    retention.review(AGE_S + 10)
+    assert store.vbuckets[0].kept_from_seqno <= 1
+    retention.review(AGE_S + 30)
+    assert store.vbuckets[0].kept_from_seqno == 11
+
+
 def test_after_a_rollback_the_age_restarts_also_if_more_was_written_before_the_next_look():
     store, retention = retained()
     log = store.vbuckets[0]

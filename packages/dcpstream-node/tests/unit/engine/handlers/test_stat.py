@@ -44,6 +44,22 @@ def test_a_bucket_has_one_type_wherever_it_is_kept(is_ephemeral, tmp_path):
         store.close()
 
 
+def test_writes_in_memory_are_committed_with_the_turn(client):
+    before = int(client.stats("")["ep_commit_num"])
+    client.set("a", b"1")
+    client.engine.end_turn()
+    assert int(client.stats("")["ep_commit_num"]) == before + 1
+
+
+def test_memory_grows_with_what_is_written(client):
+    before = client.stats("memory")
+    client.set("a", b"x" * 10_000)
+    after = client.stats("memory")
+    assert int(after["mem_used"]) >= int(before["mem_used"]) + 10_000
+    assert int(after["ep_kv_size"]) > int(before["ep_kv_size"])
+    assert after["ep_max_size"] == str(client.engine.buckets["default"].settings.ram_quota_bytes)
+
+
 def test_config_and_warmup(client):
     client.set("a", b"1")
     config = client.stats("config")

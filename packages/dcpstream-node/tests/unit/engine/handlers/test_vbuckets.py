@@ -15,7 +15,7 @@ from dcpstream.wire.values import decode_failover_log, decode_vbucket_seqnos
 from dcpstream_node.engine.bucket.vbucket import MEMORY_ITEMS
 from dcpstream_node.store import DiskBucketStore
 from dcpstream_node.testing.simulation import SeededRandom
-from tests.kit.engine import Talker, engine_of, pass_time
+from tests.kit.engine import Talker, engine_of, flush, pass_time
 from tests.kit.rules import rule
 
 
@@ -49,11 +49,32 @@ def test_in_memory_everything_counts_as_persisted(client):
     assert [entry.seqno for entry in failover_log(client)] == [1, 0]
 
 
+def test_the_failover_log_keeps_25_entries(client):
+    for _ in range(30):
+        set_state(client, VbucketState.REPLICA)
+        set_state(client, VbucketState.ACTIVE)
+    assert len(failover_log(client)) == 25
+
+
 @pytest.mark.parametrize(("state", "value"), [(1, b"{"), (2, b'{"topology":[["a"]]}')])
 def test_set_vbucket_of_an_80_closes_on_what_makes_no_sense(client, state, value):
     extras = bytes((state,))
     assert client.send(encode_request(Opcode.SET_VBUCKET, extras=extras, value=value, datatype=1)) == []
     assert client.session.is_closing
+
+
+def test_seqno_persistence_holds_later_requests_back(on_disk):
+    on_disk.set("k", b"v")
+    requests = encode_request(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1), opaque=1)
+    requests += encode_request(Opcode.NOOP, opaque=2)
+    used = on_disk.receive(requests)
+    assert on_disk.session.is_waiting
+    assert on_disk.collect() == []
+    flush(on_disk)
+    assert not on_disk.session.is_waiting
+    assert [(frame.opaque, frame.status) for frame in on_disk.collect()] == [(1, 0)]
+    assert [frame.opaque for frame in on_disk.send(requests[used:])] == [2]
+    assert on_disk.call(Opcode.SEQNO_PERSISTENCE, extras=struct.pack(">Q", 1)).status == 0
 
 
 def test_seqno_persistence_does_not_wait_for_ever(on_disk):
@@ -98,6 +119,13 @@ def test_cas_rises_over_a_restart_with_a_clock_that_is_behind(tmp_path):
         client = Talker(engine_of(store))
         assert client.set("k", b"2").cas == before + 1
         assert client.set("l", b"2").cas == before + 2
+
+
+def test_deleted_vbuckets_stay_away_after_a_restart(tmp_path):
+    with DiskBucketStore(tmp_path / "bucket", 4) as store:
+        Talker(engine_of(store)).call(Opcode.DEL_VBUCKET, vbid=2)
+    with DiskBucketStore(tmp_path / "bucket", 4) as store:
+        assert [vbid for vbid, _ in seqnos(Talker(engine_of(store)))] == [0, 1, 3]
 
 
 # ---------------------------------------------------------------------------------------------------------------- STAT

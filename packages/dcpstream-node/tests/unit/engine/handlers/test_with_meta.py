@@ -12,7 +12,7 @@ from dcpstream.wire.values import encode_xattrs, snappy_compress
 from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import START_UNIX_S
 from tests.kit.cases import each_case
-from tests.kit.engine import Talker, engine_of
+from tests.kit.engine import Talker, engine_of, with_collection
 from tests.kit.rules import rule
 
 SET, ADD, DELETE = Opcode.SET_WITH_META, Opcode.ADD_WITH_META, Opcode.DELETE_WITH_META
@@ -47,6 +47,25 @@ def test_a_compressed_value_and_further_meta_data(client):
     assert item(client).value == b"v"
     for short in (b"v", b"\x01"):
         assert write(client, value=short, extras=extras).status == Status.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("new", "wins"),
+    [
+        (meta(rev=6, cas=1), True),
+        (meta(rev=4, cas=0x9999), False),
+        (meta(cas=0x1235), True),
+        (meta(cas=0x1233), False),
+        (meta(time=START_UNIX_S + 9), True),
+        (meta(flags=8), True),
+        (meta(), False),
+        (meta(rev=1, cas=1, options=SKIP), True),
+    ],
+)
+def test_which_version_stays(client, new, wins):
+    write(client)
+    assert write(client, value=b"new", extras=new).status == (0 if wins else Status.KEY_EEXISTS)
+    assert item(client).value == (b"new" if wins else b"v")
 
 
 @rule("KV-META-14")
@@ -101,10 +120,39 @@ def by_time():
     return Talker(engine_of(MemoryBucketStore(4, settings)))
 
 
+@pytest.mark.parametrize(
+    ("new", "wins"),
+    [
+        (meta(rev=4, cas=0x9999, options=TIMES), True),
+        (meta(rev=6, cas=1, options=TIMES), False),
+        (meta(rev=6, options=TIMES), True),
+        (meta(rev=4, options=TIMES), False),
+        (meta(time=START_UNIX_S + 9, options=TIMES), True),
+        (meta(flags=8, options=TIMES), True),
+        (meta(options=TIMES), False),
+        (meta(rev=1, cas=1, options=TIMES | SKIP), True),
+        (meta(rev=1, cas=1, options=REGENERATE | SKIP), True),
+    ],
+)
+def test_which_version_stays_by_time(by_time, new, wins):
+    assert write(by_time, extras=meta(options=TIMES)).status == 0
+    assert write(by_time, value=b"new", extras=new).status == (0 if wins else Status.KEY_EEXISTS)
+    assert item(by_time).value == (b"new" if wins else b"v")
+
+
 def test_a_deletion_by_time(by_time):
     assert write(by_time, extras=meta(options=TIMES)).status == 0
     assert write(by_time, DELETE, b"", meta(rev=9, cas=1, options=TIMES)).status == Status.KEY_EEXISTS
     assert write(by_time, DELETE, b"", meta(rev=1, cas=0x9999, options=TIMES)).status == 0
+
+
+def test_the_longest_life_holds_for_versions_from_elsewhere(client):
+    with_collection(client.engine, 9, max_ttl=100)
+    log = client.engine.buckets["default"].vbuckets[0].log
+    for number, (asked, kept) in enumerate([(0, 100), (50, 50), (200, 100)], 1):
+        extras = meta(time=asked and START_UNIX_S + asked, rev=number)
+        assert client.call(SET, key=b"\x09k", value=b"v", extras=extras).status == 0
+        assert log.meta(b"\x09k").expiration == START_UNIX_S + kept
 
 
 @rule("KV-META-15")

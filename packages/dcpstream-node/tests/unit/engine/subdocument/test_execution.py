@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.engine.subdocument import Document, Origin, execute, read_request
 from tests.kit.rules import rule
 
@@ -27,6 +28,13 @@ def lookup(*specs: tuple[int, bytes, int]):
 
 def run(request, document: Document, *, may_use_system: bool = True):
     return execute(request, document, Origin(), may_use_system=may_use_system)
+
+
+def test_attributes_that_are_not_touched_keep_their_bytes():
+    document = Document({"é": b'{ "z" : 1, "a":1.0 }', "t": b"1"}, b"{ }", is_json=True)
+    outcome = run(mutation((UPSERT, b"t", b"[ 2 ]", XATTR), (UPSERT, b"x", b"3", 0)), document)
+    assert outcome.failure is None
+    assert outcome.value(1, 1) == encode_xattrs({"é": b'{ "z" : 1, "a":1.0 }', "t": b"[ 2 ]"}) + b'{ "x":3}'
 
 
 @rule("KV-SUBDOC-17")

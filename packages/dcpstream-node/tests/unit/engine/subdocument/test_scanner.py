@@ -8,7 +8,7 @@ import pytest
 
 from dcpstream.wire import Status
 from dcpstream_node.engine.subdocument.paths import LEVELS_MAX, PathError, parse_path
-from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate
+from dcpstream_node.engine.subdocument.scanner import Found, Missing, Text, is_deeper, locate, members
 from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
@@ -55,6 +55,10 @@ def test_a_document_as_deep_as_allowed():
     with pytest.raises(PathError) as error:
         locate(too_deep, ("b",))
     assert error.value.status == Status.SUBDOC_DOC_E2DEEP
+
+
+def test_members_keep_their_texts():
+    assert list(members('{"a": [1, 2] , "b":{}}', 0)) == [("a", "[1, 2]"), ("b", "{}")]
 
 
 @each_case("end", ["}", ",}", ', "b" 1}', ""])

@@ -61,6 +61,19 @@ def test_a_commit_fits_the_offsets_of_a_file(tmp_path: Path, monkeypatch: pytest
     segments.close()
 
 
+def test_what_a_failed_write_left_in_an_older_segment_is_void(tmp_path: Path) -> None:
+    saved = Saved()
+    segments = opened(tmp_path, saved)
+    commit(segments, b"x" * 100)
+    segments.place()
+    segments.close()
+    with (tmp_path / segment_name(1)).open("ab") as file:
+        file.write(b"left over")
+    segments = opened(tmp_path, saved)
+    assert segments.all()[0].size == HEADER + 100
+    segments.close()
+
+
 def test_a_directory_that_cannot_be_listed_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be opened"):
         opened(tmp_path / "missing", Saved())

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dcpstream.wire import Opcode, Status
 from dcpstream_node.testing.simulation import SimulatedNode
 
@@ -49,3 +51,8 @@ def test_a_crash_loses_what_was_not_flushed(tmp_path: Path) -> None:
     assert old.closed
     found = [node.admin.call(Opcode.GET, vbid=1, key=b"\0" + key).status for key in (b"kept", b"lost")]
     assert found == [Status.SUCCESS, Status.KEY_ENOENT]
+
+
+def test_a_bucket_in_memory_is_not_restarted() -> None:
+    with pytest.raises(AssertionError, match="does not survive"):
+        SimulatedNode().restart()

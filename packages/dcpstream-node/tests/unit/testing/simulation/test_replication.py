@@ -6,7 +6,7 @@ import pytest
 
 from dcpstream.model import VbucketState
 from dcpstream.wire import Opcode
-from dcpstream_node.testing.simulation import PretendWire, SimulatedNode
+from dcpstream_node.testing.simulation import PretendWire, ScriptedProducer, SimulatedNode
 
 
 @pytest.fixture
@@ -33,3 +33,14 @@ def test_a_wire_that_is_cut_leaves_what_has_passed(nodes: tuple[SimulatedNode, S
     wire.cut()
     assert not wire.step()
     assert nodes[1].vbucket(1).high_seqno == 2
+
+
+def test_a_scripted_producer_fills_a_copy() -> None:
+    node = SimulatedNode()
+    node.set_vbucket(1, VbucketState.REPLICA)
+    source = ScriptedProducer(node)
+    source.accept(1)
+    source.snapshot(b"a", b"b", start=1)
+    assert node.vbucket(1).high_seqno == 2
+    assert source.end() == []
+    assert not source.closed

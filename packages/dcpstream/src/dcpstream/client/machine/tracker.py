@@ -170,7 +170,7 @@ class Offsets(Mapping[int, StreamOffset]):
     def __init__(self, runs: Iterable[Run], moves: Moves | None = None, *, has_all: bool = True) -> None:
         self._runs = runs
         # Positions outlive their rows: recorded ones are kept for as long as a rollback may go back to them.
-        self._moves = None if moves is None else moves._replace(owners=b"", handed=[])
+        self._moves = None if moves is None else moves._replace(owners=b"", handed=[], seqnos=memoryview(b""))
         self._has_all = has_all
         self._last: dict[int, Run | int] | None = None
 

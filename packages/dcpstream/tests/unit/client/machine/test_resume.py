@@ -6,13 +6,18 @@ from itertools import pairwise
 
 from dcpstream.client.machine.resume import (
     RECORDED_POSITIONS,
+    BranchState,
+    complete,
     plan_end,
     remember,
+    spaced,
     step_back,
 )
-from dcpstream.model import MAX_SEQNO, StreamOffset
+from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
 from tests.kit.client_machines import at
 from tests.kit.rules import rule
+
+LOG = FailoverLog.of((0xA, 0))
 
 
 def test_planned_end_has_conservative_bounds() -> None:
@@ -22,6 +27,20 @@ def test_planned_end_has_conservative_bounds() -> None:
 def test_planned_end_of_a_vbucket_that_does_not_move_is_its_start() -> None:
     start = at(10, 5, 20)
     assert plan_end(start, 10, 0xB) is start
+
+
+def test_a_known_end_is_kept() -> None:
+    offset = at(25, 10, 30)
+    assert complete(offset, BranchState(0xA, 99, LOG)) is offset
+
+
+def test_remember_keeps_the_newest_and_drops_what_was_rolled_back() -> None:
+    earlier: tuple[StreamOffset, ...] = ()
+    for seqno in (10, 20, 30, 40, 50):
+        earlier = remember(earlier, at(seqno))
+    assert [old.seqno for old in earlier] == [50, 40, 30, 20, 10]
+    assert [old.seqno for old in remember(earlier, at(35, vbuuid=0xB))] == [35, 30, 20, 10]
+    assert remember(earlier, StreamOffset.ZERO) == ()
 
 
 def test_six_recorded_positions_reach_far_back() -> None:
@@ -68,6 +87,16 @@ def test_the_bounds_of_older_positions_are_only_widened() -> None:
     assert remember((StreamOffset(0xA, 5, 3, 10),), at(12))[1].snapshot_end == 12, "up to the newer position"
     top = StreamOffset(0xA, MAX_SEQNO - 4, 0, MAX_SEQNO - 1)
     assert remember((top,), at(MAX_SEQNO - 3))[1].snapshot_end == MAX_SEQNO
+
+
+def test_spaced_positions_grow_with_the_logarithm() -> None:
+    earlier: tuple[StreamOffset, ...] = ()
+    for seqno in range(1, 10_001):
+        earlier = spaced(earlier, at(seqno))
+    assert len(earlier) < 30
+    for rolled_back_to in (9_990, 9_000, 5_000):
+        lost = 10_000 - rolled_back_to
+        assert step_back(at(10_000), rolled_back_to, earlier).seqno >= 10_000 - 4 * lost
 
 
 def test_step_back_takes_a_recorded_position_with_its_own_bounds() -> None:

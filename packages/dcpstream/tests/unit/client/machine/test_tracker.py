@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
-from dcpstream.client.machine.tracker import Offsets, PositionTracker, Run
+from dcpstream.client.machine.tracker import Moves, Offsets, PositionTracker, Run
 from dcpstream.errors import RemoteProtocolError
 from dcpstream.model import FailoverLog, StreamOffset
 from tests.kit.cases import each_case
@@ -69,6 +70,19 @@ def test_an_out_of_order_snapshot_has_no_purge_limit() -> None:
     assert tracker.offset.purge_limit is None
 
 
+def test_a_promised_snapshot_end_is_kept_until_it_is_passed() -> None:
+    tracker = opened(at(5, 2, 20))
+    tracker.marker(2, 8)  # a producer that breaks its promise
+    tracker.item(8)
+    assert tracker.offset == at(8, 2, 20)
+    tracker.marker(9, 30)
+    tracker.item(20)
+    assert tracker.offset == at(20, 2, 30)
+    tracker.marker(31, 31)
+    tracker.item(31)
+    assert tracker.offset == at(31, 31, 31)
+
+
 def test_out_of_order_snapshots_move_the_position_only_at_their_end() -> None:
     tracker = opened()
     tracker.oso(True)
@@ -117,3 +131,15 @@ def test_positions_after_runs_are_those_of_the_last_run_of_each_vbucket() -> Non
     assert {**offsets} == expected
     assert repr(offsets) == repr(expected)
     assert 4 not in offsets
+
+
+def test_positions_do_not_keep_what_belongs_to_rows() -> None:
+    """Recorded positions are kept for long, and a receive may have many thousand rows."""
+    owners, seqnos = bytes(4 * 1000), bytearray(8 * 1000)
+    count = sys.getrefcount(owners)
+    moves = Moves((), b"", owners, [], has_unordered=False, native=sys, seqnos=memoryview(seqnos))
+    offsets = Offsets((), moves)
+    del moves
+    assert sys.getrefcount(owners) == count
+    seqnos.append(0)  # it cannot grow while a view of it exists
+    assert not offsets

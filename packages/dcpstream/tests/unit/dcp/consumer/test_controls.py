@@ -33,6 +33,17 @@ def begun(negotiation):
     return decode_frame(list(negotiation.begin())[-1])
 
 
+def test_until_the_error_map_is_there_a_72_asks_for_its_buffer_and_nothing_else():
+    negotiation = new_negotiation(release="7.2")
+    buffer, error_map = (decode_frame(data) for data in negotiation.begin())
+    assert (buffer.key, error_map.opcode, error_map.value) == (b"connection_buffer_size", Opcode.GET_ERROR_MAP, b"\0\0")
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
+    assert refused(negotiation, Opcode.DCP_CONTROL, buffer.opaque)
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert control.key == b"enable_noop"
+    assert not negotiation.is_done
+
+
 @each_case("event", NegotiationEvent)
 @each_case("state", NegotiationState)
 def test_every_event_in_every_state_leads_to_the_state_of_the_table_or_is_refused(state, event):
@@ -110,8 +121,40 @@ def test_an_80_ends_the_connection_if_there_is_no_error_map():
         answered(negotiation, question.opcode, question.opaque, Status.UNKNOWN_COMMAND)
 
 
+def test_a_76_asks_for_its_buffer_first_and_for_another_interval_at_once():
+    negotiation, (buffer, error_map) = new_negotiation_of("7.6")
+    assert (buffer.key, buffer.value) == (b"connection_buffer_size", b"4096")
+    asked = asked_until_the_end(negotiation, error_map, is_short)
+    assert asked[1:4] == [(b"set_noop_interval", b"0.100000"), (b"set_noop_interval", b"1"), (b"set_priority", b"high")]
+    assert (asked[-1], negotiation.is_done) == ((b"change_streams", b"true"), True)
+
+
 def resized(negotiation, size):
     return [(frame.key, frame.value) for frame in map(decode_frame, negotiation.resize(size))]
+
+
+def test_a_buffer_that_changes_before_it_was_asked_for_is_asked_for_once():
+    opaques = iter(range(1, 100))
+    negotiation = Negotiation("", lambda: next(opaques), RELEASES["8.0"], 4096)
+    assert resized(negotiation, 1000) == []
+    (error_map,) = (decode_frame(data) for data in negotiation.begin())
+    assert resized(negotiation, 2000) == []
+    (noop,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert resized(negotiation, 3000) == []
+    asked = asked_until_the_end(negotiation, noop)
+    assert [value for key, value in asked if key == b"connection_buffer_size"] == [b"3000"]
+
+
+def test_a_buffer_that_changes_later_is_asked_for_again_and_the_streams_wait():
+    negotiation, question = new_negotiation_of_80()
+    asked_until_the_end(negotiation, question)
+    (again,) = map(decode_frame, negotiation.resize(1000))
+    assert (again.key, again.value, negotiation.is_done) == (b"connection_buffer_size", b"1000", False)
+    assert resized(negotiation, 500) == []
+    (last,) = answered(negotiation, Opcode.DCP_CONTROL, again.opaque, Status.EINVAL)
+    assert (last.value, negotiation.is_done) == (b"500", False)
+    assert answered(negotiation, Opcode.DCP_CONTROL, last.opaque) == []
+    assert negotiation.is_done
 
 
 def test_a_76_asks_for_another_buffer_at_any_time():

@@ -101,6 +101,33 @@ def test_every_event_in_every_phase_leads_to_the_phase_of_the_table_or_is_refuse
         assert stream.at.phase is phase
 
 
+def test_below_the_memory_line_comes_one_disk_snapshot_and_then_memory():
+    vbucket = filled(4)
+    vbucket.new_checkpoint()
+    vbucket.set(b"new")
+    client = Client(vbucket)
+    client.request()
+    assert read(client.all()) == [("answer", 0), (0, 5, 6), 1, 2, 3, 4, 5]
+    vbucket.set(b"live")
+    client.wrote()
+    assert read(client.all()) == [(6, 6, 5), 6]
+
+
+def test_a_stream_in_memory_stays_there_when_the_line_moves_over_it():
+    vbucket = filled(2)
+    client = Client(vbucket, features=COLLECTIONS)
+    client.control(b"enable_noop")
+    client.request()
+    client.all()
+    vbucket.set(b"a")
+    vbucket.new_checkpoint()
+    vbucket.set(b"a")
+    vbucket.set(b"b")
+    client.wrote()
+    # The key written in both checkpoints is sent in both.
+    assert read(client.all()) == [(3, 3, 1), 3, (4, 5, 5), 4, 5]
+
+
 def test_a_stream_that_has_sent_everything_is_not_visited_again():
     client = Client(filled(3))
     client.request()
@@ -232,6 +259,22 @@ def test_a_snapshot_from_memory_outlives_a_change_of_state_and_no_rollback(happe
     assert read(client.all()) == [("answer", 0), *rest]
 
 
+@each_case("has_control", [False, True])
+def test_closing_a_stream_that_has_ended_forgets_it_unless_ends_are_sent(has_control):
+    client = Client(filled())
+    client.control(b"connection_buffer_size", b"1")
+    if has_control:
+        client.control(b"send_stream_end_on_client_close_stream")
+    client.request()
+    client.all()
+    client.machine.vbucket_state_changed(0, 1.0)
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    assert read(client.all()) == [("answer", Status.KEY_ENOENT)]
+    client.send(Opcode.DCP_CONTROL, **NO_LIMIT)
+    rest = [1, 2, 3, 4, 5, ("end", StreamEndReason.STATE_CHANGED)] if has_control else []
+    assert read(client.all()) == [("answer", 0), *rest]
+
+
 def test_open_and_close_in_a_full_window_leaves_nothing_behind():
     client = Client(filled())
     client.control(b"connection_buffer_size", b"1")
@@ -275,6 +318,28 @@ def filtered(vbucket, value, **fields):
     return client
 
 
+@each_case(
+    ("start", "snapshot", "expected"),
+    [
+        (0, (0, 0), [(0, 5, 5), 2, 5]),
+        (1, (1, 1), [(1, 5, 5), 2, 5]),
+        (2, (1, 4), [(1, 5, 5), 5]),
+        (5, (5, 5), []),
+        (5, (4, 6), [(4, 6, 5), ("advanced", 6)]),
+        (6, (6, 6), []),
+    ],
+)
+def test_a_snapshot_from_memory_reaches_from_the_first_to_the_last_message_for_the_stream(start, snapshot, expected):
+    vbucket = fruit_and_veg()
+    client = filtered(vbucket, b'{"collections":["8"]}', start=start, snapshot=snapshot)
+    assert read(client.all()) == [("answer", 0), *expected]
+    for number in (9, 8, 9):
+        vbucket.set(b"later", collection_id=number)
+    client.wrote()
+    is_first = not expected
+    assert read(client.all()) == [(snapshot[0] if is_first else 8, 8, 5 if is_first else 1), 8]
+
+
 def test_each_checkpoint_comes_in_a_snapshot_of_its_own_that_begins_where_the_checkpoint_does():
     vbucket = ListVBucket()
     for number in (8, 9, 0, 9, 8, 0, 9, 0):
@@ -300,6 +365,29 @@ def test_a_filter_whose_collections_are_gone_ends_the_stream():
     vbucket.event(CollectionEvent(SystemEventId.DROP_COLLECTION, 2, 0, 8))
     client.wrote()
     assert read(client.all()) == [(7, 7, 5), ("event", 7, 1), ("end", StreamEndReason.FILTER_EMPTY)]
+
+
+def test_stream_ids_keep_streams_of_one_vbucket_apart():
+    vbucket = fruit_and_veg()
+    client = Client(vbucket, features=COLLECTIONS, manifest=MANIFEST)
+    client.control(b"enable_noop")
+    client.control(b"enable_stream_id")
+    client.request(value=b'{"sid":1,"collections":["8"]}', opaque=11)
+    client.request(value=b'{"sid":2}', opaque=12)
+    client.request(value=b'{"sid":2}', opaque=13)
+    frames = client.all()
+    assert [frame.status for frame in frames if frame.is_response] == [0, 0, Status.KEY_EEXISTS]
+    data = [frame for frame in frames if frame.is_request]
+    assert {(frame.opaque, frame.framing.hex()) for frame in data} == {(11, "220001"), (12, "220002")}
+    client.send(Opcode.DCP_CLOSE_STREAM)
+    client.send(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x00\x09")
+    client.send(Opcode.DCP_CLOSE_STREAM, framing=b"\x22\x00\x01")
+    invalid = Status.DCP_STREAMID_INVALID
+    assert [frame.status for frame in client.all()] == [invalid, invalid, 0]
+    assert client.machine.stream(0, 2) is not None
+    client.machine.vbucket_state_changed(0, 0.0)
+    (end,) = client.all()
+    assert (end.framing, end.size) == (b"\x22\x00\x02", 31)
 
 
 # ------------------------------------------------------------------------------------------------- what may go wrong
@@ -348,3 +436,23 @@ def test_what_belongs_to_a_consumer_drops_the_connection(opcode):
     assert client.machine.close_reason
     client.send(Opcode.DCP_GET_FAILOVER_LOG)
     assert client.all() == []
+
+
+@each_case("has_dropping", [False, True])
+def test_a_slow_stream_reads_what_left_memory_from_disk(has_dropping):
+    vbucket = filled(3)
+    client = Client(vbucket)
+    client.control(b"supports_cursor_dropping", b"true" if has_dropping else b"false")
+    client.request()
+    assert read(client.all())[-1] == 3
+    vbucket.set(b"x")
+    vbucket.evicted_seqno = 4
+    vbucket.new_checkpoint()
+    vbucket.set(b"y")
+    client.wrote()
+    disk = [(4, 5, 6), 4, 5]
+    memory = [(4, 5, 1), 4, 5]
+    assert read(client.all()) == (disk if has_dropping else memory)
+    vbucket.set(b"z")
+    client.wrote()
+    assert read(client.all()) == [(6, 6, 5), 6]

@@ -42,6 +42,12 @@ def request(start=0, end=MAX_SEQNO, vbuuid=0, snapshot=None, flags=0):
     )
 
 
+def test_a_snapshot_end_that_cannot_be_reached_is_forgotten_where_the_position_can_be_advanced():
+    asked = request(start=90, vbuuid=A, snapshot=(90, 120))
+    assert decide(asked, VBUCKETS["V1"]).snapshot_end == 120
+    assert decide(asked, VBUCKETS["V1"], StreamFacts(drops_end_above_high=True)).snapshot_end == 90
+
+
 def test_the_purge_seqno_comes_before_the_branch():
     # The branch of A ended at 50, but below the purge seqno nothing else is looked at.
     assert decide(request(start=60, vbuuid=A), VBUCKETS["V4"]) == Rollback(0)

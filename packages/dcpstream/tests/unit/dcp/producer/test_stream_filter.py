@@ -135,6 +135,10 @@ SCOPE_9 = Scope(9, "s", (Collection(8, "a"),))
 LIVE_MANIFEST = Manifest(1, (Scope(0, "_default", (Collection(0, "_default"),)), SCOPE_9))
 
 
+def of_scope() -> LiveFilter:
+    return LiveFilter(StreamFilter(frozenset((8,)), scope_id=9), LIVE_MANIFEST)
+
+
 def test_a_stream_of_everything_never_ends() -> None:
     everything = LiveFilter(StreamFilter(), LIVE_MANIFEST)
     everything.coming([CollectionEvent(BEGIN, 2, 9, 10, "b")])
@@ -142,6 +146,17 @@ def test_a_stream_of_everything_never_ends() -> None:
     assert everything.collection_ids is None
     assert everything.numbers(LIVE_MANIFEST) is None
     assert not everything.is_over
+
+
+def test_a_scope_grows_and_outlives_its_collections() -> None:
+    scope = of_scope()
+    scope.coming([CollectionEvent(BEGIN, 2, 9, 10, "b"), CollectionEvent(BEGIN, 2, 0, 11, "other")])
+    assert scope.collection_ids == {8, 10}
+    scope.passed([CollectionEvent(END, 3, 9, 8), CollectionEvent(END, 3, 9, 10)])
+    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 4, 12), CollectionEvent(END, 4, 9, 13)])
+    assert not scope.is_over
+    scope.passed([CollectionEvent(SystemEventId.DROP_SCOPE, 5, 9)])
+    assert scope.is_over
 
 
 @rule("COL-18")

@@ -104,6 +104,19 @@ def test_after_any_other_marker_the_node_is_asked_and_rows_wait() -> None:
     assert seqnos(client.receive(mutation(stream.opaque, 9))) == [9], "nothing waits any more"
 
 
+def test_held_rows_are_acknowledged_when_they_are_consumed() -> None:
+    client = client_of_streams(buffer_bytes=1000)
+    stream, _ = guarded(client)
+    client.receive(marker(stream.opaque, 0, 9, flags=DISK) + mutation(stream.opaque, 5, value=bytes(500)))
+    statistics, again = questions(client)
+    assert client.session.window.outstanding_bytes > 500
+    events = client.receive(purge_statistics(statistics, 8) + exists(again))
+    assert not client.sent()
+    (rows,) = (event for event in events if isinstance(event, RowsReceived))
+    client.session.consumed(rows.flow_bytes)
+    assert [frame.opcode for frame in client.sent()] == [Opcode.DCP_BUFFER_ACK]
+
+
 def test_held_rows_of_a_stream_that_is_closed_are_dropped_and_acknowledged() -> None:
     client = client_of_streams(buffer_bytes=1000)
     stream, _ = guarded(client)

@@ -27,6 +27,13 @@ def two_networks() -> dict[str, Any]:
     return {"rev": 1, "nodes": [{}, {}], "nodesExt": entries, "vBucketServerMap": {"vBucketMap": [[0], [1]]}}
 
 
+def test_host_placeholder() -> None:
+    text = json.dumps(
+        {"rev": 1, "vBucketServerMap": {"serverList": ["$HOST:11999"], "vBucketMap": [[0]]}, "name": "default"}
+    )
+    assert str(parse_config(text, ORIGIN).nodes[0]) == "10.0.0.1:11999"
+
+
 def test_a_network_that_the_cluster_does_not_have() -> None:
     with pytest.raises(ConfigError, match=r"auto, default, external"):
         parse_config(json.dumps(two_networks()), ORIGIN, "elsewhere")

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from dcpstream.client.machine.connection.connection import NodeConnection
+from dcpstream.client.machine.connection.connection import FIRST_RECEIVE_BYTES, RECEIVE_BYTES, NodeConnection
 from dcpstream.client.machine.nodes.nodes import NEXT_SEED_S, Nodes
 from dcpstream.client.machine.nodes.retry import PROTOCOL_ERRORS_MAX
 from dcpstream.client.settings.options import ConnectOptions, DcpSettings
@@ -21,6 +21,7 @@ from dcpstream.errors import (
 )
 from dcpstream.model import NodeAddress
 from dcpstream.wire import Feature, Magic, Opcode, Status
+from tests.kit.client_machines import new_connection
 from tests.kit.fake_node import GRANTED, LOGIN, FakeNode, config
 from tests.kit.rules import rule
 
@@ -31,6 +32,16 @@ SEEDS = (NodeAddress("a", 1), NodeAddress("b", 2))
 def nodes() -> Nodes:
     options = ConnectOptions(SEEDS, "auto", LOGIN, 5.0, DcpSettings(name="test"))
     return Nodes(options, random.Random(3))
+
+
+def test_a_failed_node_is_left_alone_for_a_while(nodes: Nodes) -> None:
+    assert nodes.ready(SEEDS[0], 0.0) is None
+    (connection,) = nodes.to_connect()
+    nodes.lost(connection, ConnectionLost("no"), 0.0)
+    assert nodes.ready(SEEDS[0], 0.0) is None
+    assert nodes.to_connect() == []
+    assert nodes.ready(SEEDS[0], nodes.retry_at(SEEDS[0])) is None
+    assert len(nodes.to_connect()) == 1
 
 
 @rule("CLI-23")
@@ -63,6 +74,20 @@ def test_complaints_are_about_nodes_that_are_needed(nodes: Nodes) -> None:
     complaint = nodes.complaint(now, 5.0, {"a:1"})
     assert complaint is not None
     assert "a:1: refused (3 attempts)" in str(complaint)
+
+
+def test_the_receive_buffer_grows_while_it_is_filled() -> None:
+    connection = new_connection()
+    assert len(connection.get_buffer()) == FIRST_RECEIVE_BYTES
+    sizes = []
+    for _ in range(5):
+        room = connection.get_buffer()
+        sizes.append(len(room))
+        connection._end = connection._start = 0  # as if all of it had been whole frames
+        connection.buffer_updated(len(room))
+        connection._start = connection._end
+    assert sizes == sorted(sizes)
+    assert len(connection.get_buffer()) == RECEIVE_BYTES
 
 
 def connect(nodes: Nodes, connection: NodeConnection, node: FakeNode, now: float = 0.0) -> None:

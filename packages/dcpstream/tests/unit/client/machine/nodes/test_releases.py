@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from dcpstream.client import Client, KvClient, StreamOptions
@@ -10,6 +12,15 @@ from dcpstream.errors import DcpstreamError
 from dcpstream_node import Node
 from tests.kit.access import LOGIN
 from tests.kit.cases import each_case
+
+
+def test_a_release_is_logged_once_and_again_after_an_upgrade(caplog: pytest.LogCaptureFixture) -> None:
+    releases = Releases()
+    with caplog.at_level(logging.INFO):
+        for release in ("7.2.7", "7.2.7", "", "8.0.1", "8.0.1"):
+            releases.found("a:11210", release)
+    assert caplog.messages == [f"a:11210 is a Couchbase Server {release}" for release in ("7.2.7", "8.0.1")]
+    assert str(releases) == "8.0.1"
 
 
 def test_an_error_gets_one_note_with_all_releases() -> None:

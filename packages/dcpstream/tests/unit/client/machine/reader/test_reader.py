@@ -9,6 +9,7 @@ import pytest
 from dcpstream.client.machine.nodes.retry import MAX_PAUSE_S, PROTOCOL_ERRORS_MAX, Backoff
 from dcpstream.client.machine.reader.reader import MOVED_GRACE_S
 from dcpstream.client.machine.reader.recorded import RECORDED_MAX
+from dcpstream.client.machine.reader.vbucket import State
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.errors import (
@@ -26,6 +27,11 @@ from tests.kit.client_machines import World, at, history, observed, refused
 from tests.kit.fake_node import config
 from tests.kit.messages import accepted, marker, mutation, rollback, stream_end
 from tests.kit.rules import rule
+
+
+def test_nothing_to_do_is_done_at_once() -> None:
+    world = World([VbucketRange(0, at(5), 5)], lambda *_: b"")
+    assert world.reader.is_done
 
 
 @rule("CLI-24")
@@ -246,6 +252,33 @@ def test_without_recorded_positions_it_starts_over() -> None:
     assert world.seqnos() == [1, 2, 3, 4, 5, 6]
 
 
+@each_case("is_split", [False, True])
+def test_a_range_that_keeps_its_start_reads_nothing_of_another_branch(is_split: bool) -> None:
+    """Also if the rows from the beginning come in the same piece of data as the answer that names the branch."""
+    log = FailoverLog.of((0xB, 3), (0xA, 0))
+
+    def answer(frame: Frame, attempt: int) -> bytes:
+        if attempt == 0:
+            return rollback(frame.opaque, 3)
+        return accepted(frame.opaque, log) if is_split else history(frame, 6, log)
+
+    world = World([VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)], answer)
+    world.run()
+    assert world.out == [RollbackEvent(0, 5, 5, 0xA, 0xB, at(5))]
+    assert world.reader._vbuckets[0].state is State.VOID
+    assert world.reader.is_done
+
+
+def test_a_range_that_keeps_its_start_starts_over_on_its_own_branch() -> None:
+    """The node has purged deletions: the rows of the planned branch are read from the beginning."""
+    world = World(
+        [VbucketRange(0, at(5), 6, (), 0xA, 0, keeps_start=True)],
+        lambda frame, attempt: rollback(frame.opaque, 0) if attempt == 0 else history(frame, 6),
+    )
+    world.run()
+    assert world.seqnos() == [1, 2, 3, 4, 5, 6]
+
+
 def test_a_rollback_after_rows_raises() -> None:
     def answer(frame: Frame, attempt: int) -> bytes:
         return history(frame, 3) + stream_end(frame.opaque, 6) if attempt == 0 else rollback(frame.opaque, 1)
@@ -290,6 +323,14 @@ def test_wrong_password_is_not_tried_again() -> None:
     world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"", password="other")
     with pytest.raises(AuthenticationFailed):
         world.run(limit_s=1.0)
+
+
+def test_a_node_that_stays_away_is_an_error_that_names_it() -> None:
+    world = World([VbucketRange(0, StreamOffset.ZERO, 1)], lambda *_: b"")
+    world.down.add(11210)
+    with pytest.raises(ConnectTimeout, match=r"127\.0\.0\.1:11210: nobody at 11210"):
+        world.run()
+    assert world.now < 10.0
 
 
 def test_pauses_double_up_to_a_bound() -> None:

@@ -34,6 +34,11 @@ def test_a_bare_name_that_means_two_things_is_refused() -> None:
     assert set(resolved("_default.both").collections or ()) == {9}
 
 
+def test_the_name_of_the_default_collection_stays_that_of_the_collection() -> None:
+    assert set(resolved("_default").collections or ()) == {0}
+    assert set(resolved("_default.*").collections or ()) == {0, 8, 9}
+
+
 def test_several_scopes_are_their_collections() -> None:
     wanted = resolved("shop.*", "flights")
     assert (set(wanted.collections or ()), wanted.scope_id) == ({8, 11, 12}, None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 
+from dcpstream.client.machine.reader.stability import POLL_S
 from dcpstream.client.machine.rollback_policy import RollbackPolicy
 from dcpstream.client.machine.values import RollbackEvent, VbucketRange
 from dcpstream.model import MAX_SEQNO, FailoverLog, StreamOffset
-from dcpstream.wire import Frame, Status, encode_response
+from dcpstream.wire import Frame, Opcode, Status, encode_response
 from tests.kit.client_machines import World, at, history
 from tests.kit.fake_node import config
 from tests.kit.messages import LOG, accepted, marker, mutation, rollback
@@ -119,6 +120,30 @@ def test_a_rollback_of_what_was_given_out_is_reported() -> None:
     until(world, 1.0)
     assert isinstance(world.out[0], RollbackEvent)
     assert world.seqnos() == [1, 2, 3, 4, 5]
+
+
+def test_copies_are_asked_at_an_interval_and_only_while_something_is_held() -> None:
+    copies = Copies(active=0, replica=0)
+    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, MAX_SEQNO)], lambda frame, _: history(frame, 5))
+    until(world, 2.0)
+    assert len(copies.asked) <= 2 * (2.0 / POLL_S + 2)
+    copies.persisted = dict.fromkeys(PORTS, 5)
+    until(world, 1.0)
+    asked = len(copies.asked)
+    until(world, 5.0)
+    assert len(copies.asked) == asked
+
+
+def test_a_replica_that_is_away_holds_rows_back_until_it_is_there() -> None:
+    copies = Copies(active=5, replica=5)
+    world = world_of(copies, [VbucketRange(0, StreamOffset.ZERO, 5)], lambda frame, _: history(frame, 5))
+    world.down = {11211}
+    until(world, 3.0)
+    assert world.out == []
+    world.down = set()
+    world.run()
+    assert world.out == [1, 2, 3, 4, 5]
+    assert Opcode.OBSERVE_SEQNO in {frame.opcode for link in world.links.values() for frame in link.requests}
 
 
 def test_rows_that_come_with_the_news_of_another_branch_are_not_given_out_twice() -> None:
