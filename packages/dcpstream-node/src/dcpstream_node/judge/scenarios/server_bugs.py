@@ -19,6 +19,7 @@ from dcpstream_node.judge.scenarios.kit import (
     set_docs,
     set_vb,
 )
+from dcpstream_node.judge.scenarios.node import set_oso
 from dcpstream_node.judge.scenarios.release_8 import Manifest, collection, default_scope
 
 FRUIT, VEG = 0x30, 0x31
@@ -125,11 +126,13 @@ def out_of_order(garden):
     for key in (b"a", b"\xff", b"\xff1"):
         garden.put(vb, key, FRUIT)
     to_disk(garden, vb)
+    set_oso(garden.admin, "enabled")
     conn = garden.run.dcp("bug-oso", 1, COLLECTIONS, ctl=[OSO])
     conn.read_stream(vb, 0.5, val=ONLY_FRUIT)
     garden.put(vb, "later", FRUIT)
     conn.recv_all(0.5)
     conn.close()
+    set_oso(garden.admin, "auto")
 
 
 def to_disk(garden, vb):
