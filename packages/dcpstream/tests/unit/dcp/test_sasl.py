@@ -83,16 +83,43 @@ def test_client_gives_the_published_proof(mechanism, nonce, challenge, proof, si
 
 
 @each_case("mechanism", MECHANISMS)
+def test_both_ends_agree(mechanism):
+    answer = login(mechanism, "ann", "secret", server(ann="secret"))
+    assert answer.outcome is Outcome.SUCCESS
+    assert answer.username == "ann"
+
+
+@each_case("mechanism", MECHANISMS)
 @each_case(("username", "password"), [("ann", "wrong"), ("ann", ""), ("bob", "secret"), ("bob", "never")])
 def test_wrong_user_or_password_is_refused_alike(mechanism, username, password):
     answer = login(mechanism, username, password, server(ann="secret"))
     assert (answer.outcome, answer.data, answer.username) == (Outcome.REFUSED, b"", None)
 
 
+@each_case("mechanism", SCRAM)
+def test_names_with_comma_and_equals_sign(mechanism):
+    node = server(**{"a=b,c": "pä,ss=word"})
+    assert login(mechanism, "a=b,c", "pä,ss=word", node).username == "a=b,c"
+
+
+def test_plain_that_is_not_three_parts_is_malformed():
+    assert server(a="b").start(b"PLAIN", b"garbage").outcome is Outcome.MALFORMED
+
+
 def test_plain_takes_an_authorization_identity_and_ignores_what_follows_the_password():
     node = server(ann="secret")
     assert node.start(b"PLAIN", b"other\0ann\0secret").outcome is Outcome.SUCCESS
     assert node.start(b"PLAIN", b"\0ann\0secret\0more").outcome is Outcome.SUCCESS
+
+
+@each_case("mechanism", [b"FOO", b"", b"SCRAM-MD5", b"\xff"])
+def test_unknown_mechanism_is_refused(mechanism):
+    assert server(a="b").start(mechanism, b"").outcome is Outcome.REFUSED
+
+
+@each_case("data", [b"", b"n", b"n,,", b"x,,n=a,r=b", b"n,,n=a", b"n,,r=abc", b"n,,n=a=ZZ,r=b", b"p=tls,,n=a,r=b"])
+def test_malformed_first_message(data):
+    assert server(a="b").start(b"SCRAM-SHA1", data).outcome is Outcome.MALFORMED
 
 
 @each_case("data", [b"", b"c=biws", b"c=biws,r=x,p=!!", b"c=biws,r=x,p=AAAA"])
@@ -107,6 +134,21 @@ def test_step_without_start_or_with_another_mechanism_is_malformed():
     assert node.step(b"SCRAM-SHA1", b"c=biws").outcome is Outcome.MALFORMED
     node.start(b"SCRAM-SHA1", b"n,,n=ann,r=abcdef")
     assert node.step(b"SCRAM-SHA256", b"c=biws").outcome is Outcome.MALFORMED
+
+
+@each_case("mechanism", SCRAM)
+def test_a_proof_is_good_once(mechanism):
+    node, client = server(ann="secret"), ClientLogin(mechanism, "ann", "secret", NONCE)
+    proof = client.step(node.start(mechanism, client.start()).data)
+    assert node.step(mechanism, proof).outcome is Outcome.SUCCESS
+    assert node.step(mechanism, proof).outcome is Outcome.MALFORMED
+
+
+@each_case("change", [(b"r=", b"r=x"), (b"c=biws", b"c=eSws")])
+def test_changed_nonce_or_binding_is_refused(change):
+    node, client = server(ann="secret"), ClientLogin("SCRAM-SHA256", "ann", "secret", NONCE)
+    proof = client.step(node.start("SCRAM-SHA256", client.start()).data)
+    assert node.step("SCRAM-SHA256", proof.replace(*change)).outcome is Outcome.REFUSED
 
 
 @rule("SEC-10")
@@ -148,6 +190,16 @@ def test_client_refuses_a_server_that_does_not_know_the_password():
     client.step(node.start("SCRAM-SHA512", client.start()).data)
     with pytest.raises(RemoteProtocolError, match="does not know the password"):
         client.finish(b"v=" + base64.b64encode(b"x" * 64))
+
+
+def test_client_refuses_success_without_proof_and_a_second_challenge():
+    client = ClientLogin("SCRAM-SHA1", "ann", "secret", NONCE)
+    with pytest.raises(RemoteProtocolError, match="before proving itself"):
+        client.finish(b"")
+    challenge = server(ann="secret").start("SCRAM-SHA1", client.start()).data
+    client.step(challenge)
+    with pytest.raises(RemoteProtocolError, match="second time"):
+        client.step(challenge)
 
 
 def test_plain_has_no_second_step():
@@ -199,6 +251,19 @@ def test_nobodys_credentials_fit_no_password():
         for name in ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
     )
     assert nobody.keys("SCRAM-SHA1").salt == b"another"
+
+
+@each_case(
+    "data",
+    [
+        b"p=tls-unique,,n=ann,r=abcdefgh",
+        b"p=tls-server-end-point,,n=ann,r=abcdefgh",
+        b"n,,m=ext,n=ann,r=abcdefgh",
+        b"n,,n=ann,r=" + b"x" * 257,
+    ],
+)
+def test_channel_binding_extensions_and_endless_nonces_are_refused(data):
+    assert server(ann="secret").start(b"SCRAM-SHA256", data).outcome is Outcome.MALFORMED
 
 
 def test_a_mechanism_that_is_not_offered_is_refused_as_if_it_were_not_known():
@@ -309,6 +374,28 @@ def token_server():
         (OAUTHBEARER,),
         lambda name, token: ServerStep(Outcome.SUCCESS if token == "e30.e30.c2ln" else Outcome.REFUSED, username=name),
     )
+
+
+def test_a_token_takes_one_message():
+    client = ClientLogin(OAUTHBEARER, "", "e30.e30.c2ln")
+    assert client.start() == b"n,,\x01auth=Bearer e30.e30.c2ln\x01\x01"
+    assert token_server().start(OAUTHBEARER, client.start()) == ServerStep(Outcome.SUCCESS, username="")
+    client.finish(b"")
+    with pytest.raises(LocalProtocolError, match="OAUTHBEARER is done in one message"):
+        client.step(b"")
+    assert token_server().start(OAUTHBEARER, ClientLogin(OAUTHBEARER, "", "other").start()).outcome is Outcome.REFUSED
+
+
+@each_case(
+    ("data", "name"),
+    [
+        (b"n,a=ann,\x01host=h\x01port=1\x01auth=Bearer e30.e30.c2ln\x01\x01", "ann"),
+        (b"n,a=a=2Cb=3D,\x01auth=bearer e30.e30.c2ln\x01\x01", "a,b="),
+        (b"n,,\x01auth=BEARER e30.e30.c2ln", ""),
+    ],
+)
+def test_forms_of_the_message_of_a_token(data, name):
+    assert token_server().start(OAUTHBEARER, data) == ServerStep(Outcome.SUCCESS, username=name)
 
 
 @each_case(

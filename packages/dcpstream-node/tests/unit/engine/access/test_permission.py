@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
 import pytest
@@ -78,6 +79,22 @@ def test_no_access_is_reported_where_the_user_may_do_something_else(engine: Engi
     assert get(ann, LANDMARK).status == Status.EACCESS
 
 
+@pytest.mark.parametrize(
+    ("opcode", "extras"),
+    [
+        (Opcode.GAT, bytes(4)),
+        (Opcode.INCREMENT, struct.pack(">QQI", 1, 1, 0)),
+        (Opcode.DECREMENT, struct.pack(">QQI", 1, 1, 0)),
+    ],
+)
+def test_who_may_only_write_learns_no_value_on_the_way(engine: Engine, opcode: int, extras: bytes) -> None:
+    ann = connect(engine, "data_writer[default]")
+    assert put(ann, 0).status == Status.SUCCESS
+    assert ann.call(opcode, key=b"\0k", extras=extras).status == Status.EACCESS
+    engine.users.put("ann", None, ["data_writer[default]", "data_reader[default]"])
+    assert ann.call(opcode, key=b"\0k", extras=extras).status == Status.SUCCESS
+
+
 @rule("KV-ACCESS-10")
 def test_the_direct_ways_ask_for_the_default_collection(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:_default:_default]", "data_writer[default:_default]")
@@ -145,6 +162,26 @@ def test_buckets_that_one_may_not_use_are_neither_selected_nor_listed(engine: En
     assert Talker(engine).call(0x87).value == b"default beer"
 
 
+def test_logging_in_as_somebody_else_leaves_a_bucket_that_they_may_not_use(engine: Engine) -> None:
+    engine.users.put("bob", "secret", ["data_reader[beer]"])
+    peer = Talker(engine)
+    assert peer.call(Opcode.SASL_AUTH, key=b"PLAIN", value=b"\0bob\0secret").status == Status.SUCCESS
+    assert get(peer, 0).status == Status.NO_BUCKET
+
+
+def test_the_manifest_shows_what_one_may_know(engine: Engine) -> None:
+    ann = connect(engine, "data_reader[default:inventory:airline]")
+    shown = json.loads(ann.call(Opcode.GET_COLLECTIONS_MANIFEST).value)
+    assert [(scope["name"], [item["name"] for item in scope["collections"]]) for scope in shown["scopes"]] == [
+        ("inventory", ["airline"])
+    ]
+    everything = json.loads(
+        connect(engine, "data_reader[default]", name="bob").call(Opcode.GET_COLLECTIONS_MANIFEST).value
+    )
+    everything["scopes"].reverse()  # servers give scopes in no particular order
+    assert everything == MANIFEST.to_json()
+
+
 @rule("KV-ACCESS-09", "KV-COL-02")
 def test_ids_are_given_of_visible_collections_only(engine: Engine) -> None:
     ann = connect(engine, "data_reader[default:inventory:airline]")
@@ -162,6 +199,11 @@ def test_seqnos_are_given_to_who_may_read_somewhere(engine: Engine) -> None:
     bob = connect(engine, "data_writer[default]", name="bob")
     assert bob.call(Opcode.GET_ALL_VB_SEQNOS).status == Status.EACCESS
     assert ann.call(Opcode.STAT, key=b"uuid").status == Status.EACCESS
+
+
+def test_a_key_without_a_proper_prefix_is_refused_whoever_sends_it(engine: Engine) -> None:
+    ann = connect(engine, "data_reader[default:inventory:airline]")
+    assert ann.call(Opcode.GET, key=b"\xff\xff\xff\xff\xff\xffk").status == Status.EINVAL
 
 
 @rule("KV-ACCESS-10")

@@ -250,6 +250,12 @@ def test_settings_that_cannot_be(settings: Any, words: str) -> None:
     assert "BEGIN" not in str(caught.value)
 
 
+def test_settings_as_the_server_shows_them() -> None:
+    shown = issuer(jitProvisioning=False, groupsMapsStopFirstMatch=True, rolesMapsStopFirstMatch=True, expiryLeewayS=15)
+    assert Issuers({"enabled": True, "issuers": [shown], "jwksUriRefreshIntervalS": 3600})
+    assert not Issuers({"enabled": False, "issuers": [shown]})
+
+
 def holder(claims: dict[str, Any], **fields: Any) -> Holder:
     return issuers(issuer(**fields)).check(token(NOW + 60, **claims), NOW)
 
@@ -257,6 +263,18 @@ def holder(claims: dict[str, Any], **fields: Any) -> Holder:
 def known(names: ClaimedNames | None, *there: str) -> list[str]:
     assert names is not None
     return names.known(lambda name: name if name in there else None)
+
+
+def test_without_provisioning_claims_give_nothing() -> None:
+    found = holder({"roles": ["admin"], "groups": "g"}, rolesClaim="roles")
+    assert (found.roles, found.groups) == (None, None)
+
+
+@each_case("claim", ["admin", ["admin"], ["admin", "nothing", "admin"]])
+def test_without_rules_a_claim_counts_as_it_is(claim: object) -> None:
+    found = holder({"roles": claim, "deep": {"groups": claim}}, jitProvisioning=True, groupsClaim="deep.groups")
+    assert known(found.roles, "admin", "x") == ["admin"]
+    assert known(found.groups, "admin") == ["admin"]
 
 
 @each_case("claim", [None, 5, ["admin", 5], {"admin": 1}])
@@ -272,6 +290,11 @@ def test_rules_make_names_of_values() -> None:
         found = holder(claims, jitProvisioning=True, rolesMaps=rules_here, rolesMapsStopFirstMatch=takes_first)
         assert known(found.roles, "data_reader[b]", "data_writer[b]") == expected
         assert known(found.roles, "raw-raw") == ["raw-raw"]
+
+
+def test_a_rule_whose_name_means_nothing_gives_way_to_the_next() -> None:
+    found = holder({"roles": "b"}, jitProvisioning=True, rolesMaps=["(.*) nothing", "^(.+)$ data_reader[\\1]"])
+    assert known(found.roles, "data_reader[b]") == ["data_reader[b]"]
 
 
 def test_a_backslash_and_a_raised_digit_stand_for_the_digit() -> None:

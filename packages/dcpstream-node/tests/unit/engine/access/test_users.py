@@ -7,13 +7,31 @@ import pickle
 import pytest
 
 from dcpstream.errors import ConfigError
-from dcpstream_node.engine import Users
+from dcpstream_node.engine import ALL_PRIVILEGES, Users
 from dcpstream_node.testing.simulation import SeededRandom
 
 
 @pytest.fixture
 def users():
     return Users(SeededRandom())
+
+
+def test_users_of_a_file(users):
+    users.add_from_json(
+        {
+            "admin": {"password": "one"},
+            "all": {"password": "two", "privileges": ["all"]},
+            "reader": {"password": "three", "privileges": ["Read", "DcpProducer"]},
+            "nobody": {"password": "four", "privileges": []},
+        }
+    )
+    assert users.find("admin").privileges == users.find("all").privileges == ALL_PRIVILEGES
+    assert users.find("reader").privileges == {"Read", "DcpProducer"}
+    assert users.find("nobody").privileges == frozenset()
+    assert users.find("other") is None
+    assert users.credentials("admin").matches(b"one")
+    assert not users.credentials("admin").matches(b"two")
+    assert users.credentials("other") is None
 
 
 @pytest.mark.parametrize(
@@ -83,6 +101,24 @@ def test_the_user_of_all_privileges_is_shown_as_an_administrator(users):
     users.add("other", "secret", frozenset(("Read",)))
     assert [str(role) for role in users.find("admin").roles] == ["admin"]
     assert users.find("other").roles == ()
+
+
+def test_put_makes_changes_and_remove_takes_away(users):
+    made = users.put("ann", "secret", ["data_reader[travel]"], "Ann")
+    assert users.authenticate("ann", b"secret") is made
+    assert users.put("ann", None, ["data_writer[travel]"], "Ann B.") is made
+    assert made.may("Upsert", "travel")
+    assert not made.may("Read", "travel")
+    assert made.display_name == "Ann B."
+    assert users.authenticate("ann", b"secret") is made, "no password given: it stays"
+    users.put("ann", "other", made.roles)
+    assert users.authenticate("ann", b"secret") is None
+    assert users.authenticate("ann", b"other") is made
+    assert [user.name for user in users.all()] == ["ann"]
+    assert users.remove("ann")
+    assert not users.remove("ann")
+    assert not made.may("Upsert", "travel"), "who still holds the user holds nothing"
+    assert users.all() == []
 
 
 def test_put_needs_a_password_for_a_new_user_and_leaves_those_of_the_options_alone(users):

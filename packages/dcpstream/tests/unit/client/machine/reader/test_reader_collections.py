@@ -14,7 +14,7 @@ from dcpstream.errors import StreamEnded, UnknownCollection
 from dcpstream.model import MAX_SEQNO, Collection, CollectionName, FailoverLog, Manifest, Op, Scope, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
 from tests.kit.client_machines import World, at, history, refused
-from tests.kit.messages import accepted, marker, mutation, rollback, stream_end
+from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end
 
 FLIGHTS, FLEET = CollectionName(8, "_default", "flights"), CollectionName(9, "_default", "fleet")
 NAMES = ["_default.flights", "_default.fleet"]
@@ -89,6 +89,23 @@ def test_a_node_that_never_knows_the_collection_is_given_up() -> None:
         world(bucket, StreamOffset.ZERO).run()
 
 
+def test_a_reader_of_the_whole_bucket_goes_on_when_a_new_collection_is_dropped_before_it_is_read() -> None:
+    def answer(frame: Frame, ids: list[str], start: int) -> bytes:
+        if struct.unpack_from(">Q", frame.extras, 16)[0] == 6:  # the position is accepted
+            bucket.manifest = manifest(3, flights=8)
+            return accepted(frame.opaque) + stream_end(frame.opaque)
+        rows = mutation(frame.opaque, 7) + mutation(frame.opaque, 8)
+        return accepted(frame.opaque) + marker(frame.opaque, 7, 8) + rows
+
+    bucket = Bucket(manifest(2, flights=8, fleet=9), answer)
+    covered = [CollectionName(0, "_default", "_default"), FLIGHTS]
+    ranges = [VbucketRange(0, at(6).with_collections(covered), 8, end_vbuuid=0xA)]
+    found = World(ranges, bucket, manifest=lambda: bucket.manifest, high_seqnos={0: 9})
+    found.run()
+    assert found.seqnos() == [7, 8]
+    assert [ids for ids, _, _ in bucket.asked] == [[], ["9"], []]
+
+
 def test_an_endless_stream_waits_a_while_and_then_says_that_nothing_is_left() -> None:
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         bucket.manifest = manifest(2)
@@ -123,6 +140,59 @@ def test_what_is_made_again_meanwhile_is_read() -> None:
     assert events(found)[-1] == (Op.COLLECTION_CREATED, "fleet", 3)
 
 
+def test_a_new_collection_is_read_up_to_the_position_and_a_cut_goes_on_there() -> None:
+    cuts = iter((True, False))
+
+    def answer(frame: Frame, ids: list[str], start: int) -> bytes:
+        end = struct.unpack_from(">Q", frame.extras, 16)[0]
+        if ids == ["8", "9"] and end == 6:
+            return accepted(frame.opaque) + stream_end(frame.opaque)  # the position is accepted
+        if ids == ["9"]:
+            rows = b"".join(mutation(frame.opaque, seqno) for seqno in (2, 4) if seqno > start)
+            head = accepted(frame.opaque) + marker(frame.opaque, start, 6)
+            if next(cuts):
+                return head + rows[: len(rows) // 2]
+            return head + rows + seqno_advanced(frame.opaque, 6)
+        return (
+            accepted(frame.opaque) + marker(frame.opaque, 7, 8) + mutation(frame.opaque, 7) + mutation(frame.opaque, 8)
+        )
+
+    bucket = Bucket(manifest(2, flights=8, fleet=9), answer)
+    found = world(bucket, at(6).with_collections([FLIGHTS]), 8)
+    found.run(lambda: found.seqnos() == [2])
+    assert found.offsets[0].seqno == 6, "the position stays where it is"
+    assert found.offsets[0].collections == (FLIGHTS,)
+    found.cut(next(iter(found.links)))
+    found.run()
+    assert found.seqnos() == [2, 4, 7, 8]
+    assert [(ids, start) for ids, start, _ in bucket.asked] == [
+        (["8", "9"], 6),
+        (["9"], 0),
+        (["8", "9"], 6),
+        (["9"], 2),
+        (["8", "9"], 6),
+    ]
+    assert found.offsets[0].collections == (FLIGHTS, FLEET)
+
+
+def test_the_position_after_catching_up_has_the_snapshot_of_what_was_read() -> None:
+    """Rows that the new collection lacks at the position were superseded up to 9: if those are lost, only 0 helps."""
+
+    def answer(frame: Frame, ids: list[str], start: int) -> bytes:
+        end = struct.unpack_from(">Q", frame.extras, 16)[0]
+        if ids == ["8", "9"]:
+            return accepted(frame.opaque) + (stream_end(frame.opaque) if end == 6 else b"")
+        rows = mutation(frame.opaque, 2) + mutation(frame.opaque, 9)
+        return accepted(frame.opaque) + marker(frame.opaque, start, 9) + rows
+
+    bucket = Bucket(manifest(2, flights=8, fleet=9), answer)
+    found = world(bucket, at(6).with_collections([FLIGHTS]), 20)
+    found.run(lambda: found.offsets[0].collections == (FLIGHTS, FLEET) if 0 in found.offsets else False)
+    assert found.seqnos() == [2]
+    after = found.offsets[0]
+    assert (after.seqno, after.snapshot_start, after.snapshot_end) == (6, 0, 9)
+
+
 def test_a_refused_catch_up_restarts_the_vbucket() -> None:
     def answer(frame: Frame, ids: list[str], start: int) -> bytes:
         end = struct.unpack_from(">Q", frame.extras, 16)[0]
@@ -143,3 +213,20 @@ def test_a_refused_catch_up_restarts_the_vbucket() -> None:
     back = next(item for item in found.out if isinstance(item, RollbackEvent))
     assert (back.from_seqno, back.to_seqno) == (6, 0)
     assert found.seqnos() == [2, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_range_without_rows_reports_what_is_gone() -> None:
+    bucket = Bucket(manifest(2, flights=8), lambda frame, ids, start: b"")
+    found = world(bucket, at(6).with_collections([FLIGHTS, FLEET]), 6)
+    found.run()
+    assert events(found) == [(Op.COLLECTION_DROPPED, "fleet", 9)]
+    assert bucket.asked == []
+
+
+def test_a_filter_that_the_node_calls_empty_is_not_asked_for_again() -> None:
+    bucket = Bucket(
+        manifest(1, flights=8, fleet=9), lambda frame, ids, start: accepted(frame.opaque) + stream_end(frame.opaque, 7)
+    )
+    found = world(bucket, StreamOffset.ZERO, 5)
+    found.run()
+    assert len(bucket.asked) == 1
