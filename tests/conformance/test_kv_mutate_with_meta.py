@@ -12,6 +12,7 @@ from dcpstream.model import BucketSettings, ConflictResolution
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs, snappy_compress
 from dcpstream_node.testing.simulation import START_UNIX_S, USUAL_FEATURES, Peer, SimulatedNode
+from tests.kit.cases import each_case
 from tests.kit.rules import rule
 
 KEY = b"\0k"
@@ -208,6 +209,13 @@ def test_numbers_as_the_server_reads_them(peer: Peer, value: object, flags: int)
 def test_options_that_contradict(peer: Peer, changes: dict[str, Any], is_right: bool) -> None:
     answer = mutate(peer, encode_xattrs({"_s": b'"%s"' % PLACE}), datatype=XATTR, **changes)
     assert (answer.status, bool(answer.value)) == ((0, False) if is_right else (Status.EINVAL, True))
+
+
+@rule("KV-MWM-04")
+@each_case("name", ["cas_offsets", "seqno_offsets"])
+def test_offsets_need_a_cas_that_the_server_makes(peer: Peer, name: str) -> None:
+    answer = mutate(peer, encode_xattrs({"_s": b'"%s"' % PLACE}), datatype=XATTR, **{name: [8]})
+    assert b"cannot be specified when cas is set" in answer.value
 
 
 @rule("KV-MWM-04")

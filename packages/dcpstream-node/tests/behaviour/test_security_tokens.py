@@ -154,6 +154,7 @@ def test_refused_tokens_are_answered_alike_and_never_logged(node: Node, caplog: 
         "the token is for another audience": fresh(aud="another"),
         "its signature is wrong": fresh(key=private_key("ES256", "other")),
         "its issuer is unknown": fresh(iss="other"),
+        "the claim of the user's name is missing or no text": fresh(sub=""),
         "it is not a token with claims": "no.sound.token",
         "the node has no external user of its name": fresh(sub="bob"),
     }
