@@ -134,7 +134,7 @@ class _Connection(FakeNode):
     Attributes:
         opaques: vbucket → opaque of its stream.
         window_bytes: the client's buffer; 0 for none.
-        acked_bytes: acknowledged so far.
+        sent_bytes, acked_bytes: sent and acknowledged so far.
     """
 
     def __init__(self, corpus: Corpus, port: int) -> None:
@@ -144,7 +144,7 @@ class _Connection(FakeNode):
         super().__init__(cluster_map=json.dumps(known).encode())
         self._corpus = corpus
         self.opaques: dict[int, int] = {}
-        self.window_bytes = self.acked_bytes = 0
+        self.window_bytes = self.sent_bytes = self.acked_bytes = 0
 
     def _answer(self, frame: Frame) -> bytes:
         value = b""
@@ -183,15 +183,15 @@ class _Connection(FakeNode):
 
     def _send(self, client: socket.socket) -> None:
         """Send the streams, as the window opens. A piece may end in a frame, so answers wait until all is sent."""
-        sent, answers = 0, b""
+        answers = b""
         for piece in _pieces(self._corpus.messages(self.opaques)):
-            while self.window_bytes and sent - self.acked_bytes >= self.window_bytes:
+            while self.window_bytes and self.sent_bytes - self.acked_bytes >= self.window_bytes:
                 data = client.recv(RECEIVE_BYTES)
                 if not data:
                     return
                 answers += self.receive(data)
             client.sendall(piece)
-            sent += len(piece)
+            self.sent_bytes += len(piece)
         client.sendall(answers)
 
 

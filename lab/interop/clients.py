@@ -69,15 +69,27 @@ class Check:
             place = ["-connect", node.connection_string]
         return [*begin, *self.arguments, *place, *login]
 
-    def is_later(self, part: str) -> bool:
-        """Whether servers have what a part uses only since a later release."""
+    def sort_out(self, outcome: Outcome) -> None:
+        """Take the parts that the release cannot have, and those that its known bugs break, out of the failed ones.
+
+        A part that passes although only later releases have what it uses has failed.
+        """
+        bugs = {bug.value.id for bug in RELEASES[self.release].bugs}
+        for part in list(outcome.failed):
+            if self._is_later(part):
+                outcome.later.append(part)
+            elif BUGS.get(part) in bugs:
+                outcome.bugs[part] = BUGS[part]
+            else:
+                continue
+            del outcome.failed[part]
+        for part in filter(self._is_later, list(outcome.passed)):
+            outcome.passed.remove(part)
+            outcome.failed[part] = "it passed, although servers have it only since a later release"
+
+    def _is_later(self, part: str) -> bool:
         since = (release for name, release in SINCE.items() if part.startswith(name))
         return any(release_number(release) > release_number(self.release) for release in since)
-
-    def bug(self, part: str) -> str:
-        """The known bug of the release by which a part may fail, or nothing."""
-        name = BUGS.get(part, "")
-        return name if name in {bug.value.id for bug in RELEASES[self.release].bugs} else ""
 
 
 CLIENTS = {
@@ -197,7 +209,7 @@ CHECKS = [
 
 
 SINCE = {"range scan": "7.6", "lookup in replicas": "7.6"}
-"""How the names of parts begin → the release since which servers have what they use; clients refuse it before."""
+"""The beginning of a part's name → the first release whose servers have what it uses. Before it, the part fails."""
 
 BUGS = {"keys without values": "MB-23898-keys-only"}
 """Part → the bug of servers by which it may fail."""
@@ -251,4 +263,6 @@ def _run(check: Check, begin: list[str], node: Node | Cluster, order: Callable[[
         authority = Path(directory) / "ca.pem"
         authority.write_text(node.ca_certificate, encoding="utf-8")
         command = check.command(begin, node, authority)
-        return running.run(command, order, check, CLIENTS[check.client].directory)
+        outcome = running.run(command, order, CLIENTS[check.client].directory)
+    check.sort_out(outcome)
+    return outcome

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from dcpstream_node import Node
 from dcpstream_node.shell.tls import TlsSettings
@@ -29,18 +29,6 @@ PASSWORD = "pässword"
 """Not ASCII, so that the encodings of client and node are compared, too."""
 RESTART_PAUSE_S = 0.3
 """Pause of a restart, long enough that every client notices the lost connection."""
-
-
-class Expected(Protocol):
-    """What is known of the parts before they run."""
-
-    def is_later(self, part: str, /) -> bool:
-        """Whether servers have what a part uses only since a later release; then it must fail."""
-        ...
-
-    def bug(self, part: str, /) -> str:
-        """The known bug of the release by which a part may fail, or nothing."""
-        ...
 
 
 @dataclass
@@ -66,7 +54,7 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether every part passed that the node's release can have."""
+        """Whether a part passed, and all failures are those of the node's release."""
         return not self.failed and not self.trouble and bool(self.passed)
 
 
@@ -101,13 +89,12 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def run(command: Sequence[str], order: Callable[[str], None], expected: Expected, cwd: Path | None = None) -> Outcome:
+def run(command: Sequence[str], order: Callable[[str], None], cwd: Path | None = None) -> Outcome:
     """Run a program to its end.
 
     Args:
         command: the program and its arguments.
         order: carries out an action that it requests.
-        expected: which parts fail.
         cwd: its working directory.
     """
     started = time.monotonic()
@@ -141,7 +128,7 @@ def run(command: Sequence[str], order: Callable[[str], None], expected: Expected
         reader.join()
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()
-    outcome = judged(lines, code, expected)
+    outcome = judged(lines, code)
     outcome.output = "\n".join(lines) + "\n" + "".join(errors)
     if outcome.trouble and errors:
         outcome.trouble += f": {errors[-1].strip()[:300]}"
@@ -162,28 +149,19 @@ def order(node: Node, action: str) -> None:
     _send_out_of_order(node)
 
 
-def judged(lines: Sequence[str], code: int, expected: Expected) -> Outcome:
+def judged(lines: Sequence[str], code: int) -> Outcome:
     """The outcome from a program's lines and exit code."""
     outcome = Outcome()
     for line in lines[:-1]:
         if line.startswith("ok "):
-            name = line[3:]
-            if expected.is_later(name):
-                outcome.failed[name] = "it passed, although servers have it only since a later release"
-            else:
-                outcome.passed.append(name)
+            outcome.passed.append(line[3:])
         elif line.startswith("FAIL "):
             name, _, why = line[5:].partition(": ")
-            if expected.is_later(name):
-                outcome.later.append(name)
-            elif bug := expected.bug(name):
-                outcome.bugs[name] = bug
-            else:
-                outcome.failed[name] = why
+            outcome.failed[name] = why
     last = lines[-1] if lines else ""
     verdict = last.partition(" ")[0]
     if verdict not in ("OK", "FAIL") or code < 0:
         outcome.trouble = f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with {code}"
-    elif verdict == "FAIL" and not (outcome.failed or outcome.later or outcome.bugs):
+    elif verdict == "FAIL" and not outcome.failed:
         outcome.trouble = last[5:]
     return outcome
