@@ -15,7 +15,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def is_url(text: str) -> bool:
-    """Whether a path is a URL."""
+    """Whether the text of a path begins with the scheme of a URL."""
     return _URL.match(text) is not None
 
 
