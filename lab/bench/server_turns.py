@@ -128,11 +128,11 @@ def _big_endian(numbers: _Numbers, width: int) -> npt.NDArray[np.uint8]:
     return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
 
 
-class _Connection(FakeNode):
+class Connection(FakeNode):
     """One connection: its handshake, its streams, and its window.
 
     Attributes:
-        opaques: vbucket → opaque of its stream.
+        opaques: vbucket → opaque of its stream, of the streams that wait to be sent.
         window_bytes: the client's buffer; 0 for none.
         sent_bytes, acked_bytes: sent and acknowledged so far.
     """
@@ -177,14 +177,14 @@ class _Connection(FakeNode):
         """Answer until the client closes."""
         while data := client.recv(RECEIVE_BYTES):
             client.sendall(self.receive(data))
-            if self.opaques and not select.select([client], [], [], QUIET_S)[0]:
-                self._send(client)
-                self.opaques.clear()
+            while self.opaques and not select.select([client], [], [], QUIET_S)[0]:
+                wanted, self.opaques = self.opaques, {}  # requests that come while it sends are for the next round
+                self._send(client, wanted)
 
-    def _send(self, client: socket.socket) -> None:
+    def _send(self, client: socket.socket, opaques: dict[int, int]) -> None:
         """Send the streams, as the window opens. A piece may end in a frame, so answers wait until all is sent."""
         answers = b""
-        for piece in _pieces(self._corpus.messages(self.opaques)):
+        for piece in _pieces(self._corpus.messages(opaques)):
             while self.window_bytes and self.sent_bytes - self.acked_bytes >= self.window_bytes:
                 data = client.recv(RECEIVE_BYTES)
                 if not data:
@@ -211,7 +211,7 @@ def main() -> None:
     def serve(client: socket.socket) -> None:
         with contextlib.suppress(OSError), client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _Connection(corpus, listener.port).serve(client)
+            Connection(corpus, listener.port).serve(client)
 
     listener = Listener(serve)
     print(f"couchbase://127.0.0.1:{listener.port}", flush=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
+import threading
 from collections import Counter
 from itertools import groupby
 
 from dcpstream.client import Client, ClientOptions, StreamOptions
-from dcpstream.wire import Opcode
+from dcpstream.wire import FrameReader, Opcode, encode_request
+from dcpstream.wire.messages.dcp import BufferAck
 from lab.bench.client import LOGIN, sender_process
-from lab.bench.server_turns import TURN_MESSAGES, Corpus, turns
+from lab.bench.server_turns import TURN_MESSAGES, Connection, Corpus, turns
+from lab.tools.patience import patient
 from tests.kit.recorded import split_frames
 
 
@@ -40,6 +45,34 @@ def test_connections_share_the_vbuckets() -> None:
     assert {int.from_bytes(frame[6:8]) for frame in frames} == {1}
     assert {int.from_bytes(frame[12:16]) for frame in frames} == {9}
     assert len(frames) == corpus.seqnos[1] + 2
+
+
+def test_requests_while_it_sends_are_served_afterwards() -> None:
+    corpus = Corpus(3, 300, 100)
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # closed at the end of the test
+            Connection(corpus, 1).serve(theirs)
+
+    with ours, theirs:
+        sender = threading.Thread(target=serve, daemon=True)
+        sender.start()
+        window = encode_request(Opcode.DCP_CONTROL, key=b"connection_buffer_size", value=b"1024")
+        ours.sendall(window + encode_request(Opcode.DCP_STREAM_REQ, opaque=1))
+        reader, rows, later = FrameReader(), Counter[int](), [1, 2]
+        ours.settimeout(patient(10.0))
+        while sum(rows.values()) < len(corpus.seqnos) * 102:
+            data = ours.recv(65536)
+            assert data
+            reader.receive_data(data)
+            rows.update(frame.vbid for frame in reader.frames() if not frame.is_response)
+            while rows and later:
+                ours.sendall(encode_request(Opcode.DCP_STREAM_REQ, opaque=1, vbid=later.pop()))
+            ours.sendall(BufferAck.pack(len(data)))
+        assert rows == dict.fromkeys(range(3), 102)
+        ours.close()
+        sender.join(patient(10.0))
 
 
 def test_the_client_reads_it() -> None:

@@ -22,6 +22,11 @@ logger = logging.getLogger(__name__)
 class Machine(Protocol):
     """The interface of a machine that a shell drives: a reader, or questions."""
 
+    @property
+    def gather_s(self) -> float:
+        """Seconds that a read of bytes may wait for more; see `dcpstream.client.gathering`."""
+        ...
+
     def received(self, connection: NodeConnection, now: float) -> None:
         """Bytes were read into the connection's buffer."""
         ...

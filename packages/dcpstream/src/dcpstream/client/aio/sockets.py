@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+from dcpstream.client.gathering import Gathering
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.transport import (
@@ -23,15 +24,15 @@ from dcpstream.runtime import Clock
 class _Link(asyncio.BufferedProtocol):
     """One connection's transport.
 
-    With TLS the event loop reads and decrypts in small portions. They are collected for as long as each turn of the
-    loop brings another one: decoding has a cost of its own for each step.
+    Bytes that come in drops are gathered, see `dcpstream.client.gathering`. With TLS the event loop also reads and
+    decrypts in small portions. They are collected for as long as each turn of the loop brings another one.
     """
 
     def __init__(self, sockets: AsyncSockets, connection: NodeConnection) -> None:
         self.sockets = sockets
         self.connection = connection
         self.transport: asyncio.Transport | None = None
-        self._is_waiting = False
+        self._waiting: asyncio.Handle | None = None
         self._has_more = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -44,31 +45,40 @@ class _Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.connection.buffer_updated(nbytes)
-        if not self.sockets.is_secured or not self.connection.is_ready or self.connection.has_plenty:
+        if not self.connection.is_ready or self.connection.has_plenty:
             self._process()
             return
         self._has_more = True
-        if not self._is_waiting:
-            self._is_waiting = True
-            asyncio.get_running_loop().call_soon(self._process_if_quiet)
+        if self._waiting is not None:
+            return
+        wait_s = self.sockets.gather_s()
+        if wait_s:
+            self._waiting = asyncio.get_running_loop().call_later(wait_s, self._process)
+        elif self.sockets.is_secured:
+            self._waiting = asyncio.get_running_loop().call_soon(self._process_if_quiet)
+        else:
+            self._process()
 
     def _process_if_quiet(self) -> None:
-        self._is_waiting = self._has_more
         if self._has_more:
             self._has_more = False
-            asyncio.get_running_loop().call_soon(self._process_if_quiet)
+            self._waiting = asyncio.get_running_loop().call_soon(self._process_if_quiet)
         else:
             self._process()
 
     def _process(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if not self.sockets.has(self.connection):
             return  # given up meanwhile: its streams go on elsewhere
         self.sockets.machine.received(self.connection, self.sockets.clock.monotonic())
         self.flush()
+        self.sockets.idle_since = self.sockets.clock.monotonic()
         self.sockets.wake.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._is_waiting:
+        if self._waiting is not None:
             self._process()  # what came before the end counts
         self.transport = None
         address = self.connection.address
@@ -94,6 +104,8 @@ class AsyncSockets:
         self.nodes = nodes
         self.clock = clock
         self.wake = asyncio.Event()
+        self.idle_since = clock.monotonic()
+        self._gathering = Gathering()
         self._links: dict[NodeConnection, _Link] = {}
         self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
         tls = nodes.options.tls
@@ -116,6 +128,10 @@ class AsyncSockets:
             pass
         self.wake.clear()
         self.machine.handle_timeout(self.clock.monotonic())
+
+    def gather_s(self) -> float:
+        """Seconds that bytes which have just come wait for more."""
+        return self._gathering.wait_s(self.idle_since, self.clock.monotonic(), self.machine.gather_s)
 
     def has(self, connection: NodeConnection) -> bool:
         """Whether the connection is being made or used."""

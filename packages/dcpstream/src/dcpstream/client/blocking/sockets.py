@@ -7,33 +7,27 @@ import os
 import selectors
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcpstream.client.gathering import Gathering
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.transport import cannot_connect, lost_by, make_context, server_name, tls_failure
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress
+from dcpstream.runtime import Clock
 
 SEND_BYTES_MAX = 256 * 1024
 """Bytes handed to one send call."""
 
-BUSY_BYTES = 64 * 1024
-"""A connection whose last read brought that much is busy: more is on its way."""
-
 GATHER_BYTES = 1024 * 1024
-"""Bytes that are worth a read of a busy connection at once. Each read costs about 0.1 ms of CPU time, however little it
-brings: scanning, columns, positions, a batch for the user."""
+"""Bytes that are worth a read at once, see `dcpstream.client.gathering`."""
 
 GATHER_SHARE = 4
 """A quarter of the flow-control window is worth a read, too: with more, the node would have to stop sending."""
-
-GATHER_PAUSE_S = 0.005
-"""The longest time that a read of a busy connection waits for so much. A server that sends 100 MB/s brings half of it
-in this time."""
 
 AddressInfo = tuple[Any, ...]
 """As `socket.getaddrinfo` gives them."""
@@ -48,7 +42,6 @@ class _Link:
     is_secured: bool = False
     unsent: bytearray = field(default_factory=bytearray)
     events: int = 0
-    last_read: int = 0
 
 
 class Sockets:
@@ -59,13 +52,16 @@ class Sockets:
 
     Args:
         tls: how connections are secured, None for none.
+        clock: for the time that a read waits for more bytes.
 
     Raises:
         ConfigError: a certificate or key cannot be read.
     """
 
-    def __init__(self, tls: TlsOptions | None = None) -> None:
+    def __init__(self, tls: TlsOptions | None, clock: Clock) -> None:
         self._tls = tls
+        self._clock = clock
+        self._gathering = Gathering()
         self._context = make_context(tls) if tls is not None else None
         self._full: set[NodeConnection] = set()
         self._selector = selectors.DefaultSelector()
@@ -85,11 +81,13 @@ class Sockets:
                 failed.append((connection, cannot_connect(connection.address, error)))
         return failed
 
-    def poll(self, timeout_s: float) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
+    def poll(self, timeout_s: float, gather_s: float = 0.0) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
         """Send pending bytes, wait for bytes, read them into the connections' buffers.
 
-        Bytes that come in drops are read together: if only busy connections have bytes, the read waits until one of
-        them has many, but not for long. Without a time-out it does not.
+        Args:
+            timeout_s: seconds to wait for the first bytes.
+            gather_s: seconds that a read of bytes that come in drops waits at most for more, see
+                `dcpstream.client.gathering`.
 
         Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
         """
@@ -99,9 +97,13 @@ class Sockets:
                 if error is not None:
                     yield link.connection, error
         full, self._full = self._full, set()
-        ready = {key.data.connection: events for key, events in self._selector.select(0.0 if full else timeout_s)}
-        if timeout_s > 0 and ready and not full:
-            self._gather([self._links[connection] for connection in ready])
+        idle_since = self._clock.monotonic()
+        found = self._selector.select(0.0 if full else timeout_s)
+        if gather_s and timeout_s and found and not full:
+            wait_s = self._gathering.wait_s(idle_since, self._clock.monotonic(), gather_s)
+            if wait_s:
+                found = self._gathered(wait_s)
+        ready = {key.data.connection: events for key, events in found}
         for connection in full:
             ready[connection] = ready.get(connection, 0) | selectors.EVENT_READ
         for connection, events in ready.items():
@@ -114,10 +116,10 @@ class Sockets:
             elif events & selectors.EVENT_WRITE:
                 error = self._flush(link)
             if error is None and link.is_secured and events & selectors.EVENT_READ:
-                link.last_read, error = read_into(link.socket, connection)
+                count, error = read_into(link.socket, connection)
                 if isinstance(link.socket, ssl.SSLSocket) and error is None and link.socket.pending():
                     self._full.add(connection)
-                if link.last_read:
+                if count:
                     yield connection, None
             if error is not None:
                 yield connection, error
@@ -128,19 +130,19 @@ class Sockets:
             self._close(connection)
         self._selector.close()
 
-    def _gather(self, links: Sequence[_Link]) -> None:
-        """Wait a little for more bytes, if all of these connections are busy.
+    def _gathered(self, wait_s: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for more bytes; returns what is ready then.
 
-        The system wakes us when a socket has so many. It also makes room for them in the socket's buffer.
+        The system wakes us when a socket has enough. It also makes room for them in the socket's buffer.
         """
-        if any(link.last_read < BUSY_BYTES for link in links):
-            return
+        links = [link for link in self._links.values() if link.is_secured]
         for link in links:
             enough = min(GATHER_BYTES, link.connection.settings.buffer_bytes // GATHER_SHARE)
             link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
-        self._selector.select(GATHER_PAUSE_S)
+        self._selector.select(wait_s)
         for link in links:
             link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return self._selector.select(0.0)
 
     def _watch(self, link: _Link, events: int) -> None:
         if link.events == events:

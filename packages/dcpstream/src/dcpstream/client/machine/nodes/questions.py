@@ -122,6 +122,11 @@ class Questions:
         return None if is_done or now >= deadline else deadline - now
 
     @property
+    def gather_s(self) -> float:
+        """Answers are read at once."""
+        return 0.0
+
+    @property
     def is_complete(self) -> bool:
         """Whether every question was answered."""
         return not self._unsent and not self._by_opaque

@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, assert_never
 
+from dcpstream.client.gathering import BOUNDED_WAIT_S, FOLLOWING_WAIT_S
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
@@ -128,6 +129,7 @@ class StreamReader(Generic[R]):
 
     Attributes:
         failover_logs: vbucket → the log that its last opened stream was answered with.
+        gather_s: seconds that a read of bytes may wait for more; see `dcpstream.client.gathering`.
     """
 
     def __init__(
@@ -143,6 +145,8 @@ class StreamReader(Generic[R]):
         self._random = random
         self._rules = rules
         ranges = list(ranges)
+        is_bounded = all(part.end_seqno != MAX_SEQNO for part in ranges)
+        self.gather_s = BOUNDED_WAIT_S if is_bounded else FOLLOWING_WAIT_S
         self._catalog = Catalog(
             rules.collections, is_resumed=any(part.start.collections is not None for part in ranges)
         )

@@ -1,0 +1,95 @@
+"""A node that writes each message by itself, as one whose disk is slow: the client reads many of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dcpstream.client import AsyncClient, BucketReader, RowsRead, StreamOptions, VbucketRange
+from dcpstream.client.machine.reader.reader import StreamReader
+from dcpstream.model import StreamOffset
+from dcpstream.wire import Frame, Opcode, encode_response
+from dcpstream.wire.values import encode_failover_log, encode_vbucket_seqnos
+from tests.kit.access import LOGIN
+from tests.kit.fake_node import FakeNode, config
+from tests.kit.listener import Listener
+from tests.kit.messages import LOG, marker, mutation, stream_end
+
+ROWS = 1000
+PAUSE_S = 0.0002
+
+
+class Trickling(FakeNode):
+    """One vbucket, whose messages are written one by one."""
+
+    def __init__(self, port: int) -> None:
+        known = json.loads(config(1, ports=(port,)))
+        for node in known["nodesExt"]:
+            node["hostname"] = "127.0.0.1"
+        super().__init__(cluster_map=json.dumps(known).encode(), answer=self._answered)
+        self.messages: list[bytes] = []
+
+    def _answered(self, frame: Frame) -> bytes | None:
+        if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
+            return encode_response(frame.opcode, opaque=frame.opaque, value=encode_vbucket_seqnos([(0, ROWS)]))
+        if frame.opcode in {Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG}:
+            if frame.opcode == Opcode.DCP_STREAM_REQ:
+                rows = (mutation(frame.opaque, seqno, key=b"%d" % seqno) for seqno in range(1, ROWS + 1))
+                self.messages = [marker(frame.opaque, 0, ROWS), *rows, stream_end(frame.opaque)]
+            return encode_response(frame.opcode, opaque=frame.opaque, value=encode_failover_log(LOG))
+        return None
+
+    def serve(self, client: socket.socket) -> None:
+        while data := client.recv(65536):
+            client.sendall(self.receive(data))
+            messages, self.messages = self.messages, []
+            for message in messages:
+                client.sendall(message)
+                time.sleep(PAUSE_S)
+
+
+@pytest.fixture
+def connection_string() -> Iterator[str]:
+    def serve(client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            Trickling(listener.port).serve(client)
+
+    with Listener(serve) as listener:
+        yield f"couchbase://127.0.0.1:{listener.port}"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that received bytes are handled."""
+    found: list[int] = []
+    real = StreamReader.received
+
+    def received(self: StreamReader[object], *arguments: object) -> None:
+        found.append(1)
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamReader, "received", received)
+    return found
+
+
+def test_blocking_reads_gather(connection_string: str, reads: list[int]) -> None:
+    with BucketReader(connection_string, **LOGIN) as cluster:
+        outputs = list(cluster.read_ranges([VbucketRange(0, StreamOffset.ZERO, ROWS)]))
+    assert sum(output.rows.num_rows for output in outputs if isinstance(output, RowsRead)) == ROWS
+    assert len(reads) < ROWS / 4
+
+
+def test_asyncio_reads_gather(connection_string: str, reads: list[int]) -> None:
+    async def read() -> list[int]:
+        async with AsyncClient(connection_string, **LOGIN) as client:
+            return [change.seqno async for change in client.changes(StreamOptions(end="latest"))]
+
+    assert asyncio.run(read()) == list(range(1, ROWS + 1))
+    assert len(reads) < ROWS / 4
