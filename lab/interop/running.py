@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether a part passed, and all failures are those of the node's release."""
+        """Whether the program passed: a part passed, and each part that failed could not pass on the node's release."""
         return not self.failed and not self.trouble and bool(self.passed)
 
 

@@ -15,7 +15,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def is_url(text: str) -> bool:
-    """Whether the text of a path begins with the scheme of a URL."""
+    """Whether `text`, a path or a URL, begins with the scheme of a URL."""
     return _URL.match(text) is not None
 
 
