@@ -136,7 +136,7 @@ class World:
             self.links[connection] = Link(connection)
         return []
 
-    def poll(self, timeout_s: float, gather_s: float = 0.0) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
+    def poll(self, timeout_s: float, _: object = None) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
         rng = self.rng
         moved = False
         if not self.is_calm and rng.random() < 0.15:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -29,10 +28,7 @@ class Trickling(FakeNode):
     """One vbucket, whose messages are written one by one."""
 
     def __init__(self, port: int) -> None:
-        known = json.loads(config(1, ports=(port,)))
-        for node in known["nodesExt"]:
-            node["hostname"] = "127.0.0.1"
-        super().__init__(cluster_map=json.dumps(known).encode(), answer=self._answered)
+        super().__init__(cluster_map=config(1, ports=(port,)), answer=self._answered)
         self.messages: list[bytes] = []
 
     def _answered(self, frame: Frame) -> bytes | None:

@@ -22,9 +22,8 @@ logger = logging.getLogger(__name__)
 class Machine(Protocol):
     """The interface of a machine that a shell drives: a reader, or questions."""
 
-    @property
-    def gather_s(self) -> float:
-        """Seconds that a read of bytes may wait for more; see `dcpstream.client.gathering`."""
+    def gather_s(self, now: float) -> float:
+        """Seconds that bytes which have just come should wait for more, so that they are read together."""
         ...
 
     def received(self, connection: NodeConnection, now: float) -> None:

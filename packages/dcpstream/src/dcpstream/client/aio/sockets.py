@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from dcpstream.client.gathering import Gathering
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.transport import (
@@ -24,7 +23,7 @@ from dcpstream.runtime import Clock
 class _Link(asyncio.BufferedProtocol):
     """One connection's transport.
 
-    Bytes that come in drops are gathered, see `dcpstream.client.gathering`. With TLS the event loop also reads and
+    Bytes that come in drops are gathered for as long as the machine wants. With TLS the event loop also reads and
     decrypts in small portions. They are collected for as long as each turn of the loop brings another one.
     """
 
@@ -51,7 +50,7 @@ class _Link(asyncio.BufferedProtocol):
         self._has_more = True
         if self._waiting is not None:
             return
-        wait_s = self.sockets.gather_s()
+        wait_s = self.sockets.machine.gather_s(self.sockets.clock.monotonic())
         if wait_s:
             self._waiting = asyncio.get_running_loop().call_later(wait_s, self._process)
         elif self.sockets.is_secured:
@@ -74,7 +73,6 @@ class _Link(asyncio.BufferedProtocol):
             return  # given up meanwhile: its streams go on elsewhere
         self.sockets.machine.received(self.connection, self.sockets.clock.monotonic())
         self.flush()
-        self.sockets.idle_since = self.sockets.clock.monotonic()
         self.sockets.wake.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,8 +102,6 @@ class AsyncSockets:
         self.nodes = nodes
         self.clock = clock
         self.wake = asyncio.Event()
-        self.idle_since = clock.monotonic()
-        self._gathering = Gathering()
         self._links: dict[NodeConnection, _Link] = {}
         self._tasks: dict[NodeConnection, asyncio.Task[None]] = {}
         tls = nodes.options.tls
@@ -128,10 +124,6 @@ class AsyncSockets:
             pass
         self.wake.clear()
         self.machine.handle_timeout(self.clock.monotonic())
-
-    def gather_s(self) -> float:
-        """Seconds that bytes which have just come wait for more."""
-        return self._gathering.wait_s(self.idle_since, self.clock.monotonic(), self.machine.gather_s)
 
     def has(self, connection: NodeConnection) -> bool:
         """Whether the connection is being made or used."""

@@ -280,7 +280,7 @@ class BucketReader:
         else:
             options = replace(self._options, settings=settings)
             nodes = Nodes(options, self._random, was_reached=self._was_reached or is_known)
-            sockets = Sockets(self._options.tls, self._clock)
+            sockets = Sockets(self._options.tls)
         if nodes.map is None or (self._control.map is not None and self._control.map.version > nodes.map.version):
             nodes.map = self._control.map
         nodes.expect(bucket_uuid)
@@ -359,7 +359,7 @@ class BucketReader:
             self._control = self._new_control()
             self._unresolved = None
         if self._control_sockets is None:
-            self._control_sockets = Sockets(self._options.tls, self._clock)
+            self._control_sockets = Sockets(self._options.tls)
         deadline = self._clock.monotonic() + self._options.connect_timeout_s
         absence_s = ABSENCE_S if self._is_complete else KNOWN_ABSENCE_S
         machine = Questions(questions, self._control, self._random, deadline, absence_s)

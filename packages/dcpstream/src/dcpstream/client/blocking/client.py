@@ -203,7 +203,7 @@ class Client:
         return traced(self._driven(run, is_over), run.nodes, self._clock)
 
     def _driven(self, run: StreamRun[R], is_over: Callable[[], bool] | None) -> Generator[ReaderOutput[R], None, None]:
-        sockets = Sockets(run.nodes.options.tls, self._clock)
+        sockets = Sockets(run.nodes.options.tls)
         try:
             # Closed before the sockets are: while an output is with the user, another thread works on them.
             outputs = drive(run.reader, run.nodes, sockets, self._clock, keeps_records=True, is_over=is_over)

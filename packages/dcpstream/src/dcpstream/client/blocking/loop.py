@@ -89,7 +89,7 @@ def turn(machine: Machine, nodes: Nodes, sockets: Sockets, clock: Clock, limit_s
     for connection, error in sockets.sync(nodes):
         machine.lost(connection, error, now)
     wait_s = min(machine.next_timeout() - now, limit_s, MAX_WAIT_S)
-    for connection, lost in sockets.poll(max(0.0, wait_s), machine.gather_s):
+    for connection, lost in sockets.poll(max(0.0, wait_s), lambda: machine.gather_s(clock.monotonic())):
         if lost is None:
             machine.received(connection, clock.monotonic())
         else:

@@ -7,24 +7,22 @@ import os
 import selectors
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcpstream.client.gathering import Gathering
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.nodes.nodes import Nodes
 from dcpstream.client.settings.tls import TlsOptions
 from dcpstream.client.transport import cannot_connect, lost_by, make_context, server_name, tls_failure
 from dcpstream.errors import ConnectionLost
 from dcpstream.model import NodeAddress
-from dcpstream.runtime import Clock
 
 SEND_BYTES_MAX = 256 * 1024
 """Bytes handed to one send call."""
 
 GATHER_BYTES = 1024 * 1024
-"""Bytes that are worth a read at once, see `dcpstream.client.gathering`."""
+"""Bytes that are worth a read at once, see `dcpstream.client.machine.reader.gathering`."""
 
 GATHER_SHARE = 4
 """A quarter of the flow-control window is worth a read, too: with more, the node would have to stop sending."""
@@ -52,16 +50,13 @@ class Sockets:
 
     Args:
         tls: how connections are secured, None for none.
-        clock: for the time that a read waits for more bytes.
 
     Raises:
         ConfigError: a certificate or key cannot be read.
     """
 
-    def __init__(self, tls: TlsOptions | None, clock: Clock) -> None:
+    def __init__(self, tls: TlsOptions | None = None) -> None:
         self._tls = tls
-        self._clock = clock
-        self._gathering = Gathering()
         self._context = make_context(tls) if tls is not None else None
         self._full: set[NodeConnection] = set()
         self._selector = selectors.DefaultSelector()
@@ -81,13 +76,14 @@ class Sockets:
                 failed.append((connection, cannot_connect(connection.address, error)))
         return failed
 
-    def poll(self, timeout_s: float, gather_s: float = 0.0) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
+    def poll(
+        self, timeout_s: float, gather_s: Callable[[], float] = lambda: 0.0
+    ) -> Iterator[tuple[NodeConnection, ConnectionLost | None]]:
         """Send pending bytes, wait for bytes, read them into the connections' buffers.
 
         Args:
             timeout_s: seconds to wait for the first bytes.
-            gather_s: seconds that a read of bytes that come in drops waits at most for more, see
-                `dcpstream.client.gathering`.
+            gather_s: gives the seconds to wait for more of them, once there are some. Not called without a time-out.
 
         Returns: (connection, None) if bytes were read, (connection, error) if it is lost.
         """
@@ -97,12 +93,9 @@ class Sockets:
                 if error is not None:
                     yield link.connection, error
         full, self._full = self._full, set()
-        idle_since = self._clock.monotonic()
         found = self._selector.select(0.0 if full else timeout_s)
-        if gather_s and timeout_s and found and not full:
-            wait_s = self._gathering.wait_s(idle_since, self._clock.monotonic(), gather_s)
-            if wait_s:
-                found = self._gathered(wait_s)
+        if timeout_s and found and not full and (wait_s := gather_s()):
+            found = self._gathered(wait_s)
         ready = {key.data.connection: events for key, events in found}
         for connection in full:
             ready[connection] = ready.get(connection, 0) | selectors.EVENT_READ

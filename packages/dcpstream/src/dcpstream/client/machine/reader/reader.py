@@ -32,7 +32,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, assert_never
 
-from dcpstream.client.gathering import BOUNDED_WAIT_S, FOLLOWING_WAIT_S
 from dcpstream.client.machine.connection.connection import NodeConnection
 from dcpstream.client.machine.connection.events import (
     Answer,
@@ -58,6 +57,7 @@ from dcpstream.client.machine.nodes.retry import (
 )
 from dcpstream.client.machine.reader import next_step
 from dcpstream.client.machine.reader.catalog import Catalog, SharedMapping
+from dcpstream.client.machine.reader.gathering import BOUNDED_WAIT_S, FOLLOWING_WAIT_S, Gathering
 from dcpstream.client.machine.reader.open_queue import OpenQueue
 from dcpstream.client.machine.reader.output_queue import Converter, OutputQueue, Received
 from dcpstream.client.machine.reader.read_rules import ReadRules
@@ -129,7 +129,6 @@ class StreamReader(Generic[R]):
 
     Attributes:
         failover_logs: vbucket → the log that its last opened stream was answered with.
-        gather_s: seconds that a read of bytes may wait for more; see `dcpstream.client.gathering`.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class StreamReader(Generic[R]):
         self._rules = rules
         ranges = list(ranges)
         is_bounded = all(part.end_seqno != MAX_SEQNO for part in ranges)
-        self.gather_s = BOUNDED_WAIT_S if is_bounded else FOLLOWING_WAIT_S
+        self._gathering = Gathering(BOUNDED_WAIT_S if is_bounded else FOLLOWING_WAIT_S)
         self._catalog = Catalog(
             rules.collections, is_resumed=any(part.start.collections is not None for part in ranges)
         )
@@ -259,7 +258,8 @@ class StreamReader(Generic[R]):
         self._recorded.add(offsets)
 
     def step(self, now: float) -> None:
-        """Do what can be done now: request streams of waiting vbuckets on nodes that are ready."""
+        """Do what can be done now, before a wait: request streams of waiting vbuckets on nodes that are ready."""
+        self._gathering.idle(now)
         if self._gate is not None:
             self._gate.poll(now)
         if self._error is not None:
@@ -290,6 +290,7 @@ class StreamReader(Generic[R]):
         if not self._nodes.has(connection):
             return  # its vbuckets are read again from where they stood
         was_ready = connection.is_ready
+        self._gathering.idle(now)  # with asyncio, bytes are received while the user works, too
         try:
             self._nodes.received(connection, now)
             if connection.is_ready and not was_ready:
@@ -309,6 +310,10 @@ class StreamReader(Generic[R]):
         except DcpstreamError as final:
             self._fail(final)
         self._recover_from(connection, now)
+
+    def gather_s(self, now: float) -> float:
+        """Seconds that bytes which have just come should wait for more."""
+        return self._gathering.wait_s(now)
 
     def next_timeout(self) -> float:
         """The latest time to call `handle_timeout` and `step`."""
@@ -411,6 +416,7 @@ class StreamReader(Generic[R]):
                 assert_never(event)
 
     def _rows(self, connection: NodeConnection, event: RowsReceived, now: float) -> None:
+        self._gathering.rows_came(now)
         # Rows of a stream that was left because of an answer in the same piece of data will come again.
         session = connection.session
         is_left = session is None or session.forgotten != event.forgotten
