@@ -1,16 +1,18 @@
-"""A node that writes each message by itself, as one whose disk is slow: the client reads many of them at once."""
+"""A node that writes each message by itself, as one whose disk is slow: clients read many of them at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from dcpstream.client import AsyncClient, BucketReader, RowsRead, StreamOptions, VbucketRange
+from dcpstream.client import AsyncClient, BucketReader, KvClient, RowsRead, StreamOptions, VbucketRange
+from dcpstream.client.kv.connection import KvConnection
 from dcpstream.client.machine.reader.reader import StreamReader
 from dcpstream.model import StreamOffset
 from dcpstream.wire import Frame, Opcode, encode_response
@@ -34,6 +36,9 @@ class Trickling(FakeNode):
     def _answered(self, frame: Frame) -> bytes | None:
         if frame.opcode == Opcode.GET_ALL_VB_SEQNOS:
             return encode_response(frame.opcode, opaque=frame.opaque, value=encode_vbucket_seqnos([(0, ROWS)]))
+        if frame.opcode == Opcode.SET:
+            self.messages.append(encode_response(frame.opcode, opaque=frame.opaque, cas=1))
+            return b""
         if frame.opcode in {Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG}:
             if frame.opcode == Opcode.DCP_STREAM_REQ:
                 rows = (mutation(frame.opaque, seqno, key=b"%d" % seqno) for seqno in range(1, ROWS + 1))
@@ -89,3 +94,20 @@ def test_asyncio_reads_gather(connection_string: str, reads: list[int]) -> None:
 
     assert asyncio.run(read()) == list(range(1, ROWS + 1))
     assert len(reads) < ROWS / 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems wake a reader at the first byte")
+def test_answers_of_a_window_gather(connection_string: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    receives: list[int] = []
+    real = KvConnection._receive
+
+    def received(self: KvConnection) -> bytes:
+        data = real(self)
+        receives.append(len(data))
+        return data
+
+    with KvClient(connection_string, **LOGIN) as kv:
+        monkeypatch.setattr(KvConnection, "_receive", received)
+        written = kv.set_many((f"key-{number}", b"value") for number in range(ROWS))
+    assert [one.cas for one in written] == [1] * ROWS
+    assert len(receives) < ROWS / 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 
 from dcpstream.client.kv.bulk import Answered, cut_answers, fault_in
 from dcpstream.client.machine.connection.handshake import Handshake, login_is_over
@@ -12,15 +13,22 @@ from dcpstream.client.transport import cannot_connect, lost_by, server_name, tls
 from dcpstream.errors import ConnectionLost, ConnectTimeout, DeadConnection, RemoteProtocolError, WireError
 from dcpstream.model import NodeAddress
 from dcpstream.runtime import Clock
-from dcpstream.wire import Feature, FrameReader, Opcode, Status
+from dcpstream.wire import HEADER_BYTES, Feature, FrameReader, Opcode, Status
 from dcpstream.wire.codes import code_name
 from dcpstream.wire.status import status_error
 
 ANSWER_TIMEOUT_S = 30.0
 """Seconds that a node may be silent while requests wait for answers."""
 
-RECEIVE_BYTES = 256 * 1024
-"""Bytes asked for in one read."""
+RECEIVE_BYTES = 64 * 1024
+"""Most bytes of one read. The allocator maps and clears pages for each larger buffer."""
+
+GATHER_BYTES = 16 * 1024
+"""Most bytes that a read of answers waits for. Some servers write a few answers at a time, and waking up for each piece
+costs more than the answers do."""
+
+_CAN_GATHER = sys.platform == "linux"
+"""Whether the system heeds `SO_RCVLOWAT` when a program waits for a socket."""
 
 
 class KvConnection:
@@ -58,6 +66,7 @@ class KvConnection:
             raise cannot_connect(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_secured = tls is not None
+        self._least = 1
         if tls is not None and context is not None:
             self._secure(tls, context)
 
@@ -162,6 +171,8 @@ class KvConnection:
                 return result
             if fault := fault_in(self._received):
                 raise RemoteProtocolError(f"{self.address} sent {fault}")
+            # Each missing answer has at least a header.
+            self._wake_at((count - len(result)) * HEADER_BYTES - len(self._received))
             self._received += self._receive()
 
     def pause(self, seconds: float) -> None:
@@ -193,3 +204,13 @@ class KvConnection:
         if not data:
             raise ConnectionLost(f"{self.address} closed the connection")
         return data
+
+    def _wake_at(self, least: int) -> None:
+        """Have the next read wait for so many bytes, which are sure to come.
+
+        A secured connection reads at once: bytes of answers may be in the TLS layer already.
+        """
+        least = max(1, min(least, GATHER_BYTES))
+        if least != self._least and _CAN_GATHER and not self._is_secured:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            self._least = least
