@@ -10,13 +10,20 @@ from dcpstream.errors import FieldError
 from dcpstream.wire.cached_items import MIN_RECORD_BYTES, CachedItem, cached_items, encode_cached_item
 
 U64, U32, U8 = st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 255)
-KEYS = st.binary(min_size=1, max_size=240).map(lambda name: b"\x88\x01" + name)
+KEYS = st.builds(bytes.__add__, st.sampled_from([b"\0", b"\x88\x01"]), st.binary(min_size=1, max_size=240))
 ITEMS = st.builds(CachedItem, KEYS, st.binary(), U64, U64, U64, U32, U32, U8, U8)
 
 
 @given(st.lists(ITEMS, max_size=5))
 def test_what_is_written_is_read(items: list[CachedItem]) -> None:
     assert list(cached_items(b"".join(map(encode_cached_item, items)))) == items
+
+
+def test_the_shortest_record_is_read() -> None:
+    item = CachedItem(b"\0k", b"", 1, 2, 3, 0, 0, 0, 0)
+    value = encode_cached_item(item)
+    assert len(value) == MIN_RECORD_BYTES
+    assert list(cached_items(value)) == [item]
 
 
 @given(ITEMS, st.data())

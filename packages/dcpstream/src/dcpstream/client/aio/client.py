@@ -116,7 +116,8 @@ class AsyncClient:
                         yield change
                     portion.complete()
                 finally:
-                    await asyncio.to_thread(run.positions.save, portion.processed())
+                    if options.offset_store is not None:
+                        await asyncio.to_thread(run.positions.save, portion.processed())
 
     async def messages(
         self, options: StreamOptions = DEFAULTS, *, is_over: Callable[[], bool] | None = None

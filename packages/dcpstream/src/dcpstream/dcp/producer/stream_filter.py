@@ -170,7 +170,7 @@ def _purge_seqno(text: object) -> int | Refusal:
     found = _DIGITS.match(text) if isinstance(text, str) else None
     if found is None:
         return Refusal(Status.EINVAL)
-    sign, digits = found.groups()
+    sign, digits = found[1], found[2].lstrip("0") or "0"
     if len(digits) > len(str(MAX_NUMBER)) or int(digits) > MAX_NUMBER:
         raise RemoteProtocolError(f"the client sent a STREAM_REQ with a {_PURGE_SEQNO} of more than 64 bits")
     return -int(digits) & MAX_NUMBER if sign == "-" else int(digits)

@@ -36,3 +36,18 @@ def test_names_as_recorded(release):
     machine.handle(frame_of(Opcode.DCP_STREAM_REQ, vbid=731, extras=bytes(8) + bytes(8) + b"\xff" * 8 + bytes(24)), 2.0)
     machine.data_to_send(1000, 3.0)
     assert {re.sub(r"\d+", "N", name) for name, _ in producer_stats(machine)} == set(recorded_names(release))
+
+
+SYNC_WRITES = ((b"enable_sync_writes", b"true"), (b"consumer_name", b"replica"))
+
+
+@each_case(
+    ("controls", "version"),
+    [((), "V1_0"), (SYNC_WRITES, "V2_0"), ((*SYNC_WRITES, (b"max_marker_version", b"2.2")), "V2_2")],
+)
+def test_marker_version(controls, version):
+    opening = Opening("stats-prod", 1, frozenset((Feature.XERROR, Feature.COLLECTIONS)))
+    machine = ProducerConnection(opening, ListSource(ListVBucket(731)), 0.0, release=RELEASES["8.0"])
+    for name, value in controls:
+        machine.handle(frame_of(Opcode.DCP_CONTROL, key=name, value=value), 0.0)
+    assert [value for name, value in producer_stats(machine) if name.endswith("max_marker_version")] == [version]

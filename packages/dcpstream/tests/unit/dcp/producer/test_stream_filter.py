@@ -168,6 +168,7 @@ def test_a_scope_grows_and_outlives_its_collections() -> None:
         ('" +7"', 7),
         ('"-1"', MAX_SEQNO),
         ('"0x7"', 0),
+        ('"000000000000000000000000000000000000000000007"', 7),
         ('"18446744073709551615"', MAX_SEQNO),
         *((text, None) for text in ('""', '"abc"', "7", "null", '["7"]')),
     ],
@@ -187,7 +188,8 @@ def test_a_release_without_purge_seqnos_ignores_the_member():
 
 
 @rule("COL-18")
-def test_a_purge_seqno_of_more_than_64_bits_ends_the_connection():
-    value = b'{"purge_seqno":"18446744073709551616"}'
+@each_case("digits", [b"18446744073709551616", b"9" * 5000])
+def test_a_purge_seqno_of_more_than_64_bits_ends_the_connection(digits):
+    value = b'{"purge_seqno":"%s"}' % digits
     with pytest.raises(RemoteProtocolError):
         read_filter(value, Manifest.DEFAULT, has_collections=True, release=RELEASES["8.0"])
