@@ -151,7 +151,7 @@ bench-peers: setup ## our client and our node compared with others; writes docs/
 	@$(PY) -m lab.bench.peer_nodes
 
 .PHONY: bench
-bench: setup ## measure, quietly and with two busy programs; writes lab/bench/results.json (about 20 min)
+bench: setup ## measure, quietly and with two busy programs; writes lab/bench/results.json (40 to 50 min)
 	@$(PY) -m lab.bench --under-load 2 $(ARGS)
 
 .PHONY: judge

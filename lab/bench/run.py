@@ -36,13 +36,15 @@ PART_TIMEOUT_S = 900
 """Time limit of a part; beyond it, the part is stopped and reported as missing."""
 
 LOAD = """
-block = bytearray(16 * 1024 * 1024)
-while True:
+import os
+block, parent = bytearray(16 * 1024 * 1024), os.getppid()
+while os.getppid() == parent:
     for _ in range(200_000):
         pass
     bytes(block)
 """
-"""A busy neighbour: it computes, and every few milliseconds it writes more memory than the caches hold."""
+"""A busy neighbour: it computes, and every few milliseconds it writes more memory than the caches hold. It
+ends with the runner, also with one that was killed."""
 
 PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", "cramjam")
 
@@ -67,6 +69,7 @@ def main(
     outcomes = run_parts(parts, quick)
     results = assemble(outcomes, quick=quick, seconds=time.monotonic() - started)
     results["machine"]["load_at_start"] = [round(value, 2) for value in load]
+    write(results, output)  # the second half takes as long as the first, and may be interrupted
     if under_load:
         started = time.monotonic()
         with busy_programs(under_load):
@@ -74,12 +77,17 @@ def main(
         busy = assemble(outcomes, quick=True, seconds=time.monotonic() - started)
         shown = ("seconds", "ratios", "missing")
         results["under_load"] = {"programs": under_load} | {name: busy[name] for name in shown}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write(results, output)
     if output == RESULTS and not quick and not only:
         page.write(results)
     click.echo(table(results))
     click.echo(f"\nwritten to {output}")
+
+
+def write(results: Mapping[str, Any], output: Path) -> None:
+    """Write the results to a file."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def run_parts(parts: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:

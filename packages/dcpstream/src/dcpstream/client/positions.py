@@ -101,9 +101,13 @@ class Positions:
 
     def acknowledge(self, number: int) -> None:
         """The user has processed this batch and those before it: save their positions."""
-        done: dict[int, StreamOffset] = {}
+        given: list[Mapping[int, StreamOffset]] = []
         while self._given and self._given[0][0] <= number:
-            done.update(self._given.popleft()[1])
+            given.append(self._given.popleft()[1])
+        # The newest position of each vbucket alone: a batch makes its positions when they are looked up.
+        done: dict[int, StreamOffset] = {}
+        for offsets in reversed(given):
+            done.update((vbid, offsets[vbid]) for vbid in offsets.keys() - done.keys())
         self.save(done)
 
     def save(self, done: Mapping[int, StreamOffset]) -> None:

@@ -201,3 +201,24 @@ def test_a_refused_question_about_a_branch_is_no_error() -> None:
     world.run(until=lambda: bool(node.asked(Opcode.OBSERVE_SEQNO)))
     world.turn()
     assert not world.reader.is_done
+
+
+class Counted(dict[int, StreamOffset]):
+    """Positions that are made when they are looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, vbid: int) -> StreamOffset:
+        Counted.lookups += 1
+        return super().__getitem__(vbid)
+
+
+def test_a_late_acknowledgement_makes_the_newest_positions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "lookups", 0)
+    store = Store()
+    positions = Positions(ranges(0, 1, 2), store)
+    numbers = [positions.give(Counted({batch % 2: at(batch)})) for batch in range(1, 101)]
+    numbers.append(positions.give(Counted({2: at(7)})))
+    positions.acknowledge(numbers[-2])
+    assert {vbid: record.offset for vbid, record in store.records.items()} == {0: at(100), 1: at(99)}
+    assert Counted.lookups == 2
