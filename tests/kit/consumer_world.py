@@ -92,7 +92,13 @@ class Link:
 
 
 class World:
-    """The bucket, its node, and the time."""
+    """The bucket, its node, and the time.
+
+    Attributes:
+        refused_share: of the stream requests that the node answers with TMPFAIL.
+    """
+
+    refused_share = 0.0
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -233,6 +239,8 @@ class World:
     def _open(self, link: Link, frame: Frame) -> bytes:
         asked = decode_message(frame)
         assert isinstance(asked, StreamRequest)
+        if self.refused_share and not self.is_calm and self.rng.random() < self.refused_share:
+            return encode_response(frame.opcode, status=Status.TMPFAIL, opaque=frame.opaque)
         active = self.producers[frame.vbid].active
         decision = decide(asked, active)
         if isinstance(decision, Rollback):

@@ -61,6 +61,7 @@ def test_readers_make_only_transitions_of_the_table_and_most_of_them(monkeypatch
         return next_state
 
     monkeypatch.setattr(Transitions, "after", recording)
+    monkeypatch.setattr(consumer_world.World, "refused_share", 0.03)
     for seed in range(60):
         consumer_world.run(seed, "changes", reads_stable=seed % 2 == 0)
     rare = {(State.OPENING, Event.LEFT), (State.WAITING, Event.LEFT)}
