@@ -36,15 +36,17 @@ PART_TIMEOUT_S = 900
 """Time limit of a part; beyond it, the part is stopped and reported as missing."""
 
 LOAD = """
-import os
-block, parent = bytearray(16 * 1024 * 1024), os.getppid()
-while os.getppid() == parent:
+import os, sys
+block, runner = bytearray(16 * 1024 * 1024), int(sys.argv[1])
+while os.getppid() == runner:
     for _ in range(200_000):
         pass
     bytes(block)
 """
-"""A busy neighbour: it computes, and every few milliseconds it writes more memory than the caches hold. It
-ends with the runner, also with one that was killed."""
+"""A busy neighbour: it computes, and every few milliseconds it writes more memory than the caches hold.
+
+It ends with the runner, also with one that was killed.
+"""
 
 PACKAGES = ("dcpstream", "numpy", "pyarrow", "pyspark", "deltalake", "aiohttp", "cramjam")
 
@@ -103,7 +105,8 @@ def run_parts(parts: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def busy_programs(count: int) -> Iterator[None]:
     """So many programs that never rest, each in a session of its own, as those of other users are."""
-    programs = [subprocess.Popen([sys.executable, "-c", LOAD], start_new_session=True) for _ in range(count)]
+    command = [sys.executable, "-c", LOAD, str(os.getpid())]
+    programs = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:

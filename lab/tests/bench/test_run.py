@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from lab.bench import run
 from lab.bench.common import Figure, report
 from lab.bench.goals import GOALS
+from tests.kit.waiting import wait_until
 
 DECODE = report(
     [Figure(name="decode.256", value=1.5, unit="GB/s", baseline="memcpy", baseline_value=10.0, repeats=7)],
@@ -64,6 +67,7 @@ def test_command_writes_results_and_prints_the_table(monkeypatch: pytest.MonkeyP
 
 
 def test_parts_run_again_next_to_busy_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
     programs: list[int] = []
     rounds: list[tuple[str, bool, int]] = []
 
@@ -75,11 +79,11 @@ def test_parts_run_again_next_to_busy_programs(monkeypatch: pytest.MonkeyPatch, 
 
     def part(name: str, quick: bool) -> dict[str, object]:
         rounds.append((name, quick, len(programs)))
+        assert output.exists() == bool(programs), "the quiet results are written before the busy half begins"
         return report([], {"decode.256.of_memcpy": 0.3 if programs else 0.7})
 
     monkeypatch.setattr(run, "busy_programs", busy)
     monkeypatch.setattr(run, "run_part_in_child", part)
-    output = tmp_path / "results.json"
     outcome = CliRunner().invoke(run.main, ["--only", "decode", "--under-load", "3", "--output", str(output)])
     assert outcome.exit_code == 0, outcome.output
     assert rounds == [("decode", False, 0), ("decode", True, 3)]
@@ -97,6 +101,18 @@ def test_busy_programs_end_with_the_measurement() -> None:
         started = children_of(os.getpid()) - before
     assert len(started) == 2
     assert not started & children_of(os.getpid())
+
+
+def test_busy_programs_end_with_a_killed_runner() -> None:
+    code = "import sys; from lab.bench import run\nwith run.busy_programs(1): print(flush=True); sys.stdin.read()"
+    runner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert runner.stdout is not None
+    runner.stdout.readline()
+    (program,) = children_of(runner.pid)
+    stat = Path(f"/proc/{program}/stat")
+    runner.kill()
+    runner.communicate()
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def children_of(pid: int) -> set[int]:
