@@ -101,14 +101,12 @@ class Positions:
 
     def acknowledge(self, number: int) -> None:
         """The user has processed this batch and those before it: save their positions."""
-        given: list[Mapping[int, StreamOffset]] = []
+        newest: dict[int, Mapping[int, StreamOffset]] = {}
         while self._given and self._given[0][0] <= number:
-            given.append(self._given.popleft()[1])
-        # The newest position of each vbucket alone: a batch makes its positions when they are looked up.
-        done: dict[int, StreamOffset] = {}
-        for offsets in reversed(given):
-            done.update((vbid, offsets[vbid]) for vbid in offsets.keys() - done.keys())
-        self.save(done)
+            offsets = self._given.popleft()[1]
+            newest.update(dict.fromkeys(offsets, offsets))
+        # A batch makes its positions when they are looked up: only those that are saved are.
+        self.save({vbid: offsets[vbid] for vbid, offsets in newest.items()})
 
     def save(self, done: Mapping[int, StreamOffset]) -> None:
         """The user has processed everything up to these positions."""
