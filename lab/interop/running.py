@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def is_fine(self) -> bool:
-        """Whether the program passed: a part passed, and each part that failed could not pass on the node's release."""
+        """True if at least one part passed, and no part failed that the node's release lets pass."""
         return not self.failed and not self.trouble and bool(self.passed)
 
 

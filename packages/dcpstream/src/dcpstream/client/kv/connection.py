@@ -28,7 +28,7 @@ GATHER_BYTES = 16 * 1024
 costs more than the answers do."""
 
 _CAN_GATHER = sys.platform == "linux"
-"""Whether the system heeds `SO_RCVLOWAT` when a program waits for a socket."""
+"""True on Linux: a program that waits for a socket there wakes up once it has `SO_RCVLOWAT` bytes."""
 
 
 class KvConnection:
