@@ -30,6 +30,11 @@ DURATION = b"\x02"
 MANIFEST_UID_BYTES = 8
 FLATBUFFERS = b"\x02"
 """The version of a system event whose value is a FlatBuffer; earlier ones begin with the uid of the manifest."""
+SCOPE_BEGINS, SCOPE_ENDS, COLLECTION_ENDS = 3, 4, 1
+FLAT_FIELDS = {SCOPE_BEGINS: (8, 4, 0), SCOPE_ENDS: (8, 4, 1), COLLECTION_ENDS: (8, 4, 4, 1)}
+"""Bytes of each field of an event's FlatBuffer, 0 for a text; the first field is the uid of the manifest."""
+FLAT_COLLECTION = (8, 4, 4, 1, 4, 0, 1, 8, 1, 8)
+"""The same for the other events, which describe a whole collection."""
 # In 8.0 the bucket of s33 stays.
 LEFT_BUCKET = b"b2"
 LOG_OPS = {Op.DCP_STREAM_REQ, Op.DCP_GET_FAILOVER_LOG, Op.GET_FAILOVER_LOG}
@@ -234,9 +239,15 @@ class Reader:
             if frame.op == Op.LIST_BUCKETS:
                 return tuple(sorted(set(frame.value.split()) - {LEFT_BUCKET}))
         value = plain_value(frame)
-        if frame.op == Op.DCP_SYSTEM_EVENT and not frame.is_response and frame.extras[-1:] < FLATBUFFERS:
-            step.roles.append(("manifest", int.from_bytes(value[:MANIFEST_UID_BYTES], "big")))
-            return value[MANIFEST_UID_BYTES:]
+        if frame.op != Op.DCP_SYSTEM_EVENT or frame.is_response:
+            return value
+        if frame.extras[-1:] == FLATBUFFERS:
+            # A field that is 0 is left out, so the place of the others depends on the uid.
+            uid, *fields = flat_fields(int(frame.extras_fields()["event"]), value)
+            value = tuple(fields)
+        else:
+            uid, value = int.from_bytes(value[:MANIFEST_UID_BYTES], "big"), value[MANIFEST_UID_BYTES:]
+        step.roles.append(("manifest", uid))
         return value
 
     def own_seqnos(self, value: bytes) -> tuple[tuple[int, int], ...]:
@@ -313,6 +324,26 @@ def read_failover_log(step: Step, value: bytes) -> tuple[int, ...]:
     for vbuuid, _ in entries:
         step.roles.append(("vbuuid", vbuuid))
     return tuple(seqno for _, seqno in entries)
+
+
+def flat_fields(event: int, value: bytes) -> list[Any]:
+    """The fields of a system event's FlatBuffer, the uid of its manifest first: numbers and texts."""
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(value[at : at + size], "little")
+
+    table = number(0, 4)
+    places = table - int.from_bytes(value[table : table + 4], "little", signed=True)
+    fields: list[Any] = []
+    for index, size in enumerate(FLAT_FIELDS.get(event, FLAT_COLLECTION)):
+        at = 4 + 2 * index
+        offset = number(places + at, 2) if at < number(places, 2) else 0
+        if size or not offset:
+            fields.append(number(table + offset, size) if offset else 0)
+        else:
+            start = table + offset + number(table + offset, 4)
+            fields.append(value[start + 4 : start + 4 + number(start, 4)])
+    return fields
 
 
 def plain_value(frame: Packet) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from dcpstream.wire.codes import SystemEventId
+from dcpstream.wire.system_events import CollectionEvent, flatbuffer_of
 from dcpstream_node.judge.comparison import Comparison, compare
 from dcpstream_node.judge.packets import Op, Status, packet, response
 from dcpstream_node.judge.steps import read_steps
@@ -65,6 +67,19 @@ def test_uids_of_manifests_correspond_one_to_one_and_may_begin_at_0() -> None:
     assert kinds(compared(reference, [made(0, 0x50), made(1, 0x51)])) == []
     assert kinds(compared(reference, [made(0, 0x50), made(0, 0x51)])) == ["role"]
     assert kinds(compared(reference, [made(0, 0x50), made(1, 0x52)])) == ["changed"]
+
+
+def test_uids_of_manifests_in_flatbuffers_correspond_one_to_one() -> None:
+    def made(uid: int, collection: int, name: str = "fruit") -> Line:
+        event = CollectionEvent(SystemEventId.CREATE_COLLECTION, uid, 0, collection, name, 30)
+        raw = packet(Op.DCP_SYSTEM_EVENT, ext=struct.pack(">QIB", 3, 0, 2), key=b"k", val=flatbuffer_of(event))
+        return {"dir": "s2c", "conn": "a#1", "hex": raw.hex(), "note": ""}
+
+    reference = [made(0x650D, 0x50), made(0x6901, 0x51)]
+    assert kinds(compared(reference, [made(0, 0x50), made(1, 0x51)])) == []
+    assert kinds(compared(reference, [made(0, 0x50), made(0, 0x51)])) == ["role"]
+    assert kinds(compared(reference, [made(0, 0x50), made(1, 0x52)])) == ["changed"]
+    assert kinds(compared(reference, [made(0, 0x50), made(1, 0x51, "apple")])) == ["changed"]
 
 
 def test_optional_steps_may_be_refused() -> None:
