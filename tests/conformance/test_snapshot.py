@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 from dcpstream.wire import (
     MarkerFlag,
@@ -180,6 +181,19 @@ def test_the_bits() -> None:
     node.set_doc(2, "k")
     takeover = node.producer(b"takeover2").stream(2, flags=StreamFlag.TAKEOVER)
     assert read(takeover[1:2]) == [(0, 1, bits["MEMORY"] | bits["CHECKPOINT"] | bits["ACK"])]
+
+
+@rule("SNP-09")
+def test_what_has_not_reached_the_disk_comes_from_memory(tmp_path: Path) -> None:
+    node = SimulatedNode(path=tmp_path)
+    node.fill(1, 2)
+    node.vbucket(1).close_checkpoint()
+    assert sent(node.producer(b"nothing").stream(1)) == [(0, 2, FIRST), 1, 2]
+    node.flush()
+    node.fill(1, 2, prefix="unsaved")
+    node.vbucket(1).close_checkpoint()
+    node.fill(1, 1, prefix="newest")
+    assert sent(node.producer(b"some").stream(1)) == [(0, 2, DISK), 1, 2, (3, 4, FIRST), 3, 4, (5, 5, FIRST), 5]
 
 
 @rule("SNP-10")

@@ -11,8 +11,8 @@ of a server show where the line lies:
 - a restart: at high_seqno + 1;
 - a write to a checkpoint that is five seconds old, a second prepare of a document, an abort, a commit after another
   version of the document, a version after a commit: at that write's seqno.
-A stream whose next seqno is below the line begins with one snapshot from disk, up to the high seqno. A stream at or
-above the line gets snapshots from memory. A stream that already reads from memory stays there when the line moves past
+A stream whose next seqno is below the line, and on disk, begins with one snapshot from disk, up to the persisted seqno.
+Other streams get snapshots from memory. A stream that already reads from memory stays there when the line moves past
 it; its first snapshot behind the line carries the checkpoint flag.
 """
 

@@ -330,7 +330,9 @@ def _limit(terms: StreamTerms, at: Progress, limit: int, *, is_disk: bool) -> in
     """The end of the snapshot that begins at the position, if the history ends at `limit`."""
     view, position = terms.view, at.read_seqno
     durable = view.durability
-    if not is_disk and terms.form.collections:
+    if is_disk:
+        limit = min(limit, view.persisted_seqno)  # what has not reached the disk follows from memory
+    elif terms.form.collections:
         boundary = view.checkpoint_after(position + 1)
         if boundary is not None and boundary <= limit:
             limit = boundary - 1  # each checkpoint is sent in a snapshot of its own
@@ -345,11 +347,15 @@ def _limit(terms: StreamTerms, at: Progress, limit: int, *, is_disk: bool) -> in
 def _is_out_of_memory(terms: StreamTerms, at: Progress) -> bool:
     """Whether the messages after the position have left memory.
 
-    A stream that reads from memory keeps its messages there, unless it is slow and the server drops its cursor.
+    A stream that reads from memory keeps its messages there, unless it is slow and the server drops its cursor. What
+    has not reached the disk has not left memory.
     """
+    view = terms.view
+    if at.read_seqno >= view.persisted_seqno:
+        return False
     if at.phase is _PENDING:
-        return at.read_seqno + 1 < terms.view.memory_start_seqno
-    return at.phase is _IN_MEMORY and terms.settings.cursor_dropping and at.read_seqno < terms.view.evicted_seqno
+        return at.read_seqno + 1 < view.memory_start_seqno
+    return at.phase is _IN_MEMORY and terms.settings.cursor_dropping and at.read_seqno < view.evicted_seqno
 
 
 def begins_in_memory(terms: StreamTerms, at: Progress) -> bool:
