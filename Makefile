@@ -280,10 +280,10 @@ $(STAMPS)/project: $(PROJECTS:=/pyproject.toml) $(wildcard native/*) packages/dc
 	@printf '   decoder: %s\n' "$$($(PY) -c 'from dcpstream.runtime import kernel; print(kernel.description)')"
 	@touch $@
 
-# Only its data files are read. It is never imported, so its dependencies are left out. After the packages: of several
-# pips at a time, each could see what another has half installed.
+# Packages of which only data files are read: flights, and the rules of axe. Their code is never used, so their
+# dependencies are left out. After the packages: of several pips at a time, each could see what another has half installed.
 $(STAMPS)/data: requirements/data.lock $(STAMPS)/build | $(STAMPS)/project
-	$(call say,'flights of 2013')
+	$(call say,'data: flights of 2013, and the rules of axe for pages')
 	@$(LOCKED) $<
 	@touch $@
 

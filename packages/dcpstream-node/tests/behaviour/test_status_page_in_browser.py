@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -10,11 +10,12 @@ import pytest
 
 from dcpstream.client import Client
 from dcpstream.client.kv.client import KvClient
+from dcpstream.model import vbucket_of_key
 from dcpstream_node import Cluster, Node
 from dcpstream_spark.tables import Monitor
 from dcpstream_spark.tables.progress import RollbackReport
 from tests.kit.accessibility import complaints
-from tests.kit.browser import NARROW, WHY_SKIPPED, WIDE, Browser, browser_path, browsing
+from tests.kit.browser import NARROW, WHY_SKIPPED, WIDE, WIDEST, Browser, browser_path, browsing
 from tests.kit.pretended_pipeline import PretendedPipeline
 from tests.kit.rest import ask
 from tests.kit.waiting import wait_until
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),  # one start for all
 ]
 
+SIZES = (NARROW, WIDE, WIDEST)
 HAS_PLOT = "document.querySelector('.plot svg path')"
 
 
@@ -38,7 +40,7 @@ def tab(browser: Browser) -> Iterator[Browser]:
     """The browser's tab; no script may have failed in it."""
     browser.look()
     yield browser
-    browser.open("data:text/html,")
+    leave(browser)
     problems, dialogs = list(browser.problems), browser.dialogs
     browser.problems.clear()
     dialogs.clear()
@@ -57,6 +59,11 @@ def address(node: Node, path: str = "/") -> str:
 
 def login(node: Node, bucket: str = "travel") -> dict[str, Any]:
     return {"username": node.username, "password": node.password, "bucket": bucket}
+
+
+def leave(tab: Browser) -> None:
+    """Leave a page before its server ends."""
+    tab.open("data:text/html,")
 
 
 def is_shown(selector: str) -> str:
@@ -111,29 +118,53 @@ def test_tables_are_sorted_and_filtered_and_stay_so(tab: Browser, node: Node) ->
     assert tab.evaluate("document.activeElement.value") == "B2", "what was typed stays"
 
 
+def complaints_of(tab: Browser, pages: Iterable[str], *, is_dark: bool) -> dict[str, list[str]]:
+    """The errors of pages on screens of all sizes, by page and size; empty if there are none."""
+    found = {}
+    for page in pages:
+        for size in SIZES:
+            tab.look(size, is_dark=is_dark)
+            tab.open(page)
+            tab.wait_for(f"!document.querySelector('.plot') || {HAS_PLOT}")
+            if errors := complaints(tab):
+                found[f"{page} at {size[0]} px"] = errors
+    leave(tab)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_everybody_can_use_every_page(tab: Browser, node: Node, is_dark: bool) -> None:
-    with KvClient(node.connection_string, **login(node)) as kv, Client(node.connection_string, **login(node)) as client:
-        kv.set("k", b"{}")
-        changes = client.changes()
-        next(changes)
-        assert node.engine is not None
-        ask(node, "POST", "/_dcpstream/faults", {"kind": "delay", "delay_s": "0.01", "connection": "nobody"})
-        ask(node, "POST", "/_dcpstream/faults", {"kind": "refuse", "status": "TMPFAIL", "connection": "nobody"})
-        reader = next(name for name in node.engine.buckets["travel"].dcp_sessions if "control" not in name)
-        for path in (
-            "/ui",
-            "/ui/cluster",
-            "/ui/faults",
-            "/ui/buckets/travel?vbucket=1",
-            f"/ui/buckets/travel/readers/{quote(reader)}",
+def test_everybody_can_use_every_page(tab: Browser, is_dark: bool) -> None:
+    with Cluster(nodes=3, replicas=1, buckets=("travel", "shop"), vbuckets=8, development=True) as cluster:
+        node = cluster.nodes[0].node
+        with (
+            KvClient(node.connection_string, **login(node)) as kv,
+            Client(node.connection_string, **login(node)) as client,
         ):
-            for size in (WIDE, NARROW):
-                tab.look(size, is_dark=is_dark)
-                tab.open(address(node, path))
-                tab.wait_for(f"!document.querySelector('.plot') || {HAS_PLOT}")
-                assert complaints(tab) == [], f"{path} at {size[0]} px"
+            kv.set("k", b"{}")
+            next(client.changes())
+            assert node.engine is not None
+            ask(node, "POST", "/_dcpstream/faults", {"kind": "delay", "delay_s": "0.01", "connection": "nobody"})
+            refusal = {"kind": "refuse", "status": "TMPFAIL", "connection": "nobody"}
+            ask(node, "POST", "/_dcpstream/faults", refusal)
+            connections = node.engine.buckets["travel"].dcp_sessions
+            kinds = {session.dcp.__class__: name for name, session in connections.items() if "control" not in name}
+            documents = "/ui/buckets/travel/documents/_default/_default"
+            paths = (
+                "/ui",
+                "/ui/cluster",
+                "/ui/faults",
+                "/ui/buckets/travel?vbucket=1",
+                documents,
+                f"{documents}/k",
+                *(f"/ui/buckets/travel/readers/{quote(name, safe='')}" for name in kinds.values()),
+            )
+            owner = cluster.node(str(cluster.chains("travel")[vbucket_of_key(b"k", 8)][0])).node
+            pages = [address(owner if path.startswith(documents) else node, path) for path in paths]
+            pages.append(address(node, "/ui/buckets/gone"))
+            found = complaints_of(tab, pages, is_dark=is_dark)
+        tab.problems.clear()  # the browser notes the answer 404
+        assert found == {}
 
 
 @pytest.mark.slow
@@ -225,6 +256,7 @@ def test_a_cluster_is_ordered_about(tab: Browser) -> None:
         press("Add back (delta)")
         tab.wait_for("document.querySelector('#nodes').innerText.includes('comes back with delta recovery')")
         assert complaints(tab) == []
+        leave(tab)
 
 
 def test_the_page_of_a_pipeline_stays_fresh_and_says_when_its_process_is_gone(tab: Browser) -> None:
@@ -267,13 +299,11 @@ def test_everybody_can_use_the_pages_of_pipelines(tab: Browser, is_dark: bool) -
             busy.write(batch_id, back if batch_id == 7 else ())
         busy.fold(5)
         busy.lag, busy.vbucket_count, busy.rejects_place = 9, 64, "lake.shop.rejects"
-        for path in ("/", *(f"/pipelines/{quote(one.name, safe='')}" for one in (failed, busy)), "/pipelines/none"):
-            for size in (WIDE, NARROW):
-                tab.look(size, is_dark=is_dark)
-                tab.open(f"http://127.0.0.1:{monitor.port}{path}")
-                tab.wait_for(f"!document.querySelector('.plot') || {HAS_PLOT}")
-                assert complaints(tab) == [], f"{path} at {size[0]} px"
+        paths = ("/", *(f"/pipelines/{quote(one.name, safe='')}" for one in (failed, busy)), "/pipelines/none")
+        pages = [f"http://127.0.0.1:{monitor.port}{path}" for path in paths]
+        found = complaints_of(tab, pages, is_dark=is_dark)
         tab.problems.clear()  # the browser notes the answer 404
+        assert found == {}
 
 
 @pytest.mark.slow

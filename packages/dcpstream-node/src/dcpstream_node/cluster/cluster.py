@@ -44,6 +44,7 @@ from dcpstream_node.directory.directory import FILE_NAME as NODE_FILE
 from dcpstream_node.embedded import DEFAULT_PASSWORD, DEFAULT_USERNAME, Node, check_kinds, check_port, check_vbuckets
 from dcpstream_node.engine.bucket.manifest import ManifestError
 from dcpstream_node.engine.bucket.manifest_editor import ManifestEditor, with_collections
+from dcpstream_node.flow import BucketTraffic, Flow, flow_of
 from dcpstream_node.shell.listeners import is_loopback, is_unspecified
 from dcpstream_node.shell.tls import TlsSettings
 
@@ -64,6 +65,8 @@ DRAIN_PAUSE_S = 0.005
 DRAIN_TIMEOUT_S = 60.0
 REBALANCE_TIMEOUT_S = 600.0
 FAILOVER_TIMEOUT_S = 60.0
+FLOW_TIMEOUT_S = 1.0
+"""Longest wait for what nodes tell of themselves, which a page shows every two seconds; it takes milliseconds."""
 STOPPED = "Rebalance stopped by user."
 FAILED = "{} failed. See logs for detailed reason. You can try again."
 """Why the last rebalance ended early, in the server's words."""
@@ -302,6 +305,8 @@ class Cluster:
         self._pool: tuple[str | None, dict[str, int]] = None, {}
         self._changes = threading.RLock()
         self._balance: tuple[object, bool] = None, True
+        self._lookers = concurrent.futures.ThreadPoolExecutor(MAX_CLUSTER_NODES, "dcpstream-look")
+        self._looks: dict[str, concurrent.futures.Future[dict[str, BucketTraffic]]] = {}
         self._orchestrator: Orchestrator | None = None
         self._shell: Shell | None = None
         self._rebalance: RunningRebalance | None = None
@@ -531,6 +536,9 @@ class Cluster:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
+        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self._lookers = concurrent.futures.ThreadPoolExecutor(MAX_CLUSTER_NODES, "dcpstream-look")
+        self._looks.clear()
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.close()
@@ -786,6 +794,20 @@ class Cluster:
         elif running is not None:
             error = running.error
         return ClusterState(nodes, task is None and self._is_balanced(nodes), task, error, self.auto_failover)
+
+    def flow(self) -> Flow:
+        """Which node feeds which, and how far behind: of the nodes that answer within `FLOW_TIMEOUT_S`."""
+        orchestrator, _ = self._parts()
+        for each in list(self.nodes):
+            known = self._looks.get(each.name)
+            # A node that hangs is not asked again before it has answered.
+            if each.is_running and not each.is_paused and (known is None or known.done()):
+                self._looks[each.name] = self._lookers.submit(each.node.traffic)
+        names = [each.name for each in self.nodes if each.is_running and not each.is_paused]
+        looks = {name: self._looks[name] for name in names if name in self._looks}
+        concurrent.futures.wait(looks.values(), FLOW_TIMEOUT_S)
+        seen = {name: look.result() for name, look in looks.items() if look.done() and look.exception() is None}
+        return flow_of({name: list(bucket.chains) for name, bucket in list(orchestrator.buckets.items())}, seen)
 
     def _is_balanced(self, nodes: tuple[NodeState, ...]) -> bool:
         """Whether a rebalance would change nothing; computed once for each version of the maps."""
@@ -1081,6 +1103,7 @@ def _set_password(cluster: Cluster, name: str, password: str) -> None:
 
 _AT_ONCE: Mapping[str, Callable[..., Any]] = {
     "state": Cluster.state,
+    "flow": Cluster.flow,
     "stop_rebalance": Cluster.stop_rebalance,
     "fail_over": _fail_over,
 }

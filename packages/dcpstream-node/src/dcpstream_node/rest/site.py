@@ -20,6 +20,7 @@ from dcpstream.errors import ConfigError, DcpstreamError
 from dcpstream.model import AutoFailover, ClusterState, NodeState
 from dcpstream_node.engine import Bucket, Engine, User
 from dcpstream_node.engine.cluster_config import in_url
+from dcpstream_node.flow import Flow, traffic_of
 
 if TYPE_CHECKING:
     from dcpstream_node.bucket_host import RunningBuckets
@@ -119,6 +120,14 @@ class Site:
         reached = reached_host(request)
         nodes = tuple(NodeState(f"ns_1@{in_url(node.host or reached)}", node) for node in self.engine.config.nodes)
         return ClusterState(nodes, auto_failover=self.alone.get(AUTO_FAILOVER, AutoFailover()))
+
+    async def flow(self) -> Flow:
+        """Which node feeds which; of a node that is alone, the clients that it feeds."""
+        if self.manager is None:
+            return Flow(traffic={"": traffic_of(self.engine)})
+        flow = await self.order("flow")
+        assert isinstance(flow, Flow), "what a manager answers"
+        return flow
 
     def bucket(self, request: web.Request) -> Bucket:
         """The bucket that the path names.

@@ -363,7 +363,8 @@ class Monitor:
     def _details_of(self, entry: _Entry) -> Details:
         with self._lock:
             batches, folds, rollbacks = list(entry.reports), list(entry.fold_reports), list(entry.rollbacks)
-        return Details(batches, folds, rollbacks, entry.pipeline.vbuckets(), entry.pipeline.rejects_place)
+        pipeline = entry.pipeline
+        return Details(batches, folds, rollbacks, pipeline.vbuckets(), pipeline.rejects_place, self._unix_s())
 
     def _unix_s(self) -> int:
         return self._clock.time_ns() // 1_000_000_000

@@ -5,10 +5,11 @@ The summaries are those of `/progress`. What they leave out is in `Details`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dcpstream.pages.flow import Stage, beside, chain
 from dcpstream.pages.frame import Frame, Link
 from dcpstream.pages.markup import (
     NONE,
@@ -63,6 +64,7 @@ _PIPELINES = heads(
     "Pipeline", "State", "#Rows", "#Rows/s", "#Behind", "#Last batch", "#Folds", "#Rollbacks", "#Rejects"
 )
 _BATCHES = heads("Batch", "Written", "#Rows", "#Append", "#Wait for a fold", "#Rollbacks")
+_FLOW = heads("Part", "Holds", "-Behind", "-Lag")
 _VBUCKETS = heads("vBucket", "#Read up to", "#Newest", "#Behind", "Snapshot")
 _FOLDS = heads("Up to batch", "Folded", "#Written", "#Removed", "#Rejects", "#In current then", "#Time")
 _ROLLBACKS = heads("vBucket", "#Batch", "Seen", "#From", "#To", "#Taken back", "Branches")
@@ -98,6 +100,7 @@ class Details:
         batches, folds, rollbacks: the newest, oldest first.
         vbuckets: all that the pipeline reads, by number.
         rejects_place: place of the documents that do not fit the schema; None without a schema.
+        unix_s: now, in seconds since 1970.
     """
 
     batches: Sequence[Batch]
@@ -105,6 +108,7 @@ class Details:
     rollbacks: Sequence[Rollback]
     vbuckets: Sequence[VbucketProgress]
     rejects_place: str | None
+    unix_s: int
 
 
 def page(title: str, content: str, *, host: str, here: str, trail: Sequence[Link] = ()) -> str:
@@ -197,6 +201,7 @@ def pipeline_content(summary: dict[str, Any], details: Details, *, here: str, sh
         for part in (
             _facts(summary),
             _tiles(summary, details),
+            _flow(summary, details),
             plots(Series("Rows per second", "rows", rows), Level("Seqnos behind", "lag", summary["total_lag"])),
             _times(details.batches),
             table(
@@ -278,6 +283,90 @@ def _behind_by(summary: dict[str, Any]) -> str:
     elif summary["lag_s"] is not None:
         parts.append(f"about {duration(summary['lag_s'])} behind")
     return ", ".join(parts)
+
+
+class _Part(NamedTuple):
+    """A part of a pipeline, and how far it is behind the one before.
+
+    Attributes:
+        name, holds: what it is, and what it has.
+        behind: what has not arrived from the part before; empty if that is not known.
+        lag: the same as a time; empty if that is not known.
+        is_late: whether something has not arrived.
+    """
+
+    name: str
+    holds: str
+    behind: str = ""
+    lag: str = ""
+    is_late: bool = False
+
+
+def _flow(summary: dict[str, Any], details: Details) -> str:
+    """The way of a change from the bucket into the tables."""
+    parts = list(_parts(summary, details))
+    stages = [
+        Stage(part.name, part.holds, ", ".join(filter(None, (part.behind, part.lag))) or "not known", part.is_late)
+        for part in parts
+    ]
+    rows = [
+        Row(
+            part.name,
+            (
+                text(part.name),
+                text(part.holds),
+                f'<span class="{"behind" if part.is_late else ""}">{text(part.behind)}</span>' if part.behind else NONE,
+                text(part.lag) if part.lag else NONE,
+            ),
+        )
+        for part in parts
+    ]
+    return section(
+        "flow", "Flow", beside(chain(stages), table("way", "From the bucket to the tables", _FLOW, rows, ""))
+    )
+
+
+def _parts(summary: dict[str, Any], details: Details) -> Iterator[_Part]:
+    """The parts, in the order in which a change passes them."""
+    lag, rows = summary["total_lag"], summary["rows"]
+    high = [one.high_seqno for one in details.vbuckets if one.high_seqno is not None]
+    known = plural(len(details.vbuckets), "vBucket")
+    yield _Part("bucket", f"{known}, {sum(high):,} seqnos" if len(high) == len(details.vbuckets) else known)
+    yield _Part(
+        "batches",
+        "none yet" if summary["batch_id"] is None else f"up to {summary['batch_id']}",
+        "" if lag is None else f"{plural(lag, 'seqno')} behind",
+        "" if summary["lag_s"] is None else f"about {duration(summary['lag_s'])}",
+        bool(lag),
+    )
+    last = details.batches[-1].report if details.batches else None
+    yield _Part(
+        "changes",
+        f"{plural(rows, 'row')} of this run",
+        "",
+        "" if last is None else f"{last.append_s:.2f} s for the last batch",
+    )
+    tail, fold = summary["tail_rows"], details.folds[-1].report if details.folds else None
+    waits = _oldest_unfolded_s(details)
+    yield _Part(
+        "current",
+        "no fold of this run yet"
+        if fold is None
+        else f"{plural(fold.current_rows, 'document')}, up to batch {fold.upto}",
+        "" if tail is None else f"{plural(tail, 'row')} to fold",
+        "" if not tail or waits is None else f"for {duration(waits)}",
+        bool(tail),
+    )
+    yield _Part("live", "current, and what is to fold", "nothing waits", "", False)
+
+
+def _oldest_unfolded_s(details: Details) -> float | None:
+    """For how long the oldest batch that `current` lacks waits; None if the monitor did not see it."""
+    if not details.folds:
+        return None
+    upto = details.folds[-1].report.upto
+    waiting = [unix_s for unix_s, one in details.batches if one.batch_id > upto]
+    return max(0, details.unix_s - waiting[0]) if waiting else None
 
 
 def _times(batches: Sequence[Batch]) -> str:

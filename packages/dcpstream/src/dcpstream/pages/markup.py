@@ -184,7 +184,7 @@ def table(
     )
     body = "".join(_row(columns, row) for row in rows)
     content = (
-        f'<div class="scroll" role="region" tabindex="0" aria-labelledby="{ident}-h"><table role="table" '
+        f'<div class="scroll" role="group" tabindex="0" aria-labelledby="{ident}-h"><table role="table" '
         f'aria-labelledby="{ident}-h"><thead role="rowgroup"><tr role="row">{heads}</tr></thead>'
         f'<tbody role="rowgroup">{body}</tbody></table></div>'
     )

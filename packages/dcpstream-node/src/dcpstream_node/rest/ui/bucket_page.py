@@ -62,11 +62,11 @@ _MEANINGS = {
     _ELSEWHERE: "on other nodes",
     _NOWHERE: "active nowhere",
 }
-_COLLECTIONS = heads("Collection", "Id", "#Documents here", "#Longest life", "History", "-")
+_COLLECTIONS = heads("Collection", "Id", "#Documents here", "#Longest life", "History", "-Look at")
 _VBUCKETS = heads(
     "vBucket", "State here", "Copies", "#Documents", "#Newest seqno", "#On disk up to", "#Purged up to", "#Branches"
 )
-_LOG = heads("Branch (vbuuid)", "#Begins after seqno", "")
+_LOG = heads("Branch (vbuuid)", "#Begins after seqno", "Ends")
 
 
 def bucket_content(engine: Engine, bucket: Bucket, user: User, *, chosen: int | None, first: int, host: str) -> str:
@@ -184,7 +184,7 @@ def _map(engine: Engine, bucket: Bucket) -> str:
     rows = -(-len(states) // per_row)
     width = f' width="{per_row * CELL_PX}"'
     picture = (
-        f'<svg class="map" viewBox="0 0 {per_row * CELL} {rows * CELL}"{width} role="img" '
+        f'<svg class="map" viewBox="0 0 {per_row * CELL} {rows * CELL}"{width} role="group" '
         f'aria-label="{text("; ".join(there))}">{cells}</svg><ul class="legend">{legend}</ul>'
     )
     return section("map", "vBucket map", picture + _shares(engine, bucket, chains))

@@ -25,7 +25,9 @@ from dcpstream.pages.markup import (
 )
 from dcpstream_node.engine import Bucket, Engine
 from dcpstream_node.engine.cluster_config import in_url
+from dcpstream_node.flow import Flow
 from dcpstream_node.rest.topology import MAX_COUNT, MAX_TIMEOUT_S
+from dcpstream_node.rest.ui.cluster_flow import flow_section, title_of
 
 _ALONE = (
     "This node is alone. A cluster is started with <code>dcpstream node --nodes 3</code>, or from Python with "
@@ -42,12 +44,20 @@ _ORDERS = Column("Orders", is_sortable=False)
 
 
 def cluster_content(
-    engine: Engine, cluster: ClusterState, buckets: Sequence[Bucket], *, host: str, takes_orders: bool, is_alone: bool
+    engine: Engine,
+    cluster: ClusterState,
+    flow: Flow,
+    buckets: Sequence[Bucket],
+    *,
+    host: str,
+    takes_orders: bool,
+    is_alone: bool,
 ) -> str:
     """The content.
 
     Args:
-        buckets: those whose copies are shown.
+        flow: which node feeds which.
+        buckets: those that are shown.
         host: the host that the browser reached the node at.
         takes_orders: whether the user may change the cluster, and there is one.
         is_alone: whether the node has no manager.
@@ -56,6 +66,7 @@ def cluster_content(
     parts = [
         _task(cluster, takes_orders=takes_orders),
         table("nodes", "Nodes", (*_NODES, _ORDERS) if takes_orders else _NODES, rows, "There is no node."),
+        flow_section(cluster, flow, [bucket.name for bucket in buckets]),
         _copies(engine, buckets),
     ]
     if takes_orders:
@@ -89,7 +100,7 @@ def _node(engine: Engine, node: NodeState, cluster: ClusterState, host: str, *, 
     name, kind = _MEMBERSHIPS[node.membership]
     recovery = small(f"comes back with {text(node.recovery)} recovery") if node.recovery != "none" else ""
     cells: list[Cell | str] = [
-        Cell(link(url, text(_title(node))) + (small("this node") if is_this else ""), node.name),
+        Cell(link(url, text(title_of(node.name))) + (small("this node") if is_this else ""), node.name),
         state("yes") if node.is_healthy else state("no", "critical"),
         state(name, kind) + recovery,
         small(f"KV {address.kv_port} · management {address.mgmt_port}"),
@@ -99,13 +110,9 @@ def _node(engine: Engine, node: NodeState, cluster: ClusterState, host: str, *, 
     return Row(node.name, cells)
 
 
-def _title(node: NodeState) -> str:
-    return node.name.removeprefix("ns_1@")
-
-
 def _orders(node: NodeState, cluster: ClusterState) -> str:
     """The buttons of a node: those that have an effect in its state."""
-    name, title = hidden("otpNode", node.name), _title(node)
+    name, title = hidden("otpNode", node.name), title_of(node.name)
     found = []
     if node.membership == Membership.ACTIVE and cluster.task is None:
         found.append(
@@ -155,7 +162,7 @@ def _rebalance(cluster: ClusterState) -> str:
     known = ",".join(node.name for node in cluster.nodes)
     leaves = "".join(
         f'<label class="check"><input type="checkbox" name="ejectedNodes" value="{text(node.name)}">'
-        f"{text(_title(node))} leaves</label>"
+        f"{text(title_of(node.name))} leaves</label>"
         for node in cluster.nodes
         if node.membership != Membership.FAILED or node.recovery != "none"
     )

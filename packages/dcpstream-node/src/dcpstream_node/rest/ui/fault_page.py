@@ -11,7 +11,7 @@ from dcpstream.wire import Opcode, Status
 from dcpstream_node.faults.fault import FIELDS, KINDS, FaultField, FaultKind
 from dcpstream_node.rest.fault_pages import FAULTS
 
-_LASTING = heads("Fault", "With", "#Acted", "-")
+_LASTING = heads("Fault", "With", "#Acted", "-Order")
 _ALL = "lift-all"
 
 

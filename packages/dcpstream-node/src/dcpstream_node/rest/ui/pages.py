@@ -116,6 +116,7 @@ class UiPages:
         content = cluster_content(
             self._engine,
             state,
+            await self._site.flow(),
             visible_buckets(user, self._engine),
             host=reached_host(request),
             takes_orders=self._site.manager is not None and allows(user, "cluster.write", {}),

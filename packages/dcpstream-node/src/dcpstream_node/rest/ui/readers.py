@@ -10,10 +10,12 @@ from dcpstream_node.summary import DcpSummary
 
 MAX_NAME_CHARS = 120
 """Longest name that is shown whole."""
+REPLICATION = "Replication"
+"""The program of connections between nodes."""
 _PROGRAMS = (
     (re.compile(r"dcpstream-spark(?::|$)"), "Spark source"),
     (re.compile(r"dcpstream(?::|$)"), "dcpstream client"),
-    (re.compile(r"replication:"), "Replication"),
+    (re.compile(r"replication:"), REPLICATION),
     (re.compile(r"secidx|proj-"), "Index projector"),
 )
 """The beginning of a connection's name → the program."""

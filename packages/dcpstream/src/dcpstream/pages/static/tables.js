@@ -69,9 +69,8 @@ function decorateFilter(section, choice, rows) {
 }
 
 export function decorateTables(content) {
-  for (const section of content.querySelectorAll("section")) {
-    const table = section.querySelector("table");
-    if (!table) continue;
+  for (const table of content.querySelectorAll("section table")) {
+    const section = table.closest("section"); // the innermost: a part of a page may have a table of its own
     const choice = choiceOf(section);
     decorateFilter(section, choice, table.tBodies[0].rows.length);
     decorateHeads(section, choice);
