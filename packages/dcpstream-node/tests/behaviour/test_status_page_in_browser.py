@@ -132,6 +132,26 @@ def complaints_of(tab: Browser, pages: Iterable[str], *, is_dark: bool) -> dict[
     return found
 
 
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("document.documentElement.removeAttribute('lang')", "html-has-lang"),
+        ("document.querySelector('h1').style.color = '#999'", "color-contrast"),
+        ("document.querySelector('main').insertAdjacentHTML('beforeend', '<input>')", "label"),
+        ("document.querySelector('main').outerHTML = '<div><h1>Node</h1></div>'", "landmark-one-main"),
+        ("document.querySelector('h2').outerHTML = '<h4>Buckets</h4>'", "heading-order"),
+        ("document.querySelector('h1').style.minWidth = '2000px'", "the page is"),
+        ("document.querySelector('table').removeAttribute('role')", "a table loses its role"),
+    ],
+)
+def test_the_judge_of_pages_finds_a_planted_fault(tab: Browser, node: Node, fault: str, rule: str) -> None:
+    tab.open(address(node, "/ui"))
+    tab.wait_for(HAS_PLOT)
+    tab.evaluate("window.fetch = () => new Promise(() => {})")  # the page is not loaded again
+    tab.evaluate(f"{{ {fault} }}")
+    assert any(error.startswith(rule) for error in complaints(tab))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_everybody_can_use_every_page(tab: Browser, is_dark: bool) -> None:
@@ -142,7 +162,8 @@ def test_everybody_can_use_every_page(tab: Browser, is_dark: bool) -> None:
             Client(node.connection_string, **login(node)) as client,
         ):
             kv.set("k", b"{}")
-            next(client.changes())
+            changes = client.changes()
+            next(changes)
             assert node.engine is not None
             ask(node, "POST", "/_dcpstream/faults", {"kind": "delay", "delay_s": "0.01", "connection": "nobody"})
             refusal = {"kind": "refuse", "status": "TMPFAIL", "connection": "nobody"}

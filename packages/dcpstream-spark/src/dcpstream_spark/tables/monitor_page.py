@@ -334,7 +334,7 @@ def _parts(summary: dict[str, Any], details: Details) -> Iterator[_Part]:
     yield _Part("bucket", f"{known}, {sum(high):,} seqnos" if len(high) == len(details.vbuckets) else known)
     yield _Part(
         "batches",
-        "none yet" if summary["batch_id"] is None else f"up to {summary['batch_id']}",
+        "none yet" if summary["batch_id"] is None else f"batch {summary['batch_id']}",
         "" if lag is None else f"{plural(lag, 'seqno')} behind",
         "" if summary["lag_s"] is None else f"about {duration(summary['lag_s'])}",
         bool(lag),

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from dcpstream_spark.tables.engine import FoldReport
 from dcpstream_spark.tables.monitor_page import (
     SHOWN_VBUCKETS,
     Batch,
     Details,
+    Fold,
     Rollback,
     overview_content,
     pipeline_content,
@@ -40,13 +42,14 @@ SUMMARY: dict[str, Any] = {
 def content(
     *,
     batches: Sequence[Batch] = (),
+    folds: Sequence[Fold] = (),
     rollbacks: Sequence[Rollback] = (),
     vbuckets: Sequence[VbucketProgress] = (),
     rejects_place: str | None = None,
     shows_all: bool = False,
     **summary: Any,
 ) -> str:
-    details = Details(batches, (), rollbacks, vbuckets, rejects_place)
+    details = Details(batches, folds, rollbacks, vbuckets, rejects_place, unix_s=1000)
     return pipeline_content(SUMMARY | summary, details, here="/x", shows_all=shows_all)
 
 
@@ -153,3 +156,36 @@ def test_the_overview_adds_up_what_is_known() -> None:
     assert "1 not known" in html
     assert "2,000" in html
     assert "No pipeline is being watched." in overview_content([])
+
+
+def test_the_flow_has_the_lag_at_each_step() -> None:
+    batches = [
+        Batch(unix_s, BatchReport(batch_id=at, rows=5, append_s=0.5)) for at, unix_s in enumerate((900, 920, 930))
+    ]
+    folds = [Fold(990, FoldReport(0, documents=4, removed=0, restored=0, current_rows=4))]
+    vbuckets = [VbucketProgress(0, 10, None, 2, 2), VbucketProgress(1, 5, None, 0, 0)]
+    html = content(
+        batches=batches, folds=folds, vbuckets=vbuckets, batch_id=2, rows=15, tail_rows=10, total_lag=2, lag_s=3.2
+    )
+    assert rows(html, "way") == [
+        ["bucket", "2 vBuckets, 17 seqnos", "-", "-"],
+        ["batches", "batch 2", "2 seqnos behind", "about 3 s"],
+        ["changes", "15 rows of this run", "-", "0.50 s for the last batch"],
+        ["current", "4 documents, up to batch 0", "10 rows to fold", "for 1 min 20 s"],
+        ["live", "current, and what is to fold", "nothing waits", "-"],
+    ]
+    assert re.findall(r'class="at( late)?".*?>(.*?)</text>', html) == [
+        (" late", "2 seqnos behind, about 3 s"),
+        ("", "0.50 s for the last batch"),
+        (" late", "10 rows to fold, for 1 min 20 s"),
+        ("", "nothing waits"),
+    ]
+
+
+def test_the_flow_claims_nothing_that_is_not_known() -> None:
+    html = content(batch_id=None)
+    assert [row[2:] for row in rows(html, "way")] == [["-", "-"]] * 4 + [["nothing waits", "-"]]
+    assert re.findall(r'class="at( late)?".*?>(.*?)</text>', html)[:3] == [("", "not known")] * 3
+    folded = content(batches=[Batch(900, BatchReport(batch_id=0, rows=5))], tail_rows=0, total_lag=0, lag_s=0.0)
+    assert "late" not in told(folded, "flow")
+    assert [row[2] for row in rows(folded, "way")][3] == "0 rows to fold"
