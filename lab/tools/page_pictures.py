@@ -1,8 +1,9 @@
 """Take the pictures of the status pages for the documentation: `make pictures`. It needs a Chromium (`make browser`).
 
-Three nodes serve a bucket of flights that somebody writes to and two clients read, so that no page is empty.
+Three nodes serve a bucket of flights that somebody writes to and two clients and a pipeline read, so that no page is
+empty.
 
-    python -m lab.tools.page_pictures [FOLDER]     docs/images by default
+    python -m lab.tools.page_pictures [NAME...]     all pictures by default
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
 from PIL import Image
 
 from dcpstream.client import Client, KvClient
-from dcpstream_node import Cluster, Node
+from dcpstream_node import Cluster
+from dcpstream_spark import Pipeline, build_session
+from dcpstream_spark.tables import Monitor
 from tests.kit.browser import NARROW, WHY_SKIPPED, WIDE, Browser, browser_path, browsing
 from tests.kit.rest import ask
 from tests.kit.waiting import wait_until
@@ -34,6 +38,10 @@ COLOURS = 256
 """Colours of a picture: the pages have few, and a palette makes a file a third as large."""
 HEIGHT_MAX = 1500
 """Pixels; what is further down is left out."""
+PIPELINE = "pipeline"
+"""The name of the picture of a pipeline."""
+BATCHES = 20
+"""Batches of the pipeline before its picture is taken."""
 IS_DRAWN = (
     "[...document.querySelectorAll('.plot')].every((plot) =>"
     f" plot.querySelector('.line')?.getAttribute('d').split('L').length >= {PLOT_POINTS})"
@@ -45,12 +53,17 @@ def main() -> int:
     """Take the pictures. Returns the exit status."""
     if browser_path() is None:
         raise SystemExit(WHY_SKIPPED)
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    wanted = sys.argv[1:]
     with Cluster(nodes=3, replicas=1, vbuckets=VBUCKETS) as cluster, busy(cluster) as reader, browsing() as browser:
         node = cluster.nodes[0].node
         browser.log_in(node.username, node.password)
         for name, path, size, is_dark in pages(reader):
-            take(browser, node, path, folder / f"page-{name}.png", size, is_dark=is_dark)
+            if not wanted or name in wanted:
+                url = f"http://127.0.0.1:{node.mgmt_port}{path}"
+                take(browser, url, IMAGES / f"page-{name}.png", size, is_dark=is_dark)
+        if not wanted or PIPELINE in wanted:
+            with watched(cluster) as monitor:
+                take(browser, f"http://127.0.0.1:{monitor.port}/", IMAGES / f"{PIPELINE}.png", WIDE, is_dark=False)
     return 0
 
 
@@ -66,10 +79,10 @@ def pages(reader: str) -> Iterator[tuple[str, str, tuple[int, int], bool]]:
     yield "faults", "/ui/faults", WIDE, False
 
 
-def take(browser: Browser, node: Node, path: str, file: Path, size: tuple[int, int], *, is_dark: bool) -> None:
+def take(browser: Browser, url: str, file: Path, size: tuple[int, int], *, is_dark: bool) -> None:
     """Open a page, wait for its plots, and save its picture."""
     browser.look(size, is_dark=is_dark)
-    browser.open(f"http://127.0.0.1:{node.mgmt_port}{path}")
+    browser.open(url)
     browser.wait_for(IS_DRAWN)
     browser.picture(file)
     with Image.open(file) as picture:
@@ -77,6 +90,22 @@ def take(browser: Browser, node: Node, path: str, file: Path, size: tuple[int, i
     small = seen.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
     print(f"wrote {file}  {file.stat().st_size / 1000:.0f} kB", flush=True)
+
+
+@contextmanager
+def watched(cluster: Cluster) -> Iterator[Monitor]:
+    """The monitor of a pipeline that follows the flights into tables on this machine."""
+    access = {"connectionString": cluster.connection_string, "bucket": "travel"}
+    access |= {"username": cluster.username, "password": cluster.password}
+    session = build_session("dcpstream pictures", master="local[2]", driver_memory="1g", tables=("delta",))
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            with Pipeline(session, f"{folder}/flights", access) as pipeline, Monitor([pipeline]) as monitor:
+                pipeline.start()
+                wait_until(lambda: (pipeline.progress().batch_id or 0) >= BATCHES, "the pipeline wrote too few batches")
+                yield monitor
+        finally:
+            session.stop()
 
 
 @contextmanager

@@ -85,10 +85,10 @@ def sides(names: tuple[str, str], sources: Sequence[str], targets: Sequence[str]
         height,
         f'<text class="side" x="0" y="12">{text(names[0])}</text>'
         f'<text class="side" x="100%" y="12" text-anchor="end">{text(names[1])}</text>'
-        f'<svg x="38%" width="22%" height="{height}" viewBox="0 0 100 {height}" preserveAspectRatio="none">'
+        f'<svg x="40%" width="18%" height="{height}" viewBox="0 0 100 {height}" preserveAspectRatio="none">'
         f"{''.join(lines)}</svg>"
-        f'<svg width="38%" height="{height}">{left}</svg>'
-        f'<svg x="60%" width="40%" height="{height}">{right}{"".join(heads)}</svg>',
+        f'<svg width="40%" height="{height}">{left}</svg>'
+        f'<svg x="58%" width="42%" height="{height}">{right}{"".join(heads)}</svg>',
     )
 
 
