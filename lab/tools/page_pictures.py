@@ -40,7 +40,7 @@ HEIGHT_MAX = 1500
 """Pixels; what is further down is left out."""
 PIPELINE = "pipeline"
 """The name of the picture of a pipeline."""
-BATCHES = 20
+BATCHES = 8
 """Batches of the pipeline before its picture is taken."""
 IS_DRAWN = (
     "[...document.querySelectorAll('.plot')].every((plot) =>"
@@ -102,7 +102,7 @@ def watched(cluster: Cluster) -> Iterator[Monitor]:
         try:
             with Pipeline(session, f"{folder}/flights", access) as pipeline, Monitor([pipeline]) as monitor:
                 pipeline.start()
-                wait_until(lambda: (pipeline.progress().batch_id or 0) >= BATCHES, "the pipeline wrote too few batches")
+                wait_until(lambda: (pipeline.progress().batch_id or 0) >= BATCHES, "the pipeline is too slow")
                 yield monitor
         finally:
             session.stop()

@@ -1,4 +1,4 @@
-"""Which node feeds which, and which clients; and how far behind they are.
+"""The feeds of a cluster: from nodes to nodes and to clients, and how far behind these are.
 
 Each node tells of itself: the newest seqnos of its copies, and its DCP connections. What a cluster knows is that of all
 its nodes that answer, beside the map.
@@ -78,7 +78,7 @@ def traffic_of(engine: Engine) -> dict[str, BucketTraffic]:
 
 
 def flow_of(chains: Mapping[str, Sequence[Chain]], traffic: Mapping[str, Traffic]) -> Flow:
-    """What feeds what.
+    """The feeds of a cluster.
 
     Args:
         chains: bucket → per vbucket the nodes of its copies, the active one first.

@@ -796,7 +796,7 @@ class Cluster:
         return ClusterState(nodes, task is None and self._is_balanced(nodes), task, error, self.auto_failover)
 
     def flow(self) -> Flow:
-        """Which node feeds which, and how far behind: of the nodes that answer within `FLOW_TIMEOUT_S`."""
+        """The feeds between nodes and to clients, of the nodes that answer within `FLOW_TIMEOUT_S`."""
         orchestrator, _ = self._parts()
         for each in list(self.nodes):
             known = self._looks.get(each.name)

@@ -122,7 +122,7 @@ class Site:
         return ClusterState(nodes, auto_failover=self.alone.get(AUTO_FAILOVER, AutoFailover()))
 
     async def flow(self) -> Flow:
-        """Which node feeds which; of a node that is alone, the clients that it feeds."""
+        """The feeds of the cluster; of a node that is alone, those to its clients."""
         if self.manager is None:
             return Flow(traffic={"": traffic_of(self.engine)})
         flow = await self.order("flow")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dcpstream.pages.flow import Stage, beside, chain
+from dcpstream.pages.flow import Stage, chain, with_table
 from dcpstream.pages.frame import Frame, Link
 from dcpstream.pages.markup import (
     NONE,
@@ -322,7 +322,7 @@ def _flow(summary: dict[str, Any], details: Details) -> str:
         for part in parts
     ]
     return section(
-        "flow", "Flow", beside(chain(stages), table("way", "From the bucket to the tables", _FLOW, rows, ""))
+        "flow", "Flow", with_table(chain(stages), table("way", "From the bucket to the tables", _FLOW, rows, ""))
     )
 
 

@@ -130,7 +130,7 @@ def chain(stages: Sequence[Stage]) -> str:
     return _picture(f"What feeds what, in this order: {names}. The table has the numbers.", y + 1, "".join(parts))
 
 
-def beside(picture: str, html: str) -> str:
+def with_table(picture: str, html: str) -> str:
     """A picture and its table side by side; on a narrow screen one below the other."""
     return f'<div class="beside"><div>{picture}</div><div>{html}</div></div>'
 

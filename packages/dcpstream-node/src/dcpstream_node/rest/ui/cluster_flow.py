@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dcpstream.model import ClusterState
-from dcpstream.pages.flow import Arrow, beside, sides
+from dcpstream.pages.flow import Arrow, sides, with_table
 from dcpstream.pages.markup import NONE, Cell, Row, empty, heads, plural, section, small, table, text
 from dcpstream_node.flow import Flow
 from dcpstream_node.rest.ui.readers import REPLICATION, clients, reader_of
@@ -79,7 +79,7 @@ def flow_section(cluster: ClusterState, flow: Flow, buckets: Sequence[str]) -> s
                     arrows)  # fmt: skip
     note = f"The {CLIENTS_MAX} clients that are behind most; {left_out:,} more read." if left_out else ""
     shown = table("feeds", "Who feeds whom", _FLOW, [_row(link) for link in links], _NOTHING, note=note)
-    return section("flow", "Flow", beside(picture, shown), note=_NOTE)
+    return section("flow", "Flow", with_table(picture, shown), note=_NOTE)
 
 
 def _replication(flow: Flow, names: Sequence[str], buckets: Sequence[str]) -> Iterator[_Link]:
@@ -131,7 +131,7 @@ def _clients(flow: Flow, names: Sequence[str], buckets: Sequence[str]) -> tuple[
 
 
 def _said(link: _Link) -> str:
-    """How far behind, in a few characters."""
+    """The lag, in a few characters."""
     if link.unknown == link.count:
         return "not known"
     return f"{link.behind:,} behind" + (" or more" if link.unknown else "")
