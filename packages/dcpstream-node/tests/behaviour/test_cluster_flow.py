@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -41,6 +44,10 @@ def shown(node: Node) -> dict[tuple[str, str], tuple[int, int | None]]:
     return found
 
 
+def shows(node: Node, expected: dict[tuple[str, str], tuple[int, int]]) -> bool:
+    return shown(node) == expected
+
+
 def pairs(cluster: Cluster) -> Counter[tuple[str, str]]:
     """(node of the active copy, node of a replica) → vbuckets."""
     return Counter((chain[0], node) for chain in cluster.chains("travel") for node in chain[1:])  # type: ignore[misc]
@@ -51,11 +58,12 @@ def test_each_pair_of_nodes_has_the_vbuckets_of_the_map(cluster: Cluster) -> Non
     assert len(expected) == 6
     assert sum(count for count, _ in expected.values()) == 2 * VBUCKETS
     for each in cluster.nodes:
-        wait_until(lambda node=each.node: shown(node) == expected, "the replicas never were equal")
+        wait_until(partial(shows, each.node, expected), "the replicas never were equal")
 
 
 def test_replication_that_is_held_back_shows_what_the_replicas_lack(cluster: Cluster) -> None:
     node = cluster.nodes[1].node
+    cluster.wait_until_drained("travel")
     cluster.pause_replication()
     with KvClient(cluster.connection_string, **login(cluster)) as kv:
         for key in KEYS:
@@ -96,7 +104,7 @@ def test_a_node_that_hangs_holds_up_no_page() -> None:
     with Cluster(nodes=2, replicas=1, buckets=("travel",), vbuckets=8, processes=True) as cluster:
         seer, victim = cluster.nodes
         wait_until(lambda: set(shown(seer.node).values()) == {(4, 0)}, "the replicas never were equal")
-        victim.pause()
+        os.kill(victim.node.pid, signal.SIGSTOP)  # the cluster knows nothing of it
         assert set(shown(seer.node).values()) == {(4, None)}
-        victim.resume()
+        os.kill(victim.node.pid, signal.SIGCONT)
         wait_until(lambda: set(shown(seer.node).values()) == {(4, 0)}, "the node never told of itself again")

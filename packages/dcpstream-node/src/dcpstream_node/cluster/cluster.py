@@ -536,8 +536,9 @@ class Cluster:
         shell, self._shell = self._shell, None
         if shell is not None:
             shell.stop()
-        self._lookers.shutdown(wait=False, cancel_futures=True)
+        lookers = self._lookers
         self._lookers = concurrent.futures.ThreadPoolExecutor(MAX_CLUSTER_NODES, "dcpstream-look")
+        lookers.shutdown(wait=False, cancel_futures=True)
         self._looks.clear()
         capture, self._capture = self._capture, None
         if capture is not None:
@@ -798,15 +799,15 @@ class Cluster:
     def flow(self) -> Flow:
         """The feeds between nodes and to clients, of the nodes that answer within `FLOW_TIMEOUT_S`."""
         orchestrator, _ = self._parts()
+        looks = {}
         for each in list(self.nodes):
-            known = self._looks.get(each.name)
-            # A node that hangs is not asked again before it has answered.
-            if each.is_running and not each.is_paused and (known is None or known.done()):
-                self._looks[each.name] = self._lookers.submit(each.node.traffic)
-        names = [each.name for each in self.nodes if each.is_running and not each.is_paused]
-        looks = {name: self._looks[name] for name in names if name in self._looks}
+            look = self._looks.get(each.name)
+            if look is None or look.done():  # a node that hangs is not asked again before it has answered
+                look = self._looks[each.name] = self._lookers.submit(each.node.traffic)
+            looks[each.name] = look
         concurrent.futures.wait(looks.values(), FLOW_TIMEOUT_S)
-        seen = {name: look.result() for name, look in looks.items() if look.done() and look.exception() is None}
+        done = {name: look for name, look in looks.items() if look.done() and not look.cancelled()}
+        seen = {name: look.result() for name, look in done.items() if look.exception() is None}
         return flow_of({name: list(bucket.chains) for name, bucket in list(orchestrator.buckets.items())}, seen)
 
     def _is_balanced(self, nodes: tuple[NodeState, ...]) -> bool:
