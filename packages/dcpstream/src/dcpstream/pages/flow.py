@@ -14,7 +14,7 @@ from dcpstream.pages.markup import text
 TITLE_CHARS_MAX = 17
 """Longest title of a box: what fits into two fifths of a screen of 360 pixels."""
 NAMED_ARROWS_MAX = 60
-"""Arrows up to which each has its texts; with more, the picture would be longer than a few screens."""
+"""Arrows up to which each has its texts and a width; with more, the picture would be longer than a few screens."""
 
 _ROW, _BARE_ROW, _TITLE, _GAP, _TOP = 18, 4, 24, 10, 22
 """Pixels: height of an arrow's place at a box, with and without texts; of a title; between boxes; above them."""
@@ -74,12 +74,13 @@ def sides(names: tuple[str, str], sources: Sequence[str], targets: Sequence[str]
     height = max(left_end, right_end)
     top = max((arrow.weight for arrow in arrows), default=0.0) or 1.0
     lines, heads = [], []
-    for at, arrow in enumerate(arrows):
+    for at, arrow in sorted(enumerate(arrows), key=lambda item: item[1].is_late):  # those are drawn on top
         y, to = begins[at], ends[at]
         kind = " late" if arrow.is_late else ""
-        width = _THIN + (_THICK - _THIN) * arrow.weight / top
+        width = _THIN + (_THICK - _THIN) * arrow.weight / top if has_texts else 1.0
         lines.append(f'<path class="arrow{kind}" stroke-width="{width:.1f}" d="M0 {y}C55 {y} 45 {to} 98 {to}"/>')
-        heads.append(f'<path class="head{kind}" d="M-9 {to - 5}l9 5l-9 5z"/>')
+        if has_texts:
+            heads.append(f'<path class="head{kind}" d="M-9 {to - 5}l9 5l-9 5z"/>')
     return _picture(
         f"{names[0]} at the left, {names[1]} at the right. The table has the numbers.",
         height,
