@@ -9,9 +9,9 @@ from dcpstream_node.testing.simulation import Peer, SimulatedNode
 
 
 @pytest.fixture
-def release() -> str:
+def release(request: pytest.FixtureRequest) -> str:
     """The release of a test's nodes; `of_release` of tests.kit.rules names others."""
-    return DEFAULT_RELEASE.name
+    return getattr(request.config, "rules_release", DEFAULT_RELEASE.name)
 
 
 @pytest.fixture(autouse=True)

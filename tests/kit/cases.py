@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
+goes_on_after_failures = False
+"""Whether the cases after one that fails are tried too: for the rules on a server, where all that differs is shown."""
+
 
 def each_case(
     names: str | Sequence[str], cases: Iterable[Any], ids: Iterable[str] | Callable[[Any], object] | None = None
@@ -23,13 +26,22 @@ def each_case(
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def all_cases(*args: Any, **kwargs: Any) -> None:
+            errors: list[BaseException] = []
             for number, values in enumerate(table):
                 case = dict(zip(split, values, strict=True))
                 try:
                     test(*args, **kwargs, **case)
                 except BaseException as error:
                     error.add_note(f"in case {labels[number] if labels else number}: {case}")
-                    raise
+                    if not goes_on_after_failures or isinstance(error, KeyboardInterrupt):
+                        raise
+                    errors.append(error)
+            if errors:
+                errors.sort(key=lambda error: not isinstance(error, Exception))  # what decides nothing comes last
+                for other in errors[1:]:
+                    if isinstance(other, Exception):
+                        errors[0].add_note(f"{str(other).splitlines()[:1]}: {' '.join(other.__notes__)}")
+                raise errors[0]
 
         assert not inspect.iscoroutinefunction(test), "the cases of a coroutine are tests of their own"
         signature = inspect.signature(test)

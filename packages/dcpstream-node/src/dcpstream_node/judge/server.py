@@ -47,8 +47,8 @@ class Server:
         found = _RELEASE.search(self.version)
         return found.group() if found else ""
 
-    def check_scratch(self, *, destroy_documents: bool) -> None:
-        """Check that scenarios may delete what is in the bucket.
+    def check_scratch(self, *, destroy_documents: bool, vbuckets: int = VBUCKETS) -> None:
+        """Check that scenarios may delete what is in the bucket, and that it has this many vbuckets.
 
         Raises: ConfigError: it has documents, or does not say whether, or has too few vbuckets.
         """
@@ -60,12 +60,12 @@ class Server:
                 "with all that is in them. Choose another bucket with --bucket, or add --destroy-documents"
             )
             raise ConfigError("--bucket", bucket, "a bucket without documents", message=message)
-        if self.vbuckets is not None and self.vbuckets < VBUCKETS:
+        if self.vbuckets is not None and self.vbuckets < vbuckets:
             message = (
                 f"the bucket {bucket} of {self.target.endpoint} has {self.vbuckets} vbuckets; scenarios need "
-                f"{VBUCKETS}. Choose another bucket with --bucket"
+                f"{vbuckets}. Choose another bucket with --bucket"
             )
-            raise ConfigError("--bucket", bucket, f"a bucket with {VBUCKETS} vbuckets", message=message)
+            raise ConfigError("--bucket", bucket, f"a bucket with {vbuckets} vbuckets", message=message)
 
 
 def look(target: Target, clock: Clock) -> Server:

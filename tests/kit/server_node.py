@@ -1,0 +1,601 @@
+"""A server at an address, in the place of a simulated node: the rules' tests run against it as they are.
+
+`ServerNode` and `ServerPeer` have the methods of `SimulatedNode` and `Peer` and do over sockets what a request can do.
+Every node of a test is a bucket that is made for it and deleted before the next one. What no request can do, the
+virtual time or an object inside the node, raises `NotOnServer`: such a test decides nothing about the server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Unpack
+
+from _pytest.outcomes import Skipped
+
+from dcpstream.model import VbucketState
+from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream_node.judge.packets import HEADER_BYTES, Packet
+from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
+
+ANSWER_TIMEOUT_S = 5.0
+"""How long an answer may take that a test waits for."""
+FENCE_TIMEOUT_S = 0.5
+"""How long the answer to a fence may take: a connection that waits for a durable write gives none."""
+SETTLE_MAX_S = 5.0
+"""A connection that does not come to rest in this time never does."""
+LONGEST_WAIT_S = 3.0
+"""A test that lets more time pass decides nothing: the suite would take hours."""
+BUCKET_TIMEOUT_S = 8.0
+"""How long a bucket may take to be made or deleted."""
+TRACE_MAX = 24
+"""Frames that are kept to be shown with a failure."""
+CHUNK_BYTES = 1 << 20
+PASSWORD = "secret"
+"""Of the users that `known_users` lists; other than the administrators they are not there on every server."""
+ADMINISTRATORS = ("admin", "@admin")
+NOT_THERE = 0
+NOT_ON_SERVER = "not on a server: "
+CHECKPOINT = "a checkpoint that a request begins"
+FENCE = 0xFE9CE000
+"""The first opaque of the fences, which no test uses."""
+MODULE = b"ep.so\0"
+_buckets = itertools.count(1)
+HARMLESS = frozenset({
+    Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.NOOP,
+    Opcode.STAT, Opcode.GET, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG, Opcode.DCP_OPEN, Opcode.DCP_CONTROL,
+    Opcode.DCP_NOOP, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_BUFFER_ACK, Opcode.DCP_CLOSE_STREAM,
+})  # fmt: skip
+"""Requests after which a vbucket is as it was."""
+OF_BUCKET = frozenset({
+    Opcode.SET_COLLECTIONS, Opcode.SET_PARAM, Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE, Opcode.ENABLE_TRAFFIC,
+    Opcode.DISABLE_TRAFFIC, Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET, Opcode.SET_CLUSTER_CONFIG,
+})  # fmt: skip
+"""Requests after which the bucket must be made again; after others that is enough for the vbucket."""
+
+
+class NotOnServer(Skipped):
+    """A test asks for what no server offers over the wire.
+
+    Args:
+        need: what that is.
+    """
+
+    def __init__(self, need: str) -> None:
+        super().__init__(f"{NOT_ON_SERVER}{need}")
+
+
+def not_here(of: str, name: str) -> BaseException:
+    """The answer of a stand-in to an attribute that it has not."""
+    return AttributeError(name) if name.startswith("__") else NotOnServer(f"{of}.{name}")
+
+
+@dataclass(slots=True)
+class Target:
+    """The server.
+
+    Attributes:
+        host, port: of its data port.
+        user, password: of an administrator who may do everything.
+        bucket: made and deleted for every node of a test.
+        config: settings of the bucket, as `name=value;…`.
+        release: as the server says it.
+        quiet_s: a connection has come to rest if nothing comes for this time.
+        from_disk: settings with which a bucket streams from disk what it has persisted; empty: CREATE_CHECKPOINT works.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str
+    bucket: str
+    config: str
+    release: str
+    quiet_s: float
+    from_disk: str = ""
+
+
+class ServerVBucket:
+    """What requests say of a vbucket."""
+
+    def __init__(self, node: ServerNode, vbid: int) -> None:
+        self._node = node
+        self._vbid = vbid
+
+    def _stat(self, group: str, name: str) -> str:
+        return self._node.control_stats(f"{group} {self._vbid}")[f"vb_{self._vbid}:{name}"]
+
+    @property
+    def state(self) -> int:
+        return self._node.state_of(self._vbid)
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == VbucketState.ACTIVE
+
+    @property
+    def vbuuid(self) -> int:
+        return self._node.failover_log(self._vbid).newest.vbuuid
+
+    @property
+    def high_seqno(self) -> int:
+        self._node.settle_all()
+        return int(self._stat("vbucket-seqno", "high_seqno"))
+
+    @property
+    def purge_seqno(self) -> int:
+        return int(self._stat("vbucket-seqno", "purge_seqno"))
+
+    @property
+    def topology(self) -> str:
+        found = self._stat("vbucket-details", "topology")
+        return "" if found == "null" else found
+
+    def close_checkpoint(self) -> None:
+        """CREATE_CHECKPOINT; a server without it needs a bucket that keeps nothing in memory."""
+        if self._node.control.call(Opcode.CREATE_CHECKPOINT, vbid=self._vbid).status:
+            if not self._node.is_from_disk:
+                raise NotOnServer(CHECKPOINT)
+            time.sleep(self._node.target.quiet_s * 4)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_here("vbucket", name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):
+            raise not_here("vbucket", name)
+        super().__setattr__(name, value)
+
+
+class ServerBucket:
+    """What requests say of a bucket."""
+
+    def __init__(self, node: ServerNode) -> None:
+        self._node = node
+
+    def vbucket(self, vbid: int) -> ServerVBucket | None:
+        return ServerVBucket(self._node, vbid) if self._node.state_of(vbid) != NOT_THERE else None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_here("bucket", name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):
+            raise not_here("bucket", name)
+        super().__setattr__(name, value)
+
+
+class ServerNode(SimulatedNode):
+    """A fresh bucket of the server, in the place of a simulated node; the node before it is gone.
+
+    Attributes:
+        target: the server.
+        is_on: whether `SimulatedNode()` is a bucket of the server.
+        wants_disk: whether buckets are made with the settings that let them stream from disk.
+        requests: how many frames tests have sent to servers.
+        trace: the last frames that passed.
+    """
+
+    target: ClassVar[Target]
+    is_on: ClassVar[bool] = True
+    wants_disk: ClassVar[bool] = False
+    requests: ClassVar[int] = 0
+    trace: ClassVar[deque[str]] = deque(maxlen=TRACE_MAX)
+    sends: ClassVar[int] = 0
+    _current: ClassVar[ServerNode | None] = None
+
+    def __init__(
+        self, *, path: Path | None = None, vbuckets: int = 4, release: Any = None, seed: int = 2, **options: Any
+    ) -> None:
+        name = getattr(release, "name", release)
+        if name is not None and name != self.target.release:
+            raise NotOnServer(f"a node of release {name}")
+        if given := sorted(name for name, value in options.items() if value is not None):
+            raise NotOnServer(f"a node with {', '.join(given)}")
+        settings = (vbuckets, bool(self.wants_disk and self.target.from_disk), path is None)
+        previous = self.retire_current(settings)
+        self.peers: list[Peer] = []
+        self._numbers = itertools.count(1)
+        self._admin: Peer | None = None
+        self._vbuckets = vbuckets
+        self._made_for = settings
+        _, self.is_from_disk, self._is_persisting = settings
+        self._changed: set[int] = set()
+        self._needs_bucket = True
+        self.is_retired = False
+        self.control: ServerPeer
+        self.bucket = ServerBucket(self)  # type: ignore[assignment]
+        ServerNode._current = self
+        if previous is None:
+            self._make_bucket()
+        else:
+            self.control = previous.control
+            self.control.node = self
+        self._needs_bucket = False
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_here("node", name)
+
+    # -------------------------------------------------------------------------------------------------- the bucket
+
+    def _make_bucket(self) -> None:
+        target = self.target
+        self._log_in_control()
+        if not self._delete_bucket():
+            target.bucket = f"{target.bucket}-again"  # the server still waits for somebody
+        words = [
+            target.config.replace("NUMBER", f"{next(_buckets)}-{time.time_ns()}"),
+            f"max_vbuckets={self._vbuckets}",
+        ]
+        words += [target.from_disk] if self.is_from_disk else []
+        config = ";".join(word for word in words if word)
+        key = target.bucket.encode()
+        control = self.control
+        until = time.monotonic() + BUCKET_TIMEOUT_S
+        fields: FrameFields = {"key": key, "value": MODULE + config.encode()}
+        while (made := control.call(Opcode.CREATE_BUCKET, timeout_s=BUCKET_TIMEOUT_S, **fields)).status:
+            # A server may answer DELETE_BUCKET before the name is free again.
+            assert time.monotonic() < until, ("CREATE_BUCKET", made, made.value)
+            time.sleep(0.02)
+        assert control.call(Opcode.SELECT_BUCKET, key=key).status == 0
+        for vbid in range(self._vbuckets):
+            assert control.call(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\1").status == 0
+        self._set_map(key)
+        while control.call(Opcode.GET, key=b"\0k", vbid=0).status == Status.TMPFAIL:
+            assert time.monotonic() < until, "the bucket does not warm up"
+            time.sleep(0.01)
+        if not self._is_persisting:
+            self._persist(on=False)
+
+    def _set_map(self, key: bytes) -> None:
+        """A cluster map, which the answer NOT_MY_VBUCKET carries; a server that makes its own keeps it."""
+        host, port = self.target.host, self.target.port
+        nodes = f'{{"services":{{"kv":{port},"mgmt":8091}},"thisNode":true,"hostname":"{host}"}}'
+        rows = ",".join(["[0]"] * self._vbuckets)
+        server_map = f'{{"hashAlgorithm":"CRC","numReplicas":0,"serverList":["{host}:{port}"],"vBucketMap":[{rows}]}}'
+        value = (
+            f'{{"rev":1,"revEpoch":1,"name":"{key.decode()}","nodeLocator":"vbucket","uuid":"{"01" * 16}",'
+            f'"nodesExt":[{nodes}],"vBucketServerMap":{server_map}}}'
+        )
+        self.control.call(
+            Opcode.SET_CLUSTER_CONFIG, key=key, extras=struct.pack(">qq", 1, 1), value=value.encode(), datatype=1
+        )
+
+    def _delete_bucket(self) -> bool:
+        """Delete the bucket, if it is there; False if the server does not come to an end with it."""
+        key = self.target.bucket.encode()
+        until = time.monotonic() + BUCKET_TIMEOUT_S
+        while time.monotonic() < until:
+            try:
+                status = self.control.call(Opcode.DELETE_BUCKET, key=key, timeout_s=BUCKET_TIMEOUT_S).status
+            except AssertionError:
+                break
+            if status in (Status.SUCCESS, Status.KEY_ENOENT):
+                return True
+            time.sleep(0.05)
+        self.control.disconnect()
+        self._log_in_control()
+        return False
+
+    def _log_in_control(self) -> None:
+        """The suite's own connection."""
+        self.control = ServerPeer(self, is_traced=False)
+        self.control.hello(USUAL_FEATURES)
+        assert self.control.log_in(self.target.user, self.target.password) == 0, "the administrator's login"
+
+    @classmethod
+    def leave_current(cls) -> None:
+        """Close all connections and leave the bucket."""
+        node, ServerNode._current = cls._current, None
+        if node is not None:
+            for peer in [*node.peers, node.control]:
+                peer.disconnect()
+
+    @classmethod
+    def retire_current(cls, settings: tuple[int, bool, bool]) -> ServerNode | None:
+        """Close the connections of the last node. Returns it if its bucket is as good as new, for these settings."""
+        node, ServerNode._current = cls._current, None
+        if node is None or "control" not in vars(node):
+            return None
+        for peer in list(node.peers):
+            peer.disconnect()
+        node.is_retired = True
+        with suppress(AssertionError):
+            if not node._is_persisting:
+                node._persist(on=True)
+            elif node._made_for == settings and not node._needs_bucket and node._renew_vbuckets():
+                return node
+        node.control.disconnect()
+        return None
+
+    def _renew_vbuckets(self) -> bool:
+        """Make the vbuckets anew that tests have changed."""
+        for vbid in sorted(self._changed & set(range(self._vbuckets))):
+            deleted = self.control.call(Opcode.DEL_VBUCKET, vbid=vbid, timeout_s=BUCKET_TIMEOUT_S)
+            if deleted.status not in (Status.SUCCESS, Status.NOT_MY_VBUCKET):
+                return False
+            if self.control.call(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\1").status:
+                return False
+        return True
+
+    def changed(self, frame: bytes) -> None:
+        """A test sends this frame."""
+        opcode = frame[1] if len(frame) > 1 else -1
+        if opcode in OF_BUCKET or len(frame) < HEADER_BYTES:
+            self._needs_bucket = True
+        elif opcode not in HARMLESS:
+            self._changed.add(int.from_bytes(frame[6:8], "big"))
+
+    def _persist(self, *, on: bool) -> None:
+        self.control.call(Opcode.START_PERSISTENCE if on else Opcode.STOP_PERSISTENCE)
+
+    def flush(self) -> None:
+        """Wait until everything is persisted."""
+        self.settle_all()
+        if not self._is_persisting:
+            self._persist(on=True)
+        seqnos = self.control_stats("vbucket-seqno")
+        for name, value in seqnos.items():
+            vbid, what = name.removeprefix("vb_").split(":")
+            if what == "high_seqno" and int(value):
+                extras = struct.pack(">Q", int(value))
+                self.control.call(Opcode.SEQNO_PERSISTENCE, vbid=int(vbid), extras=extras, timeout_s=BUCKET_TIMEOUT_S)
+        if not self._is_persisting:
+            self._persist(on=False)
+
+    # ----------------------------------------------------------------------------------------------- a node's methods
+
+    def restart(self, *, clean: bool = True, uuid: str = "") -> None:
+        raise NotOnServer("a restart")
+
+    def pump(self, max_bytes: int = 1 << 20, *, heard: Iterable[Peer] | None = None) -> None:
+        """Nothing is held back on a server; what it sends by itself comes later."""
+        ServerNode.sends += 1
+
+    def advance(self, seconds: float) -> None:
+        """Wait, if it is short."""
+        if seconds > LONGEST_WAIT_S:
+            raise NotOnServer(f"{seconds:g} seconds of virtual time")
+        time.sleep(seconds)
+        ServerNode.sends += 1
+
+    def join(self, peer: Peer) -> int:
+        if isinstance(peer, ServerPeer) and not peer.is_traced:
+            return 0
+        self.peers.append(peer)
+        return next(self._numbers)
+
+    def leave(self, peer: Peer) -> None:
+        if peer in self.peers:
+            self.peers.remove(peer)
+
+    def settle_all(self) -> None:
+        """Wait until all connections are at rest."""
+        for peer in list(self.peers):
+            assert isinstance(peer, ServerPeer)
+            peer.settle()
+
+    def connect(
+        self, *, user: str | None = "admin", features: Iterable[int] = USUAL_FEATURES, bucket: str | None = "default"
+    ) -> Peer:
+        if self.is_retired:
+            raise NotOnServer("two nodes at once")
+        peer = ServerPeer(self)
+        if features := tuple(features):
+            assert peer.hello(features).status == 0
+        if user is not None:
+            name, password = (self.target.user, self.target.password) if user in ADMINISTRATORS else (user, PASSWORD)
+            if peer.log_in(name, password):
+                raise NotOnServer(f"a user `{user}`, whose password is `{PASSWORD}`")
+            if bucket is not None:
+                bucket = self.target.bucket if bucket == "default" else bucket
+                assert peer.call(Opcode.SELECT_BUCKET, key=bucket.encode()).status == 0
+        return peer
+
+    def set_vbucket(self, vbid: int, state: int, value: bytes = b"") -> None:
+        """SET_VBUCKET; what a node in memory holds counts as persisted."""
+        if self._is_persisting:
+            self.flush()
+        super().set_vbucket(vbid, state, value)
+
+    def state_of(self, vbid: int) -> int:
+        """The state from GET_VBUCKET; `NOT_THERE` if there is no copy."""
+        answer = self.control.call(Opcode.GET_VBUCKET, vbid=vbid)
+        return NOT_THERE if answer.status else int.from_bytes(answer.value, "big")
+
+    def control_stats(self, group: str) -> dict[str, str]:
+        """The answer to STAT on the suite's own connection."""
+        frames = self.control.send(Opcode.STAT, key=group.encode())
+        return {frame.key.decode(): frame.value.decode() for frame in frames if frame.key}
+
+
+class ServerPeer(Peer):
+    """A socket to the server.
+
+    Attributes:
+        is_traced: False: the suite's own connection.
+    """
+
+    def __init__(self, node: ServerNode, *, is_traced: bool = True) -> None:
+        self.node: ServerNode = node
+        self.is_traced = is_traced
+        self.close_reason: str | None = None
+        self._came: list[Frame] = []
+        self._taken = 0
+        self._reader = FrameReader()
+        self._opaque = 0
+        self._is_closed = False
+        self._seen_sends = 0
+        self._rest = b""
+        self._can_fence = True
+        self._fences = itertools.count(FENCE)
+        self._fenced = 0
+        self._is_dcp = False
+        self._has_streams = False
+        target = node.target
+        self._socket = socket.create_connection((target.host, target.port), timeout=ANSWER_TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.number = node.join(self)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise not_here("peer", name)
+
+    def log_in(self, user: str, password: str) -> int:
+        """SASL PLAIN; the status."""
+        return self.call(Opcode.SASL_AUTH, key=b"PLAIN", value=f"\0{user}\0{password}".encode()).status
+
+    # ------------------------------------------------------------------------------------------------------- bytes
+
+    def _note(self, arrow: str, data: bytes) -> None:
+        if not self.is_traced:
+            return
+        try:
+            text = Packet.parse(data).describe()
+        except (IndexError, ValueError, struct.error):
+            text = data.hex(" ", 4)
+        ServerNode.trace.append(f"{self.number} {arrow} {text:.300}")
+
+    def deliver(self, data: bytes) -> None:
+        if self.is_traced and self.node.is_retired:
+            raise NotOnServer("two nodes at once")
+        if self._is_closed:
+            return
+        ServerNode.sends += 1
+        if self.is_traced:
+            ServerNode.requests += 1
+        self._note("->", data)
+        self._follow(data)
+        try:
+            self._socket.settimeout(ANSWER_TIMEOUT_S)
+            self._socket.sendall(data)
+        except OSError:
+            self._lost()
+
+    def _follow(self, data: bytes) -> None:
+        """Find out whether what was sent ends where a frame does: only there a fence is a frame of its own."""
+        self._rest += data
+        while len(self._rest) >= HEADER_BYTES:
+            if self._rest[0] not in (0x80, 0x81, 0x08, 0x18):
+                break
+            size = HEADER_BYTES + int.from_bytes(self._rest[8:12], "big")
+            if len(self._rest) < size:
+                break
+            self._is_dcp |= self._rest[1] == Opcode.DCP_OPEN
+            self._has_streams |= self._rest[1] in (Opcode.DCP_STREAM_REQ, Opcode.DCP_ADD_STREAM)
+            if self.is_traced and self._rest[0] in (0x80, 0x08):
+                self.node.changed(self._rest)
+            self._rest = self._rest[size:]
+        self._can_fence = not self._rest
+        if self.is_traced and self._rest:
+            self.node.changed(b"")  # who knows
+
+    def _lost(self) -> None:
+        if not self._is_closed:
+            self._note("<-", b"closed by the server")
+            self._is_closed = True
+            self._socket.close()
+            self.node.leave(self)
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read what is there or comes in this time; False if nothing did."""
+        if self._is_closed:
+            return False
+        self._socket.settimeout(max(timeout_s, 1e-6))
+        try:
+            data = self._socket.recv(CHUNK_BYTES)
+        except TimeoutError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return False
+        self._reader.receive_data(data)
+        for frame in self._reader.frames():
+            if frame.is_response and frame.opcode == Opcode.NOOP and frame.opaque >= FENCE:
+                self._fenced = frame.opaque
+            else:
+                self._note("<-", frame.encode())
+                self._came.append(frame)
+        return True
+
+    def settle(self) -> None:
+        """Read until nothing more comes. Without a request since the last time, only what is there is read."""
+        if self._seen_sends == ServerNode.sends:
+            while self._read(0.0):
+                pass
+            return
+        self._seen_sends = ServerNode.sends
+        until = time.monotonic() + SETTLE_MAX_S
+        if self._fence() and not self._is_dcp:
+            return  # a connection that answers requests, one after the other, has nothing more to say
+        while self._read(self.node.target.quiet_s):
+            if time.monotonic() > until:
+                raise AssertionError("the connection never comes to rest")
+
+    def _fence(self) -> bool:
+        """A NOOP: when it is answered, all that was sent before has been looked at. False if it was not."""
+        if self._is_closed or not self._can_fence:
+            return False
+        opaque = next(self._fences)
+        self._fenced = 0
+        with suppress(OSError):  # what the server has sent before it closed is still to be read
+            self._socket.sendall(encode_request(Opcode.NOOP, opaque=opaque))
+        until = time.monotonic() + FENCE_TIMEOUT_S
+        while self._fenced != opaque and not self._is_closed and (left := until - time.monotonic()) > 0:
+            self._read(left)
+        return self._fenced == opaque
+
+    # ------------------------------------------------------------------------------------------------- a peer's state
+
+    @property
+    def received(self) -> list[Frame]:  # type: ignore[override]
+        self.settle()
+        return self._came
+
+    @property
+    def closed(self) -> bool:  # type: ignore[override]
+        self.settle()
+        return self._is_closed
+
+    @property
+    def is_reading(self) -> bool:
+        return True
+
+    @is_reading.setter
+    def is_reading(self, value: bool) -> None:
+        if not value:
+            raise NotOnServer("a client that does not read")
+
+    def disconnect(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._socket.close()
+            self.node.leave(self)
+            ServerNode.sends += 1
+
+    def call(self, opcode: int, *, timeout_s: float = ANSWER_TIMEOUT_S, **fields: Unpack[FrameFields]) -> Frame:
+        """Send one request; returns its answer as soon as it is there. What follows stays for `take`."""
+        opaque = fields.setdefault("opaque", self.opaque())
+        first = len(self._came)
+        self.deliver(encode_request(opcode, **fields))
+        until = time.monotonic() + timeout_s
+        while True:
+            for frame in self._came[first:]:
+                if frame.is_response and frame.opcode == opcode:
+                    assert frame.opaque == opaque
+                    if self._has_streams:
+                        self.settle()  # what a stream sends at once belongs to this request
+                    self._taken = len(self._came)
+                    return frame
+            left = until - time.monotonic()
+            assert not self._is_closed, f"no answer to {Opcode(opcode).name}: the server closed the connection"
+            assert left > 0, f"no answer to {Opcode(opcode).name}"
+            self._read(left)
