@@ -54,7 +54,8 @@ SECONDS ?=
 # SEEDS=n: number of seeds of `make sim` (1,000 by default), from SEED on (0 by default).
 SEEDS ?=
 
-# SERVER=couchbase://host: a server with a bucket `default`, which `make bench-peers` also measures against.
+# SERVER=couchbase://host: a server with a bucket `default`, which `make bench-peers` also measures against; for
+# `make judge-rules` with its port.
 SERVER ?=
 
 # Tools that write the pages of `make reference`.
@@ -157,6 +158,12 @@ bench: setup ## measure, quietly and with two busy programs; writes lab/bench/re
 .PHONY: judge
 judge: setup ## run the recorded scenarios against our node and compare with the real server (SCENARIOS=...)
 	@$(PY) -m lab.tools.judge $(if $(RELEASE),--release $(RELEASE)) $(SCENARIOS)
+
+.PHONY: judge-rules
+judge-rules: setup ## the rules' tests against a server: held, differs, not decidable (SERVER=couchbase://HOST:PORT)
+	@$(PY) -m pytest -q -p no:randomly -p tests.fixtures.rules_on_server -m rule --timeout 900 \
+	    --server $(or $(SERVER),$(error which server? SERVER=couchbase://HOST:PORT)) $(ARGS) \
+	    $(if $(findstring test_,$(ARGS)),,tests/conformance)
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")

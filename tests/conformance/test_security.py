@@ -268,7 +268,6 @@ def test_scram_with_a_wrong_password(mechanism: str) -> None:
         (b"PLAIN", b"\0nobody\0secret"),
         (b"PLAIN", b"\0admin\0"),
         (b"FOO", b"\0admin\0secret"),
-        (b"plain", b"\0admin\0secret"),
         (b"SCRAM-SHA3", b"n,,n=admin,r=x"),
     ],
 )
@@ -277,6 +276,21 @@ def test_who_is_not_known_or_knows_not_how_is_refused(mechanism: bytes, value: b
     assert peer.call(Opcode.SASL_AUTH, key=mechanism, value=value).status == Status.AUTH_ERROR
     assert not peer.closed
     assert peer.call(Opcode.SELECT_BUCKET, key=b"default").status == Status.EACCESS
+
+
+@rule("SEC-11")
+@of_release("7.2", "8.0")
+@each_case("mechanism", [b"plain", b"Plain", b"scram-sha256"])
+def test_a_mechanism_may_be_written_in_small_letters(mechanism: bytes) -> None:
+    peer = SimulatedNode().connect(user=None)
+    if mechanism == b"scram-sha256":
+        login = ClientLogin("SCRAM-SHA256", "admin", "secret", bytes(24))
+        first = peer.call(Opcode.SASL_AUTH, key=mechanism, value=login.start())
+        assert first.status == Status.AUTH_CONTINUE
+        last = peer.call(Opcode.SASL_STEP, key=mechanism, value=login.step(first.value))
+    else:
+        last = peer.call(Opcode.SASL_AUTH, key=mechanism, value=b"\0admin\0secret")
+    assert last.status == Status.SUCCESS
 
 
 def challenge(login: ClientLogin, **changes: Any) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from dcpstream.model import SnapshotRange
 from dcpstream.wire import Feature, Opcode, Status, decode_frame, encode_response
 from dcpstream.wire.messages.dcp import SnapshotMarker
-from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SimulatedNode
+from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, ScriptedProducer, SimulatedNode
 from tests.kit import recorded
 from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
@@ -46,7 +46,7 @@ def test_a_connection_and_its_streams_have_names() -> None:
         if name.startswith("eq_dcpq:one:two:stream_1_")
     }
     assert stats["eq_dcpq:one:two:type"] == "producer"
-    assert (stream["state"], stream["opaque"], stream["flags"]) == ("in-memory", str(0x55), "0")
+    assert (stream["state"], stream["opaque"], stream["flags"]) == ("in-memory", str(0x55000000), "0")
     assert (stream["start_seqno"], stream["last_sent_seqno"]) == ("0", "3")
     assert int(stats["eq_dcpq:one:two:unacked_bytes"]) > 0
 
@@ -230,6 +230,20 @@ def test_vbucket_seqno(tmp_path: Path) -> None:
         "vb_1:high_completed_seqno": "0",
         "vb_1:max_visible_seqno": "3",
     }
+
+
+@of_release("7.2", "8.0")
+def test_a_copys_high_seqno_is_the_end_of_the_snapshot_that_comes() -> None:
+    node = SimulatedNode()
+    node.set_vbucket(1, REPLICA)
+    source = ScriptedProducer(node)
+    source.accept()
+    found = []
+    for step in (lambda: source.marker(1, 3), lambda: source.mutation(b"a", 1), lambda: source.mutation(b"b", 2)):
+        assert step() == []
+        stats = node.stats("vbucket-seqno 1")
+        found.append((stats["vb_1:high_seqno"], stats["vb_1:abs_high_seqno"]))
+    assert found == [("0", "0"), ("3", "1"), ("3", "2")]
 
 
 @rule("STA-07")

@@ -10,7 +10,7 @@ from dcpstream.wire.stored.block import Version, encode_stored_deletion, frame_k
 from dcpstream.wire.values import decode_xattrs, encode_xattrs, snappy_compress, snappy_uncompress
 from dcpstream_node.testing.simulation import USUAL_FEATURES, ScriptedProducer, SimulatedNode
 from tests.kit.cases import each_case
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import REPLICA, of
 
 XATTRS = int(OpenFlag.INCLUDE_XATTRS)
@@ -45,12 +45,14 @@ def last(node: SimulatedNode, flags: int = XATTRS, **fields: Any) -> Frame:
 
 
 @rule("XAT-01", "XAT-02")
-def test_the_section_to_the_byte() -> None:
+@of_release("7.2", "8.0")
+def test_the_section_to_the_byte(release: str) -> None:
     node = SimulatedNode()
     set_xattr(node, b"k", b"txn", b'{"id":1}', BODY)
     set_xattr(node, b"k", b"_a", b"2")
     frame = last(node)
-    pairs = b"\0\0\0\x0dtxn\0" + b'{"id":1}' + b"\0" + b"\0\0\0\5_a\0" + b"2" + b"\0"
+    txn, a = b"\0\0\0\x0dtxn\0" + b'{"id":1}' + b"\0", b"\0\0\0\5_a\0" + b"2" + b"\0"
+    pairs = txn + a if release == "7.2" else a + txn
     assert frame.value == len(pairs).to_bytes(4, "big") + pairs + BODY
     assert frame.datatype == Datatype.XATTR | Datatype.JSON
 

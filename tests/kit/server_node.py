@@ -27,8 +27,8 @@ from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer,
 
 ANSWER_TIMEOUT_S = 5.0
 """How long an answer may take that a test waits for."""
-FENCE_TIMEOUT_S = 0.5
-"""How long the answer to a fence may take: a connection that waits for a durable write gives none."""
+FENCE_QUIETS = 10
+"""How many times as long as a silence the answer to a fence may take. A connection that waits gives none."""
 SETTLE_MAX_S = 5.0
 """A connection that does not come to rest in this time never does."""
 LONGEST_WAIT_S = 3.0
@@ -127,7 +127,7 @@ class ServerVBucket:
     @property
     def high_seqno(self) -> int:
         self._node.settle_all()
-        return int(self._stat("vbucket-seqno", "high_seqno"))
+        return int(self._stat("vbucket-details", "high_seqno"))  # the other group has the snapshot's bound for a copy
 
     @property
     def purge_seqno(self) -> int:
@@ -179,6 +179,7 @@ class ServerNode(SimulatedNode):
         target: the server.
         is_on: whether `SimulatedNode()` is a bucket of the server.
         wants_disk: whether buckets are made with the settings that let them stream from disk.
+        drops_acks: whether tests are not shown the acknowledgements of a consumer, which also come after some seconds.
         requests: how many frames tests have sent to servers.
         trace: the last frames that passed.
     """
@@ -186,6 +187,7 @@ class ServerNode(SimulatedNode):
     target: ClassVar[Target]
     is_on: ClassVar[bool] = True
     wants_disk: ClassVar[bool] = False
+    drops_acks: ClassVar[bool] = False
     requests: ClassVar[int] = 0
     trace: ClassVar[deque[str]] = deque(maxlen=TRACE_MAX)
     sends: ClassVar[int] = 0
@@ -218,6 +220,7 @@ class ServerNode(SimulatedNode):
         else:
             self.control = previous.control
             self.control.node = self
+            del previous.control
         self._needs_bucket = False
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -306,14 +309,22 @@ class ServerNode(SimulatedNode):
             return None
         for peer in list(node.peers):
             peer.disconnect()
-        node.is_retired = True
         with suppress(AssertionError):
+            node._wait_for_goodbyes()
+            node.is_retired = True
             if not node._is_persisting:
                 node._persist(on=True)
             elif node._made_for == settings and not node._needs_bucket and node._renew_vbuckets():
                 return node
+        node.is_retired = True
         node.control.disconnect()
         return None
+
+    def _wait_for_goodbyes(self) -> None:
+        """Wait until the server has forgotten all DCP connections: consumers share what memory there is for them."""
+        until = time.monotonic() + BUCKET_TIMEOUT_S
+        while self.control_stats("dcp").get("ep_dcp_count", "0") != "0" and time.monotonic() < until:
+            time.sleep(0.02)
 
     def _renew_vbuckets(self) -> bool:
         """Make the vbuckets anew that tests have changed."""
@@ -326,8 +337,10 @@ class ServerNode(SimulatedNode):
         return True
 
     def changed(self, frame: bytes) -> None:
-        """A test sends this frame."""
+        """A test is about to send this frame."""
         opcode = frame[1] if len(frame) > 1 else -1
+        if opcode in (Opcode.SET_VBUCKET, Opcode.COMPACT_DB) and self._is_persisting:
+            self.flush()  # what a node in memory holds counts as persisted
         if opcode in OF_BUCKET or len(frame) < HEADER_BYTES:
             self._needs_bucket = True
         elif opcode not in HARMLESS:
@@ -399,12 +412,6 @@ class ServerNode(SimulatedNode):
                 assert peer.call(Opcode.SELECT_BUCKET, key=bucket.encode()).status == 0
         return peer
 
-    def set_vbucket(self, vbid: int, state: int, value: bytes = b"") -> None:
-        """SET_VBUCKET; what a node in memory holds counts as persisted."""
-        if self._is_persisting:
-            self.flush()
-        super().set_vbucket(vbid, state, value)
-
     def state_of(self, vbid: int) -> int:
         """The state from GET_VBUCKET; `NOT_THERE` if there is no copy."""
         answer = self.control.call(Opcode.GET_VBUCKET, vbid=vbid)
@@ -466,6 +473,8 @@ class ServerPeer(Peer):
         if self.is_traced and self.node.is_retired:
             raise NotOnServer("two nodes at once")
         if self._is_closed:
+            if self.node.is_retired:
+                raise NotOnServer("two nodes at once")
             return
         ServerNode.sends += 1
         if self.is_traced:
@@ -521,6 +530,8 @@ class ServerPeer(Peer):
         for frame in self._reader.frames():
             if frame.is_response and frame.opcode == Opcode.NOOP and frame.opaque >= FENCE:
                 self._fenced = frame.opaque
+            elif ServerNode.drops_acks and frame.is_request and frame.opcode == Opcode.DCP_BUFFER_ACK:
+                self._note("<- (late)", frame.encode())
             else:
                 self._note("<-", frame.encode())
                 self._came.append(frame)
@@ -548,7 +559,7 @@ class ServerPeer(Peer):
         self._fenced = 0
         with suppress(OSError):  # what the server has sent before it closed is still to be read
             self._socket.sendall(encode_request(Opcode.NOOP, opaque=opaque))
-        until = time.monotonic() + FENCE_TIMEOUT_S
+        until = time.monotonic() + FENCE_QUIETS * self.node.target.quiet_s
         while self._fenced != opaque and not self._is_closed and (left := until - time.monotonic()) > 0:
             self._read(left)
         return self._fenced == opaque

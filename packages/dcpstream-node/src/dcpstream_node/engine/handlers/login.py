@@ -79,11 +79,12 @@ def sasl_list_mechs(session: Session, frame: Frame) -> None:
 
 
 def sasl_auth(session: Session, frame: Frame) -> None:
-    """SASL_AUTH: begin a login; an earlier login of the session ends."""
+    """SASL_AUTH: begin a login; an earlier login of the session ends. The mechanism may be in small letters."""
     if session.dcp is not None or session.identity.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
         return
-    if frame.key.decode(errors="replace") not in session.login.offered:
+    mechanism = frame.key.upper()
+    if mechanism.decode(errors="replace") not in session.login.offered:
         name = frame.key.decode(errors="replace")
         reason = f'Requested mechanism "{name}" is not supported'
         if session.engine.release.has(Rule.NAMES_MECHANISMS):
@@ -93,7 +94,7 @@ def sasl_auth(session: Session, frame: Frame) -> None:
     session.logged_out()
     if _is_kept_out(session):
         return
-    _answer(session, frame, session.login.start(frame.key, frame.value))
+    _answer(session, frame, session.login.start(mechanism, frame.value))
 
 
 def sasl_step(session: Session, frame: Frame) -> None:
@@ -101,7 +102,7 @@ def sasl_step(session: Session, frame: Frame) -> None:
     if session.dcp is not None or session.identity.is_certified:
         session.respond(frame, Status.NOT_SUPPORTED)
     elif not _is_kept_out(session):
-        _answer(session, frame, session.login.step(frame.key, frame.value))
+        _answer(session, frame, session.login.step(frame.key.upper(), frame.value))
 
 
 def _answer(session: Session, frame: Frame, step: ServerStep) -> None:

@@ -266,6 +266,8 @@ def mutate(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None
         else:
             session.refuse(frame, failure[1])
         return
+    if session.engine.release.has(Rule.SUBDOC_SORTS_XATTRS) and any(spec.is_xattr for spec in request.specs):
+        outcome.document.xattrs = dict(sorted(outcome.document.xattrs.items()))
     _store(session, frame, request, vbucket, key, item, outcome, is_tombstone=is_tombstone)
 
 

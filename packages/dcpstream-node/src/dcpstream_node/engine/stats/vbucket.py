@@ -46,7 +46,8 @@ def _state(vbucket: VBucket) -> Items:
 def _seqno(vbucket: VBucket) -> Items:
     log = vbucket.log
     persisted = log.persisted_snapshot
-    yield "high_seqno", log.high_seqno
+    # Of a copy it is the end of the snapshot that its last row belongs to.
+    yield "high_seqno", log.high_seqno if vbucket.is_active else log.snapshot.end_seqno
     yield "abs_high_seqno", log.high_seqno
     yield "last_persisted_seqno", log.persisted_seqno
     yield "uuid", vbucket.vbuuid

@@ -41,7 +41,6 @@ from dcpstream.dcp.refusals import (
     check_shape,
     check_stream_flags,
     refuse,
-    stream_id_of,
     unknown_place,
     without_map,
 )
@@ -88,14 +87,8 @@ _SWALLOWED = frozenset(layout.opcode for layout in sent_by(Side.CONSUMER) if not
 
 
 def check_add_stream(frame: Frame, release: Release = DEFAULT_RELEASE) -> Refusal | None:
-    """Refuse an ADD_STREAM for its shape, flags or stream id; None if they are legal."""
-    refusal = check_shape(frame, release=release)
-    if refusal is not None:
-        return refusal
-    refusal = check_stream_flags(AddStream.decode(frame).flags, release)
-    if refusal is not None:
-        return refusal
-    return Refusal(Status.EINVAL) if stream_id_of(frame) is not None else None
+    """Refuse an ADD_STREAM for its shape or flags; None if they are legal. A stream id in it means nothing."""
+    return check_shape(frame, release=release) or check_stream_flags(AddStream.decode(frame).flags, release)
 
 
 _REASONS = frozenset(map(int, StreamEndReason))
@@ -256,11 +249,8 @@ class ConsumerConnection:
 
     @_HANDLERS.of(CloseStream)
     def _handle_close_stream(self, frame: Frame) -> None:
-        """Only here and in ADD_STREAM is a stream id refused; in the messages of a stream it means nothing."""
         stream = self.streams.get(frame.vbid)
-        if stream_id_of(frame) is not None:
-            self._refuse(frame, Refusal(Status.EINVAL))
-        elif stream is None:
+        if stream is None:
             self._answer(frame, self._no_stream)
         else:
             stream.go(StreamEvent.CLOSED)

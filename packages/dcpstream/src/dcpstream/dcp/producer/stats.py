@@ -116,7 +116,7 @@ def _stream_stats(stream: ProducerStream) -> Iterator[tuple[str, str]]:
     is_living = at.end_reason is None
     values: dict[str, object] = {
         "flags": terms.flags,
-        "opaque": terms.opaque,
+        "opaque": int.from_bytes(terms.opaque.to_bytes(4, "big"), "little"),  # the server's own byte order
         "start_seqno": accepted.start_seqno,
         "end_seqno": accepted.end_seqno,
         "vb_uuid": accepted.vbuuid,
