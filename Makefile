@@ -290,7 +290,7 @@ $(STAMPS)/project: $(PROJECTS:=/pyproject.toml) $(wildcard native/*) packages/dc
 # Packages of which only data files are read: flights, and the rules of axe. Their code is never used, so their
 # dependencies are left out. After the packages: of several pips at a time, each could see what another has half installed.
 $(STAMPS)/data: requirements/data.lock $(STAMPS)/build | $(STAMPS)/project
-	$(call say,'data: flights of 2013, and the rules of axe for pages')
+	$(call say,'data: flights of 2013; the rules of axe for pages')
 	@$(LOCKED) $<
 	@touch $@
 
