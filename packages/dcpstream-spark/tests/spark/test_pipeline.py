@@ -18,6 +18,7 @@ from dcpstream.errors import ConfigError, LeaseRefused, LocalProtocolError, Offs
 from dcpstream_spark import Pipeline
 from dcpstream_spark.tables import BatchReport
 from dcpstream_spark.tables.delta_rs import DeltaRsEngine
+from dcpstream_spark.tables.sessions import own_session
 from lab.tools.patience import patient
 from tests.kit.spark import Bucket, access, changes_of, current_of, kv_of, table_rows
 from tests.kit.tables import live_of, state_of
@@ -40,6 +41,14 @@ def make(spark: SparkSession, bucket: Bucket, path: Path, **options: Any) -> Pip
         folds_in_background=folds_in_background,
         on_batch=reports,
     )
+
+
+def test_settings_of_the_process_that_a_builder_wrote_into_a_session_are_left_out(spark: SparkSession) -> None:
+    user = spark.newSession()
+    # As `SparkSession.builder.config("spark.driver.memory", "2g").getOrCreate()` does where there is a session.
+    user._jsparkSession.sessionState().conf().setConfString("spark.driver.memory", "2g")
+    user.conf.set("spark.sql.shuffle.partitions", "7")
+    assert own_session(user).conf.get("spark.sql.shuffle.partitions") == "7"
 
 
 def test_both_tables_follow_a_life_of_documents(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from dcpstream.errors import ConfigError
@@ -57,12 +57,17 @@ def own_session(spark: SparkSession) -> SparkSession:
         # one of them for ever.
         weakref.finalize(copy, copy.client.close)
         return cast("SparkSession", copy)
+    from pyspark.errors import AnalysisException
+
     made = spark.newSession()
     known = made.conf.getAll
     for name, value in spark.conf.getAll.items():
         # Others are those of the process.
         if known.get(name) != value:
-            made.conf.set(name, value)
+            # A builder that finds a session writes settings of the process into it, such as spark.driver.memory. They
+            # change nothing there, and another session does not take them.
+            with suppress(AnalysisException):
+                made.conf.set(name, value)
     catalog, database = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
     if made.catalog.currentCatalog() != catalog:
         made.catalog.setCurrentCatalog(catalog)

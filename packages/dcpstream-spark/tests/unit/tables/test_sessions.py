@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from dcpstream.errors import ConfigError
 from dcpstream_node.testing.simulation.clock import VirtualClock
@@ -39,6 +40,8 @@ class Classic:
 
     def _set(self, name: str, value: str) -> None:
         assert name != "spark.master", "a setting of the process was set"
+        if name == "spark.driver.memory":
+            raise AnalysisException("[CANNOT_MODIFY_CONFIG]")
         self.values[name] = value
         self.conf.getAll = dict(self.values)
 
@@ -58,6 +61,13 @@ def test_a_session_of_its_own_has_the_settings_and_the_catalog() -> None:
     assert (own.catalog.catalog, own.catalog.database) == ("lake", "shop")
     own.conf.set("spark.sql.shuffle.partitions", "1")
     assert "spark.sql.shuffle.partitions" not in user.values
+
+
+def test_settings_of_the_process_that_a_builder_wrote_into_a_session_are_left_out() -> None:
+    user: Any = Classic()
+    user.conf.getAll = {**user.values, "spark.driver.memory": "2g", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    own: Any = own_session(user)
+    assert own.values == {"spark.master": "local", "spark.sql.session.timeZone": "Asia/Tokyo"}
 
 
 def test_a_session_over_spark_connect_is_made_again_after_a_rest() -> None:
