@@ -84,14 +84,38 @@ def test_dead_then_the_rest_then_active_then_the_end(node: SimulatedNode) -> Non
 
 
 @rule("TKO-05")
-def test_its_own_death_does_not_end_the_takeover_but_every_other_stream(node: SimulatedNode) -> None:
+def test_the_death_of_the_vbucket_ends_no_stream(node: SimulatedNode) -> None:
     peer, _ = begun(node)
     reader = node.producer(b"other")
     reader.stream(1)
     answer(peer, Opcode.DCP_SNAPSHOT_MARKER)
+    node.set_doc(1, "during", b"x")
     frames = answer(peer, Opcode.DCP_SET_VBUCKET_STATE)
-    assert opcodes(frames) == [Opcode.DCP_SET_VBUCKET_STATE]
+    assert opcodes(frames)[0] == Opcode.DCP_SNAPSHOT_MARKER
+    answer(peer, Opcode.DCP_SNAPSHOT_MARKER)
+    answer(peer, Opcode.DCP_SET_VBUCKET_STATE)
+    assert node.vbucket(1).state == DEAD
+    assert [frame.key for frame in of(reader.take(), Opcode.DCP_MUTATION)][-1] == b"\0during"
+    node.set_vbucket(1, DEAD)
+    assert reader.take() == [], "it was dead before"
+    assert reader.call(Opcode.DCP_CLOSE_STREAM, vbid=1).status == 0
+
+
+@rule("TKO-05")
+@pytest.mark.parametrize("state", [ACTIVE, REPLICA, PENDING, None])
+def test_what_the_manager_does_next_ends_the_other_streams(node: SimulatedNode, state: int | None) -> None:
+    peer, _ = begun(node)
+    reader = node.producer(b"other")
+    reader.stream(1)
+    for opcode in (Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE, Opcode.DCP_SET_VBUCKET_STATE):
+        answer(peer, opcode)
+    assert reader.take() == []
+    if state is None:
+        node.delete_vbucket(1)
+    else:
+        node.set_vbucket(1, state)
     assert [frame.extras for frame in of(reader.take(), Opcode.DCP_STREAM_END)] == [b"\0\0\0\2"]
+    assert reader.call(Opcode.DCP_CLOSE_STREAM, vbid=1).status == Status.KEY_ENOENT
 
 
 @rule("TKO-05")

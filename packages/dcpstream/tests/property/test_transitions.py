@@ -68,7 +68,6 @@ class ProducerWalk:
 
     def hand_over(self, vbid: int) -> None:
         self.vbucket.state = VbucketState.DEAD
-        self.machine.vbucket_state_changed(vbid, self.now)
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
         pass

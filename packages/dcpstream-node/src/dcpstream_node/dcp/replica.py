@@ -220,12 +220,16 @@ class Takeovers:
         self._engine = engine
 
     def hand_over(self, vbid: int) -> None:
-        """Another node has everything but the data in flight: stop serving the vbucket."""
+        """Another node has everything but the data in flight: stop serving the vbucket.
+
+        As on a server, its other streams go on, with nothing more to send, until its role changes again or it is
+        deleted. The manager does one of both when the map names the new node.
+        """
         vbucket = self._bucket.vbucket(vbid)
         if vbucket is None or vbucket.state == VbucketState.DEAD:
             return
         vbucket.set_state(VbucketState.DEAD, self._engine.random)
-        self._bucket.notify_state_changed(vbid, self._engine.now)
+        self._bucket.notify_role_lost(vbid)
         self._engine.topology_changed(self._bucket)
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:

@@ -480,7 +480,7 @@ class Bucket:
         assert vbucket is not None, "the caller looks first"
         if vbucket.state != VbucketState.DEAD:
             vbucket.set_state(VbucketState.DEAD, self._random)
-            self.notify_state_changed(vbid, now)
+        self.notify_state_changed(vbid, now)  # also of a dead one: after a takeover it still has streams
         self.vbuckets[vbid] = None
         self.resting.discard(vbid)
         if not is_replaced:
@@ -493,6 +493,10 @@ class Bucket:
             if session.dcp is not None:
                 session.dcp.vbucket_state_changed(vbid, now)
                 session.wake()
+        self.notify_role_lost(vbid)
+
+    def notify_role_lost(self, vbid: int) -> None:
+        """Notify those who wait for a vbucket or scan it that it has its role no longer; its streams go on."""
         self.range_scans.drop_vbucket(vbid)
         self.waiters.role_changed(vbid)
 

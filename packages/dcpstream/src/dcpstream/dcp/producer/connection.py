@@ -387,12 +387,11 @@ class ProducerConnection:
             intact: the vbucket, if its history was neither cut nor replaced.
         """
         for stream in self._streams.get(vbid, _NO_STREAMS).values():
-            if stream.at.phase is not Phase.HANDING_OVER:  # it makes the vbucket dead itself
-                if stream.terms.view is intact:
-                    stream.close(reason)
-                else:
-                    stream.end(reason)
-                self._queue(stream)
+            if stream.terms.view is intact:
+                stream.close(reason)
+            else:
+                stream.end(reason)
+            self._queue(stream)
 
     # ----------------------------------------------------------------------------------------------- what goes out
 

@@ -22,7 +22,7 @@ class TakeoverHost(Protocol):
     """The bucket of a producer that hands vbuckets over. Both calls take effect before they return."""
 
     def hand_over(self, vbid: int) -> None:
-        """The other node has the vbucket: make it dead here and end every other stream out of it."""
+        """The other node has the vbucket: make it dead here; streams out of it go on."""
 
     def put_off_writes(self, vbid: int, *, is_on: bool) -> None:
         """Refuse clients' writes with a temporary failure, or accept them again."""

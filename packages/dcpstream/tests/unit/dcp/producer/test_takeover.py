@@ -18,12 +18,11 @@ class Host:
     """Remembers what was asked of it, and does it."""
 
     def __init__(self, vbucket):
-        self.vbucket, self.machine, self.put_off = vbucket, None, []
+        self.vbucket, self.put_off = vbucket, []
 
     def hand_over(self, vbid):
         assert vbid == self.vbucket.vbid
         self.vbucket.state = VbucketState.DEAD
-        self.machine.vbucket_state_changed(vbid, 0.0)
 
     def put_off_writes(self, vbid, *, is_on):
         self.put_off.append(is_on)
@@ -38,7 +37,6 @@ class Takeover:
         self.machine = ProducerConnection(
             Opening("p", OpenFlag.PRODUCER), ListSource(self.vbucket), 0.0, host=ProducerHost(takeovers=self.host)
         )
-        self.host.machine = self.machine
         request = StreamRequest(
             opaque=OPAQUE, flags=flags, start_seqno=0, end_seqno=MAX_SEQNO, vbuuid=0,
             snapshot_start=0, snapshot_end=0,
