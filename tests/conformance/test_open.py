@@ -254,11 +254,14 @@ def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, 
 
 
 @rule("OPEN-19")
-@each_case("length", [1, 200, 201, 249, 250])
-def test_names_may_be_as_long_as_keys(length: int) -> None:
+@each_case(("features", "longest"), [(USUAL_FEATURES, 251), (WITHOUT_COLLECTIONS, 250)])
+def test_names_may_be_as_long_as_keys(features: tuple[Feature, ...], longest: int) -> None:
     node = SimulatedNode()
-    assert node.connect().dcp_open(b"n" * length).status == 0
-    assert node.connect().dcp_open(b"n" * 251).status == Status.EINVAL
+    for length in (1, 200, 201, longest):
+        assert node.connect(features=features).dcp_open(b"n" * length).status == 0
+    answer = node.connect(features=features).dcp_open(b"n" * (longest + 1))
+    assert answer.status == Status.EINVAL
+    assert f"Key length exceeds {longest}" in answer.value.decode()
 
 
 @rule("OPEN-20")
@@ -342,13 +345,36 @@ def test_hello_decides_about_collections(features: tuple[Feature, ...], key: byt
 
 
 @rule("OPEN-25")
-def test_a_later_hello_does_not_change_an_open_connection() -> None:
+@each_case(
+    ("features", "later", "key"),
+    [(WITHOUT_COLLECTIONS, USUAL_FEATURES, b"\0"), (USUAL_FEATURES, WITHOUT_COLLECTIONS, b"")],
+)
+def test_a_later_hello_changes_an_open_connection(
+    features: tuple[Feature, ...], later: tuple[Feature, ...], key: bytes
+) -> None:
     node = SimulatedNode()
     node.set_doc(1, "doc")
-    peer = node.producer(features=WITHOUT_COLLECTIONS)
-    peer.hello(USUAL_FEATURES)
+    peer = node.producer(features=features)
+    peer.hello(later)
     (item,) = of(peer.stream(1), Opcode.DCP_MUTATION)
-    assert item.key == b"doc"
+    assert item.key == key + b"doc"
+    filtered = peer.stream(2, value=b'{"collections":["0"]}')
+    assert filtered[0].status == (Status.SUCCESS if key else Status.EINVAL), "a filter needs collections"
+
+
+@rule("OPEN-25")
+@each_case(("features", "later"), [(WITHOUT_COLLECTIONS, USUAL_FEATURES), (USUAL_FEATURES, WITHOUT_COLLECTIONS)])
+def test_a_later_hello_changes_the_keys_of_open_streams(
+    features: tuple[Feature, ...], later: tuple[Feature, ...]
+) -> None:
+    node = SimulatedNode()
+    peer = node.producer(features=features)
+    peer.stream(1)
+    for granted in (features, later, features):
+        peer.hello(granted)
+        node.set_doc(1, "doc")
+        (item,) = of(peer.take(), Opcode.DCP_MUTATION)
+        assert item.key == (b"\0doc" if Feature.COLLECTIONS in granted else b"doc")
 
 
 @rule("OPEN-26")

@@ -62,7 +62,7 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
         session.output.add(refuse(frame, _UNKNOWN))
         return
     if is_request and frame.datatype & ~session.datatypes:
-        session.output.add(refuse(frame, check_shape(frame, release=session.engine.release) or _BAD_DATATYPE))
+        session.output.add(refuse(frame, _fault(session, frame) or _BAD_DATATYPE))
         return
     if dcp is not None:
         if not (is_request and _is_kept_from(session, frame, privileges[frame.opcode])):
@@ -70,8 +70,11 @@ def handle_dcp(session: Session, frame: Frame, now: float) -> None:
     elif frame.opcode == Opcode.DCP_OPEN:
         _open(session, frame, now)
     else:
-        refusal = check_shape(frame, release=session.engine.release, has_collections=session.has_collections)
-        session.output.add(refuse(frame, refusal or _NOT_OPEN))
+        session.output.add(refuse(frame, _fault(session, frame) or _NOT_OPEN))
+
+
+def _fault(session: Session, frame: Frame) -> Refusal | None:
+    return check_shape(frame, release=session.engine.release, has_collections=session.has_collections)
 
 
 def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool:
@@ -79,7 +82,7 @@ def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool
     if privilege is None:
         session.output.add(refuse(frame, _UNDECLARED))
         return True
-    if not session.identity.may(privilege) and check_shape(frame, release=session.engine.release) is None:
+    if not session.identity.may(privilege) and _fault(session, frame) is None:
         session.refuse(frame, Status.EACCESS, f"Authorization failure: this needs the {privilege} privilege")
         return True
     # The server looks for a stream into the vbucket before it looks which end this is; a consumer does so itself.
@@ -96,7 +99,7 @@ def _is_kept_from(session: Session, frame: Frame, privilege: str | None) -> bool
 
 
 def _open(session: Session, frame: Frame, now: float) -> None:
-    request = read_open(frame, session.engine.release)
+    request = read_open(frame, session.engine.release, has_collections=session.has_collections)
     if isinstance(request, Refusal):
         session.output.add(refuse(frame, request))
         return

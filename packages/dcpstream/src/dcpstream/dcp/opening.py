@@ -54,9 +54,11 @@ class Opening:
     consumer_name: str = ""
 
 
-def read_open(frame: Frame, release: Release = DEFAULT_RELEASE) -> OpenRequest | Refusal:
-    """Read a DCP_OPEN frame that a node of a release got, or refuse it."""
-    refusal = check_shape(frame, release=release)
+def read_open(
+    frame: Frame, release: Release = DEFAULT_RELEASE, *, has_collections: bool = False
+) -> OpenRequest | Refusal:
+    """Read a DCP_OPEN frame that a node of a release got, or refuse it; `has_collections` by HELLO."""
+    refusal = check_shape(frame, release=release, has_collections=has_collections)
     if refusal is not None:
         return refusal
     flags = Open.decode(frame).flags

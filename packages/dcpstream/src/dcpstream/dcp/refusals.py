@@ -46,8 +46,8 @@ def check_shape(frame: Frame, *, release: Release = DEFAULT_RELEASE, has_collect
     Args:
         frame: the request.
         release: that of the receiver.
-        has_collections: keys of rows carry a collection id, which counts in their length; a stream request may have a
-            value.
+        has_collections: keys of rows carry a collection id, so every key, also a name, may be a byte longer; a stream
+            request may have a value.
     """
     shape = shape_of(frame.opcode, release=release, has_collections=has_collections)
     if shape is None:
@@ -59,7 +59,7 @@ def check_shape(frame: Frame, *, release: Release = DEFAULT_RELEASE, has_collect
         if refusal is not None:
             return refusal
     else:
-        context = shape.fault(frame, has_prefix=has_collections and shape.document_key)
+        context = shape.fault(frame, has_prefix=has_collections)
         if context is not None:
             return Refusal(Status.EINVAL, context)
         if frame.opcode == Opcode.DCP_CACHE_TRANSFER and len(frame.value) < MIN_RECORD_BYTES:

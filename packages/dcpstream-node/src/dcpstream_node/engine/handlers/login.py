@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
@@ -67,6 +68,8 @@ def hello(session: Session, frame: Frame) -> None:
     granted = frozenset(int(code) for code in asked)
     session.agent = frame.key.decode(errors="replace")[:MAX_AGENT_CHARACTERS]
     session.negotiated(granted)
+    if isinstance(session.dcp, ProducerConnection):
+        session.dcp.negotiated(granted)
     session.reply(frame, kv.HelloResponse, value=kv.encode_features(sorted(granted)))
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dcpstream.dcp.bucket import HistorySource, VBucketView
@@ -220,6 +220,13 @@ class ProducerConnection:
         self._events_sent = 0
 
     # ----------------------------------------------------------------------------------------------- what comes in
+
+    def negotiated(self, features: Collection[int]) -> None:
+        """HELLO came again: keys carry collection ids from now on, or no longer, as do those of streams under way."""
+        self.has_collections = self._maker.has_collections = Feature.COLLECTIONS in features
+        for streams in self._streams.values():
+            for stream in streams.values():
+                stream.at.form = replace(stream.at.form, collections=self.has_collections)
 
     def handle(self, frame: Frame, now: float) -> None:
         """Take one frame with a DCP opcode (or the answer to one)."""

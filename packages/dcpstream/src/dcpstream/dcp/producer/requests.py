@@ -52,7 +52,7 @@ class StreamMaker:
     ) -> None:
         self._settings = settings
         self._source = source
-        self._has_collections = has_collections
+        self.has_collections = has_collections
         self._has_takeovers = has_takeovers
         self._streams_max = streams_max
         self._access = access
@@ -86,12 +86,12 @@ class StreamMaker:
         existing, ids = streams.get(wanted.stream_id), wanted.collection_ids
         facts = StreamFacts(
             is_noop_missing=not settings.noop_enabled
-            and (self._has_collections or bool(settings.open_flags & OpenFlag.INCLUDE_XATTRS)),
+            and (self.has_collections or bool(settings.open_flags & OpenFlag.INCLUDE_XATTRS)),
             filter_refusal=None if refusal is None else refusal.status,
             has_stream=existing is not None and not existing.is_dead,
             filter_high_seqno=None if ids is None or view is None else view.high_seqno_of(ids),
             purge_seqno_known=wanted.purge_seqno,
-            drops_end_above_high=self._has_collections
+            drops_end_above_high=self.has_collections
             and not settings.is_everything_visible
             and not settings.release.has_bug(ServerBug.END_ABOVE_HIGH),
             is_short_of_memory=source.is_short_of_memory and not is_internal,
@@ -138,15 +138,15 @@ class StreamMaker:
         """(None, filter of the request), or (refusal, empty filter)."""
         manifest = self._source.manifest
         wanted = read_filter(
-            frame.value, manifest, has_collections=self._has_collections, release=self._settings.release
+            frame.value, manifest, has_collections=self.has_collections, release=self._settings.release
         )
         if isinstance(wanted, Refusal):
             return wanted, StreamFilter()
-        if self._has_collections and not self._access.sees_system():
+        if self.has_collections and not self._access.sees_system():
             wanted = without_system(wanted, manifest)
         refusal = refusal_of(wanted, self._access, manifest.uid) or refusal_on_connection(
             wanted,
-            has_collections=self._has_collections,
+            has_collections=self.has_collections,
             has_stream_ids=self._settings.stream_ids,
             has_sync_writes=self._settings.sync_writes,
         )
@@ -161,7 +161,7 @@ class StreamMaker:
         if settings.has_snappy:
             snappy = "active" if self._source.compresses_values else "passive"
         return StreamForm(
-            collections=self._has_collections,
+            collections=self.has_collections,
             xattrs=bool(flags & OpenFlag.INCLUDE_XATTRS),
             delete_times=has_delete_times,
             expiry_opcode=settings.expiry_opcode and has_delete_times,
