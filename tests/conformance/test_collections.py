@@ -180,7 +180,8 @@ def test_collections_or_a_scope() -> None:
 def test_ids_are_hexadecimal_text(value: str) -> None:
     peer = garden().producer()
     assert answer(peer.stream(1, value=value.encode()))[0] == Status.EINVAL
-    assert answer(peer.stream(1, value=b'{"collections":["8","A","a","0a","0"]}'))[0] == 0
+    assert answer(peer.stream(1, value=b'{"collections":["8","0A","0"]}'))[0] == 0
+    assert answer(peer.stream(2, value=b'{"collections":["a"]}'))[0] == 0
 
 
 @rule("COL-14")
@@ -197,13 +198,26 @@ def test_what_there_is_not(value: bytes, status: int) -> None:
     assert json.loads(found.value)["manifest_uid"] == "ab"
 
 
+@rule("COL-13")
+@of_release("7.2", "8.0")
+@each_case("value", [b'{"collections":["8","8"]}', b'{"collections":["A","8","0a"]}'])
+def test_to_name_a_collection_twice_closes_the_connection_or_is_nothing(value: bytes, release: str) -> None:
+    peer = garden().producer()
+    frames = peer.stream(1, value=value)
+    assert peer.closed == (release == "8.0")
+    assert peer.closed or answer(frames)[0] == 0
+
+
 @rule("COL-15")
 def test_without_collections_after_the_default_one_was_dropped() -> None:
     node = garden()
     peer = node.producer(features=WITHOUT_COLLECTIONS)
     assert answer(peer.stream(1))[0] == 0
     set_manifest(node, NO_DEFAULT)
-    assert answer(peer.stream(2)) == (Status.EINVAL, b"")
+    refused, text = answer(peer.stream(2))
+    assert (refused, b"Unknown scope or collection" in text) == (Status.UNKNOWN_COLLECTION, True)
+    peer_without_xerror = node.producer(b"plain", features=(Feature.XATTR,))
+    assert answer(peer_without_xerror.stream(2)) == (Status.EINVAL, text)
     assert end(StreamEndReason.OK) in read(peer.received), "the open one ends without a reason that it knows not"
     for features, status in ((WITHOUT_COLLECTIONS, Status.UNKNOWN_COLLECTION), ((Feature.XATTR,), Status.EINVAL)):
         legacy = node.connect(features=features)
@@ -218,11 +232,13 @@ def test_the_uid_is_ignored(uid: str) -> None:
 
 
 @rule("COL-17")
-@each_case("value", [b'{"collections":["8"]}', b'{"scope":"9"}'])
-def test_no_filter_with_durable_writes(value: bytes) -> None:
+@of_release("7.2", "8.0")
+@each_case("value", [b'{"collections":["8"]}', b'{"scope":"9"}', b'{"scope":"0"}'])
+def test_no_filter_with_durable_writes(value: bytes, release: str) -> None:
     peer = garden().producer(controls=[(b"enable_sync_writes", b"true")])
-    assert answer(peer.stream(1, value=value))[0] == Status.NOT_SUPPORTED
-    assert answer(peer.stream(1, value=b'{"uid":"1"}'))[0] == 0
+    is_taken = b"scope" in value and release == "8.0"
+    assert answer(peer.stream(1, value=value))[0] == (0 if is_taken else Status.NOT_SUPPORTED)
+    assert answer(peer.stream(2, value=b'{"uid":"1"}'))[0] == 0
 
 
 @rule("COL-18")

@@ -65,6 +65,7 @@ class Row(NamedTuple):
     until: str = ""
 
 
+ASKED_80 = "8.0.1 and 7.2.9 asked with the rules' tests"
 SINCE_76 = Row(RECORDED_80, since="7.6")
 SINCE_80 = Row(RECORDED_80, since="8.0")
 
@@ -240,6 +241,14 @@ class Rule(Enum):
     TAKES_TOKENS = (
         "Over TLS, SASL has OAUTHBEARER if an issuer is configured; AUTH_STALE answers requests of an expired token.",
         Row("kv_engine cbsasl/server.cc, daemon/connection.cc; 8.0.1 asked", since="8.0"),
+    )
+    REFUSES_NAMED_TWICE = (
+        "A STREAM_REQ that names a collection twice closes the connection; before, once is as good as twice.",
+        Row(ASKED_80, since="8.0"),
+    )
+    SCOPE_STREAMS_HAVE_SYNC_WRITES = (
+        "A stream of one scope may have durable writes; before, NOT_SUPPORTED. One of some collections may not.",
+        Row(ASKED_80, since="8.0"),
     )
     NAMES_BAD_FLAGS = ("The refusal of flags of DCP_OPEN and of streams names the wrong ones.", SINCE_80)
     NAMES_MECHANISMS = ("The refusal of a SASL mechanism names those that are offered.", SINCE_80)

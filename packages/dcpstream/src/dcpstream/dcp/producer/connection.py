@@ -224,6 +224,7 @@ class ProducerConnection:
     def negotiated(self, features: Collection[int]) -> None:
         """HELLO came again: keys carry collection ids from now on, or no longer, as do those of streams under way."""
         self.has_collections = self._maker.has_collections = Feature.COLLECTIONS in features
+        self._has_xerror = Feature.XERROR in features
         for streams in self._streams.values():
             for stream in streams.values():
                 stream.at.form = replace(stream.at.form, collections=self.has_collections)
@@ -562,6 +563,8 @@ class ProducerConnection:
         if refusal.status in _NEEDS_XERROR and not self._has_xerror:
             self._drop(f"{refusal.status.name}, which a client without extended errors does not know")
             return
+        if refusal.status is Status.UNKNOWN_COLLECTION and not (self._has_xerror or self.has_collections):
+            refusal = refusal._replace(status=Status.EINVAL)  # such a client does not know what a collection is
         self._answers.append(refuse(frame, refusal, self._cluster_map))
 
     def _drop(self, reason: str) -> None:

@@ -149,6 +149,7 @@ class StreamMaker:
             has_collections=self.has_collections,
             has_stream_ids=self._settings.stream_ids,
             has_sync_writes=self._settings.sync_writes,
+            release=self._settings.release,
         )
         return refusal, wanted if refusal is None else StreamFilter()
 

@@ -86,9 +86,10 @@ def read_filter(
         RemoteProtocolError: a value on which a server closes the connection.
     """
     if not has_collections:
-        # The status UNKNOWN_COLLECTION means nothing to such a client.
         has_default = any(item.collection_id == 0 for _, item in manifest.collections())
-        return StreamFilter(DEFAULT_COLLECTION_ONLY) if has_default else Refusal(Status.EINVAL)
+        if not has_default:
+            return unknown_place(Status.UNKNOWN_COLLECTION, manifest.uid)
+        return StreamFilter(DEFAULT_COLLECTION_ONLY)
     if not value:
         return EVERYTHING
     try:
@@ -109,7 +110,12 @@ def without_system(wanted: StreamFilter, manifest: Manifest) -> StreamFilter:
 
 
 def refusal_on_connection(
-    wanted: StreamFilter, *, has_collections: bool, has_stream_ids: bool, has_sync_writes: bool
+    wanted: StreamFilter,
+    *,
+    has_collections: bool,
+    has_stream_ids: bool,
+    has_sync_writes: bool,
+    release: Release = DEFAULT_RELEASE,
 ) -> Refusal | None:
     """Refuse a filter that the connection's settings do not allow; None if they do.
 
@@ -118,10 +124,13 @@ def refusal_on_connection(
         has_collections: collections were negotiated; without them the client did not choose the filter.
         has_stream_ids: `enable_stream_id` was accepted: then every stream needs an id, and otherwise none may have one.
         has_sync_writes: `enable_sync_writes` was accepted; such a stream may not be filtered.
+        release: that of the node.
     """
     if (wanted.stream_id is not None) != has_stream_ids:
         return Refusal(Status.DCP_STREAMID_INVALID)
     is_filtered = has_collections and wanted.collection_ids is not None
+    if wanted.scope_id is not None and release.has(Rule.SCOPE_STREAMS_HAVE_SYNC_WRITES):
+        is_filtered = False
     return Refusal(Status.NOT_SUPPORTED) if has_sync_writes and is_filtered else None
 
 
@@ -136,7 +145,7 @@ def _read(document: dict[str, Any], manifest: Manifest, release: Release) -> Str
         return stream_id
     if "collections" in document and "scope" in document:
         return Refusal(Status.EINVAL)
-    collection_ids, scope_id = _wanted_collections(document, manifest)
+    collection_ids, scope_id = _wanted_collections(document, manifest, release)
     if isinstance(collection_ids, Refusal):
         return collection_ids
     has_purge_seqno = release.has(Rule.PURGE_SEQNO_IN_REQUEST) and _PURGE_SEQNO in document
@@ -177,7 +186,7 @@ def _purge_seqno(text: object) -> int | Refusal:
 
 
 def _wanted_collections(
-    document: dict[str, Any], manifest: Manifest
+    document: dict[str, Any], manifest: Manifest, release: Release
 ) -> tuple[frozenset[int] | Refusal | None, int | None]:
     if "scope" in document:
         scope_id = _hexadecimal(document["scope"])
@@ -200,6 +209,8 @@ def _wanted_collections(
             return Refusal(Status.EINVAL), None
         if number not in known:
             return unknown_place(Status.UNKNOWN_COLLECTION, manifest.uid), None
+        if number in ids and release.has(Rule.REFUSES_NAMED_TWICE):
+            raise RemoteProtocolError(f"the client sent a STREAM_REQ that names collection {number:#x} twice")
         ids.add(number)
     return frozenset(ids), None
 
