@@ -246,6 +246,24 @@ def test_a_copys_high_seqno_is_the_end_of_the_snapshot_that_comes() -> None:
     assert found == [("0", "0"), ("3", "1"), ("3", "2")]
 
 
+@rule("STA-06")
+@of_release("7.2", "8.0")
+def test_a_whole_persisted_snapshot_is_one_point() -> None:
+    node = SimulatedNode()
+    node.set_vbucket(1, REPLICA)
+    source = ScriptedProducer(node)
+    source.accept()
+    source.snapshot(b"a", b"b", b"c", b"d", start=1)
+    assert source.marker(5, 7) == []
+    found = []
+    for seqno in (5, 6, 7):
+        assert source.mutation(b"k", seqno) == []
+        node.flush()
+        stats = node.stats("vbucket-seqno 1")
+        found.append((stats["vb_1:last_persisted_snap_start"], stats["vb_1:last_persisted_snap_end"]))
+    assert found == [("4", "7"), ("4", "7"), ("7", "7")]
+
+
 @rule("STA-07")
 def test_vbucket_seqno_of_what_is_not_there() -> None:
     node = SimulatedNode()

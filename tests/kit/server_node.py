@@ -357,7 +357,7 @@ class ServerNode(SimulatedNode):
         seqnos = self.control_stats("vbucket-seqno")
         for name, value in seqnos.items():
             vbid, what = name.removeprefix("vb_").split(":")
-            if what == "high_seqno" and int(value):
+            if what == "abs_high_seqno" and int(value):  # the other one is of what a copy still waits for
                 extras = struct.pack(">Q", int(value))
                 self.control.call(Opcode.SEQNO_PERSISTENCE, vbid=int(vbid), extras=extras, timeout_s=BUCKET_TIMEOUT_S)
         if not self._is_persisting:

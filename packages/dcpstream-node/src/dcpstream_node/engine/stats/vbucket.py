@@ -52,7 +52,9 @@ def _seqno(vbucket: VBucket) -> Items:
     yield "last_persisted_seqno", log.persisted_seqno
     yield "uuid", vbucket.vbuuid
     yield "purge_seqno", log.purge_seqno
-    yield "last_persisted_snap_start", persisted.start_seqno
+    # A whole snapshot is one point for the server.
+    is_whole = persisted.end_seqno == log.persisted_seqno
+    yield "last_persisted_snap_start", persisted.end_seqno if is_whole else persisted.start_seqno
     yield "last_persisted_snap_end", persisted.end_seqno
     yield from _durable(vbucket)
     yield "max_visible_seqno", log.visible_seqno(log.high_seqno)
