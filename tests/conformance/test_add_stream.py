@@ -211,16 +211,19 @@ def test_roles_that_may_be_streamed_into(node: SimulatedNode, state: int) -> Non
 def test_a_rollback_is_carried_out_before_the_answer(node: SimulatedNode) -> None:
     source = ScriptedProducer(node, b"one")
     source.accept()
-    source.snapshot(b"a", b"b", start=1)
-    source.snapshot(b"c", b"d", start=3)
+    source.snapshot(
+        *[b"k%d" % number for number in range(8)], start=1
+    )  # more than goes: a server may drop the rest too
+    node.flush()
+    source.snapshot(b"c", b"d", start=9)
     source.peer.disconnect()
     again = ScriptedProducer(node, b"two")
     request = again.request()
-    assert requested(request).start_seqno == 4
-    (second,) = again.peer.answer(request, status=Status.ROLLBACK, value=(2).to_bytes(8, "big"))
+    assert requested(request).start_seqno == 10
+    (second,) = again.peer.answer(request, status=Status.ROLLBACK, value=(8).to_bytes(8, "big"))
     assert (second.opcode, second.opaque) == (Opcode.DCP_STREAM_REQ, request.opaque)
-    assert (requested(second).start_seqno, requested(second).snapshot_end) == (2, 2)
-    assert node.vbucket(1).high_seqno == 2
+    assert (requested(second).start_seqno, requested(second).snapshot_end) == (8, 8)
+    assert node.vbucket(1).high_seqno == 8
     (answer,) = again.peer.answer(second, value=encode_failover_log(FailoverLog.of((9, 0))))
     assert (answer.opcode, answer.status) == (Opcode.DCP_ADD_STREAM, Status.SUCCESS)
 

@@ -325,14 +325,19 @@ def test_a_refused_stream_leaves_the_log() -> None:
     assert entries(node) == own
 
 
-def copy_with(log: FailoverLog, count: int) -> SimulatedNode:
-    """A node whose vbucket 1 is a copy with `count` items, one snapshot each, and this failover log."""
+def copy_with(log: FailoverLog) -> SimulatedNode:
+    """A node whose vbucket 1 is a copy with this failover log: 20 items in a snapshot, then 12 in one each.
+
+    A server whose store is couchstore goes back to 0 where half of the items or more would go.
+    """
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node)
     source.accept(log=log)
-    for seqno in range(1, count + 1):
+    source.snapshot(*[b"k%d" % seqno for seqno in range(1, 21)], start=1)
+    for seqno in range(21, 33):
         source.snapshot(b"k%d" % seqno, start=seqno)
+        node.flush()
     source.peer.disconnect()
     return node
 
@@ -345,22 +350,22 @@ def roll_back(node: SimulatedNode, seqno: int) -> None:
 
 
 @rule("FOL-16")
-@each_case(("seqno", "kept"), [(10, [(0xC, 10), (0xB, 5), (0xA, 0)]), (7, [(0xB, 5), (0xA, 0)]), (4, [(0xA, 0)])])
+@each_case(("seqno", "kept"), [(30, [(0xC, 30), (0xB, 25), (0xA, 0)]), (27, [(0xB, 25), (0xA, 0)]), (24, [(0xA, 0)])])
 def test_a_rollback_voids_branches_above_it(seqno: int, kept: list[tuple[int, int]]) -> None:
-    node = copy_with(FailoverLog.of((0xC, 10), (0xB, 5), (0xA, 0)), 12)
+    node = copy_with(FailoverLog.of((0xC, 30), (0xB, 25), (0xA, 0)))
     roll_back(node, seqno)
     assert entries(node) == kept
-    assert FailoverLog.of((0xC, 10), (0xB, 5), (0xA, 0)).pruned(seqno) == FailoverLog.of(*kept)
+    assert FailoverLog.of((0xC, 30), (0xB, 25), (0xA, 0)).pruned(seqno) == FailoverLog.of(*kept)
 
 
 @rule("FOL-16")
 def test_a_rollback_below_every_branch_begins_one() -> None:
-    node = copy_with(FailoverLog.of((0xC, 10), (0xB, 5)), 12)
-    roll_back(node, 3)
+    node = copy_with(FailoverLog.of((0xC, 30), (0xB, 25)))
+    roll_back(node, 23)
     ((vbuuid, seqno),) = entries(node)
-    assert seqno == 3
+    assert seqno == 23
     assert vbuuid not in (0, 0xB, 0xC)
-    assert FailoverLog.of((0xC, 10), (0xB, 5)).pruned(3) is None
+    assert FailoverLog.of((0xC, 30), (0xB, 25)).pruned(23) is None
 
 
 @rule("FOL-03", "FOL-05")

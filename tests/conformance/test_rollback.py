@@ -192,14 +192,24 @@ def test_who_went_back_is_accepted() -> None:
 # ------------------------------------------------------------------------------------------------ carried out by a copy
 
 
-def copy_of(log: FailoverLog, rows: int = 10, path: Path | None = None) -> tuple[SimulatedNode, ScriptedProducer]:
-    """A replica with some rows that has lost its source, and a new source that asked nothing yet."""
+def copy_of(
+    log: FailoverLog, rows: int = 10, path: Path | None = None, *, below: int = 0
+) -> tuple[SimulatedNode, ScriptedProducer]:
+    """A replica with some rows that has lost its source, and a new source that asked nothing yet.
+
+    Args:
+        below: rows of a snapshot that comes before. A server whose store is couchstore goes back to 0 where half of the
+            rows or more would go.
+    """
     node = SimulatedNode(path=path)
     node.set_vbucket(1, REPLICA)
     first = ScriptedProducer(node, b"first")
     first.accept(1, log=log)
-    for number in range(1, rows + 1):
+    if below:
+        first.snapshot(*[b"k%d" % number for number in range(1, below + 1)], start=1)
+    for number in range(below + 1, below + rows + 1):
         first.snapshot(b"k%d" % number, start=number)
+        node.flush()
     first.end(int(StreamEndReason.STATE_CHANGED))
     first.peer.disconnect()
     return node, ScriptedProducer(node, b"second")
@@ -247,18 +257,18 @@ def test_a_branch_with_data_is_not_given_up() -> None:
 
 @rule("RBK-19")
 def test_it_asks_again_from_where_it_is() -> None:
-    node, source = copy_of(FailoverLog.of((B, 3), (A, 0)))
+    node, source = copy_of(FailoverLog.of((B, 23), (A, 0)), below=20)
     request = source.request(1)
-    (again,) = rolled_back(source, request, u64(4))
+    (again,) = rolled_back(source, request, u64(24))
     message = decode_message(again)
     assert isinstance(message, StreamRequest)
-    assert (message.start_seqno, message.snapshot_start, message.snapshot_end) == (4, 4, 4)
+    assert (message.start_seqno, message.snapshot_start, message.snapshot_end) == (24, 24, 24)
     assert (message.vbuuid, again.opaque) == (B, request.opaque)
-    assert node.vbucket(1).high_seqno == 4
-    (third,) = rolled_back(source, again, u64(2))
+    assert node.vbucket(1).high_seqno == 24
+    (third,) = rolled_back(source, again, u64(22))
     message = decode_message(third)
     assert isinstance(message, StreamRequest)
-    assert (message.start_seqno, message.vbuuid) == (2, A), "the branch that began at 3 is forgotten"
+    assert (message.start_seqno, message.vbuuid) == (22, A), "the branch that began at 23 is forgotten"
     (fourth,) = rolled_back(source, third, u64(0))
     message = decode_message(fourth)
     assert isinstance(message, StreamRequest)
@@ -271,28 +281,29 @@ def test_it_may_go_further_back_and_its_own_readers_are_reported() -> None:
     node.set_vbucket(1, REPLICA)
     first = ScriptedProducer(node, b"first")
     first.accept(1, log=FailoverLog.of((A, 0)))
-    first.snapshot(b"a", b"b", start=1)
-    first.snapshot(b"c", b"d", b"e", b"f", start=3, flags=6)
+    first.snapshot(*[b"k%d" % number for number in range(12)], start=1)
+    node.flush()
+    first.snapshot(b"c", b"d", b"e", b"f", start=13, flags=6)
     first.peer.disconnect()
     reader = node.producer()
     reader.stream(1)
     source = ScriptedProducer(node, b"second")
-    (again,) = rolled_back(source, source.request(1), u64(4))
-    assert decode_message(again).start_seqno == 2, "the middle of a snapshot is no state"  # type: ignore[attr-defined]
-    assert node.vbucket(1).high_seqno == 2
+    (again,) = rolled_back(source, source.request(1), u64(14))
+    assert decode_message(again).start_seqno == 12, "the middle of a snapshot is no state"  # type: ignore[attr-defined]
+    assert node.vbucket(1).high_seqno == 12
     assert drain(reader)[-1] == end(StreamEndReason.ROLLBACK)
 
 
 @rule("RBK-21")
 @each_case("state", [REPLICA, PENDING, DEAD])
 def test_only_copies_are_cut(state: int) -> None:
-    node, source = copy_of(FailoverLog.of((A, 0)))
+    node, source = copy_of(FailoverLog.of((A, 0)), below=20)
     node.set_vbucket(1, state)
-    frames = rolled_back(source, source.request(1), u64(4))
+    frames = rolled_back(source, source.request(1), u64(24))
     if state == DEAD:
         assert frames == []
-        assert node.vbucket(1).high_seqno == 10
+        assert node.vbucket(1).high_seqno == 30
     else:
         assert [frame.opcode for frame in frames] == [Opcode.DCP_STREAM_REQ]
-        assert node.vbucket(1).high_seqno == 4
+        assert node.vbucket(1).high_seqno == 24
     assert not source.closed
