@@ -350,6 +350,13 @@ def test_with_flatbuffers_every_event_is_of_version_2() -> None:
 
 
 @rule("COL-28")
+@of_release("7.2", "8.0")
+def test_the_time_of_documents_in_a_collection_may_change_later(release: str) -> None:
+    changed = manifest(2, scope("s1", 9, collection("veg", VEG, maxTTL=7)), default=[collection("fruit", FRUIT)])
+    set_manifest(garden(), changed, Status.CANNOT_APPLY_MANIFEST if release == "7.2" else Status.SUCCESS)
+
+
+@rule("COL-28")
 @of_release("7.2")
 def test_a_modified_collection() -> None:
     node = garden()
@@ -357,12 +364,12 @@ def test_a_modified_collection() -> None:
     for peer in (plain, flat):
         peer.stream(1)
     set_manifest(
-        node, manifest(2, scope("s1", 9, collection("veg", VEG, maxTTL=7)), default=[collection("fruit", FRUIT)])
+        node, manifest(2, scope("s1", 9, collection("veg", VEG, history=True)), default=[collection("fruit", FRUIT)])
     )
     assert drain(flat) == [(11, 11, FIRST), ("event", 11, 5)]
     assert drain(plain) == [(11, 11, FIRST), ("advanced", 11)]
     (told,) = events(flat.received)[-1:]
-    assert told.value == flatbuffer_of(CollectionEvent(SystemEventId.MODIFY_COLLECTION, 2, 9, VEG, "veg", 7))
+    assert told.value == flatbuffer_of(CollectionEvent(SystemEventId.MODIFY_COLLECTION, 2, 9, VEG, "veg", history=True))
     node.set_doc(1, "ca9", collection=VEG_KEY)
     assert drain(plain)[-1] == 12
 
@@ -374,7 +381,7 @@ def test_a_filter_by_collections_passes_their_events() -> None:
     peer = node.producer(controls=[FLATBUFFERS])
     assert sent(peer.stream(1, value=b'{"collections":["a"]}'))[1] == ("event", 2, 0)
     set_manifest(
-        node, manifest(2, scope("s1", 9, collection("veg", VEG, maxTTL=7)), default=[collection("fruit", FRUIT)])
+        node, manifest(2, scope("s1", 9, collection("veg", VEG, history=True)), default=[collection("fruit", FRUIT)])
     )
     assert drain(peer) == [(11, 11, FIRST), ("event", 11, 5)]
     set_manifest(node, manifest(3, scope("s1", 9), default=[collection("fruit", FRUIT)]))

@@ -59,8 +59,10 @@ def test_without_collections_the_marker_ends_earlier_instead(is_disk: bool) -> N
 @rule("ADV-03")
 def test_not_where_nothing_is_hidden() -> None:
     node = garden()
-    set_manifest(node, manifest(2, scope("s1", 9, collection("veg", 0xA, maxTTL=5)), default=[collection("fruit", 8)]))
-    modified = CollectionEvent(SystemEventId.MODIFY_COLLECTION, 2, 9, 0xA, "veg", 5)
+    set_manifest(
+        node, manifest(2, scope("s1", 9, collection("veg", 0xA, history=True)), default=[collection("fruit", 8)])
+    )
+    modified = CollectionEvent(SystemEventId.MODIFY_COLLECTION, 2, 9, 0xA, "veg", history=True)
     assert node.vbucket(1).high_seqno == 11
     new_checkpoint(node)
     assert sent(node.producer(b"old").stream(1))[-1] == ("advanced", 11), "the event is hidden from this one"

@@ -147,8 +147,10 @@ def _number(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswe
 def _buffer_size(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:
     """A number of bytes."""
     found = _UNSIGNED.fullmatch(value)
-    is_wide = found is not None and int(found[1]) > _U32_MAX
-    return INVALID if is_wide and settings.release.has(Rule.BUFFER_SIZE_IS_U32) else _number(settings, name, value)
+    if found is None or (int(found[1]) > _U32_MAX and settings.release.has(Rule.BUFFER_SIZE_IS_U32)):
+        return INVALID
+    setattr(settings, name, int(found[1]) & _U32_MAX)  # an older server keeps the lower half of a larger number
+    return OK
 
 
 def _interval(settings: ProducerSettings, name: str, value: bytes) -> ControlAnswer:

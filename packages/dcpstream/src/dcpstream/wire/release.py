@@ -242,6 +242,10 @@ class Rule(Enum):
         "Over TLS, SASL has OAUTHBEARER if an issuer is configured; AUTH_STALE answers requests of an expired token.",
         Row("kv_engine cbsasl/server.cc, daemon/connection.cc; 8.0.1 asked", since="8.0"),
     )
+    COLLECTION_TTL_CHANGES = (
+        "SET_COLLECTIONS may change a collection's maxTTL; before, CANNOT_APPLY_COLLECTIONS_MANIFEST.",
+        Row(ASKED_80, since="7.6"),
+    )
     REFUSES_NAMED_TWICE = (
         "A STREAM_REQ that names a collection twice closes the connection; before, once is as good as twice.",
         Row(ASKED_80, since="8.0"),

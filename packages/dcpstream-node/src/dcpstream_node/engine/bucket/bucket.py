@@ -454,7 +454,7 @@ class Bucket:
         self.resting.discard(vbid)
         if vbucket is None:
             vbucket = self._create(vbid, state)
-            vbucket.topology = "" if meta.is_unusable else meta.topology
+            vbucket.topology = meta.topology
             self.catch_up(vbucket)
             return not (meta.is_refused or meta.is_unusable)
         if meta.is_refused:
@@ -464,9 +464,9 @@ class Bucket:
             self.notify_state_changed(vbid, now)
             vbucket.topology = ""
         self.catch_up(vbucket)
-        if meta.topology and not meta.is_unusable:
+        if meta.topology:
             vbucket.topology = meta.topology
-            if vbucket.durability is not None:
+            if vbucket.durability is not None and not meta.is_unusable:
                 vbucket.durability.topology_changed()
         return not meta.is_unusable
 

@@ -172,12 +172,18 @@ def _check_free(number: int) -> None:
         raise ManifestError(f"ids {FIRST_RESERVED} to {LAST_RESERVED} are reserved")
 
 
-def check_step(old: Manifest, new: Manifest) -> None:
+def check_step(old: Manifest, new: Manifest, release: Release = DEFAULT_RELEASE) -> None:
     """Whether one manifest may follow another with a lower uid.
 
     Raises:
-        CannotApplyError: the default collection is created again, or an id means something else now.
+        CannotApplyError: the default collection is created again, an id means something else now, or the release does
+            not let a collection's maxTTL change.
     """
+    if not release.has(Rule.COLLECTION_TTL_CHANGES):
+        times = {item.collection_id: item.max_ttl for _, item in old.collections()}
+        for _, item in new.collections():
+            if times.get(item.collection_id, item.max_ttl) != item.max_ttl:
+                raise CannotApplyError(f"the maxTTL of collection {item.collection_id:x} cannot change")
     before = {item.collection_id: (scope.scope_id, item.name) for scope, item in old.collections()}
     for scope, item in new.collections():
         number = item.collection_id

@@ -10,6 +10,7 @@ durability/durability_monitor_impl.cc (ReplicationChain).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -73,7 +74,7 @@ def _is_chain(content: Any) -> bool:
     return all(name is None or isinstance(name, str) for name in content)
 
 
-def _is_usable(chain: list[str | None]) -> bool:
+def _is_usable(chain: Sequence[str | None]) -> bool:
     named = [name for name in chain if name]
     return bool(chain[0]) and len(named) == len(set(named))
 
@@ -86,6 +87,7 @@ def parse_topology(text: str) -> Chains:
 def is_possible(chains: Chains) -> bool:
     """Whether a majority of every chain could ever have a prepare."""
     return bool(chains) and all(
-        len(chain) // 2 + 1 <= sum(name is not None for name in chain) <= MAX_NODES_OF_DURABLE_WRITES
+        _is_usable(chain)
+        and len(chain) // 2 + 1 <= sum(name is not None for name in chain) <= MAX_NODES_OF_DURABLE_WRITES
         for chain in chains
     )

@@ -83,7 +83,7 @@ def set_manifest(session: Session, frame: Frame) -> None:
         is_same = frozenset(manifest.scopes) == frozenset(bucket.manifest.scopes)  # in whatever order
         if manifest.uid == bucket.manifest.uid and not is_same:
             raise CannotApplyError("the same uid, and something else in it")
-        check_step(bucket.manifest, manifest)
+        check_step(bucket.manifest, manifest, session.engine.release)
     except CannotApplyError as error:
         session.refuse(frame, Status.CANNOT_APPLY_MANIFEST, str(error))
     except ManifestError as error:
