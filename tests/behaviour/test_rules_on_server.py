@@ -14,6 +14,7 @@ from dcpstream import KvClient
 from dcpstream_node import Node
 from lab.layout import ROOT
 from lab.tools.patience import patient
+from tests.fixtures.rules_on_server import ENDS_SERVER
 
 STREAMS = "tests/conformance/test_stream_req.py::"
 HELD = ("test_without_an_end_the_stream_stays_open", "test_a_rollback_carries_the_seqno")
@@ -32,7 +33,7 @@ def judge(node: Node, *names: str, options: tuple[str, ...] = ()) -> subprocess.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.fixtures.rules_on_server"]
     command += ["-m", "rule", "--server", f"couchbase://127.0.0.1:{node.port}", *options]
     return subprocess.run(
-        [*command, *(STREAMS + name for name in names)],
+        [*command, *(name if "::" in name else STREAMS + name for name in names)],
         cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
     )  # fmt: skip
 
@@ -54,6 +55,18 @@ def test_a_planted_fault_is_reported_with_its_frames(node: Node, tmp_path: Path)
     cases = {case.get("name"): case for case in ET.parse(tmp_path / "rules.xml").iter("testcase")}
     assert [name for name, case in cases.items() if case.find("failure") is not None] == [HELD[0]]
     assert [each.get("value") for each in cases[HELD[0]].iter("property")] == ["REQ-24"]
+
+
+def test_what_ends_a_server_is_left_out(node: Node) -> None:
+    done = judge(node, "tests/conformance/test_deletion.py::test_nmeta_must_be_zero", HELD[0])
+    assert done.returncode == 0, done.stdout
+    assert "1 tests need another server: it ends the server" in done.stdout
+    assert "rules: 1 held (0 of them in a part of their tests), 0 differ, 1 not decidable from outside" in done.stdout
+
+
+def test_what_ends_a_server_is_a_test() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/conformance").glob("test_*.py"))
+    assert all(f"def {name}(" in source for name in ENDS_SERVER)
 
 
 def test_a_bucket_with_documents_is_left_alone(node: Node) -> None:

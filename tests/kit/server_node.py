@@ -47,6 +47,8 @@ CHECKPOINT = "a checkpoint that a request begins"
 FENCE = 0xFE9CE000
 """The first opaque of the fences, which no test uses."""
 MODULE = b"ep.so\0"
+CONTROL_TOKEN = 0xDEADBEEF
+"""The control token of a server that was just started; later releases have none."""
 _buckets = itertools.count(1)
 HARMLESS = frozenset({
     Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.NOOP,
@@ -57,6 +59,7 @@ HARMLESS = frozenset({
 OF_BUCKET = frozenset({
     Opcode.SET_COLLECTIONS, Opcode.SET_PARAM, Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE, Opcode.ENABLE_TRAFFIC,
     Opcode.DISABLE_TRAFFIC, Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET, Opcode.SET_CLUSTER_CONFIG,
+    Opcode.SET_CTRL_TOKEN,
 })  # fmt: skip
 """Requests after which the bucket must be made again; after others that is enough for the vbucket."""
 
@@ -251,6 +254,9 @@ class ServerNode(SimulatedNode):
         for vbid in range(self._vbuckets):
             assert control.call(Opcode.SET_VBUCKET, vbid=vbid, extras=b"\1").status == 0
         self._set_map(key)
+        token = control.call(Opcode.GET_CTRL_TOKEN)
+        if not token.status and token.cas != CONTROL_TOKEN:
+            control.call(Opcode.SET_CTRL_TOKEN, cas=token.cas, extras=struct.pack(">Q", CONTROL_TOKEN))
         while control.call(Opcode.GET, key=b"\0k", vbid=0).status == Status.TMPFAIL:
             assert time.monotonic() < until, "the bucket does not warm up"
             time.sleep(0.01)
