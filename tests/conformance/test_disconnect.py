@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dcpstream.dcp.producer.responses import is_tolerated
@@ -291,8 +292,9 @@ class Host:
     def create(self, name: str, vbucket_count: int) -> None:
         self.engine.add_bucket(name, MemoryBucketStore(vbucket_count), is_filled=False)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Callable[[], None]) -> None:
         self.engine.remove_bucket(name)
+        done()
 
 
 @rule("DIS-12")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from dcpstream.errors import ConfigError, DcpstreamError, StoreError
@@ -19,6 +20,10 @@ from dcpstream_node.tasks.maintenance import Maintenance
 from dcpstream_node.tasks.prefetch import Prefetcher
 
 logger = logging.getLogger(__name__)
+
+
+def _ignore() -> None:
+    """Nobody waits."""
 
 
 class _Task(Protocol):
@@ -173,13 +178,25 @@ class RunningBuckets:
         self._engine.buckets[name].lead_alone()
         self._start_tasks(name)
 
-    def delete(self, name: str) -> None:
-        """Close a bucket's connections and drop its data; its files are removed after its tasks have stopped."""
+    def delete(self, name: str, done: Callable[[], None] = _ignore) -> None:
+        """Close a bucket's connections and drop its data; its files are removed after its tasks have stopped.
+
+        Args:
+            done: called in a turn of the loop when the name is free again.
+        """
         store = self._engine.remove_bucket(name).store
         self._directory.forget(name)
         task = asyncio.get_running_loop().create_task(self._finish(name, store), name=f"delete bucket {name}")
         self._deletions[name] = task
-        task.add_done_callback(lambda _: self._deletions.pop(name))
+
+        def finished(_: asyncio.Task[None]) -> None:
+            del self._deletions[name]
+            if self._engine.bucket_host is self:  # the node is not stopping
+                self._server.set_time()
+                done()
+                self._server.schedule_turn()
+
+        task.add_done_callback(finished)
 
     async def _finish(self, name: str, store: BucketStore) -> None:
         await self._stop_tasks(name)

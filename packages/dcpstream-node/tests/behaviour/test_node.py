@@ -391,8 +391,12 @@ def test_a_bucket_is_made_and_deleted_while_the_node_runs(tmp_path, is_on_disk: 
         assert reader.call(Opcode.SEQNO_PERSISTENCE, vbid=7, extras=struct.pack(">Q", 1)).status == 0
         assert (tmp_path / "b2").exists() == is_on_disk
         assert manager.call(0x86, key=b"b2").status == 0
+        assert not (tmp_path / "b2").exists()
         assert reader.read() is None
         assert manager.call(Opcode.SELECT_BUCKET, key=b"b2").status != 0
+        for _ in range(3):  # the name is free as soon as the answer is there
+            assert manager.call(0x85, key=b"b2", value=b"ep.so\0max_vbuckets=8").status == 0
+            assert manager.call(0x86, key=b"b2").status == 0
         manager.socket.close()
         reader.socket.close()
     assert not (tmp_path / "b2").exists()

@@ -119,8 +119,8 @@ class BucketHost(Protocol):
         """Make a bucket. Raises: DcpstreamError: it cannot be."""
         ...
 
-    def delete(self, name: str) -> None:
-        """Delete a bucket with all it holds."""
+    def delete(self, name: str, done: Callable[[], None]) -> None:
+        """Delete a bucket with all it holds; `done` is called when its name is free again."""
         ...
 
 

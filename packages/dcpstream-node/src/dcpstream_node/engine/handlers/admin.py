@@ -77,7 +77,7 @@ def create_bucket(session: Session, frame: Frame) -> None:
 
 
 def delete_bucket(session: Session, frame: Frame) -> None:
-    """DELETE_BUCKET: closes the bucket's connections, removes it with its contents, then answers."""
+    """DELETE_BUCKET: closes the bucket's connections, removes it with its contents, and answers when that is done."""
     engine = session.engine
     name = frame.key.decode("utf-8", "replace")
     wanted_type = _wanted_type(frame.value) if engine.release.has(Rule.DELETE_BUCKET_TAKES_JSON) else ""
@@ -93,8 +93,12 @@ def delete_bucket(session: Session, frame: Frame) -> None:
         engine.drop_config_only(name)
         session.respond(frame)
     else:
-        engine.bucket_host.delete(name)
-        session.respond(frame)
+        is_user = session.bucket is engine.buckets[name]  # then this connection is closed, too
+        if not is_user:
+            session.wait(frame, lambda status: session.respond(frame, status))
+        engine.bucket_host.delete(name, session.resume)
+        if is_user:
+            session.respond(frame)
 
 
 def _wanted_type(value: bytes) -> str | None:
