@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,8 +32,9 @@ class Host:
     def create(self, name: str, vbucket_count: int) -> None:
         self.made[name] = vbucket_count
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, done: Callable[[], None]) -> None:
         self.deleted.append(name)
+        done()
 
 
 @rule("KV-BUCKET-01")
