@@ -324,7 +324,7 @@ def test_events_that_a_copy_takes(event: int, version: int, status: int | None) 
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node, features=USUAL_FEATURES)
-    source.accept(1)
+    source.accept(1, refused=FLATBUFFERS[0])  # its events are of version 0
     assert source.marker(1, 1) == []
     value = struct.pack(">QI", 5, 9) if event == 3 else struct.pack(">QII", 5, 0, 8)
     extras = struct.pack(">QIB", 1, event, version)
@@ -465,7 +465,7 @@ def test_a_flushed_collection_starts_over() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node, features=USUAL_FEATURES)
-    source.accept(1)
+    source.accept(1, refused=FLATBUFFERS[0])  # its events are of version 0
     begin: dict[str, Any] = {"key": b"fruit", "value": struct.pack(">QII", 5, 0, 8)}
     assert source.marker(1, 4) == []
     source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, 0), **begin)

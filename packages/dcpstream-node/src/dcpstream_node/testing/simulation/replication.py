@@ -18,7 +18,7 @@ from typing import Unpack
 
 from dcpstream.dcp.consumer.connection import QUESTIONS
 from dcpstream.model import FailoverLog
-from dcpstream.wire import Feature, Frame, Opcode, OpenFlag
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status
 from dcpstream.wire.messages.dcp import Mutation, SnapshotMarker, SnapshotMarkerV2
 from dcpstream.wire.values import encode_failover_log
 from dcpstream_node.testing.simulation.node import (
@@ -76,16 +76,22 @@ class ProducerScript(ABC):
                 rest.append(frame)
         return rest
 
-    def request(self, vbid: int = 1, flags: int = 0, *, opaque: int = 0x51) -> Frame:
-        """ADD_STREAM up to the STREAM_REQ that it leads to."""
-        frames = self.negotiate(self.add(vbid, flags, opaque=opaque))
+    def request(self, vbid: int = 1, flags: int = 0, *, opaque: int = 0x51, refused: bytes = b"") -> Frame:
+        """ADD_STREAM up to the STREAM_REQ that it leads to; `refused` is a control that the producer does not have."""
+
+        def status(frame: Frame) -> int:
+            return Status.EINVAL if frame.opcode == Opcode.DCP_CONTROL and frame.key == refused else Status.SUCCESS
+
+        frames = self.negotiate(self.add(vbid, flags, opaque=opaque), status)
         (request,) = [frame for frame in frames if frame.opcode == Opcode.DCP_STREAM_REQ]
         self.opaque = request.opaque
         return request
 
-    def accept(self, vbid: int = 1, flags: int = 0, *, log: FailoverLog = LOG, opaque: int = 0x51) -> Frame:
-        """ADD_STREAM up to its answer."""
-        request = self.request(vbid, flags, opaque=opaque)
+    def accept(
+        self, vbid: int = 1, flags: int = 0, *, log: FailoverLog = LOG, opaque: int = 0x51, refused: bytes = b""
+    ) -> Frame:
+        """ADD_STREAM up to its answer; `refused` as in `request`."""
+        request = self.request(vbid, flags, opaque=opaque, refused=refused)
         (answer,) = self.send_answer(request, value=encode_failover_log(log))
         assert answer.opcode == Opcode.DCP_ADD_STREAM
         assert answer.status == 0
