@@ -27,6 +27,7 @@ class Facts:
     purge_seqno: int = 0
     persisted_seqno: int = 0
     state: VbucketState = VbucketState.ACTIVE
+    memory_start_seqno: int = 1
 
 
 V1 = Facts(FailoverLog.of((A, 0)), 100, 0, 100)

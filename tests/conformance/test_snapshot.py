@@ -28,6 +28,7 @@ from tests.kit.streams import (
     REPLICA,
     VEG_KEY,
     drain,
+    end,
     garden,
     message,
     new_checkpoint,
@@ -184,16 +185,17 @@ def test_the_bits() -> None:
 
 
 @rule("SNP-09")
-def test_what_has_not_reached_the_disk_comes_from_memory(tmp_path: Path) -> None:
+def test_a_snapshot_from_disk_ends_at_the_line_of_memory(tmp_path: Path) -> None:
     node = SimulatedNode(path=tmp_path)
     node.fill(1, 2)
     node.vbucket(1).close_checkpoint()
-    assert sent(node.producer(b"nothing").stream(1)) == [(0, 2, FIRST), 1, 2]
-    node.flush()
-    node.fill(1, 2, prefix="unsaved")
-    node.vbucket(1).close_checkpoint()
     node.fill(1, 1, prefix="newest")
-    assert sent(node.producer(b"some").stream(1)) == [(0, 2, DISK), 1, 2, (3, 4, FIRST), 3, 4, (5, 5, FIRST), 5]
+    assert sent(node.producer(b"first").stream(1)) == [(0, 2, DISK), 1, 2, (3, 3, FIRST), 3]
+    # A reader that was cut in the snapshot from disk finds all of it there.
+    stream = node.producer(b"cut").stream(1, 1, snapshot=(0, 2), flags=StreamFlag.DISK_ONLY)
+    assert sent(stream) == [(0, 2, DISK), 2, end()]
+    node.flush()
+    assert sent(node.producer(b"flushed").stream(1)) == [(0, 3, DISK), 1, 2, 3]
 
 
 @rule("SNP-10")

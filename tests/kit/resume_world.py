@@ -54,6 +54,7 @@ class Copy:
     high_seqno: int = 0
     snapshot: tuple[int, int] = (0, 0)
     persisted_seqno: int = 0
+    memory_start_seqno: int = 1
     purge_seqno: int = 0
     pending: list[Item] = field(default_factory=list)
     is_streaming: bool = False

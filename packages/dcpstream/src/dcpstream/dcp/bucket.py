@@ -11,8 +11,8 @@ of a server show where the line lies:
 - a restart: at high_seqno + 1;
 - a write to a checkpoint that is five seconds old, a second prepare of a document, an abort, a commit after another
   version of the document, a version after a commit: at that write's seqno.
-A stream whose next seqno is below the line, and on disk, begins with one snapshot from disk, up to the persisted seqno.
-Other streams get snapshots from memory. A stream that already reads from memory stays there when the line moves past
+A stream whose next seqno is below the line begins with one snapshot from disk, up to `disk_seqno`. A stream at or above
+the line gets snapshots from memory. A stream that already reads from memory stays there when the line moves past
 it; its first snapshot behind the line carries the checkpoint flag.
 """
 
@@ -42,12 +42,21 @@ class VbucketFacts(Protocol):
         """The last seqno that survives a crash."""
 
     @property
+    def memory_start_seqno(self) -> int:
+        """First seqno of the newest checkpoint, 1 in a new vbucket; see the module's docstring."""
+
+    @property
     def purge_seqno(self) -> int:
         """The highest seqno of a purged deletion; 0 if none was purged."""
 
     @property
     def failover_log(self) -> FailoverLog:
         """Its branches."""
+
+
+def disk_seqno(vbucket: VbucketFacts) -> int:
+    """The last seqno that counts as being on disk: what lies below the line of memory does, persisted or not."""
+    return max(vbucket.persisted_seqno, vbucket.memory_start_seqno - 1)
 
 
 class DurableWrites(Protocol):
@@ -88,10 +97,6 @@ class VBucketView(VbucketFacts, Protocol):
     @property
     def vbid(self) -> int:
         """Its number."""
-
-    @property
-    def memory_start_seqno(self) -> int:
-        """First seqno of the newest checkpoint, 1 in a new vbucket; see the module's docstring."""
 
     @property
     def evicted_seqno(self) -> int:

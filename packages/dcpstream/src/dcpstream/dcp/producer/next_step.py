@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from dcpstream.dcp.bucket import HistorySource, VBucketView
+from dcpstream.dcp.bucket import HistorySource, VBucketView, disk_seqno
 from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.change_history import reach, read_versions
 from dcpstream.dcp.producer.privilege import StandingAccess
@@ -269,7 +269,7 @@ def between(terms: StreamTerms, at: Progress) -> Step:
     if view.purge_seqno > terms.purge_seqno and _lacks_deletions(terms, at, position):
         return End(StreamEndReason.ROLLBACK)
     is_disk_only = terms.flags & _DISK_ONLY
-    limit = view.persisted_seqno if is_disk_only else view.high_seqno
+    limit = disk_seqno(view) if is_disk_only else view.high_seqno
     if limit <= position or (is_disk_only and terms.flags & _TAKEOVER):
         return _idle(terms, at, limit)
     if terms.access is not None and not terms.access.is_granted():
@@ -331,7 +331,7 @@ def _limit(terms: StreamTerms, at: Progress, limit: int, *, is_disk: bool) -> in
     view, position = terms.view, at.read_seqno
     durable = view.durability
     if is_disk:
-        limit = min(limit, view.persisted_seqno)  # what has not reached the disk follows from memory
+        limit = min(limit, disk_seqno(view))  # the rest follows from memory
     elif terms.form.collections:
         boundary = view.checkpoint_after(position + 1)
         if boundary is not None and boundary <= limit:
@@ -347,15 +347,11 @@ def _limit(terms: StreamTerms, at: Progress, limit: int, *, is_disk: bool) -> in
 def _is_out_of_memory(terms: StreamTerms, at: Progress) -> bool:
     """Whether the messages after the position have left memory.
 
-    A stream that reads from memory keeps its messages there, unless it is slow and the server drops its cursor. What
-    has not reached the disk has not left memory.
+    A stream that reads from memory keeps its messages there, unless it is slow and the server drops its cursor.
     """
-    view = terms.view
-    if at.read_seqno >= view.persisted_seqno:
-        return False
     if at.phase is _PENDING:
-        return at.read_seqno + 1 < view.memory_start_seqno
-    return at.phase is _IN_MEMORY and terms.settings.cursor_dropping and at.read_seqno < view.evicted_seqno
+        return at.read_seqno + 1 < terms.view.memory_start_seqno
+    return at.phase is _IN_MEMORY and terms.settings.cursor_dropping and at.read_seqno < terms.view.evicted_seqno
 
 
 def begins_in_memory(terms: StreamTerms, at: Progress) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dcpstream.dcp.bucket import VbucketFacts
+from dcpstream.dcp.bucket import VbucketFacts, disk_seqno
 from dcpstream.model import MAX_SEQNO, VbucketState
 from dcpstream.wire import Status, StreamFlag
 from dcpstream.wire.messages.dcp import StreamRequest
@@ -184,7 +184,7 @@ def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, drops_end_ab
     if flags & StreamFlag.TO_LATEST:
         end = high  # also for a filtered stream, whose collections may end below
     if flags & StreamFlag.DISK_ONLY:
-        end = vbucket.persisted_seqno
+        end = disk_seqno(vbucket)
     if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and drops_end_above_high:
         snapshot_end = wanted.snapshot_start
     return Accept(wanted.start_seqno, end, wanted.vbuuid, wanted.snapshot_start, snapshot_end)
