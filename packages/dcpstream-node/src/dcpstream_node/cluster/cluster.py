@@ -803,8 +803,9 @@ class Cluster:
         for each in list(self.nodes):
             look = self._looks.get(each.name)
             if look is None or look.done():  # a node that hangs is not asked again before it has answered
-                look = self._looks[each.name] = self._lookers.submit(each.node.traffic)
+                look = self._lookers.submit(each.node.traffic)
             looks[each.name] = look
+        self._looks = looks  # nodes that have left the cluster are forgotten
         concurrent.futures.wait(looks.values(), FLOW_TIMEOUT_S)
         done = {name: look for name, look in looks.items() if look.done() and not look.cancelled()}
         seen = {name: look.result() for name, look in done.items() if look.exception() is None}
