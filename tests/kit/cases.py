@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 goes_on_after_failures = False
-"""Whether the cases after one that fails are tried too: for the rules on a server, where all that differs is shown."""
+"""True: a test tries the cases after one that fails, too. The rules on a server show everything that differs."""
 
 
 def each_case(

@@ -26,15 +26,15 @@ from dcpstream_node.judge.packets import HEADER_BYTES, Packet
 from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
 
 ANSWER_TIMEOUT_S = 5.0
-"""How long an answer may take that a test waits for."""
+"""Seconds that a test waits for an answer."""
 FENCE_QUIETS = 10
-"""How many times as long as a silence the answer to a fence may take. A connection that waits gives none."""
+"""The longest wait for the answer to a fence, in silences. A connection that waits gives none."""
 SETTLE_MAX_S = 5.0
 """A connection that does not come to rest in this time never does."""
 LONGEST_WAIT_S = 3.0
 """A test that lets more time pass decides nothing: the suite would take hours."""
 BUCKET_TIMEOUT_S = 8.0
-"""How long a bucket may take to be made or deleted."""
+"""Seconds in which the server must make or delete a bucket."""
 TRACE_MAX = 24
 """Frames that are kept to be shown with a failure."""
 CHUNK_BYTES = 1 << 20

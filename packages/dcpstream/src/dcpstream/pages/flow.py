@@ -1,4 +1,4 @@
-"""Pictures of what feeds what: boxes and arrows, as SVG.
+"""Pictures of flows as SVG: boxes, and an arrow from each box to those that it feeds.
 
 Widths are shares of the page's and heights are pixels, so texts keep their size on every screen. A picture is one image
 for a screen reader; the table beside it has the same numbers.
@@ -128,7 +128,7 @@ def chain(stages: Sequence[Stage]) -> str:
         parts.append(f'{_box(y, 46, stage.title)}<text x="9" y="{y + 37}">{text(stage.fact)}</text>')
         y += 46
     names = ", ".join(stage.title for stage in stages)
-    return _picture(f"What feeds what, in this order: {names}. The table has the numbers.", y + 1, "".join(parts))
+    return _picture(f"Each part feeds the next one: {names}. The table has the numbers.", y + 1, "".join(parts))
 
 
 def with_table(picture: str, html: str) -> str:

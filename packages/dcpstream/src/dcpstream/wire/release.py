@@ -330,7 +330,7 @@ class Rule(Enum):
     )
     SUBDOC_SORTS_XATTRS = (
         "A sub-document request that names an extended attribute stores all by name; before, new ones come last.",
-        Row("8.0.1 and 7.2.9 asked", since="8.0"),
+        Row(ASKED_80, since="8.0"),
     )
     RANDOM_KEY_DENIES_UNKNOWN = (
         "GET_RANDOM_KEY of an unknown collection is EACCESS; before, UNKNOWN_COLLECTION.",

@@ -1,4 +1,4 @@
-"""Pictures of what feeds what."""
+"""Pictures of flows: boxes and the arrows between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def texts(picture: str) -> list[str]:
 
 
 def ends(picture: str) -> list[tuple[int, int]]:
-    """Where each line begins and ends, in pixels from above."""
+    """The two ends of each line, in pixels from above."""
     return [(int(y), int(to)) for y, to in re.findall(r'd="M0 (\d+)C.*? 98 (\d+)"', picture)]
 
 

@@ -78,7 +78,7 @@ def flow_section(cluster: ClusterState, flow: Flow, buckets: Sequence[str]) -> s
     picture = sides(("active copies", "what they feed"), list(map(title_of, sources)), [titles[key] for key in targets],
                     arrows)  # fmt: skip
     note = f"The {CLIENTS_MAX} clients that are behind most; {left_out:,} more read." if left_out else ""
-    shown = table("feeds", "Who feeds whom", _FLOW, [_row(link) for link in links], _NOTHING, note=note)
+    shown = table("feeds", "Feeds of nodes and clients", _FLOW, [_row(link) for link in links], _NOTHING, note=note)
     return section("flow", "Flow", with_table(picture, shown), note=_NOTE)
 
 

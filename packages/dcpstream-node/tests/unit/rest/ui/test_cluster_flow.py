@@ -1,4 +1,4 @@
-"""What feeds what in a cluster: the sums, and what the page says of them."""
+"""The feeds of a cluster: their sums, and the texts of the page."""
 
 from __future__ import annotations
 
