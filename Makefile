@@ -161,9 +161,7 @@ judge: setup ## run the recorded scenarios against our node and compare with the
 
 .PHONY: judge-rules
 judge-rules: setup ## the rules' tests against a server: held, differs, not decidable (SERVER=couchbase://HOST:PORT)
-	@$(PY) -m pytest -q -p no:randomly -p tests.fixtures.rules_on_server -m rule --timeout 900 \
-	    --server $(or $(SERVER),$(error which server? SERVER=couchbase://HOST:PORT)) $(ARGS) \
-	    $(if $(findstring test_,$(ARGS)),,tests/conformance)
+	@$(BIN)/dcpstream judge $(or $(SERVER),$(error which server? SERVER=couchbase://HOST:PORT)) --rules $(ARGS)
 
 .PHONY: interop
 interop: setup ## foreign clients (Python, Go, Java, tshark) against a node: a table (ARGS="gocbcore --page")

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from lab.tools.pages import publish  # noqa: E402
 from lab.tools.patience import patient  # noqa: E402
-from tests.kit import recorded  # noqa: E402
+from tests.kit import recorded, rule_coverage  # noqa: E402
 from tests.kit import rules as rulebook  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "conformance.md"
@@ -58,7 +58,7 @@ class Tally:
 
 def tally(rules: Iterable[recorded.Rule], covered: Iterable[str], failing: Iterable[str]) -> dict[str, Tally]:
     """Area → its tally; areas in the order of the table of rules."""
-    covered, failing, explained = set(covered), set(failing), rulebook.explained()
+    covered, failing, explained = set(covered), set(failing), rule_coverage.explained()
     areas: dict[str, Tally] = {}
     for item in rules:
         area = areas.setdefault(item.area, Tally())
@@ -93,7 +93,7 @@ def summary(areas: Mapping[str, Tally], kv_areas: Mapping[str, Tally]) -> list[s
     explained = total(areas).explained + total(kv_areas).explained
     return [
         result("key-value rules", kv_areas),
-        f"explained: {explained} (at most {rulebook.EXPLAINED_MAX})",
+        f"explained: {explained} (at most {rule_coverage.EXPLAINED_MAX})",
         result("conformance", areas),
     ]
 
@@ -119,7 +119,7 @@ def page(tests: Mapping[str, list[str]], failing: Iterable[str] = ()) -> str:
     failing = set(failing)
     areas = tally(recorded.rules(), tests, failing)
     kv_areas = tally(rulebook.kv_rules(), tests, failing)
-    explained, corrections = rulebook.explained(), rulebook.corrections()
+    explained, corrections = rule_coverage.explained(), rule_coverage.corrections()
     lines = [
         "# Conformance",
         "",
@@ -155,7 +155,7 @@ def listing(
     rules: Sequence[recorded.Rule], areas: Iterable[str], tests: Mapping[str, list[str]], failing: set[str]
 ) -> list[str]:
     """The rules of a table by area, each with its tests."""
-    explained, corrections = rulebook.explained(), rulebook.corrections()
+    explained, corrections = rule_coverage.explained(), rule_coverage.corrections()
     lines: list[str] = []
     for name in areas:
         lines += [f"### {name}", "", "| rule | says | tests |", "| --- | --- | --- |"]
@@ -183,7 +183,7 @@ def run_tests() -> tuple[dict[str, dict[str, str]], str]:
     """(rule → test → outcome, pytest's output) of all tests that name rules."""
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "rules.json"
-        paths = sorted({test.partition("::")[0] for tests in rulebook.tests_by_rule().values() for test in tests})
+        paths = sorted({test.partition("::")[0] for tests in rule_coverage.tests_by_rule().values() for test in tests})
         command = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "-m", "rule"]
         command += ["-p", "tests.fixtures.rule_results", "--rule-results", str(results), "-p", "no:cacheprovider"]
         done = subprocess.run(
@@ -197,7 +197,7 @@ def run_tests() -> tuple[dict[str, dict[str, str]], str]:
 
 def main() -> int:
     """Run and write, or only check."""
-    by_rule = rulebook.tests_by_rule()
+    by_rule = rule_coverage.tests_by_rule()
     if "--check" in sys.argv or "--page" in sys.argv:
         return publish({PAGE: page(by_rule)}, "make conformance")
     results, output = run_tests()
@@ -209,7 +209,7 @@ def main() -> int:
     areas, kv_areas = tally(recorded.rules(), by_rule, failing), tally(rulebook.kv_rules(), by_rule, failing)
     print("\n".join([*table(areas), "", *table(kv_areas), ""]))
     missing = [item.rule_id for item in (*recorded.rules(), *rulebook.kv_rules()) if item.rule_id not in by_rule]
-    missing = [rule_id for rule_id in missing if rule_id not in rulebook.explained()]
+    missing = [rule_id for rule_id in missing if rule_id not in rule_coverage.explained()]
     for name, ids in (("failing", sorted(failing)), ("not covered", missing), ("skipped here", skipped)):
         if ids:
             print(f"{name}: {' '.join(ids)}")

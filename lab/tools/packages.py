@@ -73,7 +73,13 @@ with span("work", {}):
     "dcpstream-node[testing]": """
 import pathlib, pytest
 pathlib.Path("test_it.py").write_text("def test_it(couchbase_bucket): assert couchbase_bucket.node.is_running")
-raise SystemExit(pytest.main(["-q", "test_it.py"]))
+assert pytest.main(["-q", "test_it.py"]) == 0
+import subprocess, sys
+from dcpstream_node import Node
+with Node(vbuckets=4, username="@admin", password="secret", system_scope=False) as node:
+    login = ("--user", "@admin", "--password", "secret", "--bucket", "default")
+    server = f"couchbase://127.0.0.1:{node.port}"
+    subprocess.run([sys.executable, "-m", "dcpstream", "judge", server, "--rules", "REQ-24", *login], check=True)
 """,
     "dcpstream-node[tls]": """
 import dcpstream_node
@@ -200,7 +206,7 @@ def size_mb(site: Path) -> float:
 
 def install(wanted: str, wheels: Mapping[str, Path], folder: Path) -> float:
     """Install a package into a new environment, and use it. Returns the size of what was installed, in MB."""
-    place = folder / "environments" / wanted
+    place = folder / "environments" / wanted.translate({ord("["): "-", ord("]"): None})  # pytest takes no brackets
     venv.create(place, with_pip=True)
     python = place / "bin" / "python"
     pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile")

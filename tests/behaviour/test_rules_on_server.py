@@ -1,24 +1,25 @@
-"""The rules' tests on a server behind sockets: here on our own node, which holds them until a fault is planted."""
+"""`dcpstream judge --rules` behind sockets: here on our own node, which holds the rules until a fault is planted."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from dcpstream import KvClient
 from dcpstream_node import Node
-from lab.layout import ROOT
+from dcpstream_node.judge.rules.runner import ENDS_SERVER
+from lab.layout import ROOT, python_path
 from lab.tools.patience import patient
-from tests.fixtures.rules_on_server import ENDS_SERVER
 
-STREAMS = "tests/conformance/test_stream_req.py::"
-HELD = ("test_without_an_end_the_stream_stays_open", "test_a_rollback_carries_the_seqno")
-UNDECIDED = ("test_no_stream_begins_while_memory_is_short", "test_unknown_flags_are_refused")
+HELD = ("REQ-18", "REQ-24")
+UNDECIDED = ("REQ-35",)
 RUN_TIMEOUT_S = patient(60)
 
 
@@ -28,40 +29,54 @@ def node() -> Iterator[Node]:
         yield node
 
 
-def judge(node: Node, *names: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run some rules' tests against the node."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.fixtures.rules_on_server"]
-    command += ["-m", "rule", "--server", f"couchbase://127.0.0.1:{node.port}", *options]
+def judge(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of some rules against the node."""
+    command = [sys.executable, "-m", "dcpstream", "judge", f"couchbase://127.0.0.1:{node.port}", "--rules", *words]
     return subprocess.run(
-        [*command, *(name if "::" in name else STREAMS + name for name in names)],
-        cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        [*command, "--user", "@admin", "--password", "secret", "--bucket", "default"],
+        cwd="/", env={"PYTHONPATH": python_path(ROOT)}, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
+        check=False,
     )  # fmt: skip
+
+
+def results(node: Node, *words: str) -> dict[str, Any]:
+    """The JSON that the command prints."""
+    done = judge(node, *words, "--json")
+    found: dict[str, Any] = json.loads(done.stdout or "{}")
+    assert found, done.stderr
+    return found
 
 
 def test_our_node_holds_rules_and_what_cannot_be_seen_is_not_held(node: Node) -> None:
     done = judge(node, *HELD, *UNDECIDED)
-    assert done.returncode == 0, done.stdout
-    assert "rules: 2 held (0 of them in a part of their tests), 0 differ, 2 not decidable from outside" in done.stdout
-    assert "not decidable: REQ-05 REQ-35" in done.stdout
-    assert "1 tests need peer.session" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 rules: 2 held (0 of them in a part of their tests), 0 differ, 1 not decidable from outside" in done.stdout
+    assert "not decidable from outside: REQ-35\n       1 test needs a request: it is about this project's own code" in done.stdout
+    assert "1 of 3: test_stream_req.py::test_a_rollback_carries_the_seqno" in done.stderr
 
 
 def test_a_planted_fault_is_reported_with_its_frames(node: Node, tmp_path: Path) -> None:
     node.inject("lose", opcode="DCP_SNAPSHOT_MARKER")
-    done = judge(node, *HELD, options=("--junitxml", str(tmp_path / "rules.xml")))
-    assert done.returncode == 1, done.stdout
-    assert "differs: REQ-24\n" in done.stdout
+    done = judge(node, *HELD, "--frames", "--junit", str(tmp_path / "rules.xml"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "REQ-24       differs  " in done.stdout
+    assert "    test_stream_req.py::test_without_an_end_the_stream_stays_open\n        line " in done.stdout
     assert "DCP_MUTATION request vb=1" in done.stdout
     cases = {case.get("name"): case for case in ET.parse(tmp_path / "rules.xml").iter("testcase")}
-    assert [name for name, case in cases.items() if case.find("failure") is not None] == [HELD[0]]
-    assert [each.get("value") for each in cases[HELD[0]].iter("property")] == ["REQ-24"]
+    assert sorted(map(str, cases)) == list(HELD)
+    failed = [case.find("failure") for name, case in cases.items() if name == "REQ-24"]
+    assert failed[0] is not None
+    assert "DCP_MUTATION request vb=1" in str(failed[0].text)
+    assert cases["REQ-18"].find("failure") is None
 
 
 def test_what_ends_a_server_is_left_out(node: Node) -> None:
-    done = judge(node, "tests/conformance/test_deletion.py::test_nmeta_must_be_zero", HELD[0])
-    assert done.returncode == 0, done.stdout
-    assert "1 tests need another server: it ends the server" in done.stdout
-    assert "rules: 1 held (0 of them in a part of their tests), 0 differ, 1 not decidable from outside" in done.stdout
+    found = results(node, "DEL-10", "REQ-24")
+    (deletion,) = (each for each in found["verdicts"] if each["rule"] == "DEL-10")
+    details = {test["test"]: test["detail"] for test in deletion["tests"]}
+    assert details["test_deletion.py::test_nmeta_must_be_zero"] == "another server: it ends the server"
+    assert found["held"] >= 1
+    assert found["differ"] == 0
 
 
 def test_what_ends_a_server_is_a_test() -> None:
@@ -73,6 +88,19 @@ def test_a_bucket_with_documents_is_left_alone(node: Node) -> None:
     with KvClient(node.connection_string, node.username, node.password, "default") as documents:
         documents.set("k", "{}")
         done = judge(node, HELD[0])
-        assert done.returncode == pytest.ExitCode.USAGE_ERROR
+        assert done.returncode == 2
         assert "has 1 documents" in done.stderr
         assert documents.get("k").value == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("XYZ",), "RULE cannot be 'XYZ'. Allowed: a rule's id, or its beginning: one of HDR, "),
+        (("--read-only",), "--read-only does not go with --rules"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(node: Node, words: tuple[str, ...], message: str) -> None:
+    done = judge(node, *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr

@@ -1,4 +1,7 @@
-"""A simulated node and a peer of it, for tests that need nothing special, and the release of a test's nodes."""
+"""A simulated node and a peer of it, and the release of a test's nodes.
+
+The tests run in process on simulated nodes, and on a server by `dcpstream judge --rules`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,13 @@ import pytest
 
 from dcpstream.wire.release import DEFAULT_RELEASE
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
+from tests.kit import cases
+
+
+@pytest.fixture(autouse=True)
+def _all_cases_are_shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a server, `dcpstream judge --rules` shows everything that differs."""
+    monkeypatch.setattr(cases, "goes_on_after_failures", hasattr(request.config, "rules_release"))
 
 
 @pytest.fixture

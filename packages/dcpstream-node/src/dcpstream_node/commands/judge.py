@@ -1,4 +1,4 @@
-"""`dcpstream judge`: how a server differs from a real one of its release, or from another server."""
+"""`dcpstream judge`: how a server differs from a real one of its release, from another server, or from the rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dcpstream.cli.connection_options import (
     trust_option,
     with_options,
 )
-from dcpstream.cli.exits import FAILED, OK, USAGE
+from dcpstream.cli.exits import FAILED, OK, USAGE, require
 from dcpstream.cli.new_files import check_directory
 from dcpstream.cli.output import json_option
 
@@ -91,8 +91,7 @@ class JudgeAccess:
         """A judge of the server. Raises: as `Judge`; UsageError: the server is missing."""
         from dcpstream_node.judge import Judge, Wishes
 
-        if self.place is None:
-            raise click.UsageError("which server? Give its data port as couchbase://HOST[:PORT]")
+        target = self.target()
         wishes = Wishes(
             release=self.release,
             read_only=self.read_only,
@@ -101,7 +100,13 @@ class JudgeAccess:
             attempts=self.attempts,
         )
         against = None if self.against is None else self._target(self.against)
-        return Judge(self._target(self.place), against=against, wishes=wishes)
+        return Judge(target, against=against, wishes=wishes)
+
+    def target(self) -> Target:
+        """The server to judge. Raises: UsageError: it is missing."""
+        if self.place is None:
+            raise click.UsageError("which server? Give its data port as couchbase://HOST[:PORT]")
+        return self._target(self.place)
 
     def _target(self, place: str) -> Target:
         from dcpstream.client import TlsOptions
@@ -153,8 +158,26 @@ def access_of(words: Sequence[str]) -> JudgeAccess:
     return access
 
 
+_OF_SCENARIOS = (
+    "against", "release", "read_only", "timeout", "attempts", "recording", "has_bytes", "transcripts",
+)  # fmt: skip
+"""Options that say nothing about the rules' tests."""
+
+
 @click.command("judge")
 @judge_options
+@click.option("--rules", "is_rules", is_flag=True, help="Run the tests of the rules; SCENARIO is the beginning of an id.")
+@click.option("--frames", "has_frames", is_flag=True, help="Print the last frames before a rule differs as well.")
+@click.option(
+    "--bucket-config",
+    metavar="NAME=VALUE;...",
+    help="Settings with which --rules makes buckets; NUMBER in them is another one each time.",
+)
+@click.option(
+    "--from-disk-config",
+    metavar="NAME=VALUE;...",
+    help="Settings with which a bucket of --rules streams from disk, for a server without CREATE_CHECKPOINT.",
+)
 @click.option("--list", "is_list", is_flag=True, help="Print the scenarios instead of playing them.")
 @click.option("--recording", is_flag=True, help="Print the recordings of the scenarios instead of playing them.")
 @click.option(
@@ -180,6 +203,10 @@ def access_of(words: Sequence[str]) -> JudgeAccess:
 )
 def judge_command(
     access: JudgeAccess,
+    is_rules: bool,
+    has_frames: bool,
+    bucket_config: str | None,
+    from_disk_config: str | None,
     is_list: bool,
     recording: bool,
     differences: int,
@@ -193,14 +220,23 @@ def judge_command(
     The recordings are of Couchbase 7.2 and 8.0. SCENARIO is the beginning of a name; without any, all are played,
     which takes ten minutes. They delete vbuckets and documents, so they need a bucket of their own.
 
+    With --rules, the tests of the rules of the protocol run instead, each in a bucket that is made for it.
+
     Exit status: 0 if all that was compared is equal, 1 if something differs, 2 if nothing could be compared.
     """
     from dcpstream_node.judge import report
 
-    if is_list or recording:
-        return _print_known(access, is_recording=recording, as_json=as_json)
     if junit is not None:
         check_directory("--junit", junit)
+    if is_rules:
+        _check_options(_OF_SCENARIOS, "does not go with --rules")
+        if is_list:
+            return _print_rules(access, as_json=as_json)
+        configs = bucket_config or "", from_disk_config or ""
+        return _judge_rules(access, configs, differences, has_frames=has_frames, as_json=as_json, junit=junit)
+    _check_options(("has_frames", "bucket_config", "from_disk_config"), "needs --rules")
+    if is_list or recording:
+        return _print_known(access, is_recording=recording, as_json=as_json)
     if transcripts is not None:
         check_directory("--transcripts", transcripts)
         transcripts.mkdir(exist_ok=True)
@@ -228,6 +264,64 @@ def judge_command(
     else:
         click.echo(report.total_of(verdicts))
     return status_of(verdicts)
+
+
+def _check_options(names: Sequence[str], complaint: str) -> None:
+    """Refuse options that were given and say nothing here. Raises: UsageError."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "")
+        if option.name in names and given is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} {complaint}")
+
+
+def _print_rules(access: JudgeAccess, *, as_json: bool) -> int:
+    """The rules; no server is needed, so its place may be the beginning of an id."""
+    from dcpstream_node.judge.rules import book
+
+    place = (access.place,) if access.place is not None and "://" not in access.place else ()
+    chosen = [book.rules()[rule_id] for rule_id in book.choose((*place, *access.names))]
+    if as_json:
+        click.echo(json.dumps([{"rule": each.rule_id, "text": each.text, "source": each.source} for each in chosen]))
+        return OK
+    for each in chosen:
+        click.echo(f"{each.rule_id:12} {each.text}")
+    return OK
+
+
+def _judge_rules(
+    access: JudgeAccess,
+    configs: tuple[str, str],
+    shown: int,
+    *,
+    has_frames: bool,
+    as_json: bool,
+    junit: Path | None,
+) -> int:
+    """Run the tests of the rules, print what differs; the exit status."""
+    require(["pytest"], "dcpstream-node[testing]")
+    from dcpstream_node.judge.rules import book, report, runner
+
+    chosen = book.choose(access.names)
+    config, from_disk = configs
+    server = runner.prepare(
+        access.target(), config=config, from_disk=from_disk, destroy_documents=access.destroy_documents
+    )
+    suite = f"{server.endpoint} (release {server.release}) by {len(chosen)} rules"
+    click.echo(suite, err=True)
+    verdict = runner.run(server, chosen, lambda number, count, name: _progress(f"{number} of {count}: {name}"))
+    _progress("")
+    if junit is not None:
+        junit.write_bytes(report.junit(suite, verdict))
+    if as_json:
+        facts = {"server": str(server.endpoint), "release": server.release, "is_whole": verdict.is_whole}
+        click.echo(json.dumps({**facts, **report.summary(verdict), "verdicts": report.as_dicts(verdict)}))
+    else:
+        click.echo("\n".join([*report.lines_of(verdict, shown, has_frames=has_frames), report.total_of(verdict)]))
+    counts = report.summary(verdict)
+    if not verdict.is_whole:
+        raise KeyboardInterrupt
+    return FAILED if counts["differ"] else OK if counts["held"] else USAGE
 
 
 def status_of(verdicts: Sequence[Verdict]) -> int:

@@ -136,15 +136,15 @@ def junit(suite: str, verdicts: Iterable[Verdict]) -> bytes:
         case = ET.SubElement(root, "testcase", classname="dcpstream.judge", name=name, time=f"{verdict.seconds:.3f}")
         if verdict.result == "differs":
             text = "\n".join(lines_of(verdict, len(verdict.comparison.failures), has_bytes=True))
-            ET.SubElement(case, "failure", message=_fit(line_of(verdict))).text = _fit(text)
+            ET.SubElement(case, "failure", message=fit(line_of(verdict))).text = fit(text)
         elif verdict.result == "left out":
-            ET.SubElement(case, "skipped", message=_fit(verdict.stopped))
+            ET.SubElement(case, "skipped", message=fit(verdict.stopped))
         elif verdict.stopped or verdict.variations:
-            ET.SubElement(case, "system-out").text = _fit("\n".join(lines_of(verdict)))
+            ET.SubElement(case, "system-out").text = fit("\n".join(lines_of(verdict)))
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _fit(text: str) -> str:
+def fit(text: str) -> str:
     """The text without characters that XML cannot have."""
     return text.translate(_XML_UNFIT)

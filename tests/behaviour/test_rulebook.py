@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.tools.patience import patient
-from tests.kit import recorded
+from tests.kit import recorded, rule_coverage
 from tests.kit import rules as rulebook
 
 ROOT = Path(__file__).parents[2]
@@ -25,23 +25,23 @@ def test_key_value_rules_have_ids_of_their_own_and_a_source() -> None:
 
 def test_every_rule_is_tested_or_explained() -> None:
     every = {item.rule_id for item in (*recorded.rules(), *rulebook.kv_rules())}
-    assert every - set(rulebook.tests_by_rule()) - set(rulebook.explained()) == set()
+    assert every - set(rule_coverage.tests_by_rule()) - set(rule_coverage.explained()) == set()
 
 
 def test_few_rules_are_explained_and_none_of_them_is_tested() -> None:
-    explained = rulebook.explained()
-    assert len(explained) <= rulebook.EXPLAINED_MAX
-    assert not set(explained) & set(rulebook.tests_by_rule())
+    explained = rule_coverage.explained()
+    assert len(explained) <= rule_coverage.EXPLAINED_MAX
+    assert not set(explained) & set(rule_coverage.tests_by_rule())
 
 
 def test_a_corrected_rule_is_tested_as_corrected() -> None:
-    corrections = rulebook.corrections()
-    assert not set(corrections) & set(rulebook.explained())
-    assert set(corrections) <= set(rulebook.tests_by_rule())
+    corrections = rule_coverage.corrections()
+    assert not set(corrections) & set(rule_coverage.explained())
+    assert set(corrections) <= set(rule_coverage.tests_by_rule())
 
 
 def test_corrections_cite_a_recording_or_servers_that_the_test_has_asked() -> None:
-    for rule_id, note in rulebook.corrections().items():
+    for rule_id, note in rule_coverage.corrections().items():
         if note.evidence == "8.0.1 and 7.2.9 asked, with this test":
             continue
         file, _, line = note.evidence.split()[0].rstrip(",;").partition(":")

@@ -8,7 +8,6 @@ virtual time or an object inside the node, raises `NotOnServer`: such a test dec
 from __future__ import annotations
 
 import itertools
-import socket
 import struct
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from _pytest.outcomes import Skipped
 
 from dcpstream.model import VbucketState
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream_node.judge.connection import Endpoint
 from dcpstream_node.judge.packets import HEADER_BYTES, Packet
 from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
 
@@ -39,7 +39,7 @@ TRACE_MAX = 24
 """Frames that are kept to be shown with a failure."""
 CHUNK_BYTES = 1 << 20
 PASSWORD = "secret"
-"""Of the users that `known_users` lists; other than the administrators they are not there on every server."""
+"""The password of the users that tests log in as, other than the administrators; not every server has them."""
 ADMINISTRATORS = ("admin", "@admin")
 NOT_THERE = 0
 NOT_ON_SERVER = "not on a server: "
@@ -80,12 +80,12 @@ def not_here(of: str, name: str) -> BaseException:
     return AttributeError(name) if name.startswith("__") else NotOnServer(f"{of}.{name}")
 
 
-@dataclass(slots=True)
-class Target:
-    """The server.
+@dataclass(slots=True, kw_only=True)
+class ServerUnderTest:
+    """The server whose buckets are the nodes of the tests.
 
     Attributes:
-        host, port: of its data port.
+        endpoint: its data port.
         user, password: of an administrator who may do everything.
         bucket: made and deleted for every node of a test.
         config: settings of the bucket, as `name=value;…`.
@@ -94,14 +94,13 @@ class Target:
         from_disk: settings with which a bucket streams from disk what it has persisted; empty: CREATE_CHECKPOINT works.
     """
 
-    host: str
-    port: int
+    endpoint: Endpoint
     user: str
     password: str
     bucket: str
-    config: str
     release: str
-    quiet_s: float
+    config: str = ""
+    quiet_s: float = 0.05
     from_disk: str = ""
 
 
@@ -187,7 +186,7 @@ class ServerNode(SimulatedNode):
         trace: the last frames that passed.
     """
 
-    target: ClassVar[Target]
+    target: ClassVar[ServerUnderTest]
     is_on: ClassVar[bool] = True
     wants_disk: ClassVar[bool] = False
     drops_acks: ClassVar[bool] = False
@@ -265,7 +264,7 @@ class ServerNode(SimulatedNode):
 
     def _set_map(self, key: bytes) -> None:
         """A cluster map, which the answer NOT_MY_VBUCKET carries; a server that makes its own keeps it."""
-        host, port = self.target.host, self.target.port
+        host, port = self.target.endpoint.host, self.target.endpoint.port
         nodes = f'{{"services":{{"kv":{port},"mgmt":8091}},"thisNode":true,"hostname":"{host}"}}'
         rows = ",".join(["[0]"] * self._vbuckets)
         server_map = f'{{"hashAlgorithm":"CRC","numReplicas":0,"serverList":["{host}:{port}"],"vBucketMap":[{rows}]}}'
@@ -452,9 +451,7 @@ class ServerPeer(Peer):
         self._fenced = 0
         self._is_dcp = False
         self._has_streams = False
-        target = node.target
-        self._socket = socket.create_connection((target.host, target.port), timeout=ANSWER_TIMEOUT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = node.target.endpoint.connect()
         self.number = node.join(self)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -566,9 +563,12 @@ class ServerPeer(Peer):
         with suppress(OSError):  # what the server has sent before it closed is still to be read
             self._socket.sendall(encode_request(Opcode.NOOP, opaque=opaque))
         until = time.monotonic() + FENCE_QUIETS * self.node.target.quiet_s
-        while self._fenced != opaque and not self._is_closed and (left := until - time.monotonic()) > 0:
+        while self._awaits(opaque) and (left := until - time.monotonic()) > 0:
             self._read(left)
         return self._fenced == opaque
+
+    def _awaits(self, opaque: int) -> bool:
+        return self._fenced != opaque and not self._is_closed
 
     # ------------------------------------------------------------------------------------------------- a peer's state
 

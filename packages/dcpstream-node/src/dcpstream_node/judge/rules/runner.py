@@ -1,0 +1,306 @@
+"""Run the rules' tests on a server by pytest, and count the rules.
+
+Every simulated node of a test becomes a bucket of the server. A rule differs if one of its tests fails; else it is held
+if a test of it passes that has sent requests to the server; else it cannot be decided from outside. A test that fails
+is tried again with more time, for a busy machine answers late.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from dcpstream.errors import AuthenticationFailed, ConfigError
+from dcpstream.runtime import SystemClock
+from dcpstream.wire.release import DEFAULT_RELEASE, release_of
+from dcpstream_node.judge.rules import book
+from dcpstream_node.judge.rules.server_node import CHECKPOINT, NOT_ON_SERVER, ServerNode, ServerUnderTest
+from dcpstream_node.judge.scenarios.kit import Target
+from dcpstream_node.judge.server import look
+from dcpstream_node.testing.simulation import SimulatedNode
+
+QUIET_S = (0.05, 0.25)
+"""Seconds of silence after which a connection counts as at rest, at the first attempt and at the second."""
+ENDS_SERVER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "test_nmeta_must_be_zero": ("7.2", "8.0"),
+        "test_nmeta_is_zero_and_must_be": ("7.2", "8.0"),
+        "test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2": ("7.2",),
+    }
+)
+"""Tests whose requests spoil the memory of servers of these releases, so that the process ends some time later."""
+HELD, DIFFERS, UNDECIDED = "held", "differs", "not decidable"
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """The result of one test.
+
+    Attributes:
+        name: as `test_stream_req.py::test_unknown_flags_are_refused`.
+        rules: the rules that it shows.
+        result: `HELD`, `DIFFERS` or `UNDECIDED`.
+        detail: what was expected and what came, or what the test needs that no server offers.
+        frames: the last frames before a difference.
+    """
+
+    __test__ = False  # for pytest, which would collect a class of this name
+
+    name: str
+    rules: tuple[str, ...]
+    result: str
+    detail: str = ""
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RulesVerdict:
+    """The results of all tests that ran.
+
+    Attributes:
+        chosen: the rules that were asked for.
+        tests: their tests, in the order in which they ran.
+        is_whole: False if the run was interrupted.
+    """
+
+    chosen: tuple[str, ...]
+    tests: list[TestResult] = field(default_factory=list)
+    is_whole: bool = True
+
+    def of_rule(self, rule_id: str) -> list[TestResult]:
+        """The results of a rule's tests."""
+        return [test for test in self.tests if rule_id in test.rules]
+
+    def results(self) -> dict[str, str]:
+        """Rule id → `HELD`, `DIFFERS` or `UNDECIDED`, for each chosen rule; without tests it is undecided."""
+        found = dict.fromkeys(self.chosen, UNDECIDED)
+        for test in self.tests:
+            for rule_id in test.rules:
+                if rule_id in found and (test.result == DIFFERS or found[rule_id] == UNDECIDED):
+                    found[rule_id] = test.result
+        return found
+
+
+Progress = Callable[[int, int, str], None]
+"""Called before each test: its number from 1, the number of all, its name."""
+
+
+def prepare(target: Target, *, config: str = "", from_disk: str = "", destroy_documents: bool) -> ServerUnderTest:
+    """Look at the server, and whether its bucket may be deleted.
+
+    Args:
+        config, from_disk: as of `ServerUnderTest`.
+
+    Raises:
+        ConnectionLost, AuthenticationFailed: as `look`.
+        ConfigError: the bucket has documents, or the server says no release.
+    """
+    clock = SystemClock()
+    try:
+        server = look(target, clock)
+    except AuthenticationFailed:
+        if not target.bucket or not _makes_bucket(target, config):  # an earlier run that was stopped leaves none
+            raise
+        server = look(target, clock)
+    server.check_scratch(destroy_documents=destroy_documents, vbuckets=0)
+    if not server.release:
+        message = f"{target.endpoint} does not say its release, so it is not known which rules it has"
+        raise ConfigError("--rules", None, "a server that answers VERSION", message=message)
+    return _under_test(server.target, config, release_of(server.release).name, from_disk)
+
+
+def _under_test(target: Target, config: str, release: str, from_disk: str) -> ServerUnderTest:
+    return ServerUnderTest(
+        endpoint=target.endpoint,
+        user=target.user,
+        password=target.password,
+        bucket=target.bucket,
+        config=config,
+        release=release,
+        quiet_s=QUIET_S[0],
+        from_disk=from_disk,
+    )
+
+
+def _makes_bucket(target: Target, config: str) -> bool:
+    """Try to make the bucket that is missing; False if the server does not let us."""
+    ServerNode.target = _under_test(target, config, "", "")
+    try:
+        ServerNode()
+    except (AssertionError, OSError):
+        return False
+    ServerNode.leave_current()
+    return True
+
+
+def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lambda *_: None) -> RulesVerdict:
+    """Run the tests of these rules on a server, one after the other.
+
+    Raises:
+        ConfigError: this installation has no tests of the rules, or they cannot be collected.
+    """
+    folder = book.folder()
+    verdict = RulesVerdict(tuple(chosen))
+    ServerNode.target = server
+    words = ["-c", os.devnull, "--rootdir", folder, "--confcutdir", folder / book.TESTS, "--import-mode", "importlib"]
+    words += ["-o", "consider_namespace_packages=true", "-m", "rule"]
+    words += ["-p", "no:cacheprovider", "-p", "no:terminal", *book.files(chosen)]
+    runner = _Runner(server, verdict, progress)
+    with _alone(str(folder)):
+        status = pytest.main([str(word) for word in words], plugins=[runner])
+    verdict.is_whole = status != pytest.ExitCode.INTERRUPTED
+    if runner.problems or status not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
+        why = runner.problems[0] if runner.problems else f"pytest ends with {status!r}"
+        message = f"the rules' tests of {folder} cannot be run: {why}"
+        raise ConfigError("--rules", None, "an installation whose parts fit", message=message)
+    return verdict
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Run pytest with the book's modules, and without the plugins and options of whoever runs it."""
+    before, path, new = dict(os.environ), list(sys.path), SimulatedNode.__dict__.get("__new__")
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.path.insert(0, folder)
+    SimulatedNode.__new__ = _choose_class  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        sys.path[:] = path
+        if new is None:
+            del SimulatedNode.__new__
+
+
+def _choose_class(cls: type[SimulatedNode], **_options: Any) -> SimulatedNode:
+    """`SimulatedNode()` is a bucket of the server while a test runs on it."""
+    return object.__new__(ServerNode if cls is SimulatedNode and ServerNode.is_on else cls)
+
+
+class _Runner:
+    """The plugin that runs each test on the server, as often as there are reasons to.
+
+    Attributes:
+        problems: files that could not be read, each with the reason.
+    """
+
+    def __init__(self, server: ServerUnderTest, verdict: RulesVerdict, progress: Progress) -> None:
+        self._server = server
+        self._verdict = verdict
+        self._progress = progress
+        self._all = self._done = 0
+        self.problems: list[str] = []
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "rule(id, ...): proves these rules")
+        config.addinivalue_line("markers", "timeout(seconds): of a test in process; here each answer has a limit")
+        config.rules_release = self._server.release  # type: ignore[attr-defined]
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.problems.append(f"{report.nodeid}: {report.longreprtext}")
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        chosen = set(self._verdict.chosen)
+        kept = [item for item in items if chosen.intersection(_rules_of(item))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+        self._all = len(kept)
+
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        self._done += 1
+        name = item.nodeid.rpartition("/")[2]
+        self._progress(self._done, self._all, name)
+        result, detail, frames = self._run(item, nextitem)
+        self._verdict.tests.append(TestResult(name, tuple(_rules_of(item)), result, detail, frames))
+        return True
+
+    def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[str, str, tuple[str, ...]]:
+        release = _parameter(item, "release")
+        if release is not None and release != self._server.release:
+            return UNDECIDED, f"a server of release {release}", ()
+        if self._server.release in ENDS_SERVER.get(getattr(item, "originalname", item.name), ()):
+            return UNDECIDED, "another server: it ends the server", ()
+        found = self._attempt(item, nextitem)
+        if self._server.from_disk and CHECKPOINT in found[1]:
+            # Such a bucket has nothing in memory, so it cannot show what a test says of memory as well.
+            from_disk = self._attempt(item, nextitem, wants_disk=True)
+            return found if from_disk[0] == DIFFERS else from_disk
+        for quiet_s in QUIET_S[1:]:
+            if found[0] != DIFFERS:
+                return found
+            ServerNode.drops_acks = not any(rule_id.startswith("FLC-") for rule_id in _rules_of(item))
+            found = self._attempt(item, nextitem, quiet_s=quiet_s)
+            ServerNode.drops_acks = False
+        if found[0] == DIFFERS and release is None and self._server.release != DEFAULT_RELEASE.name:
+            simulated = self._attempt(item, nextitem, is_on=False)
+            if simulated[0] == DIFFERS:
+                return UNDECIDED, f"a server of release {DEFAULT_RELEASE.name}", ()
+        return found
+
+    def _attempt(
+        self,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        *,
+        quiet_s: float = QUIET_S[0],
+        wants_disk: bool = False,
+        is_on: bool = True,
+    ) -> tuple[str, str, tuple[str, ...]]:
+        """Run the test once: result, detail and frames, as of `TestResult`."""
+        ServerNode.trace.clear()
+        ServerNode.is_on, ServerNode.wants_disk, self._server.quiet_s = is_on, wants_disk, quiet_s
+        before = ServerNode.requests
+        item._initrequest()  # type: ignore[attr-defined]  # as plugins do that run a test again
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        failed = [report for report in reports if report.failed]
+        if failed:
+            return DIFFERS, _message(failed[0]), tuple(ServerNode.trace)
+        skipped = [_reason(report) for report in reports if report.skipped]
+        if not skipped and is_on and ServerNode.requests == before:
+            skipped = ["a request: it is about this project's own code"]
+        return (UNDECIDED, skipped[0], ()) if skipped else (HELD, "", ())
+
+    def pytest_sessionfinish(self) -> None:
+        """Leave an empty bucket."""
+        ServerNode.is_on = True
+        with suppress(OSError, AssertionError):  # the server is gone: the tests have said so
+            SimulatedNode()
+            ServerNode.leave_current()
+
+
+def _rules_of(item: pytest.Item) -> list[str]:
+    return [rule_id for marker in item.iter_markers("rule") for rule_id in marker.args]
+
+
+def _parameter(item: pytest.Item, name: str) -> Any:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get(name)
+
+
+def _message(report: pytest.TestReport) -> str:
+    """What was expected and what came: the assertion's message, and the line of the test."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(report.longrepr) if crash is None else str(crash.message)
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    places = [entry.reprfileloc for entry in entries if getattr(entry, "reprfileloc", None) is not None]
+    place = next((place for place in places if "test_" in str(place.path)), None)
+    where = f"line {place.lineno}: " if place is not None else ""
+    return where + text.removeprefix("AssertionError: ")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """What a test needs that no server offers."""
+    detail = report.longrepr
+    text = str(detail[2] if isinstance(detail, tuple) else detail)
+    return (text.partition(NOT_ON_SERVER)[2] or text).partition("\n")[0]
