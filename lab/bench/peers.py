@@ -267,10 +267,13 @@ def compared(
 @click.option("--documents", default=1_000_000, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--server", default="", help="connection string of a server with a bucket `default`, also measured")
+@click.option("--server-title", default="A server", help="the heading of its table, such as its release")
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, show_default="docs/explanation/peers.md")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), default=PLOT, show_default="docs/images/peers.svg")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/peers.json")
-def main(documents: int, rounds: int, server: str, page: Path, picture: Path, output: Path) -> None:
+def main(
+    documents: int, rounds: int, server: str, server_title: str, page: Path, picture: Path, output: Path
+) -> None:
     """Measure our client and others, and write the tables and the plot into the documentation."""
     peers: list[Peer] = []
     left_out: list[str] = []
@@ -282,7 +285,7 @@ def main(documents: int, rounds: int, server: str, page: Path, picture: Path, ou
     facts = machine()
     lines = [f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}, Python {versions()['python']}."]
     results: dict[str, object] = {}
-    senders = [*SENDERS, *([Sender("A server", None, connection_string=server)] if server else [])]
+    senders = [*SENDERS, *([Sender(server_title, None, connection_string=server)] if server else [])]
     for sender in senders:
         print(sender.title, flush=True)
         spent, conditions, section = compared(sender, peers, documents, rounds, left_out)
@@ -301,8 +304,9 @@ def main(documents: int, rounds: int, server: str, page: Path, picture: Path, ou
                 for peer in peers
             },
         }
-    output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    page.write_text(written(page.read_text(encoding="utf-8"), lines), encoding="utf-8")
+        # After each sender, for the whole takes half an hour and may be interrupted.
+        output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        page.write_text(written(page.read_text(encoding="utf-8"), lines), encoding="utf-8")
     click.echo("\n".join(lines))
 
 
