@@ -271,9 +271,7 @@ def compared(
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE, show_default="docs/explanation/peers.md")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), default=PLOT, show_default="docs/images/peers.svg")
 @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default="lab/bench/peers.json")
-def main(
-    documents: int, rounds: int, server: str, server_title: str, page: Path, picture: Path, output: Path
-) -> None:
+def main(documents: int, rounds: int, server: str, server_title: str, page: Path, picture: Path, output: Path) -> None:
     """Measure our client and others, and write the tables and the plot into the documentation."""
     peers: list[Peer] = []
     left_out: list[str] = []

@@ -51,7 +51,10 @@ def test_our_node_holds_rules_and_what_cannot_be_seen_is_not_held(node: Node) ->
     done = judge(node, *HELD, *UNDECIDED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 rules: 2 held (0 of them in a part of their tests), 0 differ, 1 not decidable from outside" in done.stdout
-    assert "not decidable from outside: REQ-35\n       1 test needs a request: it is about this project's own code" in done.stdout
+    assert (
+        "not decidable from outside: REQ-35\n       1 test needs a request: it is about this project's own code"
+        in done.stdout
+    )
     assert "1 of 3: test_stream_req.py::test_a_rollback_carries_the_seqno" in done.stderr
 
 

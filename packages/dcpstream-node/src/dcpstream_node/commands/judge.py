@@ -166,7 +166,9 @@ _OF_SCENARIOS = (
 
 @click.command("judge")
 @judge_options
-@click.option("--rules", "is_rules", is_flag=True, help="Run the tests of the rules; SCENARIO is the beginning of an id.")
+@click.option(
+    "--rules", "is_rules", is_flag=True, help="Run the tests of the rules; SCENARIO is the beginning of an id."
+)
 @click.option("--frames", "has_frames", is_flag=True, help="Print the last frames before a rule differs as well.")
 @click.option(
     "--bucket-config",
