@@ -45,6 +45,10 @@ _.fail_on_data_loss
 # Called by pytest.
 _.pytest_addoption
 _.pytest_configure
+_.pytest_collectreport
+_.pytest_collection_modifyitems
+_.pytest_runtest_protocol
+_.pytest_sessionfinish
 
 # Called by Spark.
 _.DefaultSource

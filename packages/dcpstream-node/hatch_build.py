@@ -21,7 +21,7 @@ PATTERNS = (
     ),
 )  # fmt: skip
 """What the tests of tests/conformance import, and their tables."""
-PLACE = "dcpstream_node/judge/rules/shipped"
+PLACE = "dcpstream_node/rulebook/shipped"
 
 
 class BookHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -14,7 +14,7 @@ import pytest
 
 from dcpstream import KvClient
 from dcpstream_node import Node
-from dcpstream_node.judge.rules.runner import ENDS_SERVER
+from dcpstream_node.rulebook.runner import ENDS_SERVER
 from lab.layout import ROOT, python_path
 from lab.tools.patience import patient
 

@@ -279,7 +279,7 @@ def _check_options(names: Sequence[str], complaint: str) -> None:
 
 def _print_rules(access: JudgeAccess, *, as_json: bool) -> int:
     """The rules; no server is needed, so its place may be the beginning of an id."""
-    from dcpstream_node.judge.rules import book
+    from dcpstream_node.rulebook import book
 
     place = (access.place,) if access.place is not None and "://" not in access.place else ()
     chosen = [book.rules()[rule_id] for rule_id in book.choose((*place, *access.names))]
@@ -302,7 +302,7 @@ def _judge_rules(
 ) -> int:
     """Run the tests of the rules, print what differs; the exit status."""
     require(["pytest"], "dcpstream-node[testing]")
-    from dcpstream_node.judge.rules import book, report, runner
+    from dcpstream_node.rulebook import book, report, runner
 
     chosen = book.choose(access.names)
     config, from_disk = configs

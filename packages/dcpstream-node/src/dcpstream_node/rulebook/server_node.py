@@ -14,21 +14,26 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Unpack
 
 from _pytest.outcomes import Skipped
 
 from dcpstream.model import VbucketState
+from dcpstream.runtime import SystemClock
 from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream.wire.effects import changes
+from dcpstream.wire.layout import Kind
+from dcpstream.wire.messages import LAYOUTS
 from dcpstream_node.judge.connection import Endpoint
 from dcpstream_node.judge.packets import HEADER_BYTES, Packet
 from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds that a test waits for an answer."""
-FENCE_QUIETS = 10
-"""The longest wait for the answer to a fence, in silences. A connection that waits gives none."""
+PROBE_QUIETS = 10
+"""The longest wait for the answer to a probe, in silences. A connection that waits gives none."""
 SETTLE_MAX_S = 5.0
 """A connection that does not come to rest in this time never does."""
 LONGEST_WAIT_S = 3.0
@@ -44,24 +49,25 @@ ADMINISTRATORS = ("admin", "@admin")
 NOT_THERE = 0
 NOT_ON_SERVER = "not on a server: "
 CHECKPOINT = "a checkpoint that a request begins"
-FENCE = 0xFE9CE000
-"""The first opaque of the fences, which no test uses."""
+PROBE = 0xFE9CE000
+"""The first opaque of the probes, which no test uses."""
 MODULE = b"ep.so\0"
 CONTROL_TOKEN = 0xDEADBEEF
 """The control token of a server that was just started; later releases have none."""
+_CLOCK = SystemClock()
 _buckets = itertools.count(1)
-HARMLESS = frozenset({
-    Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP, Opcode.SELECT_BUCKET, Opcode.NOOP,
-    Opcode.STAT, Opcode.GET, Opcode.GET_VBUCKET, Opcode.GET_FAILOVER_LOG, Opcode.DCP_OPEN, Opcode.DCP_CONTROL,
-    Opcode.DCP_NOOP, Opcode.DCP_GET_FAILOVER_LOG, Opcode.DCP_BUFFER_ACK, Opcode.DCP_CLOSE_STREAM,
-})  # fmt: skip
-"""Requests after which a vbucket is as it was."""
-OF_BUCKET = frozenset({
-    Opcode.SET_COLLECTIONS, Opcode.SET_PARAM, Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE, Opcode.ENABLE_TRAFFIC,
-    Opcode.DISABLE_TRAFFIC, Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET, Opcode.SET_CLUSTER_CONFIG,
-    Opcode.SET_CTRL_TOKEN,
-})  # fmt: skip
-"""Requests after which the bucket must be made again; after others that is enough for the vbucket."""
+_ADMINISTRATION = frozenset({"NodeSupervisor", "Administrator", "BucketThrottleManagement"})
+
+
+@cache
+def is_of_bucket(opcode: int) -> bool:
+    """Whether the bucket must be made again after this request; after others that is enough for the vbucket."""
+    if opcode in (
+        Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.CREATE_CHECKPOINT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE,
+    ):  # fmt: skip
+        return False
+    requests = [layout for layout in LAYOUTS if layout.opcode == opcode and layout.kind is Kind.REQUEST]
+    return changes(opcode) and any(layout.privilege in _ADMINISTRATION for layout in requests)
 
 
 class NotOnServer(Skipped):
@@ -105,7 +111,7 @@ class ServerUnderTest:
 
 
 class ServerVBucket:
-    """What requests say of a vbucket."""
+    """A vbucket, as requests show it."""
 
     def __init__(self, node: ServerNode, vbid: int) -> None:
         self._node = node
@@ -116,27 +122,33 @@ class ServerVBucket:
 
     @property
     def state(self) -> int:
+        """The state from GET_VBUCKET."""
         return self._node.state_of(self._vbid)
 
     @property
     def is_active(self) -> bool:
+        """The state is active."""
         return self.state == VbucketState.ACTIVE
 
     @property
     def vbuuid(self) -> int:
+        """The newest entry of the failover log."""
         return self._node.failover_log(self._vbid).newest.vbuuid
 
     @property
     def high_seqno(self) -> int:
+        """The seqno of STAT, once all connections are at rest."""
         self._node.settle_all()
         return int(self._stat("vbucket-details", "high_seqno"))  # the other group has the snapshot's bound for a copy
 
     @property
     def purge_seqno(self) -> int:
+        """The seqno of STAT."""
         return int(self._stat("vbucket-seqno", "purge_seqno"))
 
     @property
     def topology(self) -> str:
+        """The topology of STAT, as JSON; empty for none."""
         found = self._stat("vbucket-details", "topology")
         return "" if found == "null" else found
 
@@ -157,12 +169,13 @@ class ServerVBucket:
 
 
 class ServerBucket:
-    """What requests say of a bucket."""
+    """A bucket, as requests show it."""
 
     def __init__(self, node: ServerNode) -> None:
         self._node = node
 
     def vbucket(self, vbid: int) -> ServerVBucket | None:
+        """The copy of a vbucket, if there is one."""
         return ServerVBucket(self._node, vbid) if self._node.state_of(vbid) != NOT_THERE else None
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -236,18 +249,18 @@ class ServerNode(SimulatedNode):
         if not self._delete_bucket():
             target.bucket = f"{target.bucket}-again"  # the server still waits for somebody
         words = [
-            target.config.replace("NUMBER", f"{next(_buckets)}-{time.time_ns()}"),
+            target.config.replace("NUMBER", f"{next(_buckets)}-{_CLOCK.time_ns()}"),
             f"max_vbuckets={self._vbuckets}",
         ]
         words += [target.from_disk] if self.is_from_disk else []
         config = ";".join(word for word in words if word)
         key = target.bucket.encode()
         control = self.control
-        until = time.monotonic() + BUCKET_TIMEOUT_S
+        until = _CLOCK.monotonic() + BUCKET_TIMEOUT_S
         fields: FrameFields = {"key": key, "value": MODULE + config.encode()}
         while (made := control.call(Opcode.CREATE_BUCKET, timeout_s=BUCKET_TIMEOUT_S, **fields)).status:
             # A server may answer DELETE_BUCKET before the name is free again.
-            assert time.monotonic() < until, ("CREATE_BUCKET", made, made.value)
+            assert _CLOCK.monotonic() < until, ("CREATE_BUCKET", made, made.value)
             time.sleep(0.02)
         assert control.call(Opcode.SELECT_BUCKET, key=key).status == 0
         for vbid in range(self._vbuckets):
@@ -257,7 +270,7 @@ class ServerNode(SimulatedNode):
         if not token.status and token.cas != CONTROL_TOKEN:
             control.call(Opcode.SET_CTRL_TOKEN, cas=token.cas, extras=struct.pack(">Q", CONTROL_TOKEN))
         while control.call(Opcode.GET, key=b"\0k", vbid=0).status == Status.TMPFAIL:
-            assert time.monotonic() < until, "the bucket does not warm up"
+            assert _CLOCK.monotonic() < until, "the bucket does not warm up"
             time.sleep(0.01)
         if not self._is_persisting:
             self._persist(on=False)
@@ -279,8 +292,8 @@ class ServerNode(SimulatedNode):
     def _delete_bucket(self) -> bool:
         """Delete the bucket, if it is there; False if the server does not come to an end with it."""
         key = self.target.bucket.encode()
-        until = time.monotonic() + BUCKET_TIMEOUT_S
-        while time.monotonic() < until:
+        until = _CLOCK.monotonic() + BUCKET_TIMEOUT_S
+        while _CLOCK.monotonic() < until:
             try:
                 status = self.control.call(Opcode.DELETE_BUCKET, key=key, timeout_s=BUCKET_TIMEOUT_S).status
             except AssertionError:
@@ -327,8 +340,8 @@ class ServerNode(SimulatedNode):
 
     def _wait_for_goodbyes(self) -> None:
         """Wait until the server has forgotten all DCP connections: consumers share what memory there is for them."""
-        until = time.monotonic() + BUCKET_TIMEOUT_S
-        while self.control_stats("dcp").get("ep_dcp_count", "0") != "0" and time.monotonic() < until:
+        until = _CLOCK.monotonic() + BUCKET_TIMEOUT_S
+        while self.control_stats("dcp").get("ep_dcp_count", "0") != "0" and _CLOCK.monotonic() < until:
             time.sleep(0.02)
 
     def _renew_vbuckets(self) -> bool:
@@ -346,9 +359,9 @@ class ServerNode(SimulatedNode):
         opcode = frame[1] if len(frame) > 1 else -1
         if opcode in (Opcode.SET_VBUCKET, Opcode.COMPACT_DB) and self._is_persisting:
             self.flush()  # what a node in memory holds counts as persisted
-        if opcode in OF_BUCKET or len(frame) < HEADER_BYTES:
+        if is_of_bucket(opcode) or len(frame) < HEADER_BYTES:
             self._needs_bucket = True
-        elif opcode not in HARMLESS:
+        elif changes(opcode):
             self._changed.add(int.from_bytes(frame[6:8], "big"))
 
     def _persist(self, *, on: bool) -> None:
@@ -371,6 +384,7 @@ class ServerNode(SimulatedNode):
     # ----------------------------------------------------------------------------------------------- a node's methods
 
     def restart(self, *, clean: bool = True, uuid: str = "") -> None:
+        """Refuse: no request restarts a server."""
         raise NotOnServer("a restart")
 
     def pump(self, max_bytes: int = 1 << 20, *, heard: Iterable[Peer] | None = None) -> None:
@@ -385,12 +399,14 @@ class ServerNode(SimulatedNode):
         ServerNode.sends += 1
 
     def join(self, peer: Peer) -> int:
+        """Take a connection of a test; its number."""
         if isinstance(peer, ServerPeer) and not peer.is_traced:
             return 0
         self.peers.append(peer)
         return next(self._numbers)
 
     def leave(self, peer: Peer) -> None:
+        """Forget a connection that is closed."""
         if peer in self.peers:
             self.peers.remove(peer)
 
@@ -403,6 +419,7 @@ class ServerNode(SimulatedNode):
     def connect(
         self, *, user: str | None = "admin", features: Iterable[int] = USUAL_FEATURES, bucket: str | None = "default"
     ) -> Peer:
+        """Connect, log in and select the bucket."""
         if self.is_retired:
             raise NotOnServer("two nodes at once")
         peer = ServerPeer(self)
@@ -446,9 +463,9 @@ class ServerPeer(Peer):
         self._is_closed = False
         self._seen_sends = 0
         self._rest = b""
-        self._can_fence = True
-        self._fences = itertools.count(FENCE)
-        self._fenced = 0
+        self._can_probe = True
+        self._probes = itertools.count(PROBE)
+        self._answered = 0
         self._is_dcp = False
         self._has_streams = False
         self._socket = node.target.endpoint.connect()
@@ -473,6 +490,7 @@ class ServerPeer(Peer):
         ServerNode.trace.append(f"{self.number} {arrow} {text:.300}")
 
     def deliver(self, data: bytes) -> None:
+        """Send bytes."""
         if self.is_traced and self.node.is_retired:
             raise NotOnServer("two nodes at once")
         if self._is_closed:
@@ -491,7 +509,7 @@ class ServerPeer(Peer):
             self._lost()
 
     def _follow(self, data: bytes) -> None:
-        """Find out whether what was sent ends where a frame does: only there a fence is a frame of its own."""
+        """Find out whether what was sent ends where a frame does: only there a probe is a frame of its own."""
         self._rest += data
         while len(self._rest) >= HEADER_BYTES:
             if self._rest[0] not in (0x80, 0x81, 0x08, 0x18):
@@ -504,7 +522,7 @@ class ServerPeer(Peer):
             if self.is_traced and self._rest[0] in (0x80, 0x08):
                 self.node.changed(self._rest)
             self._rest = self._rest[size:]
-        self._can_fence = not self._rest
+        self._can_probe = not self._rest
         if self.is_traced and self._rest:
             self.node.changed(b"")  # who knows
 
@@ -531,8 +549,8 @@ class ServerPeer(Peer):
             return False
         self._reader.receive_data(data)
         for frame in self._reader.frames():
-            if frame.is_response and frame.opcode == Opcode.NOOP and frame.opaque >= FENCE:
-                self._fenced = frame.opaque
+            if frame.is_response and frame.opcode == Opcode.NOOP and frame.opaque >= PROBE:
+                self._answered = frame.opaque
             elif ServerNode.drops_acks and frame.is_request and frame.opcode == Opcode.DCP_BUFFER_ACK:
                 self._note("<- (late)", frame.encode())
             else:
@@ -547,43 +565,46 @@ class ServerPeer(Peer):
                 pass
             return
         self._seen_sends = ServerNode.sends
-        until = time.monotonic() + SETTLE_MAX_S
-        if self._fence() and not self._is_dcp:
+        until = _CLOCK.monotonic() + SETTLE_MAX_S
+        if self._probe() and not self._is_dcp:
             return  # a connection that answers requests, one after the other, has nothing more to say
         while self._read(self.node.target.quiet_s):
-            if time.monotonic() > until:
+            if _CLOCK.monotonic() > until:
                 raise AssertionError("the connection never comes to rest")
 
-    def _fence(self) -> bool:
+    def _probe(self) -> bool:
         """A NOOP: when it is answered, all that was sent before has been looked at. False if it was not."""
-        if self._is_closed or not self._can_fence:
+        if self._is_closed or not self._can_probe:
             return False
-        opaque = next(self._fences)
-        self._fenced = 0
+        opaque = next(self._probes)
+        self._answered = 0
         with suppress(OSError):  # what the server has sent before it closed is still to be read
             self._socket.sendall(encode_request(Opcode.NOOP, opaque=opaque))
-        until = time.monotonic() + FENCE_QUIETS * self.node.target.quiet_s
-        while self._awaits(opaque) and (left := until - time.monotonic()) > 0:
+        until = _CLOCK.monotonic() + PROBE_QUIETS * self.node.target.quiet_s
+        while self._awaits(opaque) and (left := until - _CLOCK.monotonic()) > 0:
             self._read(left)
-        return self._fenced == opaque
+        return self._answered == opaque
 
     def _awaits(self, opaque: int) -> bool:
-        return self._fenced != opaque and not self._is_closed
+        return self._answered != opaque and not self._is_closed
 
     # ------------------------------------------------------------------------------------------------- a peer's state
 
     @property
     def received(self) -> list[Frame]:  # type: ignore[override]
+        """All frames that came, once the connection is at rest."""
         self.settle()
         return self._came
 
     @property
     def closed(self) -> bool:  # type: ignore[override]
+        """The server has closed the connection."""
         self.settle()
         return self._is_closed
 
     @property
     def is_reading(self) -> bool:
+        """True: what comes is always read."""
         return True
 
     @is_reading.setter
@@ -592,6 +613,7 @@ class ServerPeer(Peer):
             raise NotOnServer("a client that does not read")
 
     def disconnect(self) -> None:
+        """Close the connection."""
         if not self._is_closed:
             self._is_closed = True
             self._socket.close()
@@ -603,7 +625,7 @@ class ServerPeer(Peer):
         opaque = fields.setdefault("opaque", self.opaque())
         first = len(self._came)
         self.deliver(encode_request(opcode, **fields))
-        until = time.monotonic() + timeout_s
+        until = _CLOCK.monotonic() + timeout_s
         while True:
             for frame in self._came[first:]:
                 if frame.is_response and frame.opcode == opcode:
@@ -612,7 +634,7 @@ class ServerPeer(Peer):
                         self.settle()  # what a stream sends at once belongs to this request
                     self._taken = len(self._came)
                     return frame
-            left = until - time.monotonic()
+            left = until - _CLOCK.monotonic()
             assert not self._is_closed, f"no answer to {Opcode(opcode).name}: the server closed the connection"
             assert left > 0, f"no answer to {Opcode(opcode).name}"
             self._read(left)

@@ -7,8 +7,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from dcpstream_node.judge.report import fit
-from dcpstream_node.judge.rules import book
-from dcpstream_node.judge.rules.runner import DIFFERS, HELD, UNDECIDED, RulesVerdict, TestResult
+from dcpstream_node.rulebook import book
+from dcpstream_node.rulebook.runner import DIFFERS, HELD, UNDECIDED, RulesVerdict, TestResult
 
 DETAIL_LINES = 8
 """Lines of a difference that are printed."""
@@ -118,7 +118,7 @@ def junit(suite: str, verdict: RulesVerdict) -> bytes:
         errors="0",
     )
     for rule_id, result in results.items():
-        case = ET.SubElement(root, "testcase", classname="dcpstream.judge.rules", name=rule_id)
+        case = ET.SubElement(root, "testcase", classname="dcpstream.rules", name=rule_id)
         tests = [test for test in verdict.of_rule(rule_id) if test.result == result]
         if result == DIFFERS:
             lines = [line for test in tests for line in (test.name, test.detail, *test.frames)]

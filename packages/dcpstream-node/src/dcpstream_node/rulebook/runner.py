@@ -21,10 +21,10 @@ from _pytest.runner import runtestprotocol
 from dcpstream.errors import AuthenticationFailed, ConfigError
 from dcpstream.runtime import SystemClock
 from dcpstream.wire.release import DEFAULT_RELEASE, release_of
-from dcpstream_node.judge.rules import book
-from dcpstream_node.judge.rules.server_node import CHECKPOINT, NOT_ON_SERVER, ServerNode, ServerUnderTest
 from dcpstream_node.judge.scenarios.kit import Target
 from dcpstream_node.judge.server import look
+from dcpstream_node.rulebook import book
+from dcpstream_node.rulebook.server_node import CHECKPOINT, NOT_ON_SERVER, ServerNode, ServerUnderTest
 from dcpstream_node.testing.simulation import SimulatedNode
 
 QUIET_S = (0.05, 0.25)
@@ -204,7 +204,7 @@ class _Runner:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "rule(id, ...): proves these rules")
         config.addinivalue_line("markers", "timeout(seconds): of a test in process; here each answer has a limit")
-        config.rules_release = self._server.release  # type: ignore[attr-defined]
+        setattr(config, book.RELEASE, self._server.release)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -289,7 +289,7 @@ def _parameter(item: pytest.Item, name: str) -> Any:
 
 
 def _message(report: pytest.TestReport) -> str:
-    """What was expected and what came: the assertion's message, and the line of the test."""
+    """The assertion's message, which has what was expected and what came, and the line of the test."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(report.longrepr) if crash is None else str(crash.message)
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
@@ -300,7 +300,7 @@ def _message(report: pytest.TestReport) -> str:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """What a test needs that no server offers."""
+    """The need of a test that no server meets."""
     detail = report.longrepr
     text = str(detail[2] if isinstance(detail, tuple) else detail)
     return (text.partition(NOT_ON_SERVER)[2] or text).partition("\n")[0]
