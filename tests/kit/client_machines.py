@@ -66,6 +66,7 @@ class World:
         self.requests: list[tuple[int, tuple[int, ...]]] = []
         self.values: list[bytes] = []
         self.out: list[object] = []
+        self.collections: list[str] = []
         self.offsets: dict[int, StreamOffset] = {}
         self.down: set[int] = set()
         self.links: dict[NodeConnection, FakeNode] = {}
@@ -190,6 +191,7 @@ class World:
             else:
                 rows = event.rows if isinstance(event.rows, tuple) else event.rows["seqno"].to_pylist()
                 self.out += [getattr(row, "seqno", row) for row in rows]
+                self.collections += [f"{row.scope}.{row.collection}" for row in rows if hasattr(row, "scope")]
                 self.offsets.update(event.offsets)
 
 

@@ -35,10 +35,20 @@ def purge_statistics(frame: Frame, purge_seqno: int, *, vbid: int = 0) -> bytes:
     ) + encode_response(Opcode.STAT, opaque=frame.opaque)
 
 
-def mutation(opaque: int, seqno: int, *, vbid: int = 0, key: bytes = b"k", value: bytes = b"v", rev: int = 1) -> bytes:
+def mutation(
+    opaque: int,
+    seqno: int,
+    *,
+    vbid: int = 0,
+    key: bytes = b"k",
+    value: bytes = b"v",
+    rev: int = 1,
+    collection_id: int = 0,
+) -> bytes:
     extras = struct.pack(">QQIIIHB", seqno, rev, 7, 0, 0, 0, 0)
+    key = bytes((collection_id,)) + key
     return encode_request(
-        Opcode.DCP_MUTATION, vbid=vbid, opaque=opaque, cas=seqno << 16, extras=extras, key=b"\0" + key, value=value
+        Opcode.DCP_MUTATION, vbid=vbid, opaque=opaque, cas=seqno << 16, extras=extras, key=key, value=value
     )
 
 

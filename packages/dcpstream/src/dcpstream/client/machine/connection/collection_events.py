@@ -51,8 +51,9 @@ def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestE
     """Take an event that the stream's position has just moved over.
 
     Returns:
-        The events for the user, in this order: usually one. None for a collection whose end was reported before, and
-        two if a collection begins that has the name of another one that the position covers.
+        The events for the user, in this order: usually one. None for a collection whose end was reported before. Two if
+        a collection begins that has the name of another one that the position covers, and if one ends whose rows may
+        have either of two names.
     """
     tracker, names = stream.tracker, stream.names
     if names is None:
@@ -67,7 +68,11 @@ def follow(stream: Stream, event: CollectionEvent, seqno: int) -> list[ManifestE
         known = {item.collection_id: item for item in covered or ()}
         if stream.is_filtered and covered is not None and event.collection_id not in known:
             return []
-        name = known.get(event.collection_id) or names.collection_of(event)
+        if event.collection_id in known:
+            name = known[event.collection_id]
+        else:
+            name, *others = names.ended_names(event, is_resumed=stream.is_resumed)
+            reports += [_report(stream, op, event, seqno, other) for other in others]
         if covered is not None:
             tracker.cover(item for item in covered if item.collection_id != event.collection_id)
     elif op is Op.COLLECTION_CREATED:

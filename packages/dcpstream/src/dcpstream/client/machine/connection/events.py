@@ -31,6 +31,10 @@ class EventNames(Protocol):
         """The event's collection."""
         ...
 
+    def ended_names(self, event: CollectionEvent, *, is_resumed: bool) -> list[CollectionName]:
+        """The names that rows of a dropped collection may have, of a vbucket whose position does not cover it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedRows:
@@ -77,6 +81,7 @@ class Stream:
         log: the failover log of the node's answer, once it is open.
         names: resolves the names in system events; None to ignore these events.
         is_filtered: whether the request named collections.
+        is_resumed: whether it begins above 0.
         is_of_disk: whether it brings only what is on disk; see `DcpSession.open_stream`.
         ignores_purged: whether the node sends it also if deletions after its start have been purged.
         is_of_replica: whether the node may serve it from a replica.
@@ -93,6 +98,7 @@ class Stream:
     log: FailoverLog | None = None
     names: EventNames | None = None
     is_filtered: bool = False
+    is_resumed: bool = False
     is_of_disk: bool = False
     ignores_purged: bool = False
     is_guarded: bool = False

@@ -268,6 +268,7 @@ class DcpSession:
         tracker = PositionTracker(offset, held=held)
         stream = Stream(self._new_opaque(), vbid, end_seqno, tracker, requested_end, names=names)
         stream.is_filtered = self.has_collections and wanted.is_filtered
+        stream.is_resumed = start > 0
         stream.ignores_purged, stream.is_guarded = purged is not Purged.REFUSE, is_guarded
         stream.is_of_replica = wanted.may_be_of_replica
         flags = 0 if stream.is_of_replica else _ACTIVE_ONLY

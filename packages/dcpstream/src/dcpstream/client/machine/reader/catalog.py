@@ -9,8 +9,12 @@ and waits for the cluster's manager (a server then shows the default collection 
 data). Such an answer does not count: what it lacks was not dropped. The reader waits for another answer.
 
 Rows may come before their collection has a name here. They wait for a manifest that names it, or for the event of its
-end. The rows of a collection that is known to be gone, and whose name nobody knows, get its id as their name, the same
-that the event of its end has.
+end. The rows of a collection that is known to be gone, and whose name nobody knows, get its id as their name, and no
+scope. So does the event of its end.
+
+The event of an end has no name. On disk it supersedes the event of the beginning, which may still be in the memory of
+another vbucket. So a name by id lasts only until an event or a manifest has the real one. The event of the end is then
+reported under both names where rows may have had either, and no row is left behind.
 """
 
 from __future__ import annotations
@@ -46,11 +50,6 @@ class SharedMapping(Generic[T]):
     def get(self, number: int) -> T | None:
         """One item, or None."""
         return self._items.get(number)
-
-    def update(self, items: Mapping[int, T]) -> None:
-        """Add or replace items."""
-        for number, item in items.items():
-            self.put(number, item)
 
     def put(self, number: int, item: T) -> None:
         """Add or replace one item."""
@@ -109,6 +108,8 @@ class Catalog:
         self._manifest = Manifest(0, ())
         self._living: dict[int, CollectionName] = {}
         self._scopes: dict[int, str] = {}
+        self._ended: set[int] = set()
+        self._given_by_id: set[int] = set()
         self._has_warned = False
         self.names.put(DEFAULT_COLLECTION_ID, (DEFAULT_NAME, DEFAULT_NAME))
 
@@ -167,7 +168,8 @@ class Catalog:
         self._manifest = manifest
         self._living = {item.collection_id: item for item in manifest.named_collections()}
         self.wanted = wanted
-        self.names.update(manifest.collection_names())
+        for collection_id, place in manifest.collection_names().items():
+            self.names.put(collection_id, place)
         self._scopes.update({scope.scope_id: scope.name for scope in manifest.scopes})
 
     def complaint(self) -> str:
@@ -180,11 +182,13 @@ class Catalog:
         """The names, if all these collections have one; else None, and they are `unnamed` until they do."""
         names = self.names.share()
         missing = [number for number in ids if number not in names]
-        if missing and self._living:
-            newest = max(self._living)
-            for number in missing:
-                if number < newest:  # ids rise, so a newer collection is there, and this one is not: it was dropped
-                    self.names.put(number, ("", f"0x{number:x}"))
+        newest = max(self._living, default=0)
+        # Ids rise. If a newer collection is there, and this one is not, it was dropped.
+        gone = [number for number in missing if number < newest or number in self._ended]
+        for number in gone:
+            self.names.put(number, _by_id(number))
+        if gone:
+            self._given_by_id.update(gone)
             names = self.names.share()
             missing = [number for number in missing if number not in names]
         self.unnamed = frozenset(missing)
@@ -228,25 +232,47 @@ class Catalog:
         return self._scopes.get(event.scope_id, f"0x{event.scope_id:x}")
 
     def collection_of(self, event: CollectionEvent) -> CollectionName:
-        """The collection of an event; ids in hexadecimal for names that are not known."""
+        """The collection of an event. One without a known name has no scope either, as rows do not know it."""
         number = event.collection_id
-        scope, name = self.names.get(number) or (self.scope_of(event), event.name or f"0x{number:x}")
-        return CollectionName(number, scope, name)
+        name = self._name_of(number) or ((self.scope_of(event), event.name) if event.name else _by_id(number))
+        return CollectionName(number, *name)
+
+    def _name_of(self, collection_id: int) -> tuple[str, str] | None:
+        """The name, if it is known; an id is none."""
+        name = self.names.get(collection_id)
+        return None if name == _by_id(collection_id) else name
+
+    def ended_names(self, event: CollectionEvent, *, is_resumed: bool) -> list[CollectionName]:
+        """The names that rows of a dropped collection may have, of a vbucket whose position does not cover it.
+
+        Args:
+            event: of its end.
+            is_resumed: whether an earlier reader may have given rows of the vbucket.
+        """
+        names = [self.collection_of(event)]
+        by_id = CollectionName(event.collection_id, *_by_id(event.collection_id))
+        if (is_resumed or event.collection_id in self._given_by_id) and by_id not in names:
+            names.append(by_id)
+        return names
 
     def take_event(self, event: CollectionEvent) -> None:
         """Take the event of a scope or collection that was created, dropped, flushed or modified."""
         if event.event == SystemEventId.CREATE_SCOPE:
             self._scopes[event.scope_id] = event.name
         elif event.event == SystemEventId.CREATE_COLLECTION:
-            if self.names.get(event.collection_id) is None:
-                self.names.update({event.collection_id: (self.scope_of(event), event.name)})
+            if self._name_of(event.collection_id) is None:
+                self.names.put(event.collection_id, (self.scope_of(event), event.name))
         elif event.event == SystemEventId.DROP_COLLECTION:
-            if self.names.get(event.collection_id) is None:
-                self.names.put(event.collection_id, (self.scope_of(event), f"0x{event.collection_id:x}"))
+            self._ended.add(event.collection_id)
             if self.wanted.collections is not None and event.collection_id in self.wanted.collections:
                 self.is_known = False
         elif event.event == SystemEventId.DROP_SCOPE and event.scope_id == self.wanted.scope_id:
             self.is_known = False
+
+
+def _by_id(collection_id: int) -> tuple[str, str]:
+    """The scope and name of a collection whose name nobody knows."""
+    return "", f"0x{collection_id:x}"
 
 
 def older_manifest(nodes: str, uid: int, least_uid: int) -> str:

@@ -500,7 +500,7 @@ def told(connection: NodeConnection, event: CollectionEvent, *, flatbuffers: boo
     [
         (CollectionEvent(0, 7, 9, 10, "fleet"), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 0)),
         (CollectionEvent(0, 7, 9, 10, "fleet", 60), (Op.COLLECTION_CREATED, "0x9", "fleet", 9, 10, 60)),
-        (CollectionEvent(1, 7, 9, 10), (Op.COLLECTION_DROPPED, "0x9", "0xa", 9, 10, None)),
+        (CollectionEvent(1, 7, 9, 10), (Op.COLLECTION_DROPPED, "", "0xa", 9, 10, None)),
         (CollectionEvent(3, 7, 9, 0, "shop"), (Op.SCOPE_CREATED, "shop", "", 9, None, None)),
         (CollectionEvent(4, 7, 9), (Op.SCOPE_DROPPED, "0x9", "", 9, None, None)),
     ],

@@ -11,9 +11,9 @@ MANIFEST = Manifest(3, (Scope(0, "_default", (Collection(0, "_default"), Collect
 
 def test_without_a_change_the_same_is_given_again() -> None:
     branches = SharedMapping[int]()
-    branches.update({1: 0xA})
+    branches.put(1, 0xA)
     first = branches.share()
-    branches.update({1: 0xA})
+    branches.put(1, 0xA)
     assert branches.share() is first
 
 
@@ -25,6 +25,46 @@ def test_a_new_scope_and_its_collection() -> None:
     catalog.take_event(CollectionEvent(0, 6, 99, 13, "lost"))
     names = catalog.names.share()
     assert (names[12], names[13]) == (("inventory", "planes"), ("0x63", "lost"))
+
+
+BEGINNING, END = CollectionEvent(0, 4, 0, 9, "users"), CollectionEvent(1, 5, 0, 9)
+BY_ID = CollectionName(9, "", "0x9")
+USERS = CollectionName(9, "_default", "users")
+
+
+def test_a_beginning_in_one_vbucket_names_what_ended_in_another_before() -> None:
+    catalog = Catalog(None)
+    catalog.take_manifest(MANIFEST)
+    catalog.take_event(END)
+    assert catalog.ended_names(END, is_resumed=True) == [BY_ID]
+    catalog.take_event(BEGINNING)
+    names = catalog.names_of([9])
+    assert names is not None
+    assert names[9] == ("_default", "users")
+    assert catalog.ended_names(END, is_resumed=False) == [USERS]
+
+
+def test_an_end_is_reported_under_each_name_that_rows_may_have() -> None:
+    catalog = Catalog(None)
+    catalog.take_manifest(MANIFEST)
+    assert catalog.names_of([9]) is None
+    catalog.take_event(END)
+    names = catalog.names_of([9])
+    assert names is not None
+    assert names[9] == ("", "0x9")
+    catalog.take_event(BEGINNING)
+    assert catalog.names.share()[9] == ("_default", "users")
+    assert catalog.ended_names(END, is_resumed=False) == [USERS, BY_ID]
+
+
+def test_a_position_names_what_had_an_id() -> None:
+    catalog = Catalog(None)
+    catalog.take_manifest(MANIFEST)
+    catalog.take_event(END)
+    catalog.names_of([9])
+    assert catalog.ended_names(END, is_resumed=True) == [BY_ID]
+    catalog.learn([USERS])
+    assert catalog.ended_names(END, is_resumed=True) == [USERS, BY_ID]
 
 
 def test_an_older_manifest_changes_nothing() -> None:

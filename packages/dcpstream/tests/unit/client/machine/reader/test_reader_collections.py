@@ -14,7 +14,7 @@ from dcpstream.errors import StreamEnded, UnknownCollection
 from dcpstream.model import MAX_SEQNO, Collection, CollectionName, FailoverLog, Manifest, Op, Scope, StreamOffset
 from dcpstream.wire import Frame, Opcode, Status, encode_request
 from tests.kit.client_machines import World, at, history, refused
-from tests.kit.messages import accepted, marker, mutation, rollback, seqno_advanced, stream_end
+from tests.kit.messages import LOG, accepted, marker, mutation, rollback, seqno_advanced, stream_end
 
 FLIGHTS, FLEET = CollectionName(8, "_default", "flights"), CollectionName(9, "_default", "fleet")
 NAMES = ["_default.flights", "_default.fleet"]
@@ -25,9 +25,12 @@ def manifest(uid: int, **collections: int) -> Manifest:
     return Manifest(uid, (Scope(0, "_default", (Collection(0, "_default"), *found)),))
 
 
-def event(opaque: int, seqno: int, event_id: int, collection_id: int, name: str = "", *, uid: int = 1) -> bytes:
+def event(
+    opaque: int, seqno: int, event_id: int, collection_id: int, name: str = "", *, uid: int = 1, vbid: int = 0
+) -> bytes:
     return encode_request(
         Opcode.DCP_SYSTEM_EVENT,
+        vbid=vbid,
         opaque=opaque,
         extras=struct.pack(">QIB", seqno, event_id, 0),
         key=name.encode(),
@@ -104,6 +107,22 @@ def test_a_reader_of_the_whole_bucket_goes_on_when_a_new_collection_is_dropped_b
     found.run()
     assert found.seqnos() == [7, 8]
     assert [ids for ids, _, _ in bucket.asked] == [[], ["9"], []]
+
+
+def test_a_collection_that_ended_in_one_vbucket_has_its_name_in_another() -> None:
+    def answer(frame: Frame, _ids: list[str], _start: int) -> bytes:
+        head = accepted(frame.opaque, LOG) + marker(frame.opaque, 0, 3, vbid=frame.vbid)
+        rows = event(frame.opaque, 1, 0, 9, "fleet", vbid=1) + mutation(frame.opaque, 2, vbid=1, collection_id=9)
+        return head + (rows if frame.vbid else b"") + event(frame.opaque, 3, 1, 9, vbid=frame.vbid)
+
+    bucket = Bucket(manifest(2, flights=8), answer)
+    ranges = [VbucketRange(vbid, StreamOffset.ZERO, 3, end_vbuuid=0xA) for vbid in (0, 1)]
+    found = World(ranges, bucket, manifest=lambda: bucket.manifest, high_seqnos={0: 3, 1: 3})
+    found.run()
+    assert found.collections == ["_default.fleet"]
+    assert events(found) == [
+        (Op.COLLECTION_DROPPED, "0x9", 3), (Op.COLLECTION_CREATED, "fleet", 1), (Op.COLLECTION_DROPPED, "fleet", 3),
+    ]  # fmt: skip
 
 
 def test_an_endless_stream_waits_a_while_and_then_says_that_nothing_is_left() -> None:
