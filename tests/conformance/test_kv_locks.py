@@ -9,7 +9,7 @@ from dcpstream.wire import Frame, Opcode, Status
 from dcpstream.wire.values import encode_xattrs
 from dcpstream_node.testing.simulation import Peer, SimulatedNode
 from tests.kit.cases import each_case
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import WITHOUT_XERROR
 
 KEY = b"\0k"
@@ -164,14 +164,16 @@ def test_versions_from_elsewhere_and_locks(opcode: Opcode) -> None:
 
 
 @rule("KV-LOCK-09")
-def test_a_deletion_from_elsewhere_of_what_the_system_keeps_looks_at_no_lock() -> None:
+@of_release("7.2", "8.0")
+def test_a_deletion_from_elsewhere_of_what_the_system_keeps_looks_at_no_lock_until_76(release: str) -> None:
     node = node_with()
     peer = node.connect()
     extras = struct.pack(">IIQQ", 0, 0, 9, 1 << 59)
     value = encode_xattrs({"_s": b"1"}, b"1")
     assert peer.call(Opcode.SET_WITH_META, vbid=1, key=KEY, extras=extras, value=value, datatype=4).status == 0
     lock(peer)
-    assert peer.call(Opcode.DELETE_WITH_META, vbid=1, key=KEY, extras=WINNING, cas=5).status == 0
+    answer = peer.call(Opcode.DELETE_WITH_META, vbid=1, key=KEY, extras=WINNING, cas=5)
+    assert answer.status == (0 if release == "7.2" else Status.LOCKED)
 
 
 @rule("KV-LOCK-10")

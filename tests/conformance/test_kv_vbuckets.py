@@ -21,7 +21,8 @@ def set_vbucket(node: SimulatedNode, vbid: int = 1, **fields: Any) -> int | None
     """The status; None if the node closed the connection."""
     peer = node.connect()
     frames = peer.send(Opcode.SET_VBUCKET, vbid=vbid, **fields)
-    assert len(frames) == (0 if peer.closed else 1)
+    # A server of 7.2 that refuses a value says SUCCESS behind it, and has changed nothing.
+    assert len(frames) in ((0,) if peer.closed else (1, 2))
     return None if peer.closed else frames[0].status
 
 
@@ -106,7 +107,8 @@ def test_only_an_active_vbucket_takes_a_value(state: int, value: bytes) -> None:
 @of_release("7.2")
 def test_what_is_no_json_is_refused(value: bytes) -> None:
     node = SimulatedNode()
-    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == Status.EINVAL
+    expected = None if value == b"\xff" else Status.EINVAL  # without a text that can be told, the server closes
+    assert set_vbucket(node, extras=b"\1", value=value, datatype=1) == expected
 
 
 @rule("KV-VB-06")

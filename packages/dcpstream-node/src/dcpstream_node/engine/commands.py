@@ -20,7 +20,7 @@ from dcpstream.wire import Datatype, Frame, Status
 from dcpstream.wire.keys import key_fault
 from dcpstream.wire.layout import Phase
 from dcpstream.wire.messages import quiet_forms_of
-from dcpstream.wire.release import NEWEST, Release
+from dcpstream.wire.release import NEWEST, Release, Rule
 from dcpstream.wire.shape import Fault, Shape, read_frame_infos, shape_of
 from dcpstream.wire.values import snappy_uncompress
 from dcpstream_node.engine.access.roles import KNOWN_PRIVILEGES
@@ -127,7 +127,8 @@ def fault(session: Session, command: Command, frame: Frame) -> Fault | None:
                 session.payload = snappy_uncompress(frame.value)
         except FieldError:
             return Fault(Status.EINVAL, "Failed to inflate payload")
-        if frame.datatype & Datatype.XATTR and not has_valid_xattrs(session.payload):
+        limits_system = session.engine.release.has(Rule.SYSTEM_XATTRS_ARE_CHECKED)
+        if frame.datatype & Datatype.XATTR and not has_valid_xattrs(session.payload, limits_system=limits_system):
             return Fault(Status.XATTR_EINVAL, "The provided xattr segment is not valid")
     if frame.framing:
         session.frame_infos, wrong = read_frame_infos(shape, frame.framing, KNOWN_PRIVILEGES)

@@ -46,7 +46,6 @@ def test_values_stay_as_they_came(engine):
         (1, b"compression_mode", b"never", Status.EINVAL),
         (1, b"nothing", b"1", Status.EINVAL),
         (2, b"compression_mode", b"off", Status.KEY_ENOENT),
-        (9, b"compression_mode", b"off", Status.EINVAL),
     ],
 )
 def test_what_cannot_be_set(engine, group, name, mode, status):

@@ -73,7 +73,7 @@ def key_fault(key: bytes) -> str | None:
     try:
         collection_id, prefix = leb128_decode(key)
     except FieldError:
-        has_stop = any(byte < 0x80 for byte in key)
+        has_stop = any(byte < 0x80 for byte in key[:MAX_LEB128_BYTES])
         return "Key contains non-canonical leb128" if has_stop else "No stop-byte found"
     if len(key) == prefix:
         return "No logical key found"

@@ -104,6 +104,10 @@ class Group(Flag):
     """The node answers NOT_MY_VBUCKET about a vbucket elsewhere even while the bucket takes no traffic."""
     ACTS = auto()
     """The request changes something, although its privileges are those of a reader; see `effects`."""
+    OF_ENGINE = auto()
+    """Without a bucket the request is NOT_SUPPORTED, where others are NO_BUCKET."""
+    OF_ENGINE_80 = auto()
+    """The same in 8.0."""
 
 
 class Answers(NamedTuple):

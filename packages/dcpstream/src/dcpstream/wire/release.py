@@ -345,8 +345,8 @@ class Rule(Enum):
         Row("kv_engine engines/ep/src/ep_engine.cc (MB-67207)", until="8.0"),
     )
     WITH_META_LOOKS_FOR_JSON = (
-        "SET_WITH_META looks itself whether the document is JSON; before, only for clients without that datatype.",
-        SINCE_80,
+        "SET_WITH_META and RETURN_META look whether the document is JSON; before, for clients without that datatype.",
+        SINCE_76,
     )
     WITH_META_NAMES_BAD_CAS = (
         "SET_WITH_META with a CAS of 0 or of all ones is answered CAS_VALUE_INVALID; before, KEY_EEXISTS.",
@@ -354,8 +354,49 @@ class Rule(Enum):
     )
     SUBDOC_READS_LOCKED = ("Sub-document lookups read a locked document; before, LOCKED or TMPFAIL.", SINCE_80)
     SET_VBUCKET_WITHOUT_CAS = (
-        "SET_VBUCKET with a CAS, or of an older form, is EINVAL; before, the CAS is the control token.",
+        "SET_VBUCKET and SET_PARAM with a CAS, and older forms of the first, are EINVAL; before, it is a token.",
         SINCE_80,
+    )
+    DEGRADED_NAMES_VBUCKETS = (
+        "Without traffic most requests for another node's vbucket are NOT_MY_VBUCKET; before, TMPFAIL.",
+        Row(ASKED_80, since="8.0"),
+    )
+    PRUNED_DELETIONS_HEED_LOCKS = (
+        "DELETE_WITH_META of a document with system attributes looks at lock and CAS; before, it does not.",
+        Row(ASKED_80, since="8.0"),
+    )
+    EVICTION_HAS_TEXTS = ("The refusals of EVICT_KEY have texts.", Row(ASKED_80, since="8.0"))
+    MAP_VERSION_HAS_ONE_TEXT = (
+        "A wrong epoch of a cluster map is refused with the text for a wrong revision; before, with its own.",
+        Row(ASKED_80, since="8.0"),
+    )
+    NO_BUCKET_IS_SELDOM = (
+        "Without a bucket, further requests (GET_REPLICA, EVICT_KEY, …) are NOT_SUPPORTED; before, NO_BUCKET.",
+        Row(ASKED_80, since="8.0"),
+    )
+    NUMBERS_BY_STRTOULL = (
+        "Counters and STAT read numbers as C's strtoull: a minus sign, a blank as 0; later, digits only.",
+        Row("kv_engine utilities/util.cc; " + ASKED_80, until="7.6"),
+    )
+    BAD_PARAMETER_GROUP_CLOSES = (
+        "SET_PARAM of a group that is not there closes the connection; later, EINVAL.",
+        Row("kv_engine daemon/mcbp_validators.cc; " + ASKED_80, until="8.5"),
+    )
+    PARAMETERS_OF_CONFIGURATION = (
+        "SET_PARAM has the group 6, with all parameters.",
+        Row("kv_engine include/memcached/protocol_binary.h", since="8.5"),
+    )
+    NO_REPLICATION_PARAMETERS = (
+        "SET_PARAM of the group 2 is KEY_ENOENT without a text; before, the group has names.",
+        Row(ASKED_80, since="8.0"),
+    )
+    SYSTEM_XATTRS_ARE_CHECKED = (
+        "A request with more than 1 MiB of system attributes is XATTR_EINVAL; before, SET_WITH_META says EINVAL.",
+        Row("kv_engine xattr/utils.cc; " + ASKED_80, since="7.6"),
+    )
+    OBSERVE_NAMES_NO_COLLECTION = (
+        "OBSERVE of an unknown collection is answered without a text; before, with the manifest's uid.",
+        Row(ASKED_80, since="8.0"),
     )
     NO_TRACE_CONTEXT = ("The framing extras may not hold a trace context (id 3): UNKNOWN_FRAME_INFO.", SINCE_80)
 

@@ -20,7 +20,14 @@ from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.access.roles import KNOWN_PRIVILEGES
 from dcpstream_node.engine.bucket import documents
-from dcpstream_node.engine.bucket.parameters import CONFIG, FLUSH, VBUCKET, is_name_of, set_parameter
+from dcpstream_node.engine.bucket.parameters import (
+    CONFIG,
+    FLUSH,
+    REPLICATION,
+    VBUCKET,
+    is_name_of,
+    set_parameter,
+)
 from dcpstream_node.engine.bucket.vbucket import MAX_TRUSTED_CAS
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.engine import MAX_BUCKETS, RawConfig
@@ -171,16 +178,29 @@ def control_persistence(session: Session, frame: Frame) -> None:
 # -------------------------------------------------------------------------------------------------------- parameters
 
 
+def _check_param(session: Session, frame: Frame) -> Fault | None:
+    if frame.cas and session.engine.release.has(Rule.SET_VBUCKET_WITHOUT_CAS):
+        return Fault(Status.EINVAL, "Request CAS must not be set")
+    return None
+
+
 def set_param(session: Session, frame: Frame) -> None:
     """SET_PARAM: change a parameter of a group; parameters that are unknown or have no effect here are refused."""
     (group,) = admin.SetParam.unpack(frame)
-    if not FLUSH <= group <= CONFIG:
-        session.refuse(frame, Status.EINVAL, "Invalid param type specified")
+    release = session.engine.release
+    if not FLUSH <= group <= (CONFIG if release.has(Rule.PARAMETERS_OF_CONFIGURATION) else VBUCKET):
+        if release.has(Rule.BAD_PARAMETER_GROUP_CLOSES):
+            session.close(f"there is no group {group} of parameters")
+        else:
+            session.refuse(frame, Status.EINVAL, "Invalid param type specified")
+        return
+    if group == REPLICATION and release.has(Rule.NO_REPLICATION_PARAMETERS):
+        session.respond(frame, Status.KEY_ENOENT)
         return
     if not holds_token(session, frame):
         return
     name, text = frame.key.decode(errors="replace"), frame.value.decode(errors="replace")
-    if not is_name_of(session.engine.release, group, name):
+    if not is_name_of(release, group, name):
         session.refuse(frame, Status.KEY_ENOENT, "Unknown config param")
         return
     if (group, name) == (VBUCKET, "max_cas"):
@@ -199,12 +219,13 @@ def set_param(session: Session, frame: Frame) -> None:
 def _set_max_cas(session: Session, frame: Frame, text: str) -> None:
     """Set the highest CAS of a vbucket: the vbucket's next CAS is above it."""
     vbucket = session.selected.vbucket(frame.vbid)
-    if not text.isascii() or not text.isdecimal() or len(text) > MAX_CAS_DIGITS:
+    digits = text.lstrip("0")
+    if not text.isascii() or not text.isdecimal() or len(digits) > MAX_CAS_DIGITS or int(digits or "0") >= 1 << 64:
         session.refuse(frame, Status.EINVAL, "Value out of range.")
     elif vbucket is None:
         session.refuse(frame, Status.NOT_MY_VBUCKET, "Not my vbucket")
     else:
-        vbucket.max_cas = min(max(1, int(text)), MAX_TRUSTED_CAS)  # 0 would mean that it is not known
+        vbucket.max_cas = min(max(1, int(digits or "0")), MAX_TRUSTED_CAS)  # 0 would mean that it is not known
         session.respond(frame, cas=frame.cas)
 
 
@@ -219,10 +240,12 @@ def no_such_property(session: Session, frame: Frame) -> None:
 def evict(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """EVICT_KEY: answered as the server does, without effect."""
     meta = documents.live_meta(vbucket, key, session.engine.unix_ns)
+    has_texts = session.engine.release.has(Rule.EVICTION_HAS_TEXTS)
     if meta is None or meta.is_deleted:
-        session.refuse(frame, Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT)
+        status = Status.TMPFAIL if session.is_degraded else Status.KEY_ENOENT
+        session.refuse(frame, status, "Not found." if has_texts else None)
     elif meta.seqno > vbucket.persisted_seqno:
-        session.refuse(frame, Status.KEY_EEXISTS)
+        session.refuse(frame, Status.KEY_EEXISTS, "Can't eject: Dirty object." if has_texts else None)
     else:
         session.respond(frame, value=b"Ejected.")
 
@@ -246,8 +269,8 @@ def _check_token(_session: Session, frame: Frame) -> Fault | None:
     return None if any(frame.extras) else Fault(Status.EINVAL, "New CAS must be set")
 
 
-def _check_map(_session: Session, frame: Frame) -> Fault | None:
-    return version_fault(*admin.SetClusterConfig.unpack(frame))
+def _check_map(session: Session, frame: Frame) -> Fault | None:
+    return version_fault(*admin.SetClusterConfig.unpack(frame), session.engine.release)
 
 
 def set_cluster_config(session: Session, frame: Frame) -> None:
@@ -327,7 +350,7 @@ def register(table: CommandTable) -> None:
     table.add(Opcode.FLUSH, flush, check=_check_flush)
     table.add((Opcode.ENABLE_TRAFFIC, Opcode.DISABLE_TRAFFIC), control_traffic)
     table.add((Opcode.STOP_PERSISTENCE, Opcode.START_PERSISTENCE), control_persistence)
-    table.add(Opcode.SET_PARAM, set_param)
+    table.add(Opcode.SET_PARAM, set_param, check=_check_param)
     table.add((Opcode.IOCTL_GET, Opcode.IOCTL_SET), no_such_property)
     table.add(
         (

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dcpstream.errors import FieldError
 from dcpstream.wire import Datatype, Frame, Opcode, Status, decode_frame, decode_message
-from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.keys import leb128_decode, leb128_encode
 from dcpstream.wire.messages import kv
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.commands import CommandTable
 from dcpstream_node.engine.handlers.reads import body_of
-from dcpstream_node.engine.handlers.resolve import active_place, at_place, key_of, may_in, refuse_recommit
+from dcpstream_node.engine.handlers.resolve import active_place, at_place, may_in, refuse_recommit
 
 if TYPE_CHECKING:
     from array import array
@@ -146,22 +147,46 @@ def observe(session: Session, frame: Frame) -> None:
     value, at = frame.value, 0
     while at < len(value):
         start, key_at = at, at + kv.ObservedKey.size
-        vbid, key_bytes = kv.ObservedKey.struct.unpack_from(value, at) if key_at <= len(value) else (0, 0)
+        if key_at > len(value):
+            session.refuse(frame, Status.EINVAL, "Requires vbid and keylen.")
+            return
+        vbid, key_bytes = kv.ObservedKey.struct.unpack_from(value, at)
         at = key_at + key_bytes
         if at > len(value):
-            session.refuse(frame, Status.EINVAL, "A key runs past the request")
+            session.refuse(frame, Status.EINVAL, "Incorrect keylen")
             return
         vbucket = session.selected.vbucket(vbid)
         if vbucket is None:
             session.refuse_vbucket(frame)
             return
-        key = key_of(session, frame, value[key_at:at])
+        key = _observed_key(session, frame, value[key_at:at])
         if key is None or not may_in(session, frame, "Read", documents.collection_of(key)):
             return
         if refuse_recommit(session, frame, vbucket, key):
             return
         out.append(value[start:at] + _observed(session, vbucket, key).pack())
     session.reply(frame, kv.ObserveResponse, value=b"".join(out))
+
+
+def _observed_key(session: Session, frame: Frame, key: bytes) -> bytes | None:
+    """A key of OBSERVE with its collection prefix, or None if the request was refused.
+
+    Like the server, the node checks no more of it than that it begins with a number; without one it closes.
+    """
+    if not session.has_collections:
+        return b"\0" + key
+    try:
+        collection_id, _ = leb128_decode(key)
+    except FieldError:
+        session.close("OBSERVE of a key without a collection's number")
+        return None
+    if collection_id in session.selected.collections:
+        return key
+    if session.engine.release.has(Rule.OBSERVE_NAMES_NO_COLLECTION):
+        session.respond(frame, Status.UNKNOWN_COLLECTION)
+    else:
+        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
+    return None
 
 
 def _observed(session: Session, vbucket: VBucket, key: bytes) -> kv.ObservedState:

@@ -11,7 +11,7 @@ from dcpstream.dcp.producer.connection import ProducerConnection
 from dcpstream.dcp.sasl import Outcome, ServerStep
 from dcpstream.wire import Datatype, Feature, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
-from dcpstream.wire.release import Rule
+from dcpstream.wire.release import Release, Rule
 from dcpstream.wire.shape import Fault
 from dcpstream.wire.values import snappy_available
 from dcpstream_node.engine.access.users import User
@@ -213,15 +213,19 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
         session.respond(frame, datatype=Datatype.JSON if session.is_json else 0, value=session.config_json())
 
 
-def _check_config(_session: Session, frame: Frame) -> Fault | None:
-    return version_fault(*kv.GetClusterConfigNewer.unpack(frame)) if frame.extras else None
+def _check_config(session: Session, frame: Frame) -> Fault | None:
+    if not frame.extras:
+        return None
+    return version_fault(*kv.GetClusterConfigNewer.unpack(frame), session.engine.release)
 
 
-def version_fault(epoch: int, revision: int) -> Fault | None:
+def version_fault(epoch: int, revision: int, release: Release) -> Fault | None:
     """The fault of a cluster configuration's version in a request, or None."""
     if revision < _FIRST_REVISION:
         return Fault(Status.EINVAL, "Revision number must not be less than 1")
     if epoch < _FIRST_REVISION and epoch != _NO_EPOCH:
+        if release.has(Rule.MAP_VERSION_HAS_ONE_TEXT):
+            return Fault(Status.EINVAL, "Revision number must not be less than 1")
         return Fault(Status.EINVAL, "Epoch must not be less than 1 (or -1)")
     return None
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from dcpstream.model import VbucketState
 from dcpstream.wire import Feature, Frame, Status
-from dcpstream.wire.keys import MAX_KEY_BYTES, key_fault, leb128_decode
+from dcpstream.wire.keys import leb128_decode
 from dcpstream.wire.layout import Group
 from dcpstream.wire.messages import opcodes_of
+from dcpstream.wire.release import Rule
 from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.documents import absolute_expiration, collection_of
 from dcpstream_node.engine.bucket.vbucket import VBucket
@@ -31,22 +32,6 @@ def stored_key(session: Session, frame: Frame) -> bytes | None:
         return key
     session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     return None
-
-
-def key_of(session: Session, frame: Frame, key: bytes) -> bytes | None:
-    """A key from a request's value with its collection prefix, or None if the request was refused."""
-    if session.has_collections:
-        context = key_fault(key)
-    else:
-        context = f"Key length exceeds {MAX_KEY_BYTES}" if len(key) > MAX_KEY_BYTES else None
-        key = b"\0" + key
-    if context is not None:
-        session.refuse(frame, Status.EINVAL, context)
-        return None
-    if leb128_decode(key)[0] not in session.selected.collections:
-        session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
-        return None
-    return key
 
 
 def may_in(session: Session, frame: Frame, privilege: str, collection_id: int) -> bool:
@@ -86,7 +71,8 @@ def active_vbucket(session: Session, frame: Frame, *, states: frozenset[VbucketS
     if vbucket is not None and (vbucket.is_active if states is None else vbucket.state in states):
         return vbucket
     if vbucket is None or vbucket.state is not VbucketState.PENDING:
-        if session.is_degraded and frame.opcode not in _PLAIN_ABOUT_VBUCKETS:
+        is_plain = frame.opcode in _PLAIN_ABOUT_VBUCKETS or session.engine.release.has(Rule.DEGRADED_NAMES_VBUCKETS)
+        if session.is_degraded and not is_plain:
             session.refuse(frame, Status.TMPFAIL)
         else:
             session.refuse_vbucket(frame)

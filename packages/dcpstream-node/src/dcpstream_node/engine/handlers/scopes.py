@@ -10,20 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dcpstream.model.collections import DEFAULT_NAME
 from dcpstream.wire import Datatype, Frame, Opcode, Status
 from dcpstream.wire.messages import kv
 from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.access.permission import visible_manifest, without_system
-from dcpstream_node.engine.bucket.manifest import (
-    MAX_NAME_BYTES,
-    NAME,
-    CannotApplyError,
-    ManifestError,
-    check_step,
-    read_manifest,
-)
+from dcpstream_node.engine.bucket.manifest import CannotApplyError, ManifestError, check_step, read_manifest
+from dcpstream_node.engine.bucket.places import collection_at, names_in, scope_at
 from dcpstream_node.engine.commands import CommandTable
 
 if TYPE_CHECKING:
@@ -95,62 +88,36 @@ def set_manifest(session: Session, frame: Frame) -> None:
         session.respond(frame)
 
 
-def _path(session: Session, frame: Frame, dots: tuple[int, ...]) -> str | None:
-    """The path in key or value, or None if the request was refused because of its number of dots."""
-    path = (frame.key or frame.value).decode(errors="replace")
-    if path.count(".") in dots:
-        return path
-    session.refuse(frame, Status.EINVAL)
-    return None
-
-
-def _is_name(session: Session, name: str) -> bool:
-    """Whether a scope or collection may have this name. Like the server, close the connection if not."""
-    is_sound = bool(NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
-    if not is_sound:
-        session.close(f"{name!r} is no name of a scope or collection")
-    return is_sound
-
-
 def get_collection_id(session: Session, frame: Frame) -> None:
     """GET_COLLECTION_ID: the id of `scope.collection`; an empty part means `_default`."""
-    path = _path(session, frame, (1,))
-    if path is None:
-        return
-    scope_name, _, collection_name = path.partition(".")
-    scope_name, collection_name = scope_name or DEFAULT_NAME, collection_name or DEFAULT_NAME
     manifest = _manifest(session)
-    if not _is_name(session, scope_name):
+    path = (frame.key or frame.value).decode(errors="replace")
+    found = collection_at(manifest, path)
+    if found == Status.EINVAL:
+        session.refuse(frame, Status.EINVAL)
         return
-    if all(scope.name != scope_name for scope in manifest.scopes):
+    if found == Status.UNKNOWN_SCOPE:
         session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
         return
-    if not _is_name(session, collection_name):
+    place = None if isinstance(found, int) else found
+    if _is_hidden(session, frame, place, *names_in(path)):
         return
-    found = manifest.find(scope_name, collection_name)
-    if _is_hidden(session, frame, found, scope_name, collection_name):
-        return
-    if found is None:
+    if place is None:
         session.refuse_unknown(frame, Status.UNKNOWN_COLLECTION)
     else:
-        session.reply(frame, kv.GetCollectionIdResponse, manifest.uid, found.collection_id)
+        session.reply(frame, kv.GetCollectionIdResponse, manifest.uid, place.collection_id)
 
 
 def get_scope_id(session: Session, frame: Frame) -> None:
     """GET_SCOPE_ID: the id of a scope; text after a dot is ignored."""
-    path = _path(session, frame, (0, 1))
-    if path is None:
-        return
-    name = path.partition(".")[0] or DEFAULT_NAME
-    if not _is_name(session, name):
-        return
     manifest = _manifest(session)
-    for scope in manifest.scopes:
-        if scope.name == name:
-            if not _is_hidden(session, frame, scope, name):
-                session.reply(frame, kv.GetScopeIdResponse, manifest.uid, scope.scope_id)
-            return
-    session.refuse_unknown(frame, Status.UNKNOWN_SCOPE)
+    found = scope_at(manifest, (frame.key or frame.value).decode(errors="replace"))
+    if found == Status.EINVAL:
+        session.refuse(frame, Status.EINVAL)
+    elif isinstance(found, int):
+        session.refuse_unknown(frame, found)
+    elif not _is_hidden(session, frame, found, found.name):
+        session.reply(frame, kv.GetScopeIdResponse, manifest.uid, found.scope_id)
 
 
 def register(table: CommandTable) -> None:

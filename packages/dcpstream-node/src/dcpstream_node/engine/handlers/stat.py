@@ -8,6 +8,7 @@ Source: kv_engine docs/BinaryProtocol.md, engines/ep/src/ep_engine.cc (getStats)
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import chain
@@ -20,7 +21,9 @@ from dcpstream.wire.release import Rule
 from dcpstream.wire.shape import Fault
 from dcpstream_node.engine.access.permission import LOOKUP, Refusal, without_system
 from dcpstream_node.engine.bucket import documents
+from dcpstream_node.engine.bucket.places import collection_at, id_in
 from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.handlers.number_text import read_number
 from dcpstream_node.engine.stats import bucket as bucket_stats
 from dcpstream_node.engine.stats.dcp_options import apply_options, read_options
 from dcpstream_node.engine.stats.vbucket import PER_VBUCKET, PER_VBUCKET_80, cursor, state_name
@@ -58,17 +61,31 @@ _KNOWN = frozenset(
 )
 """Groups of the server that need the privilege SimpleStats."""
 
+_WITHOUT_NUMBER = frozenset(("vbucket",))
+"""Groups about vbuckets that are about all of them."""
+
+VBUCKET_LIMIT = 1 << 16
+"""Numbers of vbuckets have 16 bits."""
+
+WORDS_MAX, ID_CHARACTERS_MIN = 3, 3
+"""The number of words after `key`, and the shortest id of a collection there, as at a server."""
+
+_LEADING_NUMBER = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
+
 ITEMS_A_STEP = 200
 """Responses per step: a group may have ten thousand, and the client must read them."""
 
 
 def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
-    group, _, argument = frame.key.decode(errors="replace").partition(" ")
+    text = frame.key.decode(errors="replace")
+    group, _, argument = text.partition(" ")
     if group == "diskinfo" and argument == "detail":
         group, argument = "diskinfo-detail", ""
     if group in PER_VBUCKET:
         return _of_vbuckets(session, bucket, group, argument)
     if group in _DCP_GROUPS:
+        if (group == "dcp") == bool(argument):
+            return Status.KEY_ENOENT  # the others need an argument
         found = session.engine.dcp_stats(bucket, group, argument)
         if group == "dcp" and frame.value and not isinstance(found, int):
             return apply_options(bucket, found, read_options(frame.value))
@@ -77,8 +94,8 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
         return bucket_stats.collections(bucket, _shown(session), argument, is_by_id=group == "collections-byid")
     if group in ("scopes", "scopes-byid"):
         return bucket_stats.scopes(bucket, _shown(session), argument, is_by_id=group == "scopes-byid")
-    if group in ("key", "key-byid"):
-        return _document(session, bucket, argument, is_by_id=group == "key-byid")
+    if group in ("key", "key-byid") and " " in text:
+        return _document(session, bucket, text, is_by_id=group == "key-byid")
     whole: dict[str, Callable[[Bucket], Items]] = {
         "memory": bucket_stats.memory,
         "diskinfo": bucket_stats.disk,
@@ -86,11 +103,10 @@ def _items(session: Session, bucket: Bucket, frame: Frame) -> Items | int:
         "warmup": bucket_stats.warmup,
         "uuid": lambda bucket: iter((("uuid", bucket.uuid),)),
         "": partial(bucket_stats.totals, session.engine),
-        "all": partial(bucket_stats.totals, session.engine),
     }
-    if group not in whole:
-        return Status.KEY_ENOENT
-    return Status.EINVAL if argument else whole[group](bucket)
+    if group == "diskinfo" and argument:
+        return Status.EINVAL
+    return whole[group](bucket) if group in whole and not argument else Status.KEY_ENOENT
 
 
 def _shown(session: Session) -> Manifest:
@@ -102,12 +118,15 @@ def _shown(session: Session) -> Manifest:
 
 
 def _of_vbuckets(session: Session, bucket: Bucket, group: str, argument: str) -> Items | int:
+    if argument and group in _WITHOUT_NUMBER:
+        return Status.KEY_ENOENT
     if not argument:
         chosen = [vbucket for vbucket in bucket.vbuckets if vbucket is not None]
     else:
-        if not argument.isascii() or not argument.isdecimal():
+        vbid = read_number(argument.encode(), bucket.release, limit=VBUCKET_LIMIT)
+        if vbid is None and group != "failovers":
             return Status.EINVAL
-        one = bucket.vbucket(int(argument))
+        one = bucket.vbucket(vbid or 0)  # `failovers` takes any other text for the vbucket 0
         if one is None or (one.state is VbucketState.DEAD and group == "vbucket-seqno"):
             return Status.NOT_MY_VBUCKET
         chosen = [one]
@@ -135,27 +154,30 @@ def _cursors(bucket: Bucket, vbucket: VBucket) -> Items:
             yield f"{name}:num_items_for_cursor", max(0, vbucket.high_seqno - seqno)
 
 
-def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool) -> Items | int:
-    """The group `key KEY VBUCKET`, or `key-byid KEY VBUCKET 0xCOLLECTION` for any collection."""
-    parts = argument.rsplit(" ", 2 if is_by_id else 1)
-    try:
-        name, vbid = parts[0], int(parts[1])
-        collection_id = int(parts[2], 16) if is_by_id else 0
-    except (IndexError, ValueError):
+def _document(session: Session, bucket: Bucket, text: str, *, is_by_id: bool) -> Items | int:
+    """The group `key KEY VBUCKET [SCOPE.COLLECTION]`, or `key-byid KEY VBUCKET [0xCOLLECTION]`."""
+    _, *words = re.split(r"\s", text.strip())
+    if not 2 <= len(words) <= WORDS_MAX:
         return Status.EINVAL
-    if not name or not 0 <= collection_id <= 0xFFFFFFFF:
+    found = _LEADING_NUMBER.match(words[1])
+    vbid = -1 if found is None else int(found[0])
+    if not 0 <= vbid < VBUCKET_LIMIT:
         return Status.EINVAL
-    vbucket = bucket.active(vbid) if vbid >= 0 else None
+    collection_id = _collection_of(bucket, words[2], is_by_id=is_by_id) if len(words) == WORDS_MAX else 0
+    if isinstance(collection_id, Status):
+        return collection_id
+    vbucket = bucket.vbucket(vbid)
     if vbucket is None:
         return Status.NOT_MY_VBUCKET
     if refusal := session.refusal_in("Read", collection_id):
         return refusal.status
     if collection_id not in bucket.collections:
         return Status.UNKNOWN_COLLECTION
-    key = leb128_encode(collection_id) + name.encode()
+    key = leb128_encode(collection_id) + words[0].encode()
     if documents.is_recommitted(vbucket, key):
         return Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
-    documents.live_meta(vbucket, key, session.engine.unix_ns)
+    if vbucket.is_active:
+        documents.live_meta(vbucket, key, session.engine.unix_ns)
     meta = vbucket.log.meta(key)  # as stored, with its own CAS even if the document is locked
     if meta is None or meta.is_deleted:
         return Status.KEY_ENOENT
@@ -169,6 +191,18 @@ def _document(session: Session, bucket: Bucket, argument: str, *, is_by_id: bool
         ("key_vb_state", state_name(vbucket)),
         ("key_is_resident", "true"),
     )
+
+
+def _collection_of(bucket: Bucket, word: str, *, is_by_id: bool) -> int:
+    """The id of a collection by its path or its id, or the status that refuses it: EINVAL or one for an unknown one.
+
+    Like the server, the node takes no id of one or two characters.
+    """
+    if is_by_id:
+        number = id_in(word) if len(word) >= ID_CHARACTERS_MIN else None
+        return Status.EINVAL if number is None else number
+    found = collection_at(bucket.manifest, word)
+    return found if isinstance(found, int) else found.collection_id
 
 
 def _datatype_name(datatype: int) -> str:

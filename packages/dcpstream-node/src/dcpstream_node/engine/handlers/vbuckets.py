@@ -122,6 +122,14 @@ def get_failover_log(session: Session, frame: Frame) -> None:
         session.reply(frame, kv.GetFailoverLogPlainResponse, value=encode_failover_log(vbucket.failover_log))
 
 
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def set_vbucket(session: Session, frame: Frame) -> None:
     """SET_VBUCKET: create a vbucket, or change its state.
 
@@ -154,6 +162,9 @@ def set_vbucket(session: Session, frame: Frame) -> None:
             return
         if state != VbucketState.ACTIVE:
             session.refuse(frame, Status.EINVAL, "vbucket meta may only be set on active vbuckets")
+            return
+        if found is None and not _is_utf8(frame.value):
+            session.close("SET_VBUCKET with a value that is not UTF-8")
             return
         if found is None:
             session.refuse(frame, Status.EINVAL, "The value is not JSON")

@@ -277,12 +277,12 @@ def _status(
 
     Args:
         is_pruned: whether this is a deletion without a value of a document with system attributes; the server then
-            checks neither lock nor CAS.
+            checked neither lock nor CAS until 7.6.
     """
     exists = old is not None and not old.is_deleted
     if old is not None and new.checks_conflicts and not _wins(new, content, old, is_by_time=is_by_time(session)):
         return Status.KEY_EEXISTS
-    if is_pruned:
+    if is_pruned and not session.engine.release.has(Rule.PRUNED_DELETIONS_HEED_LOCKS):
         return Status.SUCCESS
     if new.command == Opcode.ADD_WITH_META and exists:
         return Status.KEY_EEXISTS
@@ -334,8 +334,8 @@ def _check_return_meta(_session: Session, frame: Frame) -> Fault | None:
 def return_meta(session: Session, frame: Frame) -> None:
     """RETURN_META: SET, ADD or DELETE whose answer has the document's new flags, expiration and revision.
 
-    Unlike the plain commands it also replaces the document's attributes, and accepts no datatype. Like the server, the
-    node looks for JSON only on behalf of clients that did not negotiate that datatype.
+    Unlike the plain commands it also replaces the document's attributes, and accepts no datatype. An addition may not
+    have a CAS. Until 7.2 the node, like the server, looks for JSON on behalf of clients without that datatype only.
     """
     if session.is_degraded:
         session.refuse(frame, Status.TMPFAIL)
@@ -351,8 +351,8 @@ def return_meta(session: Session, frame: Frame) -> None:
     opcode = _RETURNING[mode]
     old = documents.live_meta(vbucket, key, engine.unix_ns)
     is_there = old is not None and not old.is_deleted
-    status = conflict(opcode, 0 if opcode == Opcode.ADD else frame.cas, old)
-    if opcode == Opcode.ADD and status:
+    status = conflict(opcode, frame.cas, old)
+    if opcode == Opcode.ADD and (status or frame.cas):
         status = Status.NOT_STORED
     elif is_there and opcode != Opcode.ADD and is_kept_out(session, frame, vbucket, key):
         status = Status.LOCKED
@@ -368,17 +368,19 @@ def return_meta(session: Session, frame: Frame) -> None:
     if opcode == Opcode.DELETE:
         assert old is not None, "conflict() found the document"
         result = documents.delete(vbucket, key, old, engine.unix_ns, keeps_system=False)
-        fields = old.flags, old.expiration, old.rev_seqno + 1
+        fields, shown = (old.flags, old.expiration, old.rev_seqno + 1), 0
     else:
-        has_json = not session.is_json and is_json(frame.value)
+        looks_always = engine.release.has(Rule.WITH_META_LOOKS_FOR_JSON)
+        has_json = (looks_always or not session.is_json) and is_json(frame.value)
         datatype, time = int(Datatype.JSON) if has_json else 0, expiration_of(session, key, expiration)
+        shown = datatype if looks_always and session.is_json else 0
         version = Version(key, frame.value, documents.next_rev(vbucket, old), datatype, flags, time)
         result = documents.store(vbucket, version, engine.unix_ns)
         new = vbucket.log.meta(key)
         assert new is not None, "it was just written"
         fields = new.flags, new.expiration, new.rev_seqno
     session.changed(vbucket)
-    session.reply(frame, kv.ReturnMetaResponse, *fields, cas=result.cas)
+    session.reply(frame, kv.ReturnMetaResponse, *fields, cas=result.cas, datatype=shown)
 
 
 def register(table: CommandTable) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dcpstream.model.json_text import is_json
@@ -14,6 +13,7 @@ from dcpstream_node.engine.bucket import documents
 from dcpstream_node.engine.bucket.durability import DEFAULT_TIMEOUT_S, UNDECIDED_MAX, Requirement
 from dcpstream_node.engine.bucket.topology import is_possible, parse_topology
 from dcpstream_node.engine.commands import CommandTable
+from dcpstream_node.engine.handlers.number_text import read_number
 from dcpstream_node.engine.handlers.reads import parts_of
 from dcpstream_node.engine.handlers.resolve import (
     Place,
@@ -35,10 +35,6 @@ _pack_token = kv.SetResponse.layout.extras.pack
 _U64 = 1 << 64
 _NEVER_CREATE = 0xFFFFFFFF
 """The expiration of a counter request that must not create the document."""
-MAX_COUNTER_DIGITS = 20
-_COUNTER_TEXT = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)(?:[ \t\n\v\f\r\0]|\Z)")
-_SIGNED = re.compile(rb"[ \t\n\v\f\r]*[+-]?[0-9]")
-_BLANKS = frozenset(b" \t\n\v\f\r")
 
 _SILENT = frozenset(QUIET_FORMS) - frozenset(RESPONSES)
 """Quiet forms whose success is never answered: no answer of theirs is declared."""
@@ -336,23 +332,6 @@ def _joining_status(session: Session, frame: Frame, vbucket: VBucket, key: bytes
     return Status.KEY_EEXISTS if frame.cas and frame.cas != item.cas else Status.SUCCESS
 
 
-def counter_of(body: bytes) -> int | None:
-    """The number in a counter's text, parsed like C's strtoull, or None if it is not a number.
-
-    The text may have a sign, blanks before the number, and anything after a blank behind it. A text that begins with
-    a blank and has no number is 0.
-    """
-    found = _COUNTER_TEXT.match(body)
-    if found is None:
-        return 0 if body and body[0] in _BLANKS and not _SIGNED.match(body) else None
-    sign, text = found.groups()
-    digits = text.lstrip(b"0") or b"0"
-    if len(digits) > MAX_COUNTER_DIGITS or int(digits) >= _U64:
-        return None
-    number = -int(digits) % _U64 if sign == b"-" else int(digits)
-    return None if b"-" in body.partition(b"\0")[0] and number >= _U64 // 2 else number
-
-
 def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     """INCREMENT, DECREMENT and their quiet forms: change a document that is a number in decimal text."""
     engine = session.engine
@@ -373,7 +352,7 @@ def count(session: Session, frame: Frame, vbucket: VBucket, key: bytes) -> None:
     else:
         section, body = parts_of(item)
         flags, expiration = item.flags, item.expiration
-        old = counter_of(body)
+        old = read_number(body, engine.release)
         # DELTA_BADVAL takes precedence over LOCKED.
         if old is None or session.is_degraded or is_kept_out(session, frame, vbucket, key):
             session.changed(vbucket)

@@ -85,6 +85,10 @@ take fifty times as long."""
 _OF_LOGIN = opcodes_of(Group.LOGIN)
 """The requests that are carried out after the token of a login has expired."""
 
+_OF_ENGINE = opcodes_of(Group.OF_ENGINE)
+_OF_ENGINE_80 = opcodes_of(Group.OF_ENGINE) | opcodes_of(Group.OF_ENGINE_80)
+"""The requests that are NOT_SUPPORTED without a bucket, until 7.6 and in 8.0."""
+
 _NOT_PLAIN = tuple(name for name in MECHANISMS if name != PLAIN)
 NONCE_BITS = 144
 
@@ -776,7 +780,8 @@ class Session:
         if refusal is not None:
             self.refuse_access(frame, refusal)
         elif command.needs_bucket and self.bucket is None:
-            self.refuse(frame, Status.NO_BUCKET)
+            of_engine = _OF_ENGINE_80 if self.engine.release.has(Rule.NO_BUCKET_IS_SELDOM) else _OF_ENGINE
+            self.refuse(frame, Status.NOT_SUPPORTED if frame.opcode in of_engine else Status.NO_BUCKET)
         else:
             command.handler(self, frame)
 

@@ -21,6 +21,7 @@ from dcpstream.wire import Status
 from dcpstream.wire.layout import Group
 from dcpstream.wire.messages import opcodes_of
 from dcpstream.wire.release import Rule
+from dcpstream_node.engine.bucket.places import collection_at, id_in, scope_at
 from dcpstream_node.engine.stats.configuration import configuration
 from dcpstream_node.engine.stats.vbucket import state_name
 
@@ -44,7 +45,7 @@ def _held(bucket: Bucket) -> list[VBucket]:
 
 
 def totals(engine: Engine, bucket: Bucket) -> Items:
-    """Without a group, or `all`."""
+    """Without a group."""
     held = _held(bucket)
     numbers, items, expired = Counter(map(state_name, held)), Counter[str](), Counter[str]()
     for vbucket in held:
@@ -136,34 +137,43 @@ def numbers(manifest: Manifest, group: str) -> set[int]:
 
 def collections(bucket: Bucket, shown: Manifest, argument: str, *, is_by_id: bool) -> Items | int:
     """`collections`, `collections-byid`: all that are shown to the user, or the one that is named."""
-
-    def chosen_of(manifest: Manifest) -> list[tuple[Scope, Collection]]:
-        return [
-            (scope, item)
-            for scope, item in manifest.collections()
-            if not argument or argument == (f"{item.collection_id:#x}" if is_by_id else f"{scope.name}.{item.name}")
-        ]
-
-    chosen = chosen_of(shown)
-    if argument and not chosen:
-        return Status.EACCESS if chosen_of(bucket.manifest) else Status.UNKNOWN_COLLECTION
-    return _collections(bucket, chosen, has_uid=not argument)
+    if not argument:
+        return _collections(bucket, list(shown.collections()), has_uid=True)
+    number: int | None
+    if is_by_id:
+        number = id_in(argument)
+    else:
+        named = collection_at(bucket.manifest, argument)
+        if isinstance(named, int):
+            return named
+        number = named.collection_id
+    if number is None:
+        return Status.EINVAL
+    chosen = [(scope, item) for scope, item in shown.collections() if item.collection_id == number]
+    if chosen:
+        return _collections(bucket, chosen, has_uid=False)
+    return Status.EACCESS if number in bucket.collections else Status.UNKNOWN_COLLECTION
 
 
 def scopes(bucket: Bucket, shown: Manifest, argument: str, *, is_by_id: bool) -> Items | int:
     """`scopes`, `scopes-byid`: all that are shown to the user, or the one that is named; then with its collections."""
-
-    def chosen_of(manifest: Manifest) -> list[Scope]:
-        return [
-            scope
-            for scope in manifest.scopes
-            if not argument or argument == (f"{scope.scope_id:#x}" if is_by_id else scope.name)
-        ]
-
-    chosen = chosen_of(shown)
-    if not chosen:  # without a name there is the default scope at least
-        return Status.EACCESS if chosen_of(bucket.manifest) else Status.UNKNOWN_SCOPE
-    return _scopes(bucket, chosen, has_uid=not argument)
+    if not argument:
+        return _scopes(bucket, list(shown.scopes), has_uid=True)
+    number: int | None
+    if is_by_id:
+        number = id_in(argument)
+    else:
+        named = scope_at(bucket.manifest, argument)
+        if isinstance(named, int):
+            return named
+        number = named.scope_id
+    if number is None:
+        return Status.EINVAL
+    chosen = [scope for scope in shown.scopes if scope.scope_id == number]
+    if chosen:
+        return _scopes(bucket, chosen, has_uid=False)
+    is_there = any(scope.scope_id == number for scope in bucket.manifest.scopes)
+    return Status.EACCESS if is_there else Status.UNKNOWN_SCOPE
 
 
 def _counts(bucket: Bucket) -> Generator[None, None, Counter[int]]:

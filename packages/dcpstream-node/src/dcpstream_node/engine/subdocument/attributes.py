@@ -60,8 +60,12 @@ def name_of(path: bytes) -> str | None:
     return name
 
 
-def has_valid_xattrs(value: bytes) -> bool:
-    """Whether an inflated value begins with a valid attribute section: allowed names, each once, and JSON values."""
+def has_valid_xattrs(value: bytes, *, limits_system: bool = True) -> bool:
+    """Whether an inflated value begins with a valid attribute section: allowed names, each once, and JSON values.
+
+    Args:
+        limits_system: whether more system attributes than `SYSTEM_BYTES_MAX` make it invalid.
+    """
     try:
         xattrs, _ = decode_xattrs(value)
         section, _ = split_xattrs(value)
@@ -69,6 +73,8 @@ def has_valid_xattrs(value: bytes) -> bool:
         return False
     if len(encode_xattrs(xattrs)) != len(section):
         return False  # a name that came twice, or is not UTF-8
+    if limits_system and system_bytes(xattrs) > SYSTEM_BYTES_MAX:
+        return False
     return all(name_of(name.encode()) is not None and is_json(text) for name, text in xattrs.items())
 
 

@@ -77,11 +77,32 @@ def test_a_parameter_is_set_and_shown(client, name):
 
 
 @rule("KV-PARAM-01")
+def test_parameters_that_came_later_are_no_configuration():
+    client = Talker(engine_of(release="8.5"))
+    assert set_param(client, "dcp_cache_transfer_enabled", "true", CONFIG).status == 0
+    assert set_param(client, "chk_period", "1", CONFIG).status == Status.EINVAL
+
+
+@each_case(
+    ("name", "value"),
+    [
+        *(("max_ttl", text) for text in ("+5", "1_0", " 5", "5 ", "0x5")),
+        *(("getl_max_timeout", text) for text in ("0", "2147483648", "-1")),
+        ("min_compression_ratio", "nan"),
+    ],
+)
+def test_numbers_that_a_server_takes_by_their_beginning_are_refused(name: str, value: str) -> None:
+    client = Talker(engine_of(release="8.0"))
+    before = client.stats("config")[f"ep_{name}"]
+    assert set_param(client, name, value, FLUSH).status == Status.EINVAL
+    assert client.stats("config")[f"ep_{name}"] == before
+
+
+@rule("KV-PARAM-01")
 def test_parameters_that_came_later_are_unknown():
     client = Talker(engine_of(release="7.2"))
     for name in ("dcp_oso_max_collections_per_backfill", "dcp_consumer_buffer_ratio", "dcp_cache_transfer_enabled"):
         assert set_param(client, name, "1", DCP).status == Status.KEY_ENOENT
-        assert set_param(client, name, "1", CONFIG).status == Status.EINVAL
         assert name not in PARAMETERS or f"ep_{name}" not in client.stats("config")
 
 

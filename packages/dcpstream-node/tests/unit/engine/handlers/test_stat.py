@@ -117,7 +117,7 @@ def test_collections_and_scopes(client):
     assert client.stats("scopes") == {**scopes, "manifest_uid": "1"}
     assert client.stats("scopes _default").items() >= {**scopes, **one}.items()
     assert client.stats("scopes-byid 0x0") == client.stats("scopes _default")
-    assert refused(client, "collections none.none") == Status.UNKNOWN_COLLECTION
+    assert refused(client, "collections none.none") == Status.UNKNOWN_SCOPE
     assert refused(client, "scopes none") == Status.UNKNOWN_SCOPE
     details = client.stats("collections-details 0")
     assert details["vb_0:collections"] == "2"
@@ -129,8 +129,8 @@ def test_collections_and_scopes(client):
 
 @rule("KV-STAT-01")
 def test_a_document(client):
-    cas = client.set("a b", b"{}", flags=7, expiration=10).cas
-    assert client.stats("key a b 0") == {
+    cas = client.set("a", b"{}", flags=7, expiration=10).cas
+    assert client.stats("key a 0") == {
         "key_is_dirty": "false",
         "key_exptime": str(START_UNIX_S + 10),
         "key_flags": "7",
@@ -140,17 +140,17 @@ def test_a_document(client):
         "key_datatype": "json",
     }
     old = Talker(engine_of(release="7.2"))
-    old.set("a b", b"{}")
-    assert "key_datatype" not in old.stats("key a b 0")
-    client.call(Opcode.GET_LOCKED, key=b"\0a b")
-    assert client.stats("key a b 0")["key_cas"] == str(cas), "the document's, not the lock's"
+    old.set("a", b"{}")
+    assert "key_datatype" not in old.stats("key a 0")
+    client.call(Opcode.GET_LOCKED, key=b"\0a")
+    assert client.stats("key a 0")["key_cas"] == str(cas), "the document's, not the lock's"
     with_collection(client.engine, 9)
     client.call(Opcode.SET, key=b"\x09apple", value=b"1", extras=bytes(8))
     assert client.stats("key-byid apple 0 0x9")["key_flags"] == "0"
     assert refused(client, "key-byid apple 0 0x8") == Status.UNKNOWN_COLLECTION
     assert refused(client, "key apple 0") == Status.KEY_ENOENT
     assert refused(client, "key apple 9") == Status.NOT_MY_VBUCKET
-    for group in ("key", "key apple", "key apple x", "key-byid apple 0", "key-byid apple 0 z"):
+    for group in ("key apple", "key apple x", "key a b 0", "key-byid apple 0 z"):
         assert refused(client, group) == Status.EINVAL, group
 
 
@@ -158,7 +158,7 @@ def test_a_document(client):
 def test_arguments(client):
     assert refused(client, "vbucket-details x") == Status.EINVAL
     assert refused(client, "vbucket-details 9") == Status.NOT_MY_VBUCKET
-    assert refused(client, "all x y") == Status.EINVAL
+    assert refused(client, "memory x y") == Status.KEY_ENOENT
     assert refused(client, "dcp", value=b"{}") == Status.EINVAL
     assert refused(client, "dcp", value=b"{", datatype=1) == Status.EINVAL
     assert len(client.send(encode_request(Opcode.STAT, key=b"uuid", value=b"{}", datatype=1))) == 2
@@ -205,7 +205,7 @@ def test_80_has_names_of_its_own() -> None:
     for release in ("7.6", "8.0"):
         client = Talker(engine_of(release=release))
         assert client.call(Opcode.DCP_OPEN, key=b"a:b", extras=struct.pack(">II", 0, 1)).status == 0
-        groups = ("dcp", "dcpagg", "checkpoint 0", "vbucket-details 0", "diskinfo")
+        groups = ("dcp", "dcpagg :", "checkpoint 0", "vbucket-details 0", "diskinfo")
         names[release] = [set(client.stats(group)) for group in groups]
     old, new = (
         [found - other for found, other in zip(names[one], names[two], strict=True)]

@@ -72,6 +72,7 @@ quiet_forms("answered only if it fails", {Flush: Opcode.FLUSHQ})
 
 @message(
     Opcode.SET_PARAM,
+    groups=Group.OF_ENGINE,
     privilege="NodeSupervisor",
     key=Part.REQUIRED,
     rest=Part.REQUIRED,
@@ -88,13 +89,31 @@ class SetParam(Request):
     group: int = u32()
 
 
-declare(Opcode.STOP_PERSISTENCE, "Write nothing more to disk.", privilege="NodeSupervisor", source=_BINARY)
+declare(
+    Opcode.STOP_PERSISTENCE,
+    "Write nothing more to disk.",
+    groups=Group.OF_ENGINE_80,
+    privilege="NodeSupervisor",
+    source=_BINARY,
+)
 
 
-declare(Opcode.START_PERSISTENCE, "Write to disk again.", privilege="NodeSupervisor", source=_BINARY)
+declare(
+    Opcode.START_PERSISTENCE,
+    "Write to disk again.",
+    groups=Group.OF_ENGINE_80,
+    privilege="NodeSupervisor",
+    source=_BINARY,
+)
 
 
-declare(Opcode.ENABLE_TRAFFIC, "Answer requests for documents.", privilege="NodeSupervisor", source=_BINARY)
+declare(
+    Opcode.ENABLE_TRAFFIC,
+    "Answer requests for documents.",
+    groups=Group.OF_ENGINE_80,
+    privilege="NodeSupervisor",
+    source=_BINARY,
+)
 
 
 @message(Opcode.ENABLE_TRAFFIC, statuses=(Status.SUCCESS,), rest=Part.REQUIRED, since="8.0", source=_BINARY)
@@ -102,7 +121,13 @@ class EnableTrafficResponse(Response):
     """Requests for documents were answered already; the value of the response says so."""
 
 
-declare(Opcode.DISABLE_TRAFFIC, "Answer requests for documents TMPFAIL.", privilege="NodeSupervisor", source=_BINARY)
+declare(
+    Opcode.DISABLE_TRAFFIC,
+    "Answer requests for documents TMPFAIL.",
+    groups=Group.OF_ENGINE_80,
+    privilege="NodeSupervisor",
+    source=_BINARY,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- vbuckets
@@ -110,7 +135,7 @@ declare(Opcode.DISABLE_TRAFFIC, "Answer requests for documents TMPFAIL.", privil
 
 @message(
     Opcode.SET_VBUCKET,
-    groups=Group.VBUCKET_METADATA,
+    groups=Group.VBUCKET_METADATA | Group.OF_ENGINE,
     privilege="NodeSupervisor",
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -129,7 +154,7 @@ class SetVbucket(Request):
 
 @message(
     Opcode.SET_VBUCKET,
-    groups=Group.VBUCKET_METADATA,
+    groups=Group.VBUCKET_METADATA | Group.OF_ENGINE,
     privilege="NodeSupervisor",
     cas=Part.OPTIONAL,
     source=_BINARY,
@@ -146,7 +171,7 @@ class SetVbucketWide(Request):
 
 @message(
     Opcode.SET_VBUCKET,
-    groups=Group.VBUCKET_METADATA,
+    groups=Group.VBUCKET_METADATA | Group.OF_ENGINE,
     privilege="NodeSupervisor",
     cas=Part.OPTIONAL,
     source=_BINARY,
@@ -161,7 +186,14 @@ class SetVbucketByValue(Request):
     state: int = u32(value=True)
 
 
-declare(Opcode.GET_VBUCKET, "Ask for a vbucket's state.", privilege="", key=Part.OPTIONAL, source=_BINARY)
+declare(
+    Opcode.GET_VBUCKET,
+    "Ask for a vbucket's state.",
+    groups=Group.OF_ENGINE,
+    privilege="",
+    key=Part.OPTIONAL,
+    source=_BINARY,
+)
 
 
 @message(Opcode.GET_VBUCKET, statuses=(Status.SUCCESS,), source=_BINARY)
@@ -178,6 +210,7 @@ class GetVbucketResponse(Response):
 declare(
     Opcode.DEL_VBUCKET,
     "Delete a vbucket; the value may be `async=0` to be answered once it is gone.",
+    groups=Group.OF_ENGINE,
     privilege="NodeSupervisor",
     rest=Part.OPTIONAL,
     cas=Part.OPTIONAL,
@@ -203,7 +236,7 @@ declare(
 )
 
 
-@message(Opcode.COMPACT_DB, privilege="NodeSupervisor", source=_BINARY)
+@message(Opcode.COMPACT_DB, groups=Group.OF_ENGINE, privilege="NodeSupervisor", source=_BINARY)
 class CompactDb(Request):
     """Compact a vbucket's files and purge tombstones.
 
@@ -227,6 +260,7 @@ class CompactDb(Request):
 declare(
     Opcode.EVICT_KEY,
     "Drop a document's value from memory.",
+    groups=Group.OF_ENGINE_80,
     privilege="Administrator",
     document_key=True,
     source=_BINARY,

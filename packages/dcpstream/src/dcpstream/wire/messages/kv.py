@@ -265,7 +265,7 @@ class GetKResponse(GetResponse):
     """A document with its key; see `GetResponse`."""
 
 
-@message(Opcode.GET_REPLICA, groups=Group.PLAIN_MISS)
+@message(Opcode.GET_REPLICA, groups=Group.PLAIN_MISS | Group.OF_ENGINE_80)
 class GetReplica(Get):
     """Read a document from a replica vbucket."""
 
@@ -347,7 +347,13 @@ class GetMetaResponse(Response):
     datatype_stored: int | None = u8(optional=True)
 
 
-@message(Opcode.GET_RANDOM_KEY, privilege="Read", anywhere=True, groups=Group.WHOLE_BUCKET, source=_BINARY)
+@message(
+    Opcode.GET_RANDOM_KEY,
+    privilege="Read",
+    anywhere=True,
+    groups=Group.WHOLE_BUCKET | Group.OF_ENGINE_80,
+    source=_BINARY,
+)
 class GetRandomKey(Request):
     """Read some document; only on connections without collections."""
 
@@ -731,7 +737,7 @@ class ObserveSeqnoFailoverResponse(ObserveSeqnoResponse):
     last_seqno: int = u64(value=True)
 
 
-@message(Opcode.OBSERVE, privilege="", rest=Part.REQUIRED, source=_BINARY)
+@message(Opcode.OBSERVE, groups=Group.OF_ENGINE, privilege="", rest=Part.REQUIRED, source=_BINARY)
 class Observe(Request):
     """Ask whether documents exist and are persisted: an `ObservedKey` and the key for each."""
 
@@ -767,7 +773,7 @@ class GetFailoverLogPlainResponse(Response):
     """The branches of a vbucket, newest first: a vbuuid (u64) and a seqno (u64) each."""
 
 
-@message(Opcode.SEQNO_PERSISTENCE, privilege="NodeSupervisor", source=_BINARY)
+@message(Opcode.SEQNO_PERSISTENCE, groups=Group.OF_ENGINE_80, privilege="NodeSupervisor", source=_BINARY)
 class SeqnoPersistence(Request):
     """Ask for an answer once a seqno is on disk.
 
