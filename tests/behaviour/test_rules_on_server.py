@@ -29,11 +29,17 @@ def node() -> Iterator[Node]:
         yield node
 
 
+def command(node: Node, *words: str) -> list[str]:
+    """The command that runs the tests of some rules against the node."""
+    place = f"couchbase://127.0.0.1:{node.port}"
+    access = "--user", "@admin", "--password", "secret", "--bucket", "default"
+    return [sys.executable, "-m", "dcpstream", "judge", place, "--rules", *words, *access]
+
+
 def judge(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of some rules against the node."""
-    command = [sys.executable, "-m", "dcpstream", "judge", f"couchbase://127.0.0.1:{node.port}", "--rules", *words]
     return subprocess.run(
-        [*command, "--user", "@admin", "--password", "secret", "--bucket", "default"],
+        command(node, *words),
         cwd="/", env={"PYTHONPATH": python_path(ROOT)}, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
         check=False,
     )  # fmt: skip
@@ -80,6 +86,21 @@ def test_what_ends_a_server_is_left_out(node: Node) -> None:
     assert details["test_deletion.py::test_nmeta_must_be_zero"] == "another server: it ends the server"
     assert found["held"] >= 1
     assert found["differ"] == 0
+
+
+def test_a_server_that_ends_stops_the_run(node: Node) -> None:
+    with subprocess.Popen(
+        command(node, "KV-REQ", "KV-SUBDOC"), cwd="/", env={"PYTHONPATH": python_path(ROOT)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert any(line.startswith("2 of ") for line in running.stderr)
+        node.close()
+        output, errors = running.communicate(timeout=RUN_TIMEOUT_S)
+    assert running.returncode == 3, output + errors
+    assert "takes no connections since test_" in errors
+    assert " 0 differ," in output
+    assert "; the run was interrupted after " in output
 
 
 def test_what_ends_a_server_is_a_test() -> None:

@@ -114,7 +114,7 @@ def test_only_messages_of_streams_count_as_sent() -> None:
     peer.call(Opcode.DCP_STREAM_REQ, vbid=1, extras=bytes(48))
     stats = node.stats("dcp")
     assert stats[name + "total_bytes_sent"] == stats["ep_dcp_total_bytes"] == str(sent)
-    assert node.stats("dcpagg")[":total:total_bytes"] == str(sent)
+    assert node.stats("dcpagg :")[":total:total_bytes"] == str(sent)
 
 
 @rule("STA-04")

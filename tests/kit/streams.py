@@ -138,9 +138,14 @@ def new_checkpoint(node: SimulatedNode, vbid: int = 1) -> None:
     node.vbucket(vbid).close_checkpoint()
 
 
+LATER_S = 1 << 33
+"""A time after every deletion."""
+
+
 def purge(node: SimulatedNode, vbid: int = 1, *, before_seqno: int = 0) -> None:
-    """COMPACT_DB with drop_deletes."""
-    extras = struct.pack(">QQBBHI", 0, before_seqno, 1, 0, 0, 0)
+    """COMPACT_DB with drop_deletes, or of all deletions up to a seqno."""
+    before_time = LATER_S if before_seqno else 0
+    extras = struct.pack(">QQBBHI", before_time, before_seqno, not before_seqno, 0, 0, 0)
     assert node.admin.call(Opcode.COMPACT_DB, vbid=vbid, extras=extras).status == 0
     node.pump()
 

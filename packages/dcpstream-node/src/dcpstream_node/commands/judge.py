@@ -302,6 +302,7 @@ def _judge_rules(
 ) -> int:
     """Run the tests of the rules, print what differs; the exit status."""
     require(["pytest"], "dcpstream-node[testing]")
+    from dcpstream.errors import ConnectionLost
     from dcpstream_node.rulebook import book, report, runner
 
     chosen = book.choose(access.names)
@@ -317,10 +318,17 @@ def _judge_rules(
         junit.write_bytes(report.junit(suite, verdict))
     if as_json:
         facts = {"server": str(server.endpoint), "release": server.release, "is_whole": verdict.is_whole}
+        facts |= {"ended_in": verdict.ended_in}
         click.echo(json.dumps({**facts, **report.summary(verdict), "verdicts": report.as_dicts(verdict)}))
     else:
         click.echo("\n".join([*report.lines_of(verdict, shown, has_frames=has_frames), report.total_of(verdict)]))
     counts = report.summary(verdict)
+    if verdict.ended_in:
+        message = (
+            f"{server.endpoint} takes no connections since {verdict.ended_in}: the server has ended. Start it again, "
+            "and leave out the rules of this test"
+        )
+        raise ConnectionLost(message)
     if not verdict.is_whole:
         raise KeyboardInterrupt
     return FAILED if counts["differ"] else OK if counts["held"] else USAGE

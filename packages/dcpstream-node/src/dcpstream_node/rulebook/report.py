@@ -84,7 +84,7 @@ def total_of(verdict: RulesVerdict) -> str:
     return (
         f"{counts['rules']} rules: {counts['held']} held ({counts['held_in_part']} of them in a part of their tests), "
         f"{counts['differ']} differ, {counts['not_decidable']} not decidable from outside"
-        + ("" if verdict.is_whole else "; the run was interrupted")
+        + ("" if verdict.is_whole else f"; the run was interrupted after {len(verdict.tests)} tests")
     )
 
 

@@ -20,6 +20,8 @@ from _pytest.runner import runtestprotocol
 
 from dcpstream.errors import AuthenticationFailed, ConfigError
 from dcpstream.runtime import SystemClock
+from dcpstream.wire.by_message import ByMessage
+from dcpstream.wire.messages import dcp
 from dcpstream.wire.release import DEFAULT_RELEASE, release_of
 from dcpstream_node.judge.scenarios.kit import Target
 from dcpstream_node.judge.server import look
@@ -37,6 +39,10 @@ ENDS_SERVER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Tests whose requests spoil the memory of servers of these releases, so that the process ends some time later."""
+TIMED: ByMessage[str] = ByMessage("what comes in time")
+"""The area of the rules about a request that a server sends when some time has passed. At the second attempt tests that
+are not about it do not see it."""
+TIMED.of(dcp.BufferAck)("FLC")
 HELD, DIFFERS, UNDECIDED = "held", "differs", "not decidable"
 
 
@@ -68,12 +74,14 @@ class RulesVerdict:
     Attributes:
         chosen: the rules that were asked for.
         tests: their tests, in the order in which they ran.
-        is_whole: False if the run was interrupted.
+        is_whole: False if the run was interrupted, or the server ended.
+        ended_in: the test in which the server ended, whose result does not count; empty if it did not.
     """
 
     chosen: tuple[str, ...]
     tests: list[TestResult] = field(default_factory=list)
     is_whole: bool = True
+    ended_in: str = ""
 
     def of_rule(self, rule_id: str) -> list[TestResult]:
         """The results of a rule's tests."""
@@ -156,7 +164,7 @@ def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lam
     runner = _Runner(server, verdict, progress)
     with _alone(str(folder)):
         status = pytest.main([str(word) for word in words], plugins=[runner])
-    verdict.is_whole = status != pytest.ExitCode.INTERRUPTED
+    verdict.is_whole = status != pytest.ExitCode.INTERRUPTED and not verdict.ended_in
     if runner.problems or status not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
         why = runner.problems[0] if runner.problems else f"pytest ends with {status!r}"
         message = f"the rules' tests of {folder} cannot be run: {why}"
@@ -222,6 +230,9 @@ class _Runner:
         name = item.nodeid.rpartition("/")[2]
         self._progress(self._done, self._all, name)
         result, detail, frames = self._run(item, nextitem)
+        if result == DIFFERS and not self._server.is_there():
+            self._verdict.ended_in, result, detail = name, UNDECIDED, "a server that goes on: it ended in this test"
+            item.session.shouldstop = detail
         self._verdict.tests.append(TestResult(name, tuple(_rules_of(item)), result, detail, frames))
         return True
 
@@ -239,9 +250,11 @@ class _Runner:
         for quiet_s in QUIET_S[1:]:
             if found[0] != DIFFERS:
                 return found
-            ServerNode.drops_acks = not any(rule_id.startswith("FLC-") for rule_id in _rules_of(item))
+            about = {rule_id.rpartition("-")[0] for rule_id in _rules_of(item)}
+            ServerNode.hidden = frozenset(opcode for opcode, area in TIMED.items() if area not in about)
+            ServerNode.waits_for_closing = True
             found = self._attempt(item, nextitem, quiet_s=quiet_s)
-            ServerNode.drops_acks = False
+            ServerNode.hidden, ServerNode.waits_for_closing = frozenset(), False
         if found[0] == DIFFERS and release is None and self._server.release != DEFAULT_RELEASE.name:
             simulated = self._attempt(item, nextitem, is_on=False)
             if simulated[0] == DIFFERS:

@@ -32,6 +32,8 @@ from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer,
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds that a test waits for an answer."""
+CLOSING_S = 1.2
+"""A server looks once a second for the DCP connections that it closes."""
 PROBE_QUIETS = 10
 """The longest wait for the answer to a probe, in silences. A connection that waits gives none."""
 SETTLE_MAX_S = 5.0
@@ -49,7 +51,7 @@ ADMINISTRATORS = ("admin", "@admin")
 NOT_THERE = 0
 NOT_ON_SERVER = "not on a server: "
 CHECKPOINT = "a checkpoint that a request begins"
-PROBE = 0xFE9CE000
+PROBE, LAST_PROBE = 0xFE9CE000, 0xFEFFFFFF
 """The first opaque of the probes, which no test uses."""
 MODULE = b"ep.so\0"
 CONTROL_TOKEN = 0xDEADBEEF
@@ -108,6 +110,13 @@ class ServerUnderTest:
     config: str = ""
     quiet_s: float = 0.05
     from_disk: str = ""
+
+    def is_there(self) -> bool:
+        """Whether it takes connections."""
+        with suppress(OSError):
+            self.endpoint.connect().close()
+            return True
+        return False
 
 
 class ServerVBucket:
@@ -194,7 +203,8 @@ class ServerNode(SimulatedNode):
         target: the server.
         is_on: whether `SimulatedNode()` is a bucket of the server.
         wants_disk: whether buckets are made with the settings that let them stream from disk.
-        drops_acks: whether tests are not shown the acknowledgements of a consumer, which also come after some seconds.
+        hidden: the server's requests that tests are not shown, because they come when some time has passed.
+        waits_for_closing: whether `closed` waits until a server closes a connection at the latest.
         requests: how many frames tests have sent to servers.
         trace: the last frames that passed.
     """
@@ -202,7 +212,8 @@ class ServerNode(SimulatedNode):
     target: ClassVar[ServerUnderTest]
     is_on: ClassVar[bool] = True
     wants_disk: ClassVar[bool] = False
-    drops_acks: ClassVar[bool] = False
+    hidden: ClassVar[frozenset[int]] = frozenset()
+    waits_for_closing: ClassVar[bool] = False
     requests: ClassVar[int] = 0
     trace: ClassVar[deque[str]] = deque(maxlen=TRACE_MAX)
     sends: ClassVar[int] = 0
@@ -549,9 +560,9 @@ class ServerPeer(Peer):
             return False
         self._reader.receive_data(data)
         for frame in self._reader.frames():
-            if frame.is_response and frame.opcode == Opcode.NOOP and frame.opaque >= PROBE:
+            if frame.is_response and frame.opcode == Opcode.NOOP and PROBE <= frame.opaque <= LAST_PROBE:
                 self._answered = frame.opaque
-            elif ServerNode.drops_acks and frame.is_request and frame.opcode == Opcode.DCP_BUFFER_ACK:
+            elif frame.is_request and frame.opcode in ServerNode.hidden:
                 self._note("<- (late)", frame.encode())
             else:
                 self._note("<-", frame.encode())
@@ -600,6 +611,9 @@ class ServerPeer(Peer):
     def closed(self) -> bool:  # type: ignore[override]
         """The server has closed the connection."""
         self.settle()
+        until = _CLOCK.monotonic() + CLOSING_S
+        while ServerNode.waits_for_closing and not self._is_closed and (left := until - _CLOCK.monotonic()) > 0:
+            self._read(left)
         return self._is_closed
 
     @property

@@ -270,7 +270,7 @@ def _check_token(_session: Session, frame: Frame) -> Fault | None:
 
 
 def _check_map(session: Session, frame: Frame) -> Fault | None:
-    return version_fault(*admin.SetClusterConfig.unpack(frame), session.engine.release)
+    return version_fault(*admin.SetClusterConfig.unpack(frame), release=session.engine.release)
 
 
 def set_cluster_config(session: Session, frame: Frame) -> None:

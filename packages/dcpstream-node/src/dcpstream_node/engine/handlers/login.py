@@ -216,10 +216,10 @@ def get_cluster_config(session: Session, frame: Frame) -> None:
 def _check_config(session: Session, frame: Frame) -> Fault | None:
     if not frame.extras:
         return None
-    return version_fault(*kv.GetClusterConfigNewer.unpack(frame), session.engine.release)
+    return version_fault(*kv.GetClusterConfigNewer.unpack(frame), release=session.engine.release)
 
 
-def version_fault(epoch: int, revision: int, release: Release) -> Fault | None:
+def version_fault(epoch: int, revision: int, *, release: Release) -> Fault | None:
     """The fault of a cluster configuration's version in a request, or None."""
     if revision < _FIRST_REVISION:
         return Fault(Status.EINVAL, "Revision number must not be less than 1")

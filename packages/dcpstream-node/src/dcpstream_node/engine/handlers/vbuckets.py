@@ -231,7 +231,10 @@ def _check_padding(_session: Session, frame: Frame) -> Fault | None:
 
 
 def compact(session: Session, frame: Frame) -> None:
-    """COMPACT_DB: purge old tombstones, or all if asked for, and compact; answered when done."""
+    """COMPACT_DB: purge old tombstones, or all if asked for, and compact; answered when done.
+
+    Like on the server, the seqno limits the old ones only.
+    """
     before_time, before_seqno, drop_deletes, *_ = admin.CompactDb.unpack(frame)
     vbucket, bucket = _vbucket(session, frame), session.selected
     if vbucket is None:
@@ -240,7 +243,7 @@ def compact(session: Session, frame: Frame) -> None:
     limit = MAX_SEQNO if durability is None or durability.purge_limit is None else durability.purge_limit
     order = CompactionOrder(
         before_time=_END_OF_TIME if drop_deletes else before_time,
-        before_seqno=before_seqno or MAX_SEQNO,
+        before_seqno=MAX_SEQNO if drop_deletes else before_seqno or MAX_SEQNO,
         purge_limits={vbucket.vbid: limit},
         vbids=frozenset((vbucket.vbid,)),
         is_full=True,

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from dcpstream.dcp.bucket import Change
 from dcpstream.dcp.refusals import Refusal
-from dcpstream.errors import FieldError
+from dcpstream.errors import FieldError, RemoteProtocolError
 from dcpstream.wire import Datatype, Frame, Opcode, Status, SystemEventId
-from dcpstream.wire.keys import key_fault
+from dcpstream.wire.keys import FIRST_RESERVED, LAST_RESERVED, key_fault, leb128_decode
 from dcpstream.wire.layout import Kind, classes_of
 from dcpstream.wire.messages.dcp import (
     Abort,
@@ -210,7 +210,7 @@ _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE)
 def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
     """Turn a system event into its stored form, or refuse it; version 2 is legal only if it was negotiated."""
     seqno, event, version = SystemEvent.unpack(frame)
-    if not seqno or not dialect.has_collections:
+    if not dialect.has_collections or (has_flatbuffers and version != VERSION_FLATBUFFERS):
         return Refusal(Status.EINVAL)
     if version == VERSION_FLATBUFFERS:
         is_known = has_flatbuffers and event in tuple(SystemEventId)
@@ -265,11 +265,22 @@ def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
     return PreparedChange(Change(stored, key, seqno, frame.cas, rev_seqno, kinds), level)
 
 
+def _check_names_collection(key: bytes) -> None:
+    try:
+        collection_id, _ = leb128_decode(key)
+    except FieldError as error:
+        raise RemoteProtocolError(f"a decision whose key names no collection: {error}") from None
+    if FIRST_RESERVED <= collection_id <= LAST_RESERVED:
+        raise RemoteProtocolError(f"a decision about the collection {collection_id}, which cannot be")
+
+
 def read_decision(frame: Frame, dialect: Dialect) -> Decision | Refusal:
-    """Read a commit or an abort, or refuse it."""
-    refusal = _bad_key(frame.key, dialect)
-    if refusal is not None:
-        return refusal
+    """Read a commit or an abort, or refuse it.
+
+    Its key is not checked as that of a document. Raises: RemoteProtocolError: it names no collection.
+    """
+    if dialect.has_collections:
+        _check_names_collection(frame.key)
     prepared, seqno = (Abort if frame.opcode == Opcode.DCP_ABORT else Commit).unpack(frame)
     if frame.cas or not 0 < prepared < seqno:
         return Refusal(Status.EINVAL, "Request must have a prepared seqno below its own, and no CAS")
