@@ -227,3 +227,6 @@ _.reportinfo
 
 # In the JSON of `dcpstream judge`, and read by `make judge`.
 _.expected_literal
+
+# Read by pytest: it ends the run.
+_.shouldstop

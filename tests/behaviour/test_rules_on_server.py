@@ -95,7 +95,7 @@ def test_a_server_that_ends_stops_the_run(node: Node) -> None:
     ) as running:  # fmt: skip
         assert running.stderr is not None
         assert any(line.startswith("2 of ") for line in running.stderr)
-        node.close()
+        node.stop()
         output, errors = running.communicate(timeout=RUN_TIMEOUT_S)
     assert running.returncode == 3, output + errors
     assert "takes no connections since test_" in errors
