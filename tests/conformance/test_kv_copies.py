@@ -135,16 +135,20 @@ def test_a_row_of_a_collection_that_the_history_does_not_have(
 @rule("KV-COPY-07")
 @each_case("is_deletion", [False, True])
 def test_a_document_over_a_prepare(is_deletion: bool) -> None:
-    node, source = copy()
-    source.marker_v2(1, 3)
-    assert prepare(source, 1) == []
     fields: dict[str, Any] = {"key": b"\0k", "cas": 1}
     opcode = Opcode.DCP_DELETION if is_deletion else Opcode.DCP_MUTATION
     layout = ">QQIB" if is_deletion else ">QQIIIHB"
     more = (0, 0) if is_deletion else (0, 0, 0, 0, 0)
     extras = struct.pack(layout, 2, 1, *more)
+    node, source = copy()
+    source.marker_v2(1, 1)
+    assert not [frame for frame in prepare(source, 1) if frame.is_response]
+    source.marker_v2(2, 3)
     assert statuses(source.send(opcode, extras=extras, **fields)) == [Status.SYNC_WRITE_IN_PROGRESS]
     assert node.vbucket(1).high_seqno == 1
+    node, source = copy()
+    source.marker_v2(1, 1)
+    prepare(source, 1)
     source.marker_v2(2, 3, DISK)
     frames = source.send(opcode, extras=extras, **fields)
     assert not [frame for frame in frames if frame.is_response]

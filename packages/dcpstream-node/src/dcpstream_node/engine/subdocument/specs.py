@@ -303,17 +303,12 @@ def _check_xattr(spec: Spec, *, has_xattrs: bool, is_one_of_several: bool = Fals
 
 
 def _as_72_reads(spec: Spec) -> Spec:
-    """The operation as release 7.2 carries it out: a delta of 64 bits without a sign counts as a negative one.
-
-    The lowest number of 64 bits with a sign counts as none.
-    """
+    """The operation as release 7.2 carries it out: a delta of 64 bits without a sign counts as a negative one."""
     if spec.opcode != Opcode.SUBDOC_COUNTER or not _WIDE_DELTA.fullmatch(spec.value):
         return spec
     delta = int(spec.value)
     if not 1 << 63 <= abs(delta) < 1 << 64:
         return spec
-    if delta == -1 << 63:
-        return spec._replace(value=b"0")
     signed = (delta + (1 << 63)) % (1 << 64) - (1 << 63)
     return spec._replace(value=b"%d" % signed)
 
