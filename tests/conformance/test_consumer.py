@@ -500,15 +500,15 @@ def test_system_events_that_cannot_be_applied(
     node: SimulatedNode, event: int, version: int, key: bytes, value: bytes
 ) -> None:
     source = ScriptedProducer(node, features=USUAL_FEATURES)
-    source.accept(refused=b"flatbuffers_system_events")
+    source.accept()
     assert source.marker(1, 2) == []
     extras = struct.pack(">QIB", 1, event, version)
     assert statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=key, value=value)) == [Status.EINVAL]
     assert node.vbucket(1).high_seqno == 0
     sound: dict[str, Any] = {
-        "extras": struct.pack(">QIB", 1, 0, 0),
+        "extras": struct.pack(">QIB", 1, 0, 2),
         "key": b"fruit",
-        "value": struct.pack(">QII", 1, 0, 8),
+        "value": flatbuffer_of(FRUIT),
     }
     assert source.send(Opcode.DCP_SYSTEM_EVENT, **sound) == []
     assert node.vbucket(1).high_seqno == 1
