@@ -43,6 +43,8 @@ TIMED: ByMessage[str] = ByMessage("what comes in time")
 """The area of the rules about a request that a server sends when some time has passed. At the second attempt tests that
 are not about it do not see it."""
 TIMED.of(dcp.BufferAck)("FLC")
+CLOSING_WAITS_MAX = 20
+"""Connections of a test that stay open for which a second attempt waits; each wait takes more than a second."""
 HELD, DIFFERS, UNDECIDED = "held", "differs", "not decidable"
 
 
@@ -252,9 +254,9 @@ class _Runner:
                 return found
             about = {rule_id.rpartition("-")[0] for rule_id in _rules_of(item)}
             ServerNode.hidden = frozenset(opcode for opcode, area in TIMED.items() if area not in about)
-            ServerNode.waits_for_closing = True
+            ServerNode.closing_waits = CLOSING_WAITS_MAX
             found = self._attempt(item, nextitem, quiet_s=quiet_s)
-            ServerNode.hidden, ServerNode.waits_for_closing = frozenset(), False
+            ServerNode.hidden, ServerNode.closing_waits = frozenset(), 0
         if found[0] == DIFFERS and release is None and self._server.release != DEFAULT_RELEASE.name:
             simulated = self._attempt(item, nextitem, is_on=False)
             if simulated[0] == DIFFERS:

@@ -204,7 +204,7 @@ class ServerNode(SimulatedNode):
         is_on: whether `SimulatedNode()` is a bucket of the server.
         wants_disk: whether buckets are made with the settings that let them stream from disk.
         hidden: the server's requests that tests are not shown, because they come when some time has passed.
-        waits_for_closing: whether `closed` waits until a server closes a connection at the latest.
+        closing_waits: how often `closed` still waits until a server closes a connection at the latest.
         requests: how many frames tests have sent to servers.
         trace: the last frames that passed.
     """
@@ -213,7 +213,7 @@ class ServerNode(SimulatedNode):
     is_on: ClassVar[bool] = True
     wants_disk: ClassVar[bool] = False
     hidden: ClassVar[frozenset[int]] = frozenset()
-    waits_for_closing: ClassVar[bool] = False
+    closing_waits: ClassVar[int] = 0
     requests: ClassVar[int] = 0
     trace: ClassVar[deque[str]] = deque(maxlen=TRACE_MAX)
     sends: ClassVar[int] = 0
@@ -611,10 +611,15 @@ class ServerPeer(Peer):
     def closed(self) -> bool:  # type: ignore[override]
         """The server has closed the connection."""
         self.settle()
-        until = _CLOCK.monotonic() + CLOSING_S
-        while ServerNode.waits_for_closing and not self._is_closed and (left := until - _CLOCK.monotonic()) > 0:
-            self._read(left)
+        if ServerNode.closing_waits and not self._is_closed:
+            ServerNode.closing_waits -= 1
+            self._await_closing()
         return self._is_closed
+
+    def _await_closing(self) -> None:
+        until = _CLOCK.monotonic() + CLOSING_S
+        while not self._is_closed and (left := until - _CLOCK.monotonic()) > 0:
+            self._read(left)
 
     @property
     def is_reading(self) -> bool:
