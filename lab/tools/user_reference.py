@@ -222,7 +222,8 @@ control row is then above all rows of the collection and below those of a later 
 continues with the remaining collections, and reads a collection that is created again under the same name from its
 beginning.
 
-A collection without a known name, because it was dropped before the query began, is named by its id (`0x9`).
+A collection without a known name, because it was dropped before the query began, is named by its id (`0x9`). If the
+name becomes known later, its end is reported under both names.
 
 The option `collections` accepts `scope.collection`; `scope.*` or the name of a scope for all of its collections,
 including later ones; and the name of a collection of the scope `_default`. A name that fits a scope and a collection is

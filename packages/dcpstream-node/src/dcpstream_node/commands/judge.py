@@ -180,7 +180,9 @@ _OF_SCENARIOS = (
     metavar="NAME=VALUE;...",
     help="Settings with which a bucket of --rules streams from disk, for a server without CREATE_CHECKPOINT.",
 )
-@click.option("--list", "is_list", is_flag=True, help="Print the scenarios instead of playing them.")
+@click.option(
+    "--list", "is_list", is_flag=True, help="Print the scenarios, or with --rules the rules, instead of playing them."
+)
 @click.option("--recording", is_flag=True, help="Print the recordings of the scenarios instead of playing them.")
 @click.option(
     "--differences",
