@@ -325,7 +325,19 @@ def test_to_latest_ends_at_what_there_is() -> None:
     assert sent(peer.stream(2, end=1, flags=StreamFlag.TO_LATEST))[-1] == end()
 
 
+@rule("REQ-26", "REQ-27")
+@of_release("8.0")
+def test_to_latest_of_collections_ends_at_their_high_seqno() -> None:
+    peer = garden().producer()
+    request = {"flags": StreamFlag.TO_LATEST, "value": b'{"collections":["8"]}'}
+    assert sent(peer.stream(1, 7, **request)) == [(7, 8, FIRST), 8, end()]  # type: ignore[arg-type]
+    assert sent(peer.stream(1, 8, **request)) == [end()]  # type: ignore[arg-type]
+    assert answer(peer.stream(1, 9, **request))[0] == Status.ERANGE  # type: ignore[arg-type]
+    assert answer(peer.stream(1, 10, **request))[0] == Status.ERANGE  # type: ignore[arg-type]
+
+
 @rule("REQ-27")
+@of_release("7.2")
 def test_to_latest_of_collections_that_end_below_the_start() -> None:
     node = garden()
     peer = node.producer()

@@ -394,6 +394,10 @@ class Rule(Enum):
         "A request with more than 1 MiB of system attributes is XATTR_EINVAL; before, SET_WITH_META says EINVAL.",
         Row("kv_engine xattr/utils.cc; " + ASKED_80, since="7.6"),
     )
+    LATEST_OF_COLLECTIONS = (
+        "The flag 0x04 of a filtered stream ends it at its collections' high seqno; before, at the vbucket's.",
+        Row("kv_engine engines/ep/src/dcp/producer.cc; " + ASKED_80, since="8.0"),
+    )
     OBSERVE_NAMES_NO_COLLECTION = (
         "OBSERVE of an unknown collection is answered without a text; before, with the manifest's uid.",
         Row(ASKED_80, since="8.0"),

@@ -286,9 +286,13 @@ class ConsumerConnection:
             self._answer(frame, self._no_stream)
         elif stream.opaque != frame.opaque:
             self._answer(frame, self._other_opaque)
-        elif stream.is_living and self.replicas.vbucket(frame.vbid) is not stream.view:
-            stream.go(StreamEvent.LOST)  # the vbucket was deleted, and perhaps created again
-            self._answer(frame, Status.NOT_MY_VBUCKET)
+        elif self.replicas.vbucket(frame.vbid) is not stream.view:  # it was deleted, and perhaps created again
+            if stream.is_living:
+                stream.go(StreamEvent.LOST)
+                self._answer(frame, Status.NOT_MY_VBUCKET)
+            else:
+                del self.streams[frame.vbid]
+                self._answer(frame, self._no_stream)
         else:
             return stream
         return None

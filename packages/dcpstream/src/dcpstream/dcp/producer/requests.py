@@ -22,6 +22,7 @@ from dcpstream.dcp.refusals import Refusal, check_stream_flags
 from dcpstream.wire import Frame, OpenFlag, Status, StreamFlag
 from dcpstream.wire.buffers import BufferPool
 from dcpstream.wire.messages.dcp import StreamRequest
+from dcpstream.wire.release import Rule
 from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.form import StreamForm
 
@@ -94,6 +95,7 @@ class StreamMaker:
             drops_end_above_high=self.has_collections
             and not settings.is_everything_visible
             and not settings.release.has_bug(ServerBug.END_ABOVE_HIGH),
+            latest_is_of_filter=settings.release.has(Rule.LATEST_OF_COLLECTIONS),
             is_short_of_memory=source.is_short_of_memory and not is_internal,
             is_receiving_initial_snapshot=view is not None and view.is_receiving_initial_snapshot,
             is_point_in_time=bool(settings.open_flags & OpenFlag.INVALID_PITR),

@@ -76,6 +76,7 @@ class StreamFacts:
         purge_seqno_known: the purge seqno that the client names; None if it names none.
         drops_end_above_high: at the start of a snapshot whose end the vbucket does not have, that end does not count.
             A producer does so if the stream may send SEQNO_ADVANCED.
+        latest_is_of_filter: the flag TO_LATEST means the high seqno of the stream's collections.
         is_short_of_memory: nothing may be read into memory now.
         is_receiving_initial_snapshot: this copy was empty and is still being filled from its source's disk.
         is_point_in_time: DCP_OPEN asked for point-in-time recovery, which no stream supports.
@@ -87,6 +88,7 @@ class StreamFacts:
     filter_high_seqno: int | None = None
     purge_seqno_known: int | None = None
     drops_end_above_high: bool = False
+    latest_is_of_filter: bool = False
     is_short_of_memory: bool = False
     is_receiving_initial_snapshot: bool = False
     is_point_in_time: bool = False
@@ -124,7 +126,7 @@ def decide(
         return Rollback(rollback_seqno)
     if facts.is_point_in_time:
         return Refuse(Status.EINVAL, is_late=True)
-    accepted = _adjusted(wanted, flags, vbucket, drops_end_above_high=facts.drops_end_above_high)
+    accepted = _adjusted(wanted, flags, vbucket, facts)
     if accepted.start_seqno > accepted.end_seqno or accepted.start_seqno > vbucket.high_seqno:
         return Refuse(Status.ERANGE, is_late=True)
     if facts.is_short_of_memory or facts.is_receiving_initial_snapshot:
@@ -178,13 +180,14 @@ def _rollback_seqno(wanted: Accept, flags: int, vbucket: VbucketFacts, facts: St
     return min(upper, snapshot_start)
 
 
-def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, *, drops_end_above_high: bool) -> Accept:
+def _adjusted(wanted: Accept, flags: int, vbucket: VbucketFacts, facts: StreamFacts) -> Accept:
     """Steps 14 and 16: the end that the flags ask for, and a snapshot end that the stream can reach."""
     high, end, snapshot_end = vbucket.high_seqno, wanted.end_seqno, wanted.snapshot_end
     if flags & StreamFlag.TO_LATEST:
-        end = high  # also for a filtered stream, whose collections may end below
+        of_filter = facts.filter_high_seqno if facts.latest_is_of_filter else None
+        end = high if of_filter is None else of_filter
     if flags & StreamFlag.DISK_ONLY:
         end = disk_seqno(vbucket)
-    if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and drops_end_above_high:
+    if wanted.start_seqno == wanted.snapshot_start and snapshot_end > high and facts.drops_end_above_high:
         snapshot_end = wanted.snapshot_start
     return Accept(wanted.start_seqno, end, wanted.vbuuid, wanted.snapshot_start, snapshot_end)
