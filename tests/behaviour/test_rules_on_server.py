@@ -29,17 +29,17 @@ def node() -> Iterator[Node]:
         yield node
 
 
-def command(node: Node, *words: str) -> list[str]:
+def command(node: Node, *words: str, user: str = "@admin") -> list[str]:
     """The command that runs the tests of some rules against the node."""
     place = f"couchbase://127.0.0.1:{node.port}"
-    access = "--user", "@admin", "--password", "secret", "--bucket", "default"
+    access = "--user", user, "--password", "secret", "--bucket", "default"
     return [sys.executable, "-m", "dcpstream", "judge", place, "--rules", *words, *access]
 
 
-def judge(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+def judge(node: Node, *words: str, user: str = "@admin") -> subprocess.CompletedProcess[str]:
     """Run the tests of some rules against the node."""
     return subprocess.run(
-        command(node, *words),
+        command(node, *words, user=user),
         cwd="/", env={"PYTHONPATH": python_path(ROOT)}, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
         check=False,
     )  # fmt: skip
@@ -128,3 +128,11 @@ def test_what_cannot_be_run_is_refused(node: Node, words: tuple[str, ...], messa
     done = judge(node, *words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
+
+
+def test_a_server_that_lets_nobody_make_buckets_is_refused_at_once() -> None:
+    reader = {"reader": {"password": "secret", "roles": ["data_reader[default]"]}}
+    with Node(vbuckets=4, system_scope=False, users=reader) as node:
+        done = judge(node, HELD[0], "--destroy-documents", user="reader")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "does not let the user reader make the bucket default" in done.stderr

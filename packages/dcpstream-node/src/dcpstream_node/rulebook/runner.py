@@ -111,19 +111,25 @@ def prepare(target: Target, *, config: str = "", from_disk: str = "", destroy_do
 
     Raises:
         ConnectionLost, AuthenticationFailed: as `look`.
-        ConfigError: the bucket has documents, or the server says no release.
+        ConfigError: the bucket has documents, or the server says no release or does not let the user make buckets.
     """
     clock = SystemClock()
     try:
         server = look(target, clock)
     except AuthenticationFailed:
-        if not target.bucket or not _makes_bucket(target, config):  # an earlier run that was stopped leaves none
+        if not target.bucket or _refusal(target, config):  # an earlier run that was stopped leaves none
             raise
         server = look(target, clock)
     server.check_scratch(destroy_documents=destroy_documents, vbuckets=0)
     if not server.release:
         message = f"{target.endpoint} does not say its release, so it is not known which rules it has"
         raise ConfigError("--rules", None, "a server that answers VERSION", message=message)
+    if refusal := _refusal(server.target, config):
+        message = (
+            f"{target.endpoint} does not let the user {target.user} make the bucket {server.target.bucket} "
+            f"({refusal}), and each test needs one. Behind the manager of a cluster that is so: play scenarios there"
+        )
+        raise ConfigError("--rules", None, "a server that takes CREATE_BUCKET", message=message)
     return _under_test(server.target, config, release_of(server.release).name, from_disk)
 
 
@@ -140,15 +146,15 @@ def _under_test(target: Target, config: str, release: str, from_disk: str) -> Se
     )
 
 
-def _makes_bucket(target: Target, config: str) -> bool:
-    """Try to make the bucket that is missing; False if the server does not let us."""
+def _refusal(target: Target, config: str) -> str:
+    """Make the bucket, as each test does; the reason if the server does not let us, else nothing."""
     ServerNode.target = _under_test(target, config, "", "")
     try:
         ServerNode()
-    except (AssertionError, OSError):
-        return False
+    except (AssertionError, OSError) as error:
+        return str(error).partition("\n")[0] or type(error).__name__
     ServerNode.leave_current()
-    return True
+    return ""
 
 
 def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lambda *_: None) -> RulesVerdict:

@@ -27,7 +27,7 @@ from dcpstream.wire.effects import changes
 from dcpstream.wire.layout import Kind
 from dcpstream.wire.messages import LAYOUTS
 from dcpstream_node.judge.connection import Endpoint
-from dcpstream_node.judge.packets import HEADER_BYTES, Packet
+from dcpstream_node.judge.packets import HEADER_BYTES, Packet, status_name
 from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
 
 ANSWER_TIMEOUT_S = 5.0
@@ -271,7 +271,7 @@ class ServerNode(SimulatedNode):
         fields: FrameFields = {"key": key, "value": MODULE + config.encode()}
         while (made := control.call(Opcode.CREATE_BUCKET, timeout_s=BUCKET_TIMEOUT_S, **fields)).status:
             # A server may answer DELETE_BUCKET before the name is free again.
-            assert _CLOCK.monotonic() < until, ("CREATE_BUCKET", made, made.value)
+            assert _CLOCK.monotonic() < until, f"CREATE_BUCKET is answered {status_name(made.status)} {made.value!r}"
             time.sleep(0.02)
         assert control.call(Opcode.SELECT_BUCKET, key=key).status == 0
         for vbid in range(self._vbuckets):
