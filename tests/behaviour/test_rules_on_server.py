@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from dcpstream import KvClient
+from dcpstream.errors import AuthenticationFailed
 from dcpstream_node import Node
+from dcpstream_node.judge import Endpoint, Target
+from dcpstream_node.rulebook import runner
 from dcpstream_node.rulebook.runner import ENDS_SERVER
 from lab.layout import ROOT, python_path
 from lab.tools.patience import patient
@@ -71,6 +74,8 @@ def test_a_planted_fault_is_reported_with_its_frames(node: Node, tmp_path: Path)
     assert "REQ-24       differs  " in done.stdout
     assert "    test_stream_req.py::test_without_an_end_the_stream_stays_open\n        line " in done.stdout
     assert "DCP_MUTATION request vb=1" in done.stdout
+    assert "SASL_AUTH request" in done.stdout
+    assert "secret" not in done.stdout
     cases = {case.get("name"): case for case in ET.parse(tmp_path / "rules.xml").iter("testcase")}
     assert sorted(map(str, cases)) == list(HELD)
     failed = [case.find("failure") for name, case in cases.items() if name == "REQ-24"]
@@ -128,6 +133,20 @@ def test_what_cannot_be_run_is_refused(node: Node, words: tuple[str, ...], messa
     done = judge(node, *words)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
+
+
+def test_a_bucket_that_the_user_may_not_select_is_left_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AuthenticationFailed("EACCESS")
+
+    monkeypatch.setattr(runner, "look", refuse)
+    place = Endpoint(host="127.0.0.1", port=node.port)
+    target = Target(endpoint=place, user="@admin", password="secret", bucket="default")
+    with KvClient(node.connection_string, node.username, node.password, "default") as documents:
+        documents.set("k", "{}")
+        with pytest.raises(AuthenticationFailed, match="EACCESS"):
+            runner.prepare(target, destroy_documents=False)
+        assert documents.get("k").value == b"{}"
 
 
 def test_a_server_that_lets_nobody_make_buckets_is_refused_at_once() -> None:

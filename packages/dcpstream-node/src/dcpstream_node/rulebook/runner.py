@@ -117,7 +117,8 @@ def prepare(target: Target, *, config: str = "", from_disk: str = "", destroy_do
     try:
         server = look(target, clock)
     except AuthenticationFailed:
-        if not target.bucket or _refusal(target, config):  # an earlier run that was stopped leaves none
+        # An earlier run that was stopped leaves none. One that only this user may not use must stay.
+        if not target.bucket or _refusal(target, config, may_delete=False):
             raise
         server = look(target, clock)
     server.check_scratch(destroy_documents=destroy_documents, vbuckets=0)
@@ -146,13 +147,16 @@ def _under_test(target: Target, config: str, release: str, from_disk: str) -> Se
     )
 
 
-def _refusal(target: Target, config: str) -> str:
+def _refusal(target: Target, config: str, *, may_delete: bool = True) -> str:
     """Make the bucket, as each test does; the reason if the server does not let us, else nothing."""
     ServerNode.target = _under_test(target, config, "", "")
+    ServerNode.may_delete = may_delete
     try:
         ServerNode()
     except (AssertionError, OSError) as error:
         return str(error).partition("\n")[0] or type(error).__name__
+    finally:
+        ServerNode.may_delete = True
     ServerNode.leave_current()
     return ""
 
@@ -183,7 +187,7 @@ def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lam
 @contextmanager
 def _alone(folder: str) -> Iterator[None]:
     """Run pytest with the book's modules, and without the plugins and options of whoever runs it."""
-    before, path, new = dict(os.environ), list(sys.path), SimulatedNode.__dict__.get("__new__")
+    before, path = dict(os.environ), list(sys.path)
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.path.insert(0, folder)
@@ -194,8 +198,7 @@ def _alone(folder: str) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
         sys.path[:] = path
-        if new is None:
-            del SimulatedNode.__new__
+        del SimulatedNode.__new__
 
 
 def _choose_class(cls: type[SimulatedNode], **_options: Any) -> SimulatedNode:

@@ -63,7 +63,7 @@ _ADMINISTRATION = frozenset({"NodeSupervisor", "Administrator", "BucketThrottleM
 
 @cache
 def is_of_bucket(opcode: int) -> bool:
-    """Whether the bucket must be made again after this request; after others that is enough for the vbucket."""
+    """True if the bucket must be made again after this request; after others the vbucket suffices."""
     if opcode in (
         Opcode.SET_VBUCKET, Opcode.DEL_VBUCKET, Opcode.CREATE_CHECKPOINT, Opcode.COMPACT_DB, Opcode.SEQNO_PERSISTENCE,
     ):  # fmt: skip
@@ -112,7 +112,7 @@ class ServerUnderTest:
     from_disk: str = ""
 
     def is_there(self) -> bool:
-        """Whether it takes connections."""
+        """True if the server takes connections."""
         with suppress(OSError):
             self.endpoint.connect().close()
             return True
@@ -202,6 +202,7 @@ class ServerNode(SimulatedNode):
     Attributes:
         target: the server.
         is_on: whether `SimulatedNode()` is a bucket of the server.
+        may_delete: whether a bucket of this name is deleted before one is made.
         wants_disk: whether buckets are made with the settings that let them stream from disk.
         hidden: the server's requests that tests are not shown, because they come when some time has passed.
         closing_waits: how often `closed` still waits until a server closes a connection at the latest.
@@ -212,6 +213,7 @@ class ServerNode(SimulatedNode):
     target: ClassVar[ServerUnderTest]
     is_on: ClassVar[bool] = True
     wants_disk: ClassVar[bool] = False
+    may_delete: ClassVar[bool] = True
     hidden: ClassVar[frozenset[int]] = frozenset()
     closing_waits: ClassVar[int] = 0
     requests: ClassVar[int] = 0
@@ -257,7 +259,7 @@ class ServerNode(SimulatedNode):
     def _make_bucket(self) -> None:
         target = self.target
         self._log_in_control()
-        if not self._delete_bucket():
+        if self.may_delete and not self._delete_bucket():
             target.bucket = f"{target.bucket}-again"  # the server still waits for somebody
         words = [
             target.config.replace("NUMBER", f"{next(_buckets)}-{_CLOCK.time_ns()}"),
@@ -271,7 +273,8 @@ class ServerNode(SimulatedNode):
         fields: FrameFields = {"key": key, "value": MODULE + config.encode()}
         while (made := control.call(Opcode.CREATE_BUCKET, timeout_s=BUCKET_TIMEOUT_S, **fields)).status:
             # A server may answer DELETE_BUCKET before the name is free again.
-            assert _CLOCK.monotonic() < until, f"CREATE_BUCKET is answered {status_name(made.status)} {made.value!r}"
+            may_wait = self.may_delete and _CLOCK.monotonic() < until
+            assert may_wait, f"CREATE_BUCKET is answered {status_name(made.status)} {made.value!r}"
             time.sleep(0.02)
         assert control.call(Opcode.SELECT_BUCKET, key=key).status == 0
         for vbid in range(self._vbuckets):
@@ -498,6 +501,8 @@ class ServerPeer(Peer):
             text = Packet.parse(data).describe()
         except (IndexError, ValueError, struct.error):
             text = data.hex(" ", 4)
+        if data[1:2] and data[1] in (Opcode.SASL_AUTH, Opcode.SASL_STEP):
+            text = text.partition(" value[")[0]  # reports are shared, and this has the password
         ServerNode.trace.append(f"{self.number} {arrow} {text:.300}")
 
     def deliver(self, data: bytes) -> None:

@@ -20,7 +20,7 @@ _ID = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 
 
 def is_name(name: str) -> bool:
-    """Whether a scope or collection may have this name."""
+    """True if a scope or collection may have this name."""
     return bool(NAME.fullmatch(name)) and len(name) <= MAX_NAME_BYTES
 
 

@@ -61,7 +61,7 @@ def name_of(path: bytes) -> str | None:
 
 
 def has_valid_xattrs(value: bytes, *, limits_system: bool = True) -> bool:
-    """Whether an inflated value begins with a valid attribute section: allowed names, each once, and JSON values.
+    """True if an inflated value begins with a valid attribute section: allowed names, each once, and JSON values.
 
     Args:
         limits_system: whether more system attributes than `SYSTEM_BYTES_MAX` make it invalid.

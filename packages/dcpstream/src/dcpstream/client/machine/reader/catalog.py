@@ -182,7 +182,7 @@ class Catalog:
         """The names, if all these collections have one; else None, and they are `unnamed` until they do."""
         names = self.names.share()
         missing = [number for number in ids if number not in names]
-        newest = max(self._living, default=0)
+        newest = max(self._living, default=0) if missing else 0
         # Ids rise. If a newer collection is there, and this one is not, it was dropped.
         gone = [number for number in missing if number < newest or number in self._ended]
         for number in gone:
