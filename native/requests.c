@@ -514,10 +514,11 @@ typedef struct {
     uint64_t seqno, bytes, revision;
 } Replaced;
 
-/* Inflate a request's value into `batch->inflated`; LEFT if it is not sound, or large. */
+/* Inflate a request's value into `batch->inflated`; LEFT if it is not sound, or large, or empty: what becomes of an empty
+ * one depends on the release. */
 static int inflate(Batch *batch, const Request *request, size_t *length) {
     const int64_t size = snappy_length(request->value, request->value_length);
-    if (size < 0 || size > CHUNK_BYTES)
+    if (size <= 0 || size > CHUNK_BYTES)
         return LEFT;
     if ((size_t)size > batch->inflated_room || !batch->inflated) {
         free(batch->inflated);

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from enum import IntEnum, IntFlag
@@ -98,8 +99,11 @@ BUGS_INTRODUCTION = """# Known bugs of servers
 
 Clients of a real server meet its bugs. So a node has those of the server version that it stands for: `Node(release="8.0")` sends streams of keys alone without deletions, as 8.0 does. `Node(release="8.0", server_bugs=["MB-73354"])` has that one alone, and `server_bugs=[]` none; so has `dcpstream node --server-bug MB-73354`, and `--server-bug none`. In pytest: `@pytest.mark.couchbase_node(server_bugs=[])`. Bugs are not [faults](../how-to/inject-faults.md), which are injected into a running node.
 
+The last rows of each table are of readers that go on from recorded positions, as connectors do, beside a node of 7.2 with that bug alone (`python -m lab.interop.server_bugs`); without the bug the same reads are right.
+
 """
 
+_NOBODY = "no reader can notice it: the document has the byte in all answers"
 SURVIVORS = {
     "MB-23898-keys-only": "yes: it asks for xattrs as well, and drops them",
     "MB-73354": "yes: it reads on from its position",
@@ -109,25 +113,26 @@ SURVIVORS = {
     "MB-66612": "yes, in the same way",
     "MB-62984": "yes: it does not record the end of a snapshot of which it has nothing",
     "MB-67551": "yes: servers before 8.0 are asked for no out-of-order snapshot",
+    "empty-compressed-value": _NOBODY,
 }
 """Bug → whether our client reads right beside it, and why; the test is test_client_server_bugs.py."""
 
-_PASSES = "all parts of its checks pass with the bug on; whether one of them meets it was not looked at"
-_NOT_MET = "all parts of its checks pass with the bug on, but none of them makes the server do it"
-_LOSES = "no: its streams of keys alone show deleted documents as existing ones"
-_PARTS = {
-    "MB-23898-keys-only": _LOSES,
-    "MB-73354": _NOT_MET,
-    "oso-first-marker": _PASSES,
-    "close-queued-stream": _PASSES,
-    "MB-65581": _PASSES,
-    "MB-66612": _PASSES,
-    "MB-62984": _PASSES,
-    "MB-67551": _NOT_MET,
+_RESULTS = ROOT / "lab" / "interop" / "server_bugs.json"
+_ANSWERS = {
+    "yes": "yes, in the read that meets the bug",
+    "no": "no: a reader that records each SEQNO_ADVANCED and resumes lacks documents",
 }
-FOREIGN = {"gocbcore 10.9.3": _PARTS, "java-dcp-client 0.56.0": _PARTS}
-"""Client → bug → the result of its checks for DCP (`lab/interop`) against a node with that bug alone. No part writes
-durably, or keys that begin with 0xff."""
+_WRONG_READ = {
+    "MB-23898-keys-only": "no: its streams of keys alone show deleted documents as existing ones",
+    "MB-67551": "no: documents are missing",
+}
+
+
+def foreign(client: Mapping[str, str], bug: str) -> str:
+    """What another client does beside a bug, by the results of `python -m lab.interop.server_bugs`."""
+    result = client.get(bug, _NOBODY)
+    return _WRONG_READ.get(bug, _ANSWERS["no"]) if result == "no" else _ANSWERS.get(result, result)
+
 
 LEFT_OUT = """
 ## Left out
@@ -142,6 +147,7 @@ LEFT_OUT = """
 def bugs_page() -> str:
     """The page about the bugs of servers."""
     out = [BUGS_INTRODUCTION]
+    others = json.loads(_RESULTS.read_text(encoding="utf-8"))
     for bug in ServerBug:
         where = ", ".join(bug.releases) or "none; only if it is named"
         out.append(f"## {bug.id}\n\n{bug.text}\n\n")
@@ -151,7 +157,7 @@ def bugs_page() -> str:
             f"| | |\n| --- | --- |\n| a client that trusts it | {bug.effect} |\n| server versions | {bug.versions} |\n"
             f"| releases of a node | {where} |\n| dcpstream | {SURVIVORS[bug.id]} |\n"
         )
-        out.extend(f"| {client} | {FOREIGN[client][bug.id]} |\n" for client in FOREIGN)
+        out.extend(f"| {name} | {foreign(client, bug.id)} |\n" for name, client in others.items())
         out.append("\n")
     return "".join(out).rstrip() + "\n" + LEFT_OUT
 

@@ -1,6 +1,6 @@
 // A judge that is not ours: gocbcore against a node, or a cluster.
 //
-//	interop kv|dcp|moves -connect couchbase://127.0.0.1:11210 [flags]
+//	interop kv|dcp|moves|read -connect couchbase://127.0.0.1:11210 [flags]
 //
 // Each part prints a line `ok NAME` or `FAIL NAME: why`; the last line is `OK n parts` or `FAIL n of m parts`.
 // The buckets must have the collections shop.orders and shop.returns.
@@ -29,6 +29,10 @@ type Settings struct {
 	connect, bucket, user, password, auth, ca string
 	count                                     int
 	history, kept                             bool
+	// Of `read`: names of collections, the file of the position, and what is asked for.
+	collections, position string
+	reopen, quiet         int
+	keysOnly, outOfOrder  bool
 }
 
 var errTimeout = errors.New("no answer in time")
@@ -147,15 +151,23 @@ func main() {
 	flags.IntVar(&settings.count, "count", 1000, "documents")
 	flags.BoolVar(&settings.history, "history", false, "the bucket keeps the history of its documents")
 	flags.BoolVar(&settings.kept, "kept", false, "the node keeps its documents when it is restarted")
+	flags.StringVar(&settings.collections, "collections", "", "of read: collections, separated by commas; empty for all")
+	flags.StringVar(&settings.position, "position", "", "of read: file of the position")
+	flags.IntVar(&settings.reopen, "reopen", 0, "of read: close the stream after so many changes, and open it again")
+	flags.IntVar(&settings.quiet, "quiet", 2000, "of read: milliseconds without a message after which it ends")
+	flags.BoolVar(&settings.keysOnly, "keys-only", false, "of read: without values")
+	flags.BoolVar(&settings.outOfOrder, "out-of-order", false, "of read: take out-of-order snapshots")
 	if len(os.Args) < 2 {
-		fmt.Println("FAIL say kv, dcp or moves")
+		fmt.Println("FAIL say kv, dcp, moves or read")
 		os.Exit(2)
 	}
 	_ = flags.Parse(os.Args[2:])
-	programs := map[string]func(Settings) ([]Part, func(), error){"kv": kvParts, "dcp": dcpParts, "moves": movesParts}
+	programs := map[string]func(Settings) ([]Part, func(), error){
+		"kv": kvParts, "dcp": dcpParts, "moves": movesParts, "read": readParts,
+	}
 	program := programs[os.Args[1]]
 	if program == nil {
-		fmt.Println("FAIL say kv, dcp or moves")
+		fmt.Println("FAIL say kv, dcp, moves or read")
 		os.Exit(2)
 	}
 	parts, end, err := program(settings)

@@ -80,7 +80,7 @@ final class Parts {
   private static String shortened(Throwable error) {
     String text = error.toString().replaceAll("\\s+", " ");
     for (StackTraceElement place : error.getStackTrace()) {
-      if (place.getFileName() != null && place.getFileName().matches("(Kv|Feeds|Moves)\\.java")) {
+      if (place.getFileName() != null && place.getFileName().matches("(Kv|Feeds|Moves|Reader)\\.java")) {
         text = place.getFileName() + ":" + place.getLineNumber() + ": " + text;
         break;
       }

@@ -20,6 +20,7 @@ SCENARIO = {
     "MB-65581": "s82",
     "MB-66612": "s82",
     "MB-62984": "s82",
+    "empty-compressed-value": "s51",
 }
 CONNECTION = {
     "MB-23898-keys-only": "bug-keys",
@@ -30,6 +31,7 @@ CONNECTION = {
     "MB-65581": "bug-early",
     "MB-66612": "bug-future",
     "MB-62984": "bug-above",
+    "empty-compressed-value": "dvs",
 }
 """Bug → the label of the connection that shows it."""
 WAITS = pytest.mark.slow

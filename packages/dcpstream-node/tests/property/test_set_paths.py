@@ -42,8 +42,8 @@ TICK_S = 0.000_123
 """Each look at the stopwatch takes this long, so that requests have a duration."""
 
 
-PACKED = (snappy_compress(b'"' + b"x" * 300 + b'"'), snappy_compress(b"short"))
-"""Values that are compressed: one that becomes shorter, and one that does not."""
+PACKED = (snappy_compress(b'"' + b"x" * 300 + b'"'), snappy_compress(b"short"), snappy_compress(b""))
+"""Values that are compressed: one that becomes shorter, and two that do not."""
 
 
 needs_kernel = pytest.mark.skipif(answer_plain is None, reason="needs the native kernel")

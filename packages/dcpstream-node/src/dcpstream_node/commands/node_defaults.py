@@ -17,6 +17,7 @@ SERVER_BUGS = (
     "MB-66612",
     "MB-62984",
     "MB-67551",
+    "empty-compressed-value",
 )
 PLAIN_POLICIES = ("always", "tls")
 CLIENT_AUTH = ("none", "optional", "mandatory")

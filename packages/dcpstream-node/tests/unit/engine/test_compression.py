@@ -39,6 +39,15 @@ def test_values_stay_as_they_came(engine):
     assert (Talker(engine, features=WITHOUT_SNAPPY).get("k").value) == LONG
 
 
+@pytest.mark.parametrize(("release", "value"), [("7.2", b"\0"), ("8.0", b"")])
+@pytest.mark.parametrize("opcode", [Opcode.SET, Opcode.ADD])
+def test_an_empty_value_that_is_compressed(release, opcode, value):
+    client = Talker(engine_of(release=release))
+    assert client.call(opcode, key=b"\0k", extras=bytes(8), value=snappy_compress(b""), datatype=2).status == 0
+    got = client.get("k")
+    assert (got.value, got.datatype) == (value, 0)
+
+
 @rule("KV-PARAM-01")
 @pytest.mark.parametrize(
     ("group", "name", "mode", "status"),

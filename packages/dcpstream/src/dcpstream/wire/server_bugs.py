@@ -111,3 +111,11 @@ class ServerBug(Enum):
         versions="7.0.0 to 7.2.8, 7.6.0 to 7.6.7",
         releases=("7.2", "7.6"),
     )
+    EMPTY_COMPRESSED = _Row(
+        id="empty-compressed-value",
+        text="SET of an empty value that the client has compressed stores the compressed form, one byte of 0x00, "
+        "as the value.",
+        effect="An empty document has one byte.",
+        versions="7.2 as recorded; 8.0.1 stores an empty document",
+        releases=("7.2",),
+    )

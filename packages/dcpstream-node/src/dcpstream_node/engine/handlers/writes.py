@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dcpstream.model.json_text import is_json
 from dcpstream.wire import Datatype, Frame, FrameInfoId, Opcode, Status
 from dcpstream.wire.messages import QUIET_FORMS, RESPONSES, kv, loud_form
+from dcpstream.wire.server_bugs import ServerBug
 from dcpstream.wire.stored.block import Version
 from dcpstream.wire.values import decode_xattrs
 from dcpstream_node.engine.bucket import documents
@@ -231,6 +232,8 @@ def store(session: Session, frame: Frame) -> None:
     """SET, ADD, REPLACE and their quiet forms: write a document; ADD only a new one, REPLACE only an existing one."""
     opcode = loud_form(frame.opcode)
     body = session.payload
+    if not body and frame.value and session.engine.release.has_bug(ServerBug.EMPTY_COMPRESSED):
+        body = frame.value
     if len(body) > documents.MAX_VALUE_BYTES:
         session.refuse(frame, Status.E2BIG)
         return
@@ -263,7 +266,7 @@ def store(session: Session, frame: Frame) -> None:
     if is_too_large(value, datatype):
         session.refuse(frame, Status.E2BIG)
         return
-    if not datatype & Datatype.XATTR and _keeps_compressed(session, frame, value):
+    if not datatype & Datatype.XATTR and session.payload and _keeps_compressed(session, frame, value):
         value, datatype = frame.value, datatype | Datatype.SNAPPY
     version = Version(key, value, documents.next_rev(vbucket, meta), datatype, flags, expiration)
     put(session, frame, vbucket, version)
