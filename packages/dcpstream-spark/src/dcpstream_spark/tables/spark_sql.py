@@ -15,6 +15,7 @@ not those of an append. Their jobs are in a scheduler pool of their own, so that
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import threading
@@ -558,7 +559,7 @@ def own_sessions(spark: SparkSession, table_format: TableFormat, tables: Iterabl
 
 
 def _facts_of_batch(*, has_collections: bool) -> list[Column]:
-    """Aggregates over the rows of a batch, for `_summary`.
+    """Aggregates over the rows of a batch, for `_summary`; lists are JSON, as Spark 4.0 does not hand arrays to Python.
 
     Args:
         has_collections: whether the names of collections are collected, which costs time for each row.
@@ -569,11 +570,12 @@ def _facts_of_batch(*, has_collections: bool) -> list[Column]:
     is_rollback = f.col("op") == Op.ROLLBACK.value
     has_table = (is_data | (f.col("op") == Op.COLLECTION_CREATED.value)) & f.col("scope").isNotNull()
     collections = f.collect_set(f.when(has_table, f.struct("scope", "collection")))
+    rollbacks = f.collect_list(f.when(is_rollback, f.struct("vbucket", f.col("value").cast("string").alias("value"))))
     return [
-        *([collections.alias("collections")] if has_collections else []),
+        *([f.to_json(collections).alias("collections")] if has_collections else []),
         f.count_if(is_data).alias("rows"),
         f.count_if(~is_data & ~is_rollback).alias("events"),
-        f.collect_list(f.when(is_rollback, f.struct("vbucket", "value"))).alias("rollbacks"),
+        f.to_json(rollbacks).alias("rollbacks"),
     ]
 
 
@@ -590,8 +592,8 @@ def _observed(observation: Observation) -> dict[str, Any] | None:
 
 
 def _summary(batch_id: int, found: dict[str, Any]) -> BatchSummary:
-    rollbacks = rollback_reports([row.asDict() for row in found["rollbacks"]])
-    collections = frozenset((row["scope"], row["collection"]) for row in found.get("collections") or ())
+    rollbacks = rollback_reports(json.loads(found["rollbacks"]))
+    collections = frozenset((row["scope"], row["collection"]) for row in json.loads(found.get("collections", "[]")))
     return BatchSummary(batch_id, found["rows"], found["events"], rollbacks, collections)
 
 
