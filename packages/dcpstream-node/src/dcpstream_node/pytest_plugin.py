@@ -6,7 +6,7 @@ test that uses a fixture imports the node.
     def test_it(couchbase_bucket):
         cluster = Cluster(couchbase_bucket.connection_string, ...)
 
-With `--dcpstream-judge`, the scenarios of `dcpstream judge` are tests, one each.
+With `--dcpstream-judge`, the scenarios of `dcpstream judge` are tests, one each, or the rules with `--rules` in it.
 
 Fixtures: `couchbase_node` (shared by all tests of a session unless a marker says otherwise), `couchbase_session_node`
 (the shared node, for fixtures of a wider scope), `couchbase_bucket`, `couchbase_faults` (what goes wrong in the node
@@ -16,7 +16,10 @@ own nodes.
 
 from __future__ import annotations
 
+import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,8 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("dcpstream").addoption(
         "--dcpstream-judge",
         metavar="ARGUMENTS",
-        help="judge a server: each scenario is a test. The arguments are those of `dcpstream judge`, for example "
-        "--dcpstream-judge='couchbase://127.0.0.1:11210 --bucket scratch s07'",
+        help="judge a server: each scenario, or with --rules each rule, is a test. The arguments are those of "
+        "`dcpstream judge`, for example --dcpstream-judge='couchbase://127.0.0.1:11210 --bucket scratch s07'",
     )
     parser.addini(
         "couchbase_node_scope",
@@ -69,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "couchbase_bucket(name=..., collections=[...], vbuckets=..., settings=...): "
         "arguments of the bucket that the fixture couchbase_bucket creates",
     )
-    config.addinivalue_line("markers", "dcpstream_judge: a scenario of --dcpstream-judge")
+    config.addinivalue_line("markers", "dcpstream_judge: a scenario, or a rule, of --dcpstream-judge")
     config.addinivalue_line(
         "markers",
         "couchbase_cluster(nodes=..., replicas=..., vbuckets=..., collections=[...], "
@@ -81,24 +84,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Iterator[None]:
-    """Add a test for each scenario of the judge that the option asks for: last, and in order, whoever shuffles."""
-    arguments = config.getoption("dcpstream_judge")
-    if arguments:
-        items += _scenario_tests(session, config, shlex.split(arguments))
+    """Add a test for each scenario or rule that the option asks for: last, and in order, whoever shuffles."""
+    words = shlex.split(config.getoption("dcpstream_judge") or "")
+    if words:
+        if hasattr(config, "workerinput"):
+            raise pytest.UsageError("--dcpstream-judge: one server is judged at a time. Leave out -n")
+        items += _rule_tests(session, words) if "--rules" in words else _scenario_tests(session, words)
     yield
-    scenarios = [item for item in items if isinstance(item, ScenarioTest)]
-    items[:] = [item for item in items if not isinstance(item, ScenarioTest)]
-    items += sorted(scenarios, key=lambda test: test.name)
+    judging = [item for item in items if isinstance(item, ScenarioTest | RuleTest)]
+    items[:] = [item for item in items if not isinstance(item, ScenarioTest | RuleTest)]
+    items += sorted(judging, key=lambda test: test.name)
 
 
-def _scenario_tests(session: pytest.Session, config: pytest.Config, arguments: list[str]) -> Iterator[pytest.Item]:
+def _scenario_tests(session: pytest.Session, arguments: list[str]) -> Iterator[pytest.Item]:
     from click import ClickException
 
     from dcpstream.errors import DcpstreamError
     from dcpstream_node.commands.judge import access_of
 
-    if hasattr(config, "workerinput"):
-        raise pytest.UsageError("--dcpstream-judge: scenarios play one after the other. Leave out -n")
     try:
         access = access_of(arguments)
         judge = access.judge()
@@ -133,6 +136,62 @@ class ScenarioTest(pytest.Item):
             raise pytest.fail.Exception(text, pytrace=False)
         if verdict.stopped or verdict.variations:
             self.add_report_section("call", "judge", text)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """The place and name in reports."""
+        return self.path, None, self.nodeid
+
+
+def _rule_tests(session: pytest.Session, arguments: list[str]) -> Iterator[pytest.Item]:
+    run = RulesRun(arguments)
+    for rule in run.judge("--list"):
+        name = rule["rule"]
+        test = RuleTest.from_parent(session, name=name, nodeid=f"dcpstream-judge::{name}", run=run, text=rule["text"])
+        test.add_marker("dcpstream_judge")
+        yield test
+
+
+class RulesRun:
+    """One run of `dcpstream judge --rules` in a process of its own, for it is a run of pytest as well."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
+        self._verdicts: dict[str, Any] | None = None
+
+    def judge(self, *options: str) -> Any:
+        """The JSON that the command prints. Raises: UsageError: it prints none."""
+        command = [sys.executable, "-m", "dcpstream", "judge", *self._arguments, *options, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not done.stdout.strip():
+            raise pytest.UsageError(f"--dcpstream-judge: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def of_rule(self, rule_id: str) -> dict[str, Any]:
+        """The verdict about a rule; the first call runs the tests of all of them."""
+        if self._verdicts is None:
+            self._verdicts = {verdict["rule"]: verdict for verdict in self.judge("--frames")["verdicts"]}
+        found: dict[str, Any] = self._verdicts[rule_id]
+        return found
+
+
+class RuleTest(pytest.Item):
+    """A rule of the protocol as a test. The first one takes the time of all."""
+
+    def __init__(self, *, run: RulesRun, text: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._run = run
+        self._text = text
+
+    def runtest(self) -> None:
+        """Judge it. Raises: Failed: it differs. Skipped: it cannot be decided from outside."""
+        verdict = self._run.of_rule(self.name)
+        tests = [test for test in verdict["tests"] if test["result"] == verdict["result"]]
+        if verdict["result"] == "differs":
+            lines = [line for test in tests for line in (test["test"], test["detail"], *test["frames"])]
+            raise pytest.fail.Exception("\n".join([self._text, *lines]), pytrace=False)
+        if verdict["result"] != "held":
+            needs = dict.fromkeys(test["detail"] for test in tests)
+            pytest.skip("; ".join(needs) or "no test of it ran")
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         """The place and name in reports."""

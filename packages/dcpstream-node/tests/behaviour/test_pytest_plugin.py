@@ -371,3 +371,14 @@ def test_scenarios_of_the_judge_are_tests(runner: Runner) -> None:
         assert "Traceback" not in output
         output = runner.run(f"{at} s99")
         assert "--dcpstream-judge: no scenario of this release begins with 's99'" in output
+
+
+@pytest.mark.slow  # the same command runs in tests/behaviour/test_rules_on_server.py
+def test_rules_of_the_judge_are_tests(runner: Runner) -> None:
+    with Node(vbuckets=4, username="@admin", password="secret", system_scope=False) as node:
+        access = f"--user @admin --password secret --bucket default couchbase://127.0.0.1:{node.port}"
+        output = runner.run(f"--dcpstream-judge={access} --rules REQ-18 REQ-35", "-v", "-rs", passed=1, skipped=1)
+        assert "dcpstream-judge::REQ-18 PASSED" in output
+        output = runner.run(f"--dcpstream-judge={access} --rules XYZ")
+        assert "--dcpstream-judge: " in output
+        assert "RULE cannot be 'XYZ'" in output
