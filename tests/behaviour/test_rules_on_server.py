@@ -84,6 +84,7 @@ def test_a_planted_fault_is_reported_with_its_frames(node: Node, tmp_path: Path)
     assert cases["REQ-18"].find("failure") is None
 
 
+@pytest.mark.slow
 def test_what_ends_a_server_is_left_out(node: Node) -> None:
     found = results(node, "DEL-10", "REQ-24")
     (deletion,) = (each for each in found["verdicts"] if each["rule"] == "DEL-10")
@@ -93,6 +94,7 @@ def test_what_ends_a_server_is_left_out(node: Node) -> None:
     assert found["differ"] == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_stops_the_run(node: Node) -> None:
     with subprocess.Popen(
         command(node, "KV-REQ", "KV-SUBDOC"), cwd="/", env={"PYTHONPATH": python_path(ROOT)}, stdout=subprocess.PIPE,

@@ -161,7 +161,7 @@ class RulesRun:
     def judge(self, *options: str) -> Any:
         """The JSON that the command prints. Raises: UsageError: it prints none."""
         command = [sys.executable, "-m", "dcpstream", "judge", *self._arguments, *options, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
         if not done.stdout.strip():
             raise pytest.UsageError(f"--dcpstream-judge: {done.stderr.strip()}")
         return json.loads(done.stdout)

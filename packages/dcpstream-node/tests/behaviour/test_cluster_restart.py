@@ -90,6 +90,7 @@ def test_everything_is_there_after_a_clean_stop(tmp_path: Path):
             further.set("k", "v")  # its vbuckets are there again, empty
 
 
+@pytest.mark.slow
 def test_nodes_that_were_added_failed_over_or_removed_stay_so(tmp_path: Path):
     with cluster_in(tmp_path, nodes=4) as cluster:
         write(cluster, 50)

@@ -119,6 +119,7 @@ def test_garbage_without_end_holds_no_more_than_its_share(node: Node) -> None:
     wait_until(lambda: server_of(node).memory.held_bytes == 0, "memory stays")
 
 
+@pytest.mark.slow
 def test_a_client_with_one_request_does_not_wait_for_those_with_thousands(node: Node) -> None:
     refused = encode_request(Opcode.GET, key=b"", extras=b"") * 20_000  # each refused with a text
     done = threading.Event()

@@ -257,6 +257,7 @@ sys.stdin.read()
     wait_until(lambda: not is_there(pid), "the node is an orphan")
 
 
+@pytest.mark.slow
 def test_a_parent_that_stops_nothing_ends_after_its_nodes(tmp_path: Path):
     """The nodes make a last commit. A file in the working directory is not taken for a module that a node needs."""
     (tmp_path / "sqlite3.py").write_text("raise SystemExit('a stranger')")
@@ -309,6 +310,7 @@ def tell():
 """
 
 
+@pytest.mark.slow
 @each_case("code", [AS_COMMAND, AS_FORK], ids=["command", "fork"])
 def test_a_process_of_a_node_does_not_search_what_its_start_left_for_garbage(code: str) -> None:
     done = subprocess.run(

@@ -357,6 +357,7 @@ def test_nodes_in_processes_of_their_own(runner: Runner) -> None:
     runner.run(passed=2)
 
 
+@pytest.mark.slow
 def test_scenarios_of_the_judge_are_tests(runner: Runner) -> None:
     runner.write("test_own.py", "def test_own():\n    pass\n")
     with Node(vbuckets=1024, release="7.2") as node:

@@ -342,6 +342,7 @@ def play_during_folds(bench: Bench, batches: Sequence[list[Row]]) -> int:
     return engine.overlaps
 
 
+@pytest.mark.slow
 def test_the_tables_are_exact_when_batches_come_while_a_fold_runs(bench: Bench) -> None:
     assert play_during_folds(bench, played_together(tuple(STORIES))) > 2
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dcpstream_spark.tables import FoldReport
 from dcpstream_spark.tables.progress import BatchReport
 from tests.kit.clocks import JumpingClock
@@ -41,6 +43,7 @@ def run(path: Path, jumps: list[int]) -> tuple[list[int], list[BatchReport], lis
     return [fold.upto for fold in folds], batches, folds
 
 
+@pytest.mark.slow
 def test_a_pipeline_does_not_follow_the_time_of_day(tmp_path: Path) -> None:
     steady, jumping = run(tmp_path / "steady", [0]), run(tmp_path / "jumping", JUMPS)
     assert jumping[0] == steady[0], "the same batches are folded"
