@@ -2,9 +2,10 @@
 
     python -m tests.spark.session_stories connect DIRECTORY sc://HOST:PORT
     python -m tests.spark.session_stories built-in DIRECTORY JARS
+    python -m tests.spark.session_stories s3 DIRECTORY JARS@ENDPOINT
 
-A process has one kind of session: that of Spark Connect, or a classic one in which Delta is built in, so that the list
-of extensions is empty.
+A process has one kind of session: that of Spark Connect, a classic one in which Delta is built in, so that the list of
+extensions is empty, or one with tables and checkpoint in an object store.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from dcpstream.errors import ConfigError, DcpstreamError, LeaseRefused, LocalProtocolError
-from dcpstream_spark import Pipeline
+from dcpstream_spark import Pipeline, build_session
 from dcpstream_spark.session import SHORT_RUN, TABLE_SETTINGS, cluster_partitions, use_this_python, warehouse_settings
 from dcpstream_spark.tables import BatchReport, FoldReport, PipelineProgress, compare
 from dcpstream_spark.tables.sessions import is_connect
@@ -39,7 +40,8 @@ T = TypeVar("T")
 
 
 def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
-    spark = connected(place) if kind == "connect" else with_delta_built_in(path, place)
+    sessions = {"connect": lambda: connected(place), "s3": lambda: with_object_store(place)}
+    spark = sessions.get(kind, lambda: with_delta_built_in(path, place))()
     told = {
         "short": play_short,
         "engine": play_engine,
@@ -49,6 +51,7 @@ def main(kind: str, path: Path, place: str, stories: Sequence[str]) -> None:
         "files": play_files,
         "history": lambda spark, directory: play_lost_history(spark, bench_in(spark, directory)),
         "pipeline": play_pipeline,
+        "purged": play_purged,
         "tables": play_tables,
         "views": play_views,
         "client": play_client,
@@ -82,6 +85,23 @@ def with_delta_built_in(path: Path, jars: str) -> SparkSession:
     spark: SparkSession = builder.config(map=settings).getOrCreate()
     assert spark.conf.get("spark.sql.extensions", "") == ""
     return spark
+
+
+def with_object_store(place: str) -> SparkSession:
+    jars, _, endpoint = place.partition("@")
+    s3 = "spark.hadoop.fs.s3a."
+    settings = {f"{s3}endpoint": endpoint, f"{s3}endpoint.region": "us-east-1", f"{s3}path.style.access": "true"}
+    settings |= {f"{s3}access.key": "anybody", f"{s3}secret.key": "secret", "spark.jars": jars}
+    return build_session(checkpoint=BUCKET_URL, settings={**SHORT_RUN, **settings})
+
+
+BUCKET_URL = "s3a://lake"
+"""The bucket of the object store, which is there."""
+
+
+def tables_in(path: Path) -> str:
+    """The place of a story's tables."""
+    return f"{BUCKET_URL}/{path.name}/tables" if sys.argv[1] == "s3" else str(path / "tables")
 
 
 def bench_in(spark: SparkSession, path: Path) -> SparkBench:
@@ -172,7 +192,7 @@ def play_pipeline(spark: SparkSession, path: Path) -> None:
 
     def pipeline_of(**more: Any) -> Pipeline:
         return Pipeline(
-            spark, path / "tables", options, on_batch=batches.append, on_fold=folds.append, fold_rows_min=60, **more
+            spark, tables_in(path), options, on_batch=batches.append, on_fold=folds.append, fold_rows_min=60, **more
         )
 
     bucket.set_many("k", 200, "1")
@@ -198,7 +218,27 @@ def play_pipeline(spark: SparkSession, path: Path) -> None:
     assert found == bucket.documents(
         [f"k{n}" for n in range(200)] + [f"{name}{n}" for name in ("lost", "new") for n in range(20)]
     )
-    assert compare(spark, str(path / "tables" / "current"), bucket.options, also=("seqno",)).is_equal
+    assert compare(spark, f"{tables_in(path)}/current", bucket.options, also=("seqno",)).is_equal
+    bucket.node.stop()
+
+
+def play_purged(spark: SparkSession, path: Path) -> None:
+    """Deletions are purged that no batch has seen; then the tables are maintained."""
+    bucket = Bucket(path / "node")
+    bucket.set_many("k", 50, "1")
+    with Pipeline(spark, tables_in(path), bucket.options) as pipeline:
+        run(pipeline)
+    bucket.delete(*(f"k{n}" for n in range(10)))
+    bucket.set_many("new", 5, "2")
+    bucket.node.inject("purge", bucket="default")
+    with Pipeline(spark, tables_in(path), bucket.options) as pipeline:
+        run(pipeline)
+        pipeline.maintain()
+        assert documents_in(pipeline) == bucket.documents(
+            [*(f"k{n}" for n in range(50)), *(f"new{n}" for n in range(5))]
+        )
+        assert len(documents_in(pipeline)) == 45
+    assert compare(spark, f"{tables_in(path)}/current", bucket.options, also=("seqno",)).is_equal
     bucket.node.stop()
 
 
