@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from dcpstream.arrow import Comparison, RowFilter
+from dcpstream.errors import DcpstreamError
 from dcpstream_spark import catalog, pool
 from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source.admission import Limits
@@ -111,11 +112,14 @@ class DcpDataSource(DataSource):
 
     @called_by_spark()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A stream reader with the features of this version of Spark."""
-        options = self._options_for(schema)
-        options.require_no_end()
-        reader = DcpStreamReader if HAS_ADMISSION_CONTROL else PlainStreamReader
-        return reader(options, Layout(schema, options))
+        """A stream reader with the features of this version of Spark, or one that only says what is wrong."""
+        try:
+            options = self._options_for(schema)
+            options.require_no_end()
+            reader = DcpStreamReader if HAS_ADMISSION_CONTROL else PlainStreamReader
+            return reader(options, Layout(schema, options))
+        except DcpstreamError as error:
+            return RefusedStreamReader(error)
 
     @called_by_spark()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -252,6 +256,36 @@ class _StreamReaderBase(DataSourceStreamReader):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the options, because the coordinator holds sockets."""
         return type(self), (self._options, self._layout)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises the error that stands in the way of a reader, when Spark first asks for something.
+
+    Spark's worker stops the reader that it has made, also where making it failed. The error would be lost in the one of
+    stopping none.
+    """
+
+    def __init__(self, error: DcpstreamError) -> None:
+        self._error = error
+
+    @called_by_spark()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raise the error."""
+        raise self._error
+
+    @called_by_spark()
+    def latestOffset(self, *_start_and_limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raise the error."""
+        raise self._error
+
+    @called_by_spark()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
 
 
 class PlainStreamReader(_StreamReaderBase):

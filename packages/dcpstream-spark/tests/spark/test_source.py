@@ -56,6 +56,23 @@ def test_a_mistake_is_reported_by_name(
         spark.read.format("dcp").options(**{**bucket.options, **options}).load().count()
 
 
+@pytest.mark.parametrize(
+    ("options", "schema", "message"),
+    [
+        ({"startingOffset": "latest"}, "key STRING", "Did you mean startingOffsets"),
+        ({"endingOffsets": '{"0": 5}'}, "key STRING", "endingOffsets"),
+        ({}, "key INT", "Allowed: key STRING"),
+    ],
+)
+def test_a_mistake_in_a_stream_with_a_schema_is_reported_by_name(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, options: dict[str, str], schema: str, message: str
+) -> None:
+    stream = spark.readStream.format("dcp").options(**{**bucket.options, **options}).schema(schema).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(Exception, match=f"(?s)ConfigError.*{message}"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
 @pytest.mark.slow
 def test_a_corrupt_checkpoint_is_reported(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     def run() -> None:

@@ -317,6 +317,21 @@ def test_an_append_runs_only_the_job_that_writes(spark: SparkSession, bench: Spa
     assert jobs[0] > jobs[1] == 1
 
 
+@pytest.mark.slow
+def test_maintenance_of_a_small_table_runs_few_tasks(spark: SparkSession, bench: SparkBench) -> None:
+    engine = bench.engine()
+    engine.create()
+    engine.append(APP, 0, bench.frame(table_of([change("a", 1, "1")])))
+    tracker = spark.sparkContext.statusTracker()
+    spark.sparkContext.setJobGroup(group := f"{bench.path}-maintenance", "maintenance")
+    try:
+        engine.maintain(24)
+        stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", cast("str", None))
+    assert 0 < sum(tracker.getStageInfo(stage).numTasks for stage in stages) < 1000
+
+
 @pytest.mark.parametrize(
     ("play", "mode", "fold_rows_min", "writes"),
     [

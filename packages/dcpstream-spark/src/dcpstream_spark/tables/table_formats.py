@@ -193,6 +193,9 @@ LOOK_BACK = 20
 """Newest commits of a Delta table in which a writer's number is looked for first. Between two batches of one writer
 there are usually none, or the few of a maintenance."""
 
+LISTING_TASKS = 8
+"""Tasks that list the files of a Delta table, which are in one directory."""
+
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """Setting of the session: the user metadata of commits of its statements."""
 
@@ -222,6 +225,8 @@ class DeltaFormat:
         "spark.databricks.delta.optimize.maxFileSize": str(TARGET_FILE_BYTES),
         "spark.databricks.delta.optimize.minFileSize": str(TARGET_FILE_BYTES // 2),
         "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(DELETED_SHARE_MAX),
+        # Tasks in which VACUUM lists the files of a table. Spark's own 10,000 take minutes, however small the table is.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(LISTING_TASKS),
         # The user chooses the hours that readers need; Delta would refuse less than a week.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
