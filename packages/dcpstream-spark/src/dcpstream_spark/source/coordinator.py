@@ -243,13 +243,14 @@ class Coordinator:
             ConnectionLost: the cluster stays away for longer than idleTimeout.
         """
         if is_start_marker(data):
-            start = self._patiently(self.resolve_start)
+            start = self._patiently(self._first_start)
             self._planned = self._patiently(lambda: self._plan(start, limit)).based_on(start)
             return self._logged(self._planned)
         start = self.parse(data)
         if self._target is not None:
             end = self._patiently(lambda: self._plan(start, limit))
         else:
+            began = self._clock.monotonic()
             try:
                 end = self._plan(start, limit)
                 self._away_since = None
@@ -257,7 +258,7 @@ class Coordinator:
                 raise
             except ConnectionLost as error:
                 # A running query outlives a node's restart: no new offset now, and Spark asks again.
-                self._note_away(error)
+                self._note_away(error, began)
                 end = start
         self._planned = end
         return data if end is start else self._logged(end)
@@ -293,7 +294,7 @@ class Coordinator:
         Raises:
             ConnectionLost: a vbucket has no active node for as long as idleTimeout says.
         """
-        start = self._patiently(self.resolve_start)
+        start = self._patiently(self._first_start)
         self.freeze_target()
         assert self._target is not None
         begin = {vbid: entry.at for vbid, entry in start.vbuckets.items()}
@@ -384,6 +385,36 @@ class Coordinator:
             observed = self._cluster.observe(spec.positions or None)
         positions = start_positions(spec, self._cluster.map.vbucket_count, observed)
         return SourceOffset.starting_at(self._options.bucket, self._options.collections, positions)
+
+    def _first_start(self) -> SourceOffset:
+        """The start of a query that has read nothing.
+
+        Raises:
+            ConfigError: see `_refuse_unknown`.
+        """
+        start = self.resolve_start()
+        self._refuse_unknown(start)
+        return start
+
+    def _refuse_unknown(self, start: SourceOffset, had: Iterable[str] = ()) -> None:
+        """Refuse names of collections that the bucket does not have.
+
+        Args:
+            start: its positions name the collections that they cover, which may have been dropped since.
+            had: names that the query has read before.
+
+        Raises:
+            ConfigError: the option `collections` has such a name.
+        """
+        if self._options.collections is None:
+            return
+        positions = [entry.at for entry in start.vbuckets.values()]
+        manifest = self._manifest(positions)
+        covered = {item for at in positions for item in at.collections or ()}
+        names = {name for item in covered for name in (item.path, item.collection, item.scope, f"{item.scope}.*")}
+        unknown = [name for name in self._selection.resolve(manifest).missing if name not in names.union(had)]
+        if unknown:
+            raise unknown_names(unknown, manifest)
 
     @property
     def _cluster(self) -> BucketView:
@@ -526,6 +557,7 @@ class Coordinator:
         zero = dict.fromkeys(range(cluster_map.vbucket_count), StreamOffset.ZERO)
         start = SourceOffset.starting_at(self._options.bucket, self._options.collections, zero)
         start = replace(start, bucket_uuid=cluster_map.uuid or None)
+        self._refuse_unknown(start)
         self._uncut.clear()
         observed = self._wanted(self._cluster.observe(None))
         begin, backlog = planner.backlog_of(start, observed, {}, self._target)
@@ -539,14 +571,9 @@ class Coordinator:
         Raises:
             ConfigError: the option names a collection that the bucket does not have, and that was not named before.
         """
+        self._refuse_unknown(start, start.collections or ())
         manifest = self._manifest(entry.at for entry in start.vbuckets.values())
         wanted = self._selection.resolve(manifest)
-        known = {item for entry in start.vbuckets.values() for item in entry.at.collections or ()}
-        had = {*(start.collections or ()), *(name for item in known for name in (item.path, item.collection))}
-        had.update(f"{item.scope}.*" for item in known)
-        unknown = [name for name in wanted.missing if name not in had]
-        if unknown:
-            raise unknown_names(unknown, manifest)
         living = {item.collection_id: item for item in manifest.named_collections()}
         before = Selection(start.collections).resolve(manifest).collections
         had_before = living if before is None else before
@@ -578,15 +605,9 @@ class Coordinator:
 
         Requested after the high seqnos, so that it has all collections that begin before the planned end. A batch of
         all collections keeps the names of dropped ones, because the history has their ends without names.
-
-        Raises:
-            ConfigError: a name of the option is not, and was not, the name of a scope or collection.
         """
         manifest = self._manifest(begin.values())
         wanted = self._selection.resolve(manifest)
-        is_begun = any(entry.at.seqno for entry in start.vbuckets.values())
-        if wanted.missing and not is_begun:
-            raise unknown_names(wanted.missing, manifest)
         if self._narrowed is not None:
             return self._narrowed, manifest.uid
         if wanted.collections is not None:
@@ -685,12 +706,13 @@ class Coordinator:
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Repeat a request until there is an answer, up to idleTimeout."""
         while True:
+            began = self._clock.monotonic()
             try:
                 answer = ask()
             except AuthenticationFailed:
                 raise
             except ConnectionLost as error:
-                self._note_away(error)
+                self._note_away(error, began)
                 threading.Event().wait(RETRY_INTERVAL_S)
             else:
                 self._away_since = None
@@ -709,13 +731,19 @@ class Coordinator:
             if now - self._missing_since >= self._options.idle_timeout_s:
                 raise
 
-    def _note_away(self, error: ConnectionLost) -> None:
-        """Raise the error if the cluster has been away for too long."""
-        now = self._clock.monotonic()
+    def _note_away(self, error: ConnectionLost, began: float) -> None:
+        """Raise the error if the cluster has been away for too long.
+
+        Args:
+            error: of a request.
+            began: the time of the request.
+        """
         if self._away_since is None:
-            self._away_since = now
+            self._away_since = began
             _log.warning("the cluster is asked again until it answers: %s", error)
-        if now - self._away_since >= self._options.idle_timeout_s:
+        away_s = self._clock.monotonic() - self._away_since
+        if away_s >= self._options.idle_timeout_s:
+            error.args = (f"{error} The cluster was asked for {away_s:.0f} s, the time of idleTimeout.",)
             raise error
 
 

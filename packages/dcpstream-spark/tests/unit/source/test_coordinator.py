@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dcpstream.errors import AuthenticationFailed, ConfigError, ConnectionLost, OffsetError, RollbackRequired
-from dcpstream.model import StreamOffset
+from dcpstream.model import CollectionName, StreamOffset
 from dcpstream_node.testing.simulation import VirtualClock
 from dcpstream_spark.options import OffsetSpec, SourceOptions
 from dcpstream_spark.source.admission import Limits
@@ -167,6 +167,23 @@ def test_a_start_of_another_history_is_refused() -> None:
         Setup(startingOffsets='{"0": {"vbuuid": "77", "seqno": "2"}}').coordinator.batch()
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest", '{"0": 1, "1": -1}'])
+def test_a_collection_that_the_bucket_does_not_have_is_refused_at_the_start(start: str) -> None:
+    setup = Setup(startingOffsets=start, collections="_default._default,shop.orders")
+    with pytest.raises(ConfigError, match=r"no collection shop\.orders\. It has _default\._default"):
+        setup.first()
+    with pytest.raises(ConfigError, match=r"no collection shop\.orders"):
+        setup.another().batch()
+
+
+def test_a_collection_that_was_read_before_may_be_gone_at_the_start() -> None:
+    orders = [CollectionName(8, "shop", "orders")]
+    read = {vbid: StreamOffset(1000 + vbid, 3, 3, 3).with_collections(orders) for vbid in (0, 1)}
+    start = json.dumps({str(vbid): at.to_json() for vbid, at in read.items()})
+    setup = Setup(startingOffsets=start, collections="shop.orders")
+    assert seqnos(setup.first()) == [3, 3]
+
+
 def test_a_checkpoint_of_another_bucket_is_refused() -> None:
     setup = Setup()
     end = setup.first()
@@ -222,10 +239,10 @@ def test_a_query_outlives_a_node_that_is_away_for_a_while() -> None:
 
 
 def test_a_query_gives_up_after_the_idle_timeout() -> None:
-    coordinator, _, end = away(9, idleTimeout="2")
+    coordinator, _, end = away(9, idleTimeout="3")
     assert coordinator.next_offset(end, None) is end
     assert coordinator.next_offset(end, None) is end
-    with pytest.raises(ConnectionLost, match="nobody listens"):
+    with pytest.raises(ConnectionLost, match=r"nobody listens.* asked for 3 s, the time of idleTimeout"):
         coordinator.next_offset(end, None)
 
 
