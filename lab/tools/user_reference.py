@@ -59,7 +59,7 @@ COLUMNS = {
     "value_text": "the body as text, null if it is not UTF-8; only if it is named in `columns` or in the schema",
     "_change_type": "`insert`, `update_postimage` or `delete`; null for a control row",
     "_commit_version": "the seqno",
-    "_commit_timestamp": "time of the change, from the CAS",
+    "_commit_timestamp": "time of the change, from the CAS; of a control row, the time at which it was read",
     "op": "`mutation`, `deletion`, `expiration`, or the kind of a control row",
     "scope": "name of the scope",
     "collection": "name of the collection",

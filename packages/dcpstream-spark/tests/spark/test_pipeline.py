@@ -296,6 +296,8 @@ def test_tables_and_checkpoint_belong_together(spark: SparkSession, bucket: Buck
     pipeline.run()
     pipeline.maintain()
     assert len(current_of(pipeline)) == 10
+    with pytest.raises(ConfigError, match="were made with where = nothing"):
+        make(spark, bucket, tmp_path, where="key = 'k1'").run()
     kept = str(tmp_path / "kept")
     shutil.move(pipeline.checkpoint, kept)
     with pytest.raises(OffsetError, match="their checkpoint is missing"):

@@ -46,6 +46,8 @@ from dcpstream_spark.tables.engines import TableTarget, choose_engine, choose_pa
 from dcpstream_spark.tables.evolution import Schema, Typing, columns_of, fields_of
 from dcpstream_spark.tables.failures import full_disk_explained
 from dcpstream_spark.tables.folding import FOLD_SHARE, Folder, Held
+from dcpstream_spark.tables.kept_rows import DIRECTORY as ROWS_DIRECTORY
+from dcpstream_spark.tables.kept_rows import keep_rows
 from dcpstream_spark.tables.lease import DIRECTORY, Lease, Terms
 from dcpstream_spark.tables.ledger import DIRECTORY as TABLES_DIRECTORY
 from dcpstream_spark.tables.ledger import Ledger
@@ -347,6 +349,8 @@ class Pipeline:
         self._folder.reset()
         if isinstance(self.engine, ManyTables):
             self.engine.reset()
+        rows = small_files(self._reader, child(self.checkpoint, ROWS_DIRECTORY))
+        keep_rows(rows, self._options, self.path, is_new=self._app() is None)
         self._typing.prepare(self.engine, self._app)
         tasks = cluster_partitions(self._spark)
         partitions = {} if tasks is None else {"numPartitions": str(tasks)}
