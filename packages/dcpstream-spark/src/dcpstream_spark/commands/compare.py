@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -100,6 +100,7 @@ def compare_command(
     from dcpstream.client.settings.secrets import current
     from dcpstream_spark.session import build_session
     from dcpstream_spark.tables.comparison import TableColumns, TableForm, compare
+    from dcpstream_spark.tables.failures import spark_explained
     from dcpstream_spark.tables.pipeline import documents_of, holds_pipeline
 
     options = {
@@ -116,7 +117,8 @@ def compare_command(
     spark = build_session(
         "dcpstream compare", master=master, settings=_pairs("--conf", conf), driver_memory=driver_memory
     )
-    try:
+    with spark_explained(), ExitStack() as ending:
+        ending.callback(spark.stop)
         source: Any = table
         if table_kind == "auto" and holds_pipeline(spark, table):
             table_kind = "live"
@@ -143,8 +145,6 @@ def compare_command(
                 examples=examples,
                 on_progress=on_progress,
             )
-    finally:
-        spark.stop()
     click.echo(report.to_json() if as_json else as_text(report))
     return exits.OK if report.is_equal else exits.FAILED
 

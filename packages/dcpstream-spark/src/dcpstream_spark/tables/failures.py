@@ -94,6 +94,21 @@ def full_disk_explained() -> Iterator[None]:
         raise full from full.__cause__
 
 
+@contextlib.contextmanager
+def spark_explained() -> Iterator[None]:
+    """Raise an error of Spark as one of ours, with one line as its message: for commands."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        kind, message = _ours(error)
+        if kind is None:
+            raise DcpstreamError(f"Spark: {message.strip().splitlines()[0]}") from error
+        # Its numbers are lost in Spark's text.
+        raise kind.__new__(kind, message.strip()) from error
+
+
 def _rewinds(options: Mapping[str, str]) -> bool:
     return {name.lower(): value.lower() for name, value in options.items()}.get("onrollback") != "fail"
 

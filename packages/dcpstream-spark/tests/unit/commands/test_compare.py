@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.errors import AnalysisException
 
 from dcpstream.cli.app import run
 from dcpstream.errors import ConfigError
@@ -103,6 +104,31 @@ def test_the_exit_status_says_whether_they_are_equal(seen: dict[str, Any]) -> No
     assert run(["compare", "t"]) == 1
     seen["report"] = ComparisonReport(equal=5)
     assert run(["compare", "t"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "line"),
+    [
+        ("[X] Failed to plan: dcpstream.errors.AuthenticationFailed: no user\n SQLSTATE: 38000", 4, "no user"),
+        ("[X] Failed: dcpstream.errors.RollbackRequired: vbucket 1: void\n SQLSTATE: 38000", 6, "vbucket 1: void"),
+        ("[PATH_NOT_FOUND] Path does not exist: t. SQLSTATE: 42K03\nJVM stacktrace:", 1, "Spark: [PATH_NOT_FOUND] Pa"),
+    ],
+)
+def test_an_error_of_spark_is_one_line_with_a_status(
+    seen: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    status: int,
+    line: str,
+) -> None:
+    def refused(*_: Any, **more: Any) -> ComparisonReport:
+        raise AnalysisException(text)
+
+    monkeypatch.setattr("dcpstream_spark.tables.comparison.compare", refused)
+    assert run(["compare", "t"]) == status
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f"dcpstream: {line}")
 
 
 def test_json(seen: dict[str, Any]) -> None:
