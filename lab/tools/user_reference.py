@@ -82,6 +82,10 @@ UTF-8, and null where they are not, so the two columns distinguish binary docume
 With `valueFormat` = `string`, `value` is a STRING in which bytes that are not UTF-8 are escaped (`\\xff`). A text
 document that holds the four characters `\\xff` looks the same, so such a column is not exact.
 
+`key` has the key with the same escapes if it is not UTF-8. A key that is text stays as it is, also one that looks like
+escapes: the key of the byte `ff`, and the key of the four characters `\\xff`, are the same text. A table with a row for
+each key, such as `current` of a pipeline, has one row for both. SDKs write keys in UTF-8 only.
+
 With `valueFormat` = `variant`, `value` is a VARIANT, null for a document that is no JSON. Of two
 fields of the same name in one object the last one counts.
 """
