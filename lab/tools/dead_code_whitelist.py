@@ -191,6 +191,8 @@ _.hang
 _.interrupt
 _.lose_power
 _.delete_vbuckets
+_.host_buckets
+_.users
 
 # Called by users: logs as JSON, and the faults of `couchbase_faults`.
 JsonFormatter

@@ -181,6 +181,12 @@ _OF_SCENARIOS = (
     help="Settings with which a bucket of --rules streams from disk, for a server without CREATE_CHECKPOINT.",
 )
 @click.option(
+    "--rbac-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, writable=True),
+    help="The file with the privileges of the server's users, on this machine: --rules writes those of tests into it.",
+)
+@click.option(
     "--list", "is_list", is_flag=True, help="Print the scenarios, or with --rules the rules, instead of playing them."
 )
 @click.option("--recording", is_flag=True, help="Print the recordings of the scenarios instead of playing them.")
@@ -211,6 +217,7 @@ def judge_command(
     has_frames: bool,
     bucket_config: str | None,
     from_disk_config: str | None,
+    rbac_file: Path | None,
     is_list: bool,
     recording: bool,
     differences: int,
@@ -236,9 +243,9 @@ def judge_command(
         _check_options(_OF_SCENARIOS, "does not go with --rules")
         if is_list:
             return _print_rules(access, as_json=as_json)
-        configs = bucket_config or "", from_disk_config or ""
-        return _judge_rules(access, configs, differences, has_frames=has_frames, as_json=as_json, junit=junit)
-    _check_options(("has_frames", "bucket_config", "from_disk_config"), "needs --rules")
+        settings = {"config": bucket_config or "", "from_disk": from_disk_config or "", "rbac_file": rbac_file}
+        return _judge_rules(access, settings, differences, has_frames=has_frames, as_json=as_json, junit=junit)
+    _check_options(("has_frames", "bucket_config", "from_disk_config", "rbac_file"), "needs --rules")
     if is_list or recording:
         return _print_known(access, is_recording=recording, as_json=as_json)
     if transcripts is not None:
@@ -295,7 +302,7 @@ def _print_rules(access: JudgeAccess, *, as_json: bool) -> int:
 
 def _judge_rules(
     access: JudgeAccess,
-    configs: tuple[str, str],
+    settings: dict[str, Any],
     shown: int,
     *,
     has_frames: bool,
@@ -308,10 +315,7 @@ def _judge_rules(
     from dcpstream_node.rulebook import book, report, runner
 
     chosen = book.choose(access.names)
-    config, from_disk = configs
-    server = runner.prepare(
-        access.target(), config=config, from_disk=from_disk, destroy_documents=access.destroy_documents
-    )
+    server = runner.prepare(access.target(), **settings, destroy_documents=access.destroy_documents)
     suite = f"{server.endpoint} (release {server.release}) by {len(chosen)} rules"
     click.echo(suite, err=True)
     verdict = runner.run(server, chosen, lambda number, count, name: _progress(f"{number} of {count}: {name}"))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +28,7 @@ from dcpstream_node.judge.scenarios.kit import Target
 from dcpstream_node.judge.server import look
 from dcpstream_node.rulebook import book
 from dcpstream_node.rulebook.server_node import CHECKPOINT, NOT_ON_SERVER, ServerNode, ServerUnderTest
+from dcpstream_node.rulebook.server_users import PrivilegesFile
 from dcpstream_node.testing.simulation import SimulatedNode
 
 QUIET_S = (0.05, 0.25)
@@ -36,13 +38,16 @@ ENDS_SERVER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "test_nmeta_must_be_zero": ("7.2", "8.0"),
         "test_nmeta_is_zero_and_must_be": ("7.2", "8.0"),
         "test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2": ("7.2",),
+        "test_settings_with_which_no_bucket_can_be_made": ("7.2",),
     }
 )
-"""Tests whose requests spoil the memory of servers of these releases, so that the process ends some time later."""
+"""Tests whose requests end a server of these releases, or spoil its memory, so that it ends some time later."""
 TIMED: ByMessage[str] = ByMessage("what comes in time")
 """The area of the rules about a request that a server sends when some time has passed. At the second attempt tests that
 are not about it do not see it."""
 TIMED.of(dcp.BufferAck)("FLC")
+OWN_CHOICE = "our choice"
+"""The beginning of the source of a rule that is this project's own: see docs/reference/differences.md."""
 CLOSING_WAITS_MAX = 20
 """Connections of a test that stay open for which a second attempt waits; each wait takes more than a second."""
 HELD, DIFFERS, UNDECIDED = "held", "differs", "not decidable"
@@ -103,11 +108,14 @@ Progress = Callable[[int, int, str], None]
 """Called before each test: its number from 1, the number of all, its name."""
 
 
-def prepare(target: Target, *, config: str = "", from_disk: str = "", destroy_documents: bool) -> ServerUnderTest:
+def prepare(
+    target: Target, *, config: str = "", from_disk: str = "", rbac_file: Path | None = None, destroy_documents: bool
+) -> ServerUnderTest:
     """Look at the server, and whether its bucket may be deleted.
 
     Args:
         config, from_disk: as of `ServerUnderTest`.
+        rbac_file: the file with the privileges of the server's users, if tests may write it.
 
     Raises:
         ConnectionLost, AuthenticationFailed: as `look`.
@@ -131,7 +139,10 @@ def prepare(target: Target, *, config: str = "", from_disk: str = "", destroy_do
             f"({refusal}), and each test needs one. Behind the manager of a cluster that is so: play scenarios there"
         )
         raise ConfigError("--rules", None, "a server that takes CREATE_BUCKET", message=message)
-    return _under_test(server.target, config, release_of(server.release).name, from_disk)
+    found = _under_test(server.target, config, release_of(server.release).name, from_disk)
+    if rbac_file is not None:
+        found.privileges = PrivilegesFile(rbac_file, found.release)
+    return found
 
 
 def _under_test(target: Target, config: str, release: str, from_disk: str) -> ServerUnderTest:
@@ -248,6 +259,8 @@ class _Runner:
         return True
 
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[str, str, tuple[str, ...]]:
+        if all(book.rules()[rule_id].source.startswith(OWN_CHOICE) for rule_id in _rules_of(item)):
+            return UNDECIDED, "a node of this project: servers do otherwise", ()
         release = _parameter(item, "release")
         if release is not None and release != self._server.release:
             return UNDECIDED, f"a server of release {release}", ()

@@ -20,14 +20,18 @@ from typing import Any, ClassVar, NoReturn, Unpack
 
 from _pytest.outcomes import Skipped
 
+from dcpstream.errors import FieldError
 from dcpstream.model import VbucketState
 from dcpstream.runtime import SystemClock
-from dcpstream.wire import Frame, FrameReader, Opcode, Status, encode_request
+from dcpstream.wire import Frame, FrameInfoId, FrameReader, Magic, Opcode, Status, encode_request
 from dcpstream.wire.effects import changes
+from dcpstream.wire.keys import decode_frame_infos
 from dcpstream.wire.layout import Kind
 from dcpstream.wire.messages import LAYOUTS
+from dcpstream_node.engine import Users
 from dcpstream_node.judge.connection import Endpoint
 from dcpstream_node.judge.packets import HEADER_BYTES, Packet, status_name
+from dcpstream_node.rulebook.server_users import ADMINISTRATORS, PrivilegesFile
 from dcpstream_node.testing.simulation import USUAL_FEATURES, FrameFields, Peer, SimulatedNode
 
 ANSWER_TIMEOUT_S = 5.0
@@ -47,7 +51,6 @@ TRACE_MAX = 24
 CHUNK_BYTES = 1 << 20
 PASSWORD = "secret"
 """The password of the users that tests log in as, other than the administrators; not every server has them."""
-ADMINISTRATORS = ("admin", "@admin")
 NOT_THERE = 0
 NOT_ON_SERVER = "not on a server: "
 CHECKPOINT = "a checkpoint that a request begins"
@@ -56,6 +59,7 @@ PROBE, LAST_PROBE = 0xFE9CE000, 0xFEFFFFFF
 MODULE = b"ep.so\0"
 CONTROL_TOKEN = 0xDEADBEEF
 """The control token of a server that was just started; later releases have none."""
+REQUEST_MAGICS = (Magic.REQUEST, Magic.FLEX_REQUEST)
 _CLOCK = SystemClock()
 _buckets = itertools.count(1)
 _ADMINISTRATION = frozenset({"NodeSupervisor", "Administrator", "BucketThrottleManagement"})
@@ -70,6 +74,16 @@ def is_of_bucket(opcode: int) -> bool:
         return False
     requests = [layout for layout in LAYOUTS if layout.opcode == opcode and layout.kind is Kind.REQUEST]
     return changes(opcode) and any(layout.privilege in _ADMINISTRATION for layout in requests)
+
+
+def _may_wait(frame: bytes) -> bool:
+    """Whether this request may wait for what happens on another connection: ADD_STREAM, and durable writes."""
+    if frame[1] == Opcode.DCP_ADD_STREAM or frame[0] != Magic.FLEX_REQUEST:
+        return frame[1] == Opcode.DCP_ADD_STREAM
+    with suppress(FieldError):
+        infos = decode_frame_infos(frame[HEADER_BYTES : HEADER_BYTES + frame[2]])
+        return any(info_id == FrameInfoId.DURABILITY for info_id, _ in infos)
+    return False
 
 
 class NotOnServer(Skipped):
@@ -100,6 +114,7 @@ class ServerUnderTest:
         release: as the server says it.
         quiet_s: a connection has come to rest if nothing comes for this time.
         from_disk: settings with which a bucket streams from disk what it has persisted; empty: CREATE_CHECKPOINT works.
+        privileges: the file from which it reads its users' privileges, if tests may write it.
     """
 
     endpoint: Endpoint
@@ -110,6 +125,7 @@ class ServerUnderTest:
     config: str = ""
     quiet_s: float = 0.05
     from_disk: str = ""
+    privileges: PrivilegesFile | None = None
 
     def is_there(self) -> bool:
         """True if the server takes connections."""
@@ -222,22 +238,33 @@ class ServerNode(SimulatedNode):
     _current: ClassVar[ServerNode | None] = None
 
     def __init__(
-        self, *, path: Path | None = None, vbuckets: int = 4, release: Any = None, seed: int = 2, **options: Any
+        self,
+        *,
+        path: Path | None = None,
+        vbuckets: int = 4,
+        users: Users | None = None,
+        release: Any = None,
+        seed: int = 2,
+        **options: Any,
     ) -> None:
         name = getattr(release, "name", release)
         if name is not None and name != self.target.release:
             raise NotOnServer(f"a node of release {name}")
         if given := sorted(name for name, value in options.items() if value is not None):
             raise NotOnServer(f"a node with {', '.join(given)}")
+        if users is not None and self.target.privileges is None:
+            raise NotOnServer("a node with users, whose privileges --rbac-file may write")
         settings = (vbuckets, bool(self.wants_disk and self.target.from_disk), path is None)
         previous = self.retire_current(settings)
         self.peers: list[Peer] = []
         self._numbers = itertools.count(1)
         self._admin: Peer | None = None
+        self._own_users = users
         self._vbuckets = vbuckets
         self._made_for = settings
         _, self.is_from_disk, self._is_persisting = settings
         self._changed: set[int] = set()
+        self._made: set[bytes] = set()
         self._needs_bucket = True
         self.is_retired = False
         self.control: ServerPeer
@@ -253,6 +280,27 @@ class ServerNode(SimulatedNode):
 
     def __getattr__(self, name: str) -> NoReturn:
         raise not_here("node", name)
+
+    # -------------------------------------------------------------------------------------------------------- users
+
+    @property
+    def users(self) -> Users:
+        """The users of this test."""
+        if self._own_users is None:
+            raise NotOnServer("users that a test changes")
+        return self._own_users
+
+    def _share_users(self) -> None:
+        """Have the server know the privileges of this test's users."""
+        if self._own_users is None or self.target.privileges is None:
+            return
+        manifest = self.control.call(Opcode.GET_COLLECTIONS_MANIFEST).value
+        if self.target.privileges.write(self._own_users, self.target.bucket, manifest):
+            assert self.control.call(Opcode.RBAC_REFRESH).status == 0, "RBAC_REFRESH"
+
+    def _forget_users(self) -> None:
+        if self._own_users is not None and self.target.privileges is not None and self.target.privileges.restore():
+            self.control.call(Opcode.RBAC_REFRESH)
 
     # -------------------------------------------------------------------------------------------------- the bucket
 
@@ -330,6 +378,7 @@ class ServerNode(SimulatedNode):
         """Close all connections and leave the bucket."""
         node, ServerNode._current = cls._current, None
         if node is not None:
+            node._forget_users()
             for peer in [*node.peers, node.control]:
                 peer.disconnect()
 
@@ -342,6 +391,9 @@ class ServerNode(SimulatedNode):
         for peer in list(node.peers):
             peer.disconnect()
         with suppress(AssertionError):
+            node._forget_users()
+            for name in node._made:
+                node.control.call(Opcode.DELETE_BUCKET, key=name, timeout_s=BUCKET_TIMEOUT_S)
             node._wait_for_goodbyes()
             node.is_retired = True
             if not node._is_persisting:
@@ -373,6 +425,9 @@ class ServerNode(SimulatedNode):
         opcode = frame[1] if len(frame) > 1 else -1
         if opcode in (Opcode.SET_VBUCKET, Opcode.COMPACT_DB) and self._is_persisting:
             self.flush()  # what a node in memory holds counts as persisted
+        if opcode == Opcode.CREATE_BUCKET:
+            size = HEADER_BYTES + frame[4]
+            self._made.add(frame[size : size + int.from_bytes(frame[2:4], "big")])
         if is_of_bucket(opcode) or len(frame) < HEADER_BYTES:
             self._needs_bucket = True
         elif changes(opcode):
@@ -397,12 +452,16 @@ class ServerNode(SimulatedNode):
 
     # ----------------------------------------------------------------------------------------------- a node's methods
 
+    def host_buckets(self) -> None:
+        """Nothing: a server that takes no CREATE_BUCKET is not judged."""
+
     def restart(self, *, clean: bool = True, uuid: str = "") -> None:
         """Refuse: no request restarts a server."""
         raise NotOnServer("a restart")
 
     def pump(self, max_bytes: int = 1 << 20, *, heard: Iterable[Peer] | None = None) -> None:
         """Nothing is held back on a server; what it sends by itself comes later."""
+        self._share_users()
         ServerNode.sends += 1
 
     def advance(self, seconds: float) -> None:
@@ -440,6 +499,7 @@ class ServerNode(SimulatedNode):
         if features := tuple(features):
             assert peer.hello(features).status == 0
         if user is not None:
+            self._share_users()
             name, password = (self.target.user, self.target.password) if user in ADMINISTRATORS else (user, PASSWORD)
             if peer.log_in(name, password):
                 raise NotOnServer(f"a user `{user}`, whose password is `{PASSWORD}`")
@@ -482,6 +542,7 @@ class ServerPeer(Peer):
         self._answered = 0
         self._is_dcp = False
         self._has_streams = False
+        self._waiting: set[int] = set()
         self._socket = node.target.endpoint.connect()
         self.number = node.join(self)
 
@@ -528,14 +589,16 @@ class ServerPeer(Peer):
         """Find out whether what was sent ends where a frame does: only there a probe is a frame of its own."""
         self._rest += data
         while len(self._rest) >= HEADER_BYTES:
-            if self._rest[0] not in (0x80, 0x81, 0x08, 0x18):
+            if self._rest[0] not in (*REQUEST_MAGICS, Magic.RESPONSE, Magic.FLEX_RESPONSE):
                 break
             size = HEADER_BYTES + int.from_bytes(self._rest[8:12], "big")
             if len(self._rest) < size:
                 break
             self._is_dcp |= self._rest[1] == Opcode.DCP_OPEN
             self._has_streams |= self._rest[1] in (Opcode.DCP_STREAM_REQ, Opcode.DCP_ADD_STREAM)
-            if self.is_traced and self._rest[0] in (0x80, 0x08):
+            if self._rest[0] in REQUEST_MAGICS and _may_wait(self._rest[:size]):
+                self._waiting.add(int.from_bytes(self._rest[12:16], "big"))
+            if self.is_traced and self._rest[0] in REQUEST_MAGICS:
                 self.node.changed(self._rest)
             self._rest = self._rest[size:]
         self._can_probe = not self._rest
@@ -572,6 +635,8 @@ class ServerPeer(Peer):
             else:
                 self._note("<-", frame.encode())
                 self._came.append(frame)
+                if frame.is_response:
+                    self._waiting.discard(frame.opaque)
         return True
 
     def settle(self) -> None:
@@ -584,13 +649,18 @@ class ServerPeer(Peer):
         until = _CLOCK.monotonic() + SETTLE_MAX_S
         if self._probe() and not self._is_dcp:
             return  # a connection that answers requests, one after the other, has nothing more to say
-        while self._read(self.node.target.quiet_s):
+        # What a connection sends while it waits, the controls of a consumer, comes with pauses.
+        quiet_s = self.node.target.quiet_s * (2 if self._waiting else 1)
+        while self._read(quiet_s):
             if _CLOCK.monotonic() > until:
                 raise AssertionError("the connection never comes to rest")
 
     def _probe(self) -> bool:
-        """A NOOP: when it is answered, all that was sent before has been looked at. False if it was not."""
-        if self._is_closed or not self._can_probe:
+        """A NOOP: when it is answered, all that was sent before has been looked at. False if it was not.
+
+        A connection executes nothing more while its ADD_STREAM or its durable write waits for another one.
+        """
+        if self._is_closed or not self._can_probe or self._waiting:
             return False
         opaque = next(self._probes)
         self._answered = 0

@@ -200,6 +200,10 @@ class Users:
         credentials = self._credentials(password, domain) if password is not None else None
         self._users[name] = User(name, credentials, privileges, given, display_name, domain=domain)
 
+    def everyone(self) -> list[User]:
+        """The users, in the order in which they came."""
+        return list(self._users.values())
+
     def set_privileges(self, name: str, privileges: frozenset[str]) -> None:
         """Change a user's rights at once, also on open connections; the user loses all roles.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -216,6 +216,10 @@ class SimulatedNode:
         self.engine.remove_bucket(name).store.close()
         self.pump()
 
+    def host_buckets(self) -> None:
+        """Let CREATE_BUCKET make buckets in memory, without vbuckets, and DELETE_BUCKET remove them."""
+        self.engine.bucket_host = _BucketHost(self)
+
     def flush_bucket(self, name: str) -> None:
         """Empty a bucket."""
         self.engine.flush_bucket(self.engine.buckets[name])
@@ -304,6 +308,11 @@ class SimulatedNode:
     def _set_time(self, now: float) -> None:
         self.clock.now = now
         self.engine.set_time(now, self.clock.time_ns())
+
+    @property
+    def users(self) -> Users:
+        """The users; a change of them holds at once."""
+        return self.engine.users
 
     @property
     def now(self) -> float:
@@ -405,6 +414,20 @@ class SimulatedNode:
         assert frames, "STAT was not answered"
         assert all(frame.status == 0 for frame in frames)
         return {frame.key.decode(): frame.value.decode() for frame in frames[:-1]}
+
+
+class _BucketHost:
+    """Makes and removes buckets for requests."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+
+    def create(self, name: str, vbucket_count: int) -> None:
+        self._node.add_bucket(name, vbucket_count)
+
+    def delete(self, name: str, done: Callable[[], None]) -> None:
+        self._node.engine.remove_bucket(name).store.close()
+        done()
 
 
 def _by_number(peer: Peer) -> int:
