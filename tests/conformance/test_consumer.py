@@ -165,18 +165,21 @@ def test_a_fifth_of_the_present_share_is_acknowledged() -> None:
 
 @rule("CON-01")
 @of_release("7.2", "8.0")
-def test_each_control_waits_for_the_answer_to_the_one_before(node: SimulatedNode, release: str) -> None:
+def test_controls_wait_for_the_answer_to_the_one_before(node: SimulatedNode, release: str) -> None:
     source = ScriptedProducer(node)
     *buffer, error_map = source.add()
     assert [frame.key for frame in buffer] == [b"connection_buffer_size"] * (release == "7.2")
     assert [source.peer.answer(frame) for frame in buffer] == [[]] * len(buffer)
-    (asked,) = source.peer.answer(error_map)
-    for _ in asked_by(release)[len(buffer) :]:
-        assert asked.opcode == Opcode.DCP_CONTROL
-        node.advance(20)
+    asked, rounds = source.peer.answer(error_map), []
+    while asked[0].opcode == Opcode.DCP_CONTROL:
+        node.advance(0.5)
         assert source.peer.take() == []
-        (asked,) = source.peer.answer(asked)
-    assert asked.opcode == Opcode.DCP_STREAM_REQ
+        *others, last = asked
+        rounds.append(len(asked))
+        assert [source.peer.answer(frame) for frame in others] == [[]] * len(others), "the last one is waited for"
+        asked = source.peer.answer(last)
+    assert opcodes(asked) == [Opcode.DCP_STREAM_REQ]
+    assert rounds == ([8, 1, 1, 1] if release == "7.2" else [1] * len(asked_by(release)))
 
 
 @rule("CON-03", "CON-04")
@@ -203,12 +206,19 @@ def test_a_producer_without_an_error_map_is_asked_for_rare_noops(node: Simulated
 
 
 @rule("CON-05")
-@pytest.mark.parametrize("opcode", [Opcode.DCP_CONTROL, Opcode.GET_ERROR_MAP])
-def test_an_answer_to_a_control_that_was_not_asked(node: SimulatedNode, opcode: int) -> None:
+@of_release("7.2", "8.0")
+def test_an_answer_to_a_control_that_was_not_asked(node: SimulatedNode, release: str) -> None:
     source = ScriptedProducer(node)
     source.add()
-    assert source.peer.send_bytes(encode_response(opcode, opaque=0x12345678)) == []
-    assert source.closed
+    other = 0x12345678
+    assert source.peer.send_bytes(encode_response(Opcode.DCP_CONTROL, opaque=other)) == []
+    assert not source.closed, "no control waits yet"
+    asked = source.peer.send_bytes(encode_response(Opcode.GET_ERROR_MAP, opaque=other))
+    assert set(opcodes(asked)) == {Opcode.DCP_CONTROL}, "the opaque of this answer means nothing"
+    assert source.peer.send_bytes(encode_response(Opcode.GET_ERROR_MAP, opaque=other)) == []
+    assert not source.closed, "nor does a second one"
+    assert source.peer.send_bytes(encode_response(Opcode.DCP_CONTROL, opaque=other)) == []
+    assert source.closed == (release == "8.0")
 
 
 @rule("CON-06")
@@ -349,7 +359,7 @@ def test_seqnos_out_of_order_cost_their_message_only(source: ScriptedProducer) -
         (b"\1", bytes(44), b"Unsupported dcp snapshot version:1"),
         (b"\3", bytes(52), b"Unsupported dcp snapshot version:3"),
         (b"\0", bytes(20), b"valuelen not expected:36"),
-        (b"\2", bytes(36), b"valuelen not expected:52"),
+        (b"\2", bytes(36), b"valuelen not expected:52|Unsupported dcp snapshot version:2"),  # 7.2.9 has the second
         (bytes(19), b"", b""),
         (b"", bytes(36), b""),
     ],
@@ -359,7 +369,7 @@ def test_markers_of_no_version_are_refused_as_recorded(
 ) -> None:
     (answer,) = source.send(Opcode.DCP_SNAPSHOT_MARKER, extras=extras, value=value)
     assert answer.status == Status.EINVAL
-    assert text in answer.value
+    assert any(one in answer.value for one in text.split(b"|"))
     assert bool(answer.value) == bool(text)
     source.snapshot(b"a", start=1)
 
@@ -382,15 +392,29 @@ def test_a_disk_marker_without_high_completed_seqno_where_writes_are_durable(nod
 @rule("CON-16")
 @pytest.mark.parametrize("which", ["visible", "purge", "prepared"])
 @pytest.mark.parametrize("excess", [0, 1])
-def test_a_marker_whose_claims_are_above_its_end(source: ScriptedProducer, which: str, excess: int) -> None:
+@pytest.mark.parametrize("flags", [1, 2, 6])
+@of_release("8.0")
+def test_a_marker_whose_claims_are_above_its_end(node: SimulatedNode, which: str, excess: int, flags: int) -> None:
+    source = ScriptedProducer(node, **NAMED)
+    source.accept()
     seqno = 5 + excess
     if which == "visible":
-        frames = source.marker_v2(1, 5, visible=seqno)
+        frames = source.marker_v2(1, 5, flags, visible=seqno)
     else:
         pair = (seqno, 0) if which == "purge" else (0, seqno)
-        frames = source.marker_v2(1, 5, more=struct.pack(">QQ", *pair))
+        frames = source.marker_v2(1, 5, flags, more=struct.pack(">QQ", *pair))
     assert frames == []
-    assert source.closed == bool(excess)
+    assert source.closed == (bool(excess) and (which == "visible" or flags != 1)), "memory has no such seqnos"
+
+
+@rule("CON-16")
+@pytest.mark.parametrize("flags", [1, 2, 6])
+@of_release("7.2")
+def test_a_72_does_not_look_at_the_max_visible_seqno(node: SimulatedNode, flags: int) -> None:
+    source = ScriptedProducer(node, **NAMED)
+    source.accept()
+    assert source.marker_v2(1, 5, flags, visible=6) == []
+    assert not source.closed
 
 
 @rule("CON-17")
@@ -480,7 +504,8 @@ def test_a_marker_is_answered_after_its_last_row_and_before_anything_newer(sourc
         + encode_request(Opcode.DCP_SNAPSHOT_MARKER, extras=struct.pack(">QQI", 4, 4, 1), **stream)
         + encode_request(Opcode.DCP_MUTATION, key=b"d", extras=beyond, **stream)
     )
-    assert opcodes(source.peer.send_bytes(data)) == [Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION]
+    # A server answers at once what it refuses, and sends the rest when it has read all that came.
+    assert sorted(opcodes(source.peer.send_bytes(data))) == [Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_MUTATION]
 
 
 @rule("CON-24")
@@ -513,7 +538,7 @@ def test_system_events_that_cannot_be_applied(
     assert node.vbucket(1).high_seqno == 1
 
 
-SOUND = {"key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
+SOUND: dict[str, Any] = {"key": b"fruit", "value": struct.pack(">QII", 1, 0, 8)}
 FRUIT = CollectionEvent(0, 1, 0, 8, "fruit")
 
 
@@ -550,8 +575,14 @@ def test_system_events_of_every_version(
         (1, 0, 0, SOUND, None),
         (0, 0, 0, SOUND, Status.ERANGE),
         (1, 0, 1, {"key": b"fruit", "value": SOUND["value"] + bytes(4)}, None),
-        (1, 1, 1, {"value": SOUND["value"] + bytes(4)}, Status.EINVAL),
-        (1, 0, 2, {"key": b"fruit", "value": flatbuffer_of(FRUIT)}, Status.EINVAL),
+        (1, 1, 1, {"value": SOUND["value"]}, None),
+        (1, 1, 2, {"value": SOUND["value"]}, None),
+        (1, 3, 1, {"key": b"s", "value": struct.pack(">QI", 1, 9)}, None),
+        (1, 4, 1, {"value": struct.pack(">QI", 1, 9)}, None),
+        (1, 0, 3, SOUND, Status.EINVAL),
+        (1, 2, 0, SOUND, Status.EINVAL),
+        (1, 5, 0, SOUND, Status.EINVAL),
+        (1, 9, 0, SOUND, Status.EINVAL),
     ],
 )
 def test_system_events_without_flatbuffers(
@@ -566,18 +597,36 @@ def test_system_events_without_flatbuffers(
     assert node.vbucket(1).high_seqno == int(status is None)
 
 
-@rule("CON-24")
-@pytest.mark.parametrize("lacks", ["collections", "flatbuffers"])
-def test_system_events_that_were_not_agreed(node: SimulatedNode, lacks: str) -> None:
-    source = ScriptedProducer(node, features=WITHOUT_COLLECTIONS if lacks == "collections" else USUAL_FEATURES)
-    (request,) = source.negotiate(source.add(), without_control(b"flatbuffers_system_events"))
-    source.opaque = request.opaque
-    source.peer.answer(request, value=encode_failover_log(FailoverLog.of((1, 0))))
+@rule("CON-24", "COL-21")
+@pytest.mark.parametrize(
+    ("event", "version", "key", "value"),
+    [
+        (0, 0, b"fruit", b"short"),
+        (0, 0, b"fruit", SOUND["value"] + bytes(4)),
+        (0, 1, b"fruit", SOUND["value"]),
+        (0, 2, b"fruit", flatbuffer_of(FRUIT)),
+        (1, 1, b"", SOUND["value"] + bytes(4)),
+        (3, 0, b"s", SOUND["value"]),
+        (4, 0, b"", SOUND["value"]),
+    ],
+)
+def test_events_of_another_size_close(node: SimulatedNode, event: int, version: int, key: bytes, value: bytes) -> None:
+    source = ScriptedProducer(node, features=USUAL_FEATURES)
+    source.accept(refused=b"flatbuffers_system_events")
     assert source.marker(1, 2) == []
-    fields: dict[str, Any]
-    version, fields = (0, SOUND) if lacks == "collections" else (2, {"value": flatbuffer_of(FRUIT)})
-    answers = source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, version), **fields)
-    assert statuses(answers) == [Status.EINVAL]
+    extras = struct.pack(">QIB", 1, event, version)
+    assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=key, value=value) == []
+    assert source.closed
+    assert node.vbucket(1).high_seqno == 0
+
+
+@rule("CON-24")
+def test_system_events_need_no_collections(node: SimulatedNode) -> None:
+    source = ScriptedProducer(node, features=WITHOUT_COLLECTIONS)
+    source.accept(refused=b"flatbuffers_system_events")
+    assert source.marker(1, 2) == []
+    assert source.send(Opcode.DCP_SYSTEM_EVENT, extras=struct.pack(">QIB", 1, 0, 0), **SOUND) == []
+    assert node.vbucket(1).high_seqno == 1
 
 
 @rule("CON-25")

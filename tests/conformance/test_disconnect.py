@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
-from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.wire import Opcode, OpenFlag, Status, encode_response
 from dcpstream.wire.keys import encode_frame_info
-from dcpstream_node.store import MemoryBucketStore
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
@@ -35,7 +33,9 @@ TO_A_CONSUMER: dict[str, tuple[int, dict[str, Any]]] = {
     "ack": (Opcode.DCP_BUFFER_ACK, {"extras": bytes(4)}),
     "seqno acknowledged": (Opcode.DCP_SEQNO_ACKNOWLEDGED, {"extras": bytes(8)}),
 }
-STREAM_MESSAGES = (0x57, 0x58, 0x59, 0x5F, 0x60, 0x62, 0x63, 0x66, 0x67)
+STREAM_MESSAGES = (0x57, 0x58, 0x59, 0x5F, 0x60, 0x62, 0x63)
+SETTINGS = b"ep.so\0dbname=db/b2;max_vbuckets=64"
+CACHE_MESSAGES = (Opcode.DCP_CACHE_TRANSFER, Opcode.DCP_CACHE_TRANSFER_END)
 ALWAYS_FINE = (Status.SUCCESS, Status.NOT_MY_VBUCKET, Status.DCP_STREAM_NOT_FOUND, Status.OPAQUE_NO_MATCH)
 OLDER_CODES = (Status.KEY_EEXISTS, Status.KEY_ENOENT)
 NEVER_FINE = (
@@ -48,14 +48,17 @@ NEVER_FINE = (
 )
 
 
-def drops(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
-    """Whether a producer drops a client that answers so."""
+def answered(node: SimulatedNode, opcode: int, statuses: Iterable[int], *, has_v7_codes: bool = False) -> list[bool]:
+    """Whether a producer drops clients of which each answers with one of these statuses."""
     controls = [(b"v7_dcp_status_codes", b"true")] if has_v7_codes else []
-    peer = SimulatedNode().producer(controls=controls)
-    peer.stream(1)
-    assert peer.send_bytes(encode_response(opcode, status=status, opaque=0x77)) == []
-    assert peer.closed != is_tolerated(opcode, status, has_v7_codes=has_v7_codes)
-    return peer.closed
+    peers = []
+    for status in statuses:
+        peer = node.producer(b"reader-%d" % status, controls=controls)
+        peer.stream(1)
+        assert peer.send_bytes(encode_response(opcode, status=status, opaque=0x77)) == []
+        peers.append(peer)
+    node.advance(0)
+    return [peer.closed for peer in peers]
 
 
 @rule("DIS-01")
@@ -142,22 +145,18 @@ def test_a_displaced_connection_that_does_not_read_sends_nothing_more() -> None:
 
 @rule("DIS-06")
 @each_case("opcode", STREAM_MESSAGES)
-def test_answers_that_a_producer_lives_with(opcode: int) -> None:
-    for status in ALWAYS_FINE:
-        assert not drops(opcode, status, has_v7_codes=False)
-    for status in NEVER_FINE:
-        assert drops(opcode, status, has_v7_codes=False)
-    assert not drops(opcode, Status.KEY_EEXISTS, has_v7_codes=False)
-    assert drops(opcode, Status.KEY_ENOENT, has_v7_codes=False) == (opcode in (0x62, 0x63))
+def test_answers_that_a_producer_lives_with(node: SimulatedNode, opcode: int) -> None:
+    assert not any(answered(node, opcode, [*ALWAYS_FINE, Status.KEY_EEXISTS]))
+    assert all(answered(node, opcode, NEVER_FINE))
+    is_commit = opcode in (Opcode.DCP_COMMIT, Opcode.DCP_ABORT)
+    assert answered(node, opcode, [Status.KEY_ENOENT]) == [is_commit]
 
 
 @rule("DIS-07")
 @each_case("opcode", STREAM_MESSAGES)
-def test_with_codes_of_its_own_the_older_ones_drop(opcode: int) -> None:
-    for status in OLDER_CODES:
-        assert drops(opcode, status, has_v7_codes=True)
-    for status in ALWAYS_FINE:
-        assert not drops(opcode, status, has_v7_codes=True)
+def test_with_codes_of_its_own_the_older_ones_drop(node: SimulatedNode, opcode: int) -> None:
+    assert all(answered(node, opcode, OLDER_CODES, has_v7_codes=True))
+    assert not any(answered(node, opcode, ALWAYS_FINE, has_v7_codes=True))
 
 
 @rule("DIS-08")
@@ -175,12 +174,28 @@ def test_success_need_not_be_answered_but_may(opcode: int) -> None:
     assert Opcode.DCP_MUTATION in opcodes(peer.take())
 
 
+@rule("DIS-06", "DIS-08")
+@of_release("7.2", "8.0")
+@each_case("opcode", CACHE_MESSAGES)
+def test_answers_to_messages_of_later_releases_drop(node: SimulatedNode, opcode: int) -> None:
+    assert all(answered(node, opcode, [Status.SUCCESS, Status.ENOMEM, Status.NOT_MY_VBUCKET]))
+
+
+@rule("DIS-06", "DIS-07", "DIS-09")
+@of_release("8.5")
+def test_answers_to_cache_transfer(node: SimulatedNode) -> None:
+    for opcode in CACHE_MESSAGES:
+        assert not any(answered(node, opcode, ALWAYS_FINE))
+        assert all(answered(node, opcode, NEVER_FINE))
+        assert all(answered(node, opcode, OLDER_CODES, has_v7_codes=True))
+    for has_v7_codes in (False, True):
+        values, end = (answered(node, opcode, [Status.ENOMEM], has_v7_codes=has_v7_codes) for opcode in CACHE_MESSAGES)
+        assert (values, end) == ([False], [True])
+
+
 @rule("DIS-09")
-@each_case("has_v7_codes", [False, True])
-def test_no_memory_for_cached_values_is_no_reason_to_part(has_v7_codes: bool) -> None:
-    assert not drops(Opcode.DCP_CACHE_TRANSFER, Status.ENOMEM, has_v7_codes=has_v7_codes)
-    assert drops(Opcode.DCP_CACHE_TRANSFER_END, Status.ENOMEM, has_v7_codes=has_v7_codes)
-    assert drops(Opcode.DCP_MUTATION, Status.ENOMEM, has_v7_codes=has_v7_codes)
+def test_no_memory_for_documents_is_a_reason_to_part(node: SimulatedNode) -> None:
+    assert answered(node, Opcode.DCP_MUTATION, [Status.ENOMEM]) == [True]
 
 
 def trigger(peer: Peer, status: int) -> list[int]:
@@ -204,7 +219,6 @@ def trigger(peer: Peer, status: int) -> list[int]:
         (Status.NO_BUCKET, "admin", None),
         (Status.DCP_STREAMID_INVALID, "admin", "default"),
         (Status.DURABILITY_IMPOSSIBLE, "admin", "default"),
-        (Status.DURABILITY_INVALID_LEVEL, "admin", "default"),
     ],
 )
 def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, bucket: str | None) -> None:
@@ -215,6 +229,13 @@ def test_what_came_with_xerror_is_a_drop_without_it(status: int, user: str, buck
     plain = node.connect(user=user, bucket=bucket, features=WITHOUT_XERROR)
     assert trigger(plain, status) == []
     assert plain.closed
+
+
+@rule("DIS-10")
+def test_what_is_wrong_before_anything_is_done_needs_no_xerror() -> None:
+    peer = SimulatedNode().connect(features=WITHOUT_XERROR)
+    assert trigger(peer, Status.DURABILITY_INVALID_LEVEL) == [Status.DURABILITY_INVALID_LEVEL]
+    assert not peer.closed
 
 
 @rule("DIS-10")
@@ -249,16 +270,20 @@ def test_closing_the_socket_releases_everything() -> None:
 @rule("DIS-12")
 def test_deleting_the_bucket_closes_its_connections() -> None:
     node = SimulatedNode()
-    node.fill(1, 3)
-    producer, consumer, idle, elsewhere = node.producer(), node.consumer(), node.connect(), node.connect(bucket=None)
-    assert len(of(producer.stream(1), Opcode.DCP_MUTATION)) == 3
+    node.host_buckets()
+    elsewhere = node.connect(bucket=None)
+    assert elsewhere.call(Opcode.CREATE_BUCKET, key=b"b2", value=SETTINGS).status == 0
+    idle, producer, consumer = (node.connect(bucket="b2") for _ in range(3))
+    assert idle.call(Opcode.SET_VBUCKET, vbid=1, extras=b"\1").status == 0
+    assert (producer.dcp_open(b"reader", 1).status, consumer.dcp_open(b"source", 0).status) == (0, 0)
+    assert producer.control(b"enable_noop", b"true").status == 0
+    assert producer.stream(1)[0].status == 0
     before = [len(peer.received) for peer in (producer, consumer, idle)]
-    node.engine.remove_bucket("default")
-    node.pump()
+    assert elsewhere.call(Opcode.DELETE_BUCKET, key=b"b2").status == 0
     assert all(peer.closed for peer in (producer, consumer, idle))
     assert [len(peer.received) for peer in (producer, consumer, idle)] == before, "without a word"
     assert not elsewhere.closed
-    assert elsewhere.call(Opcode.SELECT_BUCKET, key=b"default").status != 0
+    assert elsewhere.call(Opcode.SELECT_BUCKET, key=b"b2").status != 0
 
 
 @rule("DIS-13")
@@ -283,45 +308,44 @@ def test_a_fault_of_one_stream_leaves_the_others() -> None:
     assert not peer.closed
 
 
-class Host:
-    """Makes and deletes buckets in memory."""
-
-    def __init__(self, node: SimulatedNode) -> None:
-        self.engine = node.engine
-
-    def create(self, name: str, vbucket_count: int) -> None:
-        self.engine.add_bucket(name, MemoryBucketStore(vbucket_count), is_filled=False)
-
-    def delete(self, name: str, done: Callable[[], None]) -> None:
-        self.engine.remove_bucket(name)
-        done()
-
-
 @rule("DIS-12")
 @of_release("7.2", "8.0")
 def test_a_manager_makes_and_deletes_a_bucket(release: str) -> None:
     node = SimulatedNode()
-    settings = b"ep.so\0dbname=db/b2;max_vbuckets=64"
+    node.host_buckets()
     manager = node.connect(user="@admin", bucket=None)
-    assert manager.call(0x85, key=b"b2", value=settings).status == Status.NOT_SUPPORTED
-    assert manager.call(0x86, key=b"b2").status == Status.NOT_SUPPORTED
-    node.engine.bucket_host = Host(node)
-    for value in (b"memcached.so\0", b"ep.so\0max_vbuckets=0", b"ep.so\0max_vbuckets=1025", b"ep.so\0max_vbuckets=x"):
-        assert manager.call(0x85, key=b"b2", value=value).status == Status.EINVAL
-    assert manager.call(0x86, key=b"b2").status == Status.KEY_ENOENT
-    assert manager.call(0x85, key=b"b2", value=settings).status == 0
-    assert manager.call(0x85, key=b"b2", value=settings).status == Status.KEY_EEXISTS
-    user = node.connect(user="@admin", bucket="b2")
+    assert manager.call(Opcode.CREATE_BUCKET, key=b"b2", value=b"memcached.so\0").status == Status.EINVAL
+    assert manager.call(Opcode.DELETE_BUCKET, key=b"b2").status == Status.KEY_ENOENT
+    assert manager.call(Opcode.CREATE_BUCKET, key=b"b2", value=SETTINGS).status == 0
+    assert manager.call(Opcode.CREATE_BUCKET, key=b"b2", value=SETTINGS).status == Status.KEY_EEXISTS
+    user = node.connect(bucket="b2")
     assert user.call(Opcode.GET_VBUCKET, vbid=0).status == Status.NOT_MY_VBUCKET, "it begins without vbuckets"
     assert user.call(Opcode.SET_VBUCKET, vbid=64, extras=b"\1").status == Status.ERANGE
     assert user.call(Opcode.SET_VBUCKET, vbid=63, extras=b"\1").status == 0
-    reader = node.connect(user="@admin", bucket="b2")
+    reader = node.connect(bucket="b2")
     assert reader.dcp_open().status == 0
     options = b"force=false" if release == "7.2" else b'{"force":false}'
-    assert manager.call(0x86, key=b"b2", value=options).status == 0
+    assert manager.call(Opcode.DELETE_BUCKET, key=b"b2", value=options).status == 0
     assert user.closed
     assert reader.closed
     assert not manager.closed
     assert manager.call(Opcode.SELECT_BUCKET, key=b"b2").status == Status.KEY_ENOENT
     plain = node.connect(user="producer", bucket=None)
-    assert plain.call(0x86, key=b"default").status == Status.EACCESS
+    assert plain.call(Opcode.DELETE_BUCKET, key=b"default").status == Status.EACCESS
+
+
+@rule("DIS-12")
+def test_settings_with_which_no_bucket_can_be_made() -> None:
+    node = SimulatedNode()
+    node.host_buckets()
+    for count in (b"0", b"x"):
+        value = b"ep.so\0dbname=db/b2;max_vbuckets=" + count
+        assert node.admin.call(Opcode.CREATE_BUCKET, key=b"b2", value=value).status == Status.NOT_STORED
+
+
+@rule("DIS-12")
+def test_without_a_host_no_bucket_is_made_or_deleted() -> None:
+    node = SimulatedNode()
+    assert node.engine.bucket_host is None
+    assert node.admin.call(Opcode.CREATE_BUCKET, key=b"b2", value=SETTINGS).status == Status.NOT_SUPPORTED
+    assert node.admin.call(Opcode.DELETE_BUCKET, key=b"b2").status == Status.NOT_SUPPORTED

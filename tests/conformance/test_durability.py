@@ -379,7 +379,6 @@ def test_the_second_seqno_must_lie_in_the_snapshot(opcode: int) -> None:
     source.marker_v2(2, 2, FIRST)
     assert decide(source, opcode, 1, 3) == []
     assert source.closed
-    assert node.vbucket(1).high_seqno == 1
 
 
 @rule("DUR-16")
@@ -434,7 +433,7 @@ def test_a_prepare_in_the_place_of_another() -> None:
     assert prepare(source, 1) == []
     assert [frame.status for frame in prepare(source, 2)] == [Status.SYNC_WRITE_IN_PROGRESS]
     assert node.vbucket(1).high_seqno == 1
-    source.marker_v2(2, 3, 2)
+    source.marker_v2(2, 4, 2)
     assert prepare(source, 2) == []
     assert node.vbucket(1).high_seqno == 2
     decide(source, Opcode.DCP_COMMIT, 2, 3)
@@ -482,10 +481,10 @@ def test_nobody_acknowledges_in_time() -> None:
     node = durable_node(WITH_REPLICA)
     client, replica = node.connect(), sync_replica(node)
     replica.stream(1)
-    assert durable_set(client, b"k", timeout_ms=1500) == []
-    node.advance(1.4)
+    assert durable_set(client, b"k", timeout_ms=2000) == []
+    node.advance(1.2)
     assert client.take() == []
-    node.advance(0.2)
+    node.advance(1.2)
     assert [(frame.status, frame.value) for frame in client.take()] == [(Status.SYNC_WRITE_AMBIGUOUS, b"")]
     abort = of(replica.take(), Opcode.DCP_ABORT)[0]
     assert (PAIR.unpack(abort.extras), abort.key, abort.value, abort.cas) == ((1, 2), b"\0k", b"", 0)

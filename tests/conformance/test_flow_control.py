@@ -320,8 +320,8 @@ def live_on(node: SimulatedNode, peer: Peer, seconds: int) -> None:
 @rule("FLC-20")
 def test_a_full_window_that_nobody_empties_ends_some_connections() -> None:
     node, peer = stuck(b"secidx:proj-1")
-    assert node.stats("dcp")["eq_dcpq:secidx:proj-1:should_disconnect_when_stuck"] == "true"
     live_on(node, peer, 700)
+    assert node.stats("dcp")["eq_dcpq:secidx:proj-1:should_disconnect_when_stuck"] == "true"
     assert not peer.closed
     peer.buffer_ack(10)
     live_on(node, peer, 700)

@@ -17,7 +17,7 @@ from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
 from tests.kit.streams import ACTIVE, DEAD, PENDING, REPLICA, of, statuses
 
-MEMORY, DISK, CHECKPOINT = 1, 2, 4
+MEMORY, DISK, CHECKPOINT, HISTORY = 1, 2, 4, 16
 
 
 @pytest.fixture
@@ -49,6 +49,27 @@ def reported(node: SimulatedNode, vbid: int = 1) -> int:
 def test_markers_at_the_last_seqno(source: ScriptedProducer, start: int, end: int, taken: bool) -> None:
     source.snapshot(b"a", b"b", start=1)
     assert statuses(source.marker(start, end)) == ([] if taken else [Status.ERANGE])
+
+
+@rule("KV-COPY-18")
+@of_release("7.2", "8.0")
+def test_markers_within_the_snapshot_under_way(node: SimulatedNode, release: str) -> None:
+    for first in (MEMORY, DISK, DISK | CHECKPOINT):
+        for flags, end, is_taken in (
+            (MEMORY, 4, True),
+            (DISK, 4, True),
+            (DISK | CHECKPOINT | HISTORY, 3, True),
+            *((flags, 3, False) for flags in (MEMORY, MEMORY | CHECKPOINT, DISK, DISK | CHECKPOINT)),
+        ):
+            source = ScriptedProducer(node, features=USUAL_FEATURES, value=b'{"consumer_name":"rep1"}', datatype=1)
+            source.accept()
+            source.marker_v2(1, 3, first)
+            assert source.mutation(b"k", 1) == []
+            assert source.marker_v2(2, end, flags) == []
+            assert source.closed == (release == "8.0" and not is_taken), (first, flags, end)
+            source.peer.disconnect()
+            node.delete_vbucket(1)
+            node.set_vbucket(1, REPLICA)
 
 
 @rule("KV-COPY-02")

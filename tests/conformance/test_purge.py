@@ -163,7 +163,7 @@ def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> 
     write_and_purge(node)
     assert node.vbucket(1).purge_seqno == 17
     unblock(peer)
-    ends = [item for item in drain_all(peer) if item == end(StreamEndReason.ROLLBACK)]
+    ends = [item for item in drain_all(peer) if item == end(StreamEndReason.STATE_CHANGED)]
     assert len(ends) == is_ended
     if is_ended:
         assert answer(peer.stream(1, 11))[0] == Status.ROLLBACK
@@ -189,7 +189,7 @@ def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: p
     node.engine.persisted("default", [1])
     purge(node)
     peer.is_reading = True
-    assert drain(peer) == [end(StreamEndReason.ROLLBACK)]
+    assert drain(peer) == [end(StreamEndReason.STATE_CHANGED)]
 
 
 @rule("PRG-08")

@@ -189,6 +189,7 @@ def test_a_snapshot_from_disk_ends_at_the_line_of_memory(tmp_path: Path) -> None
     node = SimulatedNode(path=tmp_path)
     node.fill(1, 2)
     node.vbucket(1).close_checkpoint()
+    node.flush()
     node.fill(1, 1, prefix="newest")
     assert sent(node.producer(b"first").stream(1)) == [(0, 2, DISK), 1, 2, (3, 3, FIRST), 3]
     # A reader that was cut in the snapshot from disk finds all of it there.

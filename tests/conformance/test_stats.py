@@ -145,9 +145,12 @@ def test_a_connection_whose_window_is_full_is_paused() -> None:
     while sent:
         sent = sum(frame.size for frame in peer.buffer_ack(sent))
     stats = node.stats("dcp")
-    assert (stats[name + "paused"], stats[name + "paused_current_reason"]) == ("true", "ReadyListEmpty")
+    assert stats[name + "paused"] == "true"
+    # A server of 8.0 keeps the reason of the time before, if the last acknowledgement left it nothing to send.
+    assert stats[name + "paused_current_reason"] in ("ReadyListEmpty", "BufferLogFull")
     assert int(stats[name + "paused_previous_BufferLogFull_count"]) > 0
-    assert stats[name + "paused_previous_BufferLogFull_duration"] == "2000 ms"
+    duration, unit = stats[name + "paused_previous_BufferLogFull_duration"].split()
+    assert (int(duration) >= 2000, unit) == (True, "ms")
     assert stats[name + "items_remaining"] == "0"
 
 
@@ -275,13 +278,14 @@ def test_vbucket_seqno_of_what_is_not_there() -> None:
 
 
 @rule("STA-08")
-def test_takeover_of_a_connection_that_does_not_exist() -> None:
+@of_release("7.2", "8.0")
+def test_takeover_of_a_connection_that_does_not_exist(release: str) -> None:
     node = SimulatedNode()
     node.fill(1, 5)
     node.delete_doc(1, "k0")
     for group in ("dcp-vbtakeover 1", "dcp-vbtakeover 1 nobody"):
         stats = node.stats(group)
-        assert stats["status"] == "connection_does_not_exist"
+        assert stats["status"] == ("connection_" if release == "8.0" else "") + "does_not_exist"
         assert set(stats) == {"status", "on_disk_deletes", "vb_items", "chk_items", "estimate"}
         assert stats["vb_items"] == "4"
         assert int(stats["estimate"]) >= 4

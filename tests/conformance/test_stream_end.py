@@ -19,7 +19,7 @@ from dcpstream_node.testing.simulation import (
 from tests.kit.cases import each_case
 from tests.kit.client_machines import pump, ready_connection
 from tests.kit.messages import accepted, stream_end
-from tests.kit.rules import rule
+from tests.kit.rules import of_release, rule
 from tests.kit.streams import DEAD, PENDING, REPLICA, of, opcodes
 
 STREAM_END_CONTROL = (b"send_stream_end_on_client_close_stream", b"true")
@@ -167,23 +167,32 @@ def test_backfill_failed(node: SimulatedNode, monkeypatch: pytest.MonkeyPatch) -
 
 
 @rule("END-11")
-def test_rolled_back_or_purged(tmp_path) -> None:
-    node = SimulatedNode(path=tmp_path)
+@each_case("seqno", [8, 0])
+def test_rolled_back(tmp_path, seqno: int) -> None:
+    node = SimulatedNode(path=tmp_path / str(seqno))
     node.set_vbucket(2, REPLICA)
     source = ScriptedProducer(node, b"one")
     source.accept(2)
-    source.snapshot(b"a", b"b", start=1, vbid=2)
+    source.snapshot(*[b"k%d" % number for number in range(8)], start=1, vbid=2)
+    node.flush()
+    source.snapshot(b"a", b"b", start=9, vbid=2)
     peer = node.producer()
     peer.stream(2)
     source.peer.disconnect()
     again = ScriptedProducer(node, b"two")
-    again.peer.answer(again.request(2), status=Status.ROLLBACK, value=bytes(8))
-    assert reasons(peer.take()) == [6]
+    again.peer.answer(again.request(2), status=Status.ROLLBACK, value=seqno.to_bytes(8, "big"))
+    assert node.vbucket(2).high_seqno == seqno
+    assert reasons(peer.take()) == [2]
+
+
+@rule("END-11")
+def test_purged(tmp_path) -> None:
+    node = SimulatedNode(path=tmp_path)
     purged = node.producer(b"purged", controls=[(b"connection_buffer_size", b"60")])
     node.fill(1, 9)
     purged.stream(1, 2)
     node.vbucket(1).log.set_purge_seqno(8)
-    assert reasons(purged.buffer_ack(10_000)) == [6]
+    assert reasons(purged.buffer_ack(10_000)) == [2]
 
 
 @rule("END-13", "END-14", "END-15")
@@ -293,9 +302,9 @@ def test_a_consumer_ignores_another_opaque(node: SimulatedNode) -> None:
 
 
 @rule("END-24")
-@each_case(("reason", "release"), [*((reason, "8.0") for reason in StreamEndReason), (9, "7.2"), (99, "7.2")])
-def test_a_consumer_takes_every_reason(reason: int, release: str) -> None:
-    node = SimulatedNode(release=release)
+@each_case("reason", StreamEndReason)
+def test_a_consumer_takes_every_reason(reason: int) -> None:
+    node = SimulatedNode()
     source = replica(node)
     source.snapshot(b"a", start=1, vbid=2)
     assert source.end(reason, 2) == []
@@ -306,9 +315,9 @@ def test_a_consumer_takes_every_reason(reason: int, release: str) -> None:
 
 
 @rule("END-24")
-@each_case("release", ["7.6", "8.0", "8.5"])
-def test_a_consumer_closes_on_a_reason_that_nobody_knows_since_76(release: str) -> None:
-    node = SimulatedNode(release=release)
+@of_release("7.6", "8.0", "8.5")
+def test_a_consumer_closes_on_a_reason_that_nobody_knows_since_76() -> None:
+    node = SimulatedNode()
     source = replica(node)
     source.snapshot(b"a", start=1, vbid=2)
     assert source.end(9, 2, opaque=0x999) == []

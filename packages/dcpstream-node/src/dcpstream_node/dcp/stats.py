@@ -26,6 +26,8 @@ __all__ = ["dcp_stats", "remaining_of"]
 
 Stats = Iterator[tuple[str, str]]
 
+_NO_CONNECTION = ("does_not_exist", "connection_does_not_exist")
+"""The status of a takeover without a connection: until 8.0, and since."""
 DEFAULT_SEPARATOR = ":"
 """Ends the part of a connection's name that `dcpagg` groups by."""
 
@@ -134,7 +136,7 @@ def _takeover(bucket: Bucket, argument: str) -> Stats | int:
                 return _takeover_of(stream, machine.name, items, vbucket.log.deletion_count())
     deletions = vbucket.log.deletion_count()
     known = {
-        "status": "connection_does_not_exist" if machine is None else "stream_is_dead",
+        "status": _NO_CONNECTION[bucket.release.has(Rule.STATS_OF_80)] if machine is None else "stream_is_dead",
         "on_disk_deletes": deletions,
         "vb_items": items,
         "chk_items": max(0, vbucket.high_seqno - vbucket.memory_start_seqno + 1),

@@ -110,7 +110,7 @@ def test_a_rollback_prunes_the_log_and_ends_streams(node: SimulatedNode, seqno: 
     assert replicas.roll_back(view, seqno) == seqno
     node.pump()
     assert len(view.failover_log) == entries
-    assert reader.take()[-1].extras == b"\0\0\0\6"
+    assert reader.take()[-1].extras == b"\0\0\0\2"
     assert replicas.received_snapshot(view) == view.snapshot
 
 

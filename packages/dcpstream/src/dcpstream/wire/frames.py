@@ -45,6 +45,8 @@ MAX_FRAME_BYTES = 30 * 1024 * 1024
 """Largest frame: the server's default max_packet_size; a larger one closes the connection."""
 MAX_FRAME_BYTES_BEFORE_AUTH = 16 * 1024
 """Largest frame before the login."""
+MAX_FRAME_BYTES_BEFORE_AUTH_72 = 1024
+"""The same until 8.0."""
 
 _FLEXIBLE = frozenset((Magic.FLEX_REQUEST, Magic.FLEX_RESPONSE))
 _RESPONSES = frozenset((Magic.RESPONSE, Magic.FLEX_RESPONSE, Magic.SERVER_RESPONSE))

@@ -270,6 +270,10 @@ class Rule(Enum):
         "A replica asks for its buffer size after all other controls; before, first.",
         SINCE_80,
     )
+    REPLICA_ASKS_ONE_BY_ONE = (
+        "A replica waits for the answer to each control; before, it does not wait for those about NOOPs and the like.",
+        Row(ASKED_80, since="7.6"),
+    )
     REPLICA_WANTS_SHORT_NOOP_INTERVAL = (
         "A replica asks for NOOPs each 0.1 s, at last each 1 s; without that, and without GET_ERROR_MAP, it closes.",
         Row("kv_engine engines/ep/src/dcp/consumer.cc; 8.0.1 recorded", since="7.6"),
@@ -281,8 +285,8 @@ class Rule(Enum):
     REPLICA_READ_WITHOUT_KEY = ("GET_REPLICA is answered without the key; before, with it.", SINCE_80)
     TRAFFIC_TWICE_HAS_TEXT = ("ENABLE_TRAFFIC of a bucket that takes traffic is answered with a text.", SINCE_80)
     STATS_OF_80 = (
-        "STAT dcp, dcpagg, checkpoint, vbucket-details and diskinfo count pauses, dead streams, tombstones and more.",
-        SINCE_80,
+        "STAT dcp, dcpagg, checkpoint, vbucket-details and diskinfo count more, and dcp-vbtakeover has other words.",
+        Row(RECORDED_80 + "; " + ASKED_80, since="8.0"),
     )
     DELETE_BUCKET_TAKES_JSON = (
         "The value of DELETE_BUCKET is JSON with force and type; before, force=true or force=false.",
@@ -317,8 +321,20 @@ class Rule(Enum):
         SINCE_80,
     )
     UNFINISHED_SNAPSHOT_CLOSES = (
-        "A replica closes on a marker from memory that lies in the snapshot under way.",
-        SINCE_80,
+        "A replica closes on a marker in the snapshot under way, unless from disk with history and the same end.",
+        Row(RECORDED_80 + "; " + ASKED_80, since="8.0"),
+    )
+    LONG_FRAMES_BEFORE_LOGIN = (
+        "A frame before the login may have 16 KiB; before, 1 KiB.",
+        Row(ASKED_80, since="8.0"),
+    )
+    UNKNOWN_COLLECTION_FIRST = (
+        "Requests for unknown collections are UNKNOWN_COLLECTION; before, EACCESS if the user lacks the privilege.",
+        Row(ASKED_80, since="8.0"),
+    )
+    VISIBLE_SEQNO_IS_CHECKED = (
+        "A replica closes on a marker whose max visible seqno is above its end; before, it does not look.",
+        Row(ASKED_80, since="8.0"),
     )
     UNKNOWN_REASON_CLOSES = (
         "A replica closes on STREAM_END with a reason above 8; a recorded 7.2 has not done so within 0.8 s.",

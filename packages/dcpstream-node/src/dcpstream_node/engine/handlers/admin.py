@@ -72,8 +72,10 @@ def create_bucket(session: Session, frame: Frame) -> None:
         session.refuse(frame, Status.NOT_SUPPORTED, "The internal bucket type nobucket.so can't be created")
     elif module == ENGINE_MODULE and name in engine.buckets:
         session.respond(frame, Status.KEY_EEXISTS)
-    elif module != ENGINE_MODULE or not count.isdigit() or not 1 <= int(count) <= MAX_VBUCKETS:
-        session.refuse(frame, Status.EINVAL, f"a bucket of {ENGINE_MODULE.decode()} has 1 to {MAX_VBUCKETS} vbuckets")
+    elif module != ENGINE_MODULE:
+        session.refuse(frame, Status.EINVAL, "Unknown bucket type")
+    elif not count.isdigit() or not 1 <= int(count) <= MAX_VBUCKETS:
+        session.respond(frame, Status.NOT_STORED)  # as a server answers settings with which no bucket can be made
     else:
         try:
             engine.bucket_host.create(name, int(count))

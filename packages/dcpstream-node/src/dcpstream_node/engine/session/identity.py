@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dcpstream.wire import Frame, Status
 from dcpstream.wire.keys import leb128_decode
+from dcpstream.wire.release import Rule
 from dcpstream_node.engine.access.permission import Refusal, has, in_system_collection, lacking, refused
 from dcpstream_node.engine.access.roles import BUCKET_PRIVILEGES, SYSTEM_PRIVILEGES
 
@@ -112,7 +113,7 @@ class Identity:
         """Why privileges (as a command names them) are refused in a collection, or None.
 
         The status is UNKNOWN_COLLECTION if the collection does not exist, or if the user has no privilege in it and
-        must not learn of it. Users with a privilege in the whole bucket always learn which privilege is missing.
+        must not learn of it. Users with a privilege in the whole bucket learn which privilege is missing.
         """
         if collection_id in bucket.system_collections:
             privileges = in_system_collection(privileges)
@@ -131,6 +132,7 @@ class Identity:
                 return None
             if user.knows(bucket.name, *place):
                 return refused(lacking(rights, privileges))
-        if user.knows(bucket.name, "") or not has_collections:
+        is_unknown = place is None and has_collections and bucket.release.has(Rule.UNKNOWN_COLLECTION_FIRST)
+        if not has_collections or (user.knows(bucket.name, "") and not is_unknown):
             return refused(missing)
         return Refusal(Status.UNKNOWN_COLLECTION)

@@ -24,7 +24,6 @@ CLOSES_WITHOUT_XERROR = frozenset(
         Status.NO_BUCKET,
         Status.AUTH_STALE,
         Status.DCP_STREAMID_INVALID,
-        Status.DURABILITY_INVALID_LEVEL,
         Status.DURABILITY_IMPOSSIBLE,
         Status.SYNC_WRITE_AMBIGUOUS,
         Status.RANGE_SCAN_CANCELLED,

@@ -29,6 +29,7 @@ from dcpstream.wire import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     MAX_FRAME_BYTES_BEFORE_AUTH,
+    MAX_FRAME_BYTES_BEFORE_AUTH_72,
     Datatype,
     Feature,
     Frame,
@@ -111,7 +112,15 @@ _TOGETHER = frozenset(
 )
 """First two bytes of frames that come one for each vbucket, and change its metadata: its role, its failover log."""
 _RESPONSES = frozenset((int(Magic.RESPONSE), int(Magic.FLEX_RESPONSE), int(Magic.SERVER_RESPONSE)))
-_OPCODES = frozenset(int(opcode) for opcode in Opcode)
+_WORDS = {
+    "UNLOCK": "UNLOCK_KEY",
+    "DELETE_WITH_META": "DEL_WITH_META",
+    "DELETEQ_WITH_META": "DELQ_WITH_META",
+    "SET_COLLECTIONS": "COLLECTIONS_SET_MANIFEST",
+    "UPDATE_EXTERNAL_USER_PERMISSIONS": "UPDATE_USER_PERMISSIONS",
+}
+_SERVER_NAMES = {int(opcode): _WORDS.get(opcode.name, opcode.name) for opcode in Opcode}
+"""The names of commands in the errors of a server."""
 _MAGICS = frozenset(int(magic) for magic in Magic)
 _FLEXIBLE = frozenset((int(Magic.FLEX_REQUEST), int(Magic.FLEX_RESPONSE)))
 
@@ -214,7 +223,7 @@ class Session:
         self.config_sent = self.config_known = NO_CONFIG
         self.plain_opcodes: frozenset[int] = frozenset()
         self.dispatch = dispatch
-        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
+        self._max_frame_bytes = self._max_bytes_before_login()
 
     # ------------------------------------------------------------------------------------------------------- state
 
@@ -341,6 +350,10 @@ class Session:
     def _respond_json(self, frame: Frame, status: int, value: bytes) -> None:
         self.respond(frame, status, datatype=Datatype.JSON if value and self.is_json else 0, value=value)
 
+    def _max_bytes_before_login(self) -> int:
+        is_long = self.engine.release.has(Rule.LONG_FRAMES_BEFORE_LOGIN)
+        return MAX_FRAME_BYTES_BEFORE_AUTH if is_long else MAX_FRAME_BYTES_BEFORE_AUTH_72
+
     def refuse_access(self, frame: Frame, refusal: Refusal, *, may_close: bool = True) -> None:
         """Refuse a request that the user may not make, or that is about a collection that the user must not know of.
 
@@ -350,7 +363,7 @@ class Session:
         if refusal.status == Status.UNKNOWN_COLLECTION:
             self.refuse_unknown(frame, refusal.status)
         elif refusal.privilege:
-            name = Opcode(frame.opcode).name if frame.opcode in _OPCODES else f"0x{frame.opcode:02x}"
+            name = _SERVER_NAMES.get(frame.opcode, f"0x{frame.opcode:02x}")
             why = f"Authorization failure: can't execute {name} operation without the {refusal.privilege} privilege"
             self.refuse_with_reference(frame, refusal.status, why, why, may_close=may_close)
         elif refusal.context:
@@ -413,7 +426,7 @@ class Session:
     def logged_out(self) -> None:
         """Forget the user, because a new login begins."""
         self.identity.log_in(None)
-        self._max_frame_bytes = MAX_FRAME_BYTES_BEFORE_AUTH
+        self._max_frame_bytes = self._max_bytes_before_login()
         self.update_rights()
 
     def update_rights(self) -> None:
@@ -805,7 +818,7 @@ class Session:
 
     def _handle_response(self, frame: Frame, is_dcp: bool) -> None:
         """Take a response: to a request of the DCP machine, or to a pushed cluster map."""
-        if frame.magic == Magic.SERVER_RESPONSE:
+        if frame.magic == Magic.SERVER_RESPONSE and self.identity.user is not None:
             return  # to a pushed cluster map
         if self.dcp is not None and (is_dcp or frame.opcode == Opcode.GET_ERROR_MAP):
             self._to_dcp(frame)

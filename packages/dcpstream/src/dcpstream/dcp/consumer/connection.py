@@ -305,6 +305,7 @@ class ConsumerConnection:
                 read_marker(frame),
                 is_sync_replication=self.is_sync_replication,
                 may_be_inside=not self.release.has(Rule.UNFINISHED_SNAPSHOT_CLOSES),
+                is_visible_checked=self.release.has(Rule.VISIBLE_SEQNO_IS_CHECKED),
             )
             self._answer_status(frame, stream, status)
 
@@ -332,7 +333,7 @@ class ConsumerConnection:
     @_HANDLERS.of(SystemEvent)
     def _handle_system_event(self, frame: Frame) -> None:
         has_flatbuffers = FLATBUFFERS in self.negotiation.accepted
-        event = read_system_event(frame, self._dialect, has_flatbuffers=has_flatbuffers)
+        event = read_system_event(frame, has_flatbuffers=has_flatbuffers)
         self._store(frame, event, ConsumerStream.system_event)
 
     @_HANDLERS.of(Prepare)

@@ -1,10 +1,10 @@
 """The controls of a consumer: its questions to the producer before the first stream.
 
 The order is that of a recorded server: the size of the buffer and GET_ERROR_MAP first; then each control when the one
-before was answered. Nothing waits for the answer to the buffer's size. The answer to GET_ERROR_MAP distinguishes old
-producers from new ones. A refused control stays off, and the next one follows. From 7.6 on the size of the buffer may
-change later and is then sent again, and some refusals end the connection. From 8.0 on that size is the last control,
-and nothing else is asked before it is answered. See `Rule`.
+before was answered. Until 7.6 only the answers to some controls are waited for. Nothing waits for the answer to the
+buffer's size. The answer to GET_ERROR_MAP distinguishes old producers from new ones. A refused control stays off, and
+the next one follows. From 7.6 on the size of the buffer may change later and is then sent again, and some refusals end
+the connection. From 8.0 on that size is the last control, and nothing else is asked before it is answered. See `Rule`.
 
 Source: kv_engine engines/ep/src/dcp/consumer.cc, recordings of accepted, refused and unanswered controls.
 """
@@ -15,7 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
-from dcpstream.dcp.controls import BUFFER_SIZE, NOOP_INTERVAL, ReplicaWishes, asked_by_replica
+from dcpstream.dcp.controls import (
+    BUFFER_SIZE,
+    CHANGE_STREAMS,
+    FLATBUFFERS,
+    NOOP_INTERVAL,
+    SYNC_WRITES,
+    V7_STATUS_CODES,
+    ReplicaWishes,
+    asked_by_replica,
+)
 from dcpstream.dcp.transitions import Transitions
 from dcpstream.dcp.window import CONSUMER_BUFFER_BYTES
 from dcpstream.errors import RemoteProtocolError
@@ -32,6 +41,15 @@ SHORT_NOOP_INTERVAL_S = "0.100000"
 
 NOOP_INTERVAL_OF_OLD_S = "180"
 """The same for a producer without GET_ERROR_MAP: one from before 5.0."""
+
+
+WAITED_FOR = frozenset(
+    (
+        *(SYNC_WRITES, "consumer_name", "include_deleted_user_xattrs"),
+        *(V7_STATUS_CODES, FLATBUFFERS, CHANGE_STREAMS),
+    )
+)
+"""The controls whose answers a replica of 7.2 waits for; it asks for the others without waiting."""
 
 
 class NegotiationState(Enum):
@@ -103,12 +121,13 @@ class Negotiation:
         self._release = release
         self._buffer_bytes = buffer_bytes
         self._is_buffer_last = release.has(Rule.REPLICA_ASKS_FOR_BUFFER_LAST)
+        self._asks_one_by_one = release.has(Rule.REPLICA_ASKS_ONE_BY_ONE)
         self._is_short = release.has(Rule.REPLICA_WANTS_SHORT_NOOP_INTERVAL)
         self._consumer_name = consumer_name
         self._controls: deque[tuple[str, str]] = deque()
         self._next_opaque = next_opaque
         self._has_short_refused = False
-        self._unanswered: dict[tuple[int, int], str] = {}
+        self._unanswered: dict[int, str] = {}
         self.state = TRANSITIONS.start
         self.asked_for_noops = False
         self.accepted: set[str] = set()
@@ -130,7 +149,7 @@ class Negotiation:
         """The first questions."""
         self._go(NegotiationEvent.BEGUN)
         size = [] if self._is_buffer_last else [self._ask(BUFFER_SIZE, str(self._buffer_bytes))]
-        return [*size, GetErrorMap.pack(0, opaque=self._opaque_for(Opcode.GET_ERROR_MAP, ""))]
+        return [*size, GetErrorMap.pack(0, opaque=self._next_opaque())]
 
     def resize(self, buffer_bytes: int) -> list[bytes]:
         """The question that follows on a change of the buffer's size; none if it waits for others, or for the first."""
@@ -149,10 +168,17 @@ class Negotiation:
         """The questions that follow on the answer to a control or to GET_ERROR_MAP.
 
         Raises:
-            RemoteProtocolError: no question waits for this answer, or it is a refusal that ends the connection.
+            RemoteProtocolError: no control waits for this answer, or it is a refusal that ends the connection.
         """
-        name = self._unanswered.pop((frame.opcode, frame.opaque), None)
+        if frame.opcode == Opcode.GET_ERROR_MAP:
+            if self.state is not NegotiationState.ERROR_MAP:
+                return []  # nothing waits for it, and its opaque means nothing
+            name: str | None = ""
+        else:
+            name = self._unanswered.pop(frame.opaque, None)
         if name is None:
+            if not self._asks_one_by_one or self.state is NegotiationState.ERROR_MAP:
+                return []
             raise RemoteProtocolError(
                 f"the peer answered opcode 0x{frame.opcode:02x} with an opaque that nothing waits for"
             )
@@ -168,6 +194,10 @@ class Negotiation:
         elif name == BUFFER_SIZE and not self._is_buffer_last:
             self._go(NegotiationEvent.BUFFER_ANSWERED)
             return []
+        elif not self._waits_for(name):
+            if frame.status == Status.SUCCESS:
+                self.accepted.add(name)
+            return []
         elif self._is_short and name == NOOP_INTERVAL and frame.status != Status.SUCCESS:
             if self._has_short_refused:
                 raise RemoteProtocolError(f"the peer refused {NOOP_INTERVAL} with status 0x{frame.status:02x}")
@@ -179,7 +209,20 @@ class Negotiation:
             self._go(NegotiationEvent.CONTROL_ANSWERED if self._controls else NegotiationEvent.LAST_ANSWERED)
             if frame.status == Status.SUCCESS:
                 self.accepted.add(name)
-        return [self._ask(*self._controls.popleft())] if self._controls else []
+        return self._ask_further()
+
+    def _waits_for(self, name: str) -> bool:
+        return self._asks_one_by_one or name in WAITED_FOR
+
+    def _ask_further(self) -> list[bytes]:
+        """Ask for what comes next, up to a control whose answer is waited for."""
+        asked = []
+        while self._controls:
+            name, value = self._controls.popleft()
+            asked.append(self._ask(name, value))
+            if self._waits_for(name):
+                break
+        return asked
 
     def _look_up(self, noop_interval: str) -> None:
         """Look up the controls to ask for, in order."""
@@ -188,10 +231,6 @@ class Negotiation:
 
     def _ask(self, name: str, value: str) -> bytes:
         self.asked_for_noops |= name == NOOP_INTERVAL
-        opaque = self._opaque_for(Opcode.DCP_CONTROL, name)
-        return Control.pack(opaque=opaque, key=name.encode(), value=value.encode())
-
-    def _opaque_for(self, opcode: Opcode, name: str) -> int:
         opaque = self._next_opaque()
-        self._unanswered[opcode, opaque] = name
-        return opaque
+        self._unanswered[opaque] = name
+        return Control.pack(opaque=opaque, key=name.encode(), value=value.encode())

@@ -207,18 +207,26 @@ def _bad_key(key: bytes, dialect: Dialect) -> Refusal | None:
 _NAMED = frozenset((SystemEventId.CREATE_COLLECTION, SystemEventId.CREATE_SCOPE))
 
 
-def read_system_event(frame: Frame, dialect: Dialect, *, has_flatbuffers: bool = False) -> Change | Refusal:
-    """Turn a system event into its stored form, or refuse it; version 2 is legal only if it was negotiated."""
+def read_system_event(frame: Frame, *, has_flatbuffers: bool = False) -> Change | Refusal:
+    """Turn a system event into its stored form, or refuse it.
+
+    The version counts if flatbuffers were agreed on, and at the begin of a collection.
+
+    Raises:
+        RemoteProtocolError: the value has not the size of such an event.
+    """
     seqno, event, version = SystemEvent.unpack(frame)
-    if not dialect.has_collections or (has_flatbuffers and version != VERSION_FLATBUFFERS):
+    if version > VERSION_FLATBUFFERS or (has_flatbuffers and version != VERSION_FLATBUFFERS):
         return Refusal(Status.EINVAL)
-    if version == VERSION_FLATBUFFERS:
-        is_known = has_flatbuffers and event in tuple(SystemEventId)
+    if has_flatbuffers:
+        is_known = event in tuple(SystemEventId)
         return _flatbuffer_event(frame, seqno, event) if is_known else Refusal(Status.EINVAL)
     lengths = EVENT_VALUE_BYTES.get(event, ())
-    is_sound = version < len(lengths) and len(frame.value) == lengths[version] and bool(frame.key) == (event in _NAMED)
-    if not is_sound:
+    if not lengths or bool(frame.key) != (event in _NAMED):
         return Refusal(Status.EINVAL)
+    version = version if event == SystemEventId.CREATE_COLLECTION else 0
+    if version >= len(lengths) or len(frame.value) != lengths[version]:
+        raise RemoteProtocolError(f"an event {event} of version {version} with a value of {len(frame.value)} bytes")
     stored = SystemEvent.pack(seqno, event, version, vbid=frame.vbid, key=frame.key, value=frame.value, cas=frame.cas)
     return Change(stored, frame.key, seqno, frame.cas, 0, int(frame_kinds(frame.opcode, 0, frame.key)))
 
@@ -248,8 +256,8 @@ def read_prepare(frame: Frame, dialect: Dialect) -> PreparedChange | Refusal:
         return content
     key, value, datatype = content
     seqno, rev_seqno, flags, expiration, _, nru, deleted, level = Prepare.unpack(frame)
-    if not (seqno and frame.cas and level in _LEVELS and deleted <= 1):
-        return Refusal(Status.EINVAL, "Request must have a seqno, a CAS, a durability level and a deleted flag")
+    if not (seqno and frame.cas and level in _LEVELS):
+        return Refusal(Status.EINVAL, "Request must have a seqno, a CAS and a durability level")
     if not deleted:
         value, datatype = frame.value, frame.datatype
     stored = encode_stored_prepare(

@@ -223,12 +223,16 @@ class ConsumerStream:
 
     # ---------------------------------------------------------------------------------------------------------- data
 
-    def marker(self, marker: Marker, *, is_sync_replication: bool, may_be_inside: bool = True) -> Status:
+    def marker(
+        self, marker: Marker, *, is_sync_replication: bool, may_be_inside: bool = True, is_visible_checked: bool = True
+    ) -> Status:
         """A snapshot begins.
 
         Args:
             is_sync_replication: a marker from disk must have the high completed seqno.
-            may_be_inside: whether one from memory may lie in the snapshot under way.
+            may_be_inside: whether it may lie in the snapshot under way. One from disk with history always may, if it
+                has the same end.
+            is_visible_checked: whether its max visible seqno may not be above its end.
 
         Raises:
             RemoteProtocolError: the marker contradicts itself.
@@ -242,10 +246,12 @@ class ConsumerStream:
             return Status.EINVAL if violation.fault is SnapshotFault.BACKWARDS else Status.ERANGE
         if self.view.state not in _RECEIVING:
             return Status.SUCCESS  # a dead copy ignores markers
-        self._check_claims(marker, is_sync_replication=is_sync_replication)
+        self._check_claims(marker, is_sync_replication=is_sync_replication, is_visible_checked=is_visible_checked)
         from_disk = bool(marker.flags & MarkerFlag.DISK)
-        is_inside = snapshots.announced is not None and self.last_seqno < snapshots.announced[1] >= marker.end_seqno
-        if is_inside and not may_be_inside and marker.flags & MarkerFlag.MEMORY:
+        end = snapshots.announced[1] if snapshots.announced is not None else 0
+        is_inside = self.last_seqno < end >= marker.end_seqno
+        kind = marker.flags & (MarkerFlag.MEMORY | MarkerFlag.HISTORY)
+        if is_inside and not may_be_inside and not (kind == MarkerFlag.HISTORY and marker.end_seqno == end):
             raise RemoteProtocolError(f"vb {self.vbid}: a marker inside a snapshot does not end behind it")
         if from_disk:
             self._replaceable_seqno = self._replicas.last_undecided_seqno(self.view)
@@ -261,16 +267,17 @@ class ConsumerStream:
         self._ack = bool(marker.flags & MarkerFlag.ACK)
         return Status.SUCCESS
 
-    def _check_claims(self, marker: Marker, *, is_sync_replication: bool) -> None:
+    def _check_claims(self, marker: Marker, *, is_sync_replication: bool, is_visible_checked: bool) -> None:
+        from_disk = bool(marker.flags & MarkerFlag.DISK)
         violation = claim_violation(
             marker.end_seqno,
-            max_visible=marker.max_visible_seqno,
-            purged=marker.purge_seqno,
-            high_prepared=marker.high_prepared_seqno,
+            max_visible=marker.max_visible_seqno if is_visible_checked else None,
+            purged=marker.purge_seqno if from_disk else None,
+            high_prepared=marker.high_prepared_seqno if from_disk else None,
         )
         if violation is not None:
             raise RemoteProtocolError(f"vb {self.vbid}: {violation.text}")
-        if marker.flags & MarkerFlag.DISK and is_sync_replication and marker.high_completed_seqno is None:
+        if from_disk and is_sync_replication and marker.high_completed_seqno is None:
             raise RemoteProtocolError(f"vb {self.vbid}: a disk marker lacks the high completed seqno")
 
     def _begin(self, marker: Marker, *, from_disk: bool, is_continued: bool) -> None:

@@ -36,7 +36,7 @@ from dcpstream.dcp.producer.privilege import StreamAccess, everything
 from dcpstream.dcp.producer.requests import StreamMaker
 from dcpstream.dcp.producer.responses import is_tolerated
 from dcpstream.dcp.producer.rollback import Rollback
-from dcpstream.dcp.producer.states import OVER, Phase
+from dcpstream.dcp.producer.states import OVER, ROLLED_BACK, Phase
 from dcpstream.dcp.producer.stream import ProducerStream, ServerFailure
 from dcpstream.dcp.producer.takeover import TakeoverHost, Takeovers
 from dcpstream.dcp.refusals import (
@@ -355,12 +355,17 @@ class ProducerConnection:
             stream = self._takeovers.answered(frame)
             if stream is not None:
                 self._queue(stream)
+        elif not is_tolerated(
+            frame.opcode,
+            frame.status,
+            has_v7_codes=self.settings.v7_status_codes,
+            release=self.settings.release,
+        ):
+            self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
         elif frame.opcode == Opcode.DCP_CACHE_TRANSFER and frame.status == Status.ENOMEM:
             for stream in self.streams():
                 if stream.terms.opaque == frame.opaque:
                     stream.stop_cache_transfer()
-        elif not is_tolerated(frame.opcode, frame.status, has_v7_codes=self.settings.v7_status_codes):
-            self._drop(f"the client answered opcode 0x{frame.opcode:02x} with status 0x{frame.status:02x}")
 
     # ------------------------------------------------------------------------------------ what happens in the bucket
 
@@ -386,7 +391,7 @@ class ProducerConnection:
 
     def vbucket_rolled_back(self, vbid: int, now: float) -> None:
         """The vbucket's history was cut: its streams end."""
-        self._end_streams(vbid, StreamEndReason.ROLLBACK, None)
+        self._end_streams(vbid, ROLLED_BACK, None)
 
     def _end_streams(self, vbid: int, reason: StreamEndReason, intact: VBucketView | None) -> None:
         """End a vbucket's streams.

@@ -30,7 +30,7 @@ from dcpstream.dcp.controls import ProducerSettings
 from dcpstream.dcp.producer.change_history import reach, read_versions
 from dcpstream.dcp.producer.privilege import StandingAccess
 from dcpstream.dcp.producer.rollback import Accept
-from dcpstream.dcp.producer.states import Marker, Phase, Progress, Snapshot, StreamEvent
+from dcpstream.dcp.producer.states import ROLLED_BACK, Marker, Phase, Progress, Snapshot, StreamEvent
 from dcpstream.dcp.producer.stream_filter import StreamFilter
 from dcpstream.model import VbucketState
 from dcpstream.wire import MarkerFlag, StreamEndReason, StreamFlag
@@ -184,7 +184,7 @@ def within(terms: StreamTerms, at: Progress, snapshot: Snapshot, max_bytes: int)
     """
     view, end, after = terms.view, snapshot.end, at.read_seqno
     if view.purge_seqno > terms.purge_seqno and _lacks_deletions(terms, at, snapshot.base):
-        return End(StreamEndReason.ROLLBACK)
+        return End(ROLLED_BACK)
     if after >= end or (at.filter is not None and _nothing_wanted_until(terms, at, end)):
         return _finish(terms, at, snapshot)
     start = snapshot.versions_from
@@ -196,7 +196,7 @@ def within(terms: StreamTerms, at: Progress, snapshot: Snapshot, max_bytes: int)
     if found is None:
         return _NOTHING
     if view.purge_seqno > terms.purge_seqno and _lacks_deletions(terms, at, snapshot.base):  # while it was read
-        return End(StreamEndReason.ROLLBACK)
+        return End(ROLLED_BACK)
     if len(found.starts):
         return found
     # The log has no more of the snapshot. On a replica the rest may still come.
@@ -267,7 +267,7 @@ def between(terms: StreamTerms, at: Progress) -> Step:
     if position >= terms.accepted.end_seqno:
         return End(StreamEndReason.OK)
     if view.purge_seqno > terms.purge_seqno and _lacks_deletions(terms, at, position):
-        return End(StreamEndReason.ROLLBACK)
+        return End(ROLLED_BACK)
     is_disk_only = terms.flags & _DISK_ONLY
     limit = disk_seqno(view) if is_disk_only else view.high_seqno
     if limit <= position or (is_disk_only and terms.flags & _TAKEOVER):

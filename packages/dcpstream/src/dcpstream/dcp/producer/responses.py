@@ -9,19 +9,23 @@ Source: kv_engine engines/ep/src/dcp/producer.cc (handleResponse), checked again
 
 from __future__ import annotations
 
-from dcpstream.wire.messages import ANSWERS
+from dcpstream.wire.messages import ANSWERS, REQUESTS
+from dcpstream.wire.release import Release
+
+_SINCE = {layout.opcode: layout.since for layout in REQUESTS if layout.answers is not None}
 
 
-def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool) -> bool:
+def is_tolerated(opcode: int, status: int, *, has_v7_codes: bool, release: Release) -> bool:
     """Whether the connection goes on after this answer.
 
     Args:
         opcode: of the answer; for a NOOP the caller has checked that its opaque is wrong.
         status: of the answer.
         has_v7_codes: the client negotiated status codes of their own for "no such stream" and "wrong opaque".
+        release: of the producer, which knows no answers to later messages.
     """
     answers = ANSWERS.get(opcode)
-    if answers is None:
+    if answers is None or not release.knows(_SINCE[opcode]):
         return False
     if answers.are_awaited or status in answers.tolerated:
         return True

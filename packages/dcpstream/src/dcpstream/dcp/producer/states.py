@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dcpstream.dcp.producer.stream_filter import LiveFilter
 from dcpstream.dcp.transitions import Symbol, Transitions
+from dcpstream.wire import StreamEndReason
 from dcpstream.wire.stored.form import StreamForm
 
 
@@ -97,6 +98,10 @@ STREAM = Transitions(
         Phase.FINISHED: {},
     },
 )
+
+ROLLED_BACK = StreamEndReason.STATE_CHANGED
+"""The reason when history was cut, or purged before the stream read it. The pages have 0x06, ROLLBACK, for it, which
+servers do not send."""
 
 OVER = frozenset((Phase.CLOSING, Phase.DEAD, Phase.FINISHED))
 """Phases in which the reason of the STREAM_END is known."""

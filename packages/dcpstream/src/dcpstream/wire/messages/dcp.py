@@ -549,7 +549,7 @@ class Prepare(Request):
     """A durable write that is neither committed nor aborted yet.
 
     Attributes:
-        deleted: u8, 1 if it is a deletion.
+        deleted: u8, 1 if it is a deletion; servers take every number but 0 as 1.
         level: u8, 1 majority, 2 majority and persist on the active, 3 persist to majority.
     """
 

@@ -38,10 +38,40 @@ def test_until_the_error_map_is_there_a_72_asks_for_its_buffer_and_nothing_else(
     buffer, error_map = (decode_frame(data) for data in negotiation.begin())
     assert (buffer.key, error_map.opcode, error_map.value) == (b"connection_buffer_size", Opcode.GET_ERROR_MAP, b"\0\0")
     assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
-    assert refused(negotiation, Opcode.DCP_CONTROL, buffer.opaque)
-    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
-    assert control.key == b"enable_noop"
+    assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == [], "what nothing waits for means nothing"
+    controls = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
+    assert controls[0].key == b"enable_noop"
     assert not negotiation.is_done
+
+
+@rule("CON-01", "CON-05")
+def test_a_72_waits_for_the_answers_to_some_controls():
+    negotiation = new_negotiation("replica", release="7.2")
+    _, error_map = (decode_frame(data) for data in negotiation.begin())
+    asked, rounds = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque), []
+    while asked:
+        rounds.append([frame.key for frame in asked])
+        *others, last = asked
+        for frame in others:
+            assert answered(negotiation, Opcode.DCP_CONTROL, frame.opaque) == []
+            assert answered(negotiation, Opcode.DCP_CONTROL, 0x1234) == []
+        assert not negotiation.is_done
+        asked = answered(negotiation, Opcode.DCP_CONTROL, last.opaque)
+    assert negotiation.is_done
+    assert [len(names) for names in rounds] == [8, 1, 1, 1, 1, 1]
+    assert rounds[0][-1] == b"enable_sync_writes"
+    assert negotiation.accepted == {name.decode() for names in rounds for name in names}
+
+
+@rule("CON-05")
+def test_an_80_takes_any_answer_to_the_error_map_and_none_to_another_control():
+    negotiation = new_negotiation()
+    negotiation.begin()
+    assert answered(negotiation, Opcode.DCP_CONTROL, 0x1234) == []
+    (control,) = answered(negotiation, Opcode.GET_ERROR_MAP, 0x1234)
+    assert answered(negotiation, Opcode.GET_ERROR_MAP, 0x1234) == []
+    assert refused(negotiation, Opcode.DCP_CONTROL, 0x1234)
+    assert answered(negotiation, Opcode.DCP_CONTROL, control.opaque)
 
 
 @each_case("event", NegotiationEvent)
@@ -64,7 +94,7 @@ def test_the_answer_to_the_buffer_size_of_a_72_may_come_at_any_time():
     buffer, error_map = (decode_frame(data) for data in negotiation.begin())
     asked = answered(negotiation, Opcode.GET_ERROR_MAP, error_map.opaque)
     while not negotiation.is_done:
-        asked = answered(negotiation, Opcode.DCP_CONTROL, asked[0].opaque)
+        asked = [more for one in asked for more in answered(negotiation, Opcode.DCP_CONTROL, one.opaque)]
     assert answered(negotiation, Opcode.DCP_CONTROL, buffer.opaque) == []
     assert negotiation.is_done
 

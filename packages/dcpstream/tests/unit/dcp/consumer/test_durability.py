@@ -81,7 +81,7 @@ def test_decisions_without_their_prepare():
     assert [frame.status for frame in commit(source, b"a", 2, 4)] == [Status.KEY_ENOENT]
     assert [frame.status for frame in abort(source, b"a", 2, 4)] == [Status.EINVAL]
     assert source.replicas.vbuckets[1].high_seqno == 3
-    v2(source, 1, 9, int(MarkerFlag.DISK))
+    v2(source, 1, 10, int(MarkerFlag.DISK))
     assert [frame.status for frame in commit(source, b"b", 4, 8)] == [Status.KEY_ENOENT]
     assert abort(source, b"b", 4, 8) == []
     assert source.replicas.vbuckets[1].high_seqno == 8

@@ -83,15 +83,21 @@ def marked(stream, start, end, flags=MarkerFlag.MEMORY, **more):
 
 
 @rule("KV-COPY-18")
-def test_a_replica_of_80_refuses_a_marker_inside_a_snapshot_from_memory():
-    for may_be_inside in (True, False):
-        stream = reading()
-        marked(stream, 1, 9)
-        stream.change(change(1))
-        outcome = pytest.raises(RemoteProtocolError, match="inside") if not may_be_inside else nullcontext()
-        with outcome:
-            stream.marker(Marker(2, 9, 1), is_sync_replication=False, may_be_inside=may_be_inside)
-        stream = reading()
-        marked(stream, 1, 9)
-        stream.marker(Marker(2, 10, 1), is_sync_replication=False, may_be_inside=may_be_inside)
-        stream.marker(Marker(2, 9, MarkerFlag.DISK), is_sync_replication=False, may_be_inside=may_be_inside)
+@each_case(
+    ("flags", "end", "is_refused"),
+    [
+        *((MarkerFlag.MEMORY, end, end < 10) for end in (8, 9, 10)),
+        *((MarkerFlag.DISK, end, end < 10) for end in (8, 9, 10)),
+        *((MarkerFlag.DISK | MarkerFlag.HISTORY, end, end < 9) for end in (8, 9, 10)),
+        (MarkerFlag.MEMORY | MarkerFlag.HISTORY, 9, True),
+    ],
+)
+def test_a_replica_of_80_refuses_a_marker_inside_a_snapshot(flags, end, is_refused):
+    for first in (MarkerFlag.MEMORY, MarkerFlag.DISK):
+        for may_be_inside in (True, False):
+            stream = reading()
+            marked(stream, 1, 9, first)
+            stream.change(change(1))
+            refuses = is_refused and not may_be_inside
+            with pytest.raises(RemoteProtocolError, match="inside") if refuses else nullcontext():
+                stream.marker(Marker(2, end, int(flags)), is_sync_replication=False, may_be_inside=may_be_inside)

@@ -1,9 +1,13 @@
 """Answers of a client that a producer accepts, and others."""
 
-from dcpstream.dcp.producer.responses import is_tolerated
+from functools import partial
+
+from dcpstream.dcp.producer import responses
 from dcpstream.wire import Opcode, Status
+from dcpstream.wire.release import NEWEST, RELEASES
 from tests.kit.cases import each_case
 
+is_tolerated = partial(responses.is_tolerated, release=NEWEST)
 DATA = [Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION, Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE]
 ENDS = [Opcode.DCP_COMMIT, Opcode.DCP_ABORT]
 
@@ -46,3 +50,12 @@ def test_answers_to_what_a_producer_never_asks_go_by_their_status(opcode):
     assert is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=False)
     assert not is_tolerated(opcode, Status.KEY_ENOENT, has_v7_codes=True)
     assert not is_tolerated(opcode, Status.EINVAL, has_v7_codes=False)
+
+
+@each_case("opcode", [Opcode.DCP_CACHE_TRANSFER, Opcode.DCP_CACHE_TRANSFER_END])
+def test_older_producers_know_no_cache_transfer(opcode):
+    assert is_tolerated(opcode, Status.SUCCESS, has_v7_codes=False)
+    for name in ("7.2", "8.0"):
+        release = RELEASES[name]
+        assert not responses.is_tolerated(opcode, Status.SUCCESS, has_v7_codes=False, release=release)
+        assert responses.is_tolerated(Opcode.DCP_MUTATION, Status.SUCCESS, has_v7_codes=False, release=release)
