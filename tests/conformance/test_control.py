@@ -157,12 +157,19 @@ def test_the_noop_interval_has_whole_seconds(value: bytes, status: Status) -> No
     node = SimulatedNode()
     peer = node.producer()
     assert peer.control(b"set_noop_interval", value).status == status
-    seconds = int(value) if status == OK else 20
-    if 0 < seconds <= 180:  # with 0 a server sends one whenever it looks
-        node.advance(seconds - 0.1)
+
+
+@rule("CTL-08")
+@each_case("seconds", [1, 20, 180])
+@of_release("7.2")
+def test_noops_come_at_the_interval(seconds: int) -> None:
+    node = SimulatedNode()
+    peer = node.producer(controls=[(b"set_noop_interval", b"%d" % seconds)])
+    if seconds > 1:
+        node.advance(seconds - 1)
         assert peer.take() == []
-        node.advance(0.2)
-        assert opcodes(peer.take()) == [Opcode.DCP_NOOP]
+    node.advance(2.2)
+    assert opcodes(peer.received)[-1] == Opcode.DCP_NOOP
 
 
 @rule("CTL-09")

@@ -16,6 +16,7 @@ from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTION
 from tests.kit.cases import each_case
 from tests.kit.client_machines import client_of_streams
 from tests.kit.rules import rule
+from tests.kit.streams import is_plain
 
 NO_FEATURES = (Feature.XERROR, Feature.SELECT_BUCKET)
 NOOP = encode_request(Opcode.NOOP, opaque=0xA11CE)
@@ -197,7 +198,7 @@ def test_durability_belongs_to_writes_only(framing: bytes) -> None:
     plain = node.connect()
     opening = plain.dcp_open(b"x", framing=framing)
     assert opening.status == Status.EINVAL
-    assert plain.session.dcp is None
+    assert is_plain(plain)
 
 
 @rule("HDR-12")

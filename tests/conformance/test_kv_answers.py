@@ -9,6 +9,7 @@ import pytest
 from dcpstream.wire import Feature, Opcode, Status
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit.rules import of_release, rule
+from tests.kit.streams import stored_mutation
 
 KEY = b"\0k"
 STORE = bytes(8)
@@ -121,7 +122,6 @@ def test_texts_that_are_numbers_until_72(
 def test_counters_that_are_made(node: SimulatedNode, peer: Peer) -> None:
     assert count(peer, Opcode.INCREMENT, 1, 5, 0xFFFFFFFF, key=b"\0new") == Status.KEY_ENOENT
     assert count(peer, Opcode.DECREMENT, 1, U64 - 1, 100, key=b"\0new") == U64 - 1
-    meta = node.vbucket(1).log.meta(b"\0new")
-    assert meta is not None
-    assert (meta.flags, meta.datatype, bool(meta.expiration)) == (0, 1, True)
+    made = stored_mutation(node, b"\0new")
+    assert (made.flags, made.datatype, bool(made.expiration)) == (0, 1, True)
     assert peer.call(Opcode.GET, vbid=1, key=b"\0new").value == b"18446744073709551615"

@@ -15,6 +15,7 @@ from dcpstream_node.engine import COMMANDS, Users
 from dcpstream_node.testing.simulation import WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
+from tests.kit.streams import stored_mutation
 
 KEY = b"\0k"
 STORE = bytes(8)
@@ -493,9 +494,8 @@ def test_an_empty_user_and_an_empty_privilege_are_refused(peer: Peer) -> None:
 @pytest.mark.parametrize("framing", [b"", b"\x50"])
 def test_counting_and_joining_keep_the_expiration(node: SimulatedNode, peer: Peer, framing: bytes) -> None:
     node.set_doc(1, "k", b"1", expiration=1000)
-    before = node.vbucket(1).log.meta(KEY)
-    assert before is not None
-    assert before.expiration
+    before = stored_mutation(node, KEY).expiration
+    assert before
     for opcode, extras, value in (
         (Opcode.INCREMENT, COUNT, b""),
         (Opcode.APPEND, b"", b"1"),
@@ -503,9 +503,7 @@ def test_counting_and_joining_keep_the_expiration(node: SimulatedNode, peer: Pee
     ):
         node.advance(3)
         assert peer.call(opcode, vbid=1, key=KEY, extras=extras, value=value, framing=framing).status == 0
-        meta = node.vbucket(1).log.meta(KEY)
-        assert meta is not None
-        assert meta.expiration == before.expiration
+        assert stored_mutation(node, KEY).expiration == before
 
 
 def impersonation(name: bytes) -> bytes:

@@ -296,20 +296,22 @@ def test_a_noop_has_no_parts(fields: dict[str, Any]) -> None:
 @rule("NOP-11")
 def test_a_consumer_gives_up_a_silent_source() -> None:
     node = SimulatedNode()
-    set_idle_timeout(node, 3)
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node)
     source.accept()
-    node.advance(1.8)
+    source.peer.send(Opcode.DCP_NOOP)
+    set_idle_timeout(node, 6)
+    node.advance(2.9)
     assert not source.closed
     source.peer.send(Opcode.DCP_NOOP)
-    node.advance(1.8)
+    node.advance(2.9)
     assert not source.closed, "a message is life"
     source.marker(1, 1)
     source.mutation(b"k", 1)
-    node.advance(1.8)
+    node.advance(2.9)
     assert not source.closed
-    node.advance(2.4)
+    node.advance(2.9)
+    node.advance(1.5)
     assert source.closed
 
 
@@ -329,13 +331,16 @@ def test_a_consumer_gives_up_after_360_seconds_unless_told_otherwise() -> None:
 def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source, producer, before_any_stream = ScriptedProducer(node), opened(node, ENABLE), node.consumer(b"idle")
+    source = ScriptedProducer(node)
     source.accept()
-    set_idle_timeout(node, 3)
+    producer, before_any_stream = opened(node, ENABLE), node.consumer(b"idle")
+    source.peer.send(Opcode.DCP_NOOP)
+    set_idle_timeout(node, 6)
     node.advance(1.5)
     assert not source.closed
     assert not producer.closed
-    node.advance(2.6)
+    for _ in range(3):
+        node.advance(2.9)
     assert source.closed
     assert producer.closed
     assert not before_any_stream.closed, "it waits for nothing yet"

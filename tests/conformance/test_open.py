@@ -9,7 +9,7 @@ from dcpstream.wire import Feature, Opcode, OpenFlag, Status, encode_request
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SimulatedNode
 from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
-from tests.kit.streams import WITHOUT_XERROR, of
+from tests.kit.streams import WITHOUT_XERROR, dcp_names, is_plain, of
 
 CONSUMER, PRODUCER = 0, OpenFlag.PRODUCER
 
@@ -29,11 +29,11 @@ def test_the_documented_example() -> None:
     )
     name = b"bucketstream vb[100-105]"
     assert encode_request(Opcode.DCP_OPEN, opaque=1, extras=bytes(8), key=name) == data
-    peer = SimulatedNode().connect()
+    node = SimulatedNode()
+    peer = node.connect()
     (answer,) = peer.send_bytes(data)
     assert answer.encode() == bytes.fromhex("81 50 0000 00 00 0000 00000000 00000001 0000000000000000")
-    assert peer.session.dcp is not None
-    assert peer.session.dcp.name == name.decode()
+    assert dcp_names(node) == [name.decode()]
     assert role(peer) == "consumer"
 
 
@@ -50,7 +50,7 @@ def test_the_answer_is_a_bare_header(flags: int, opaque: int) -> None:
 def test_the_extras_have_8_bytes(length: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.call(Opcode.DCP_OPEN, key=b"n", extras=b"\0" * length).status == Status.EINVAL
-    assert peer.session.dcp is None
+    assert is_plain(peer)
     assert peer.dcp_open(b"n").status == 0
 
 
@@ -59,7 +59,7 @@ def test_the_extras_have_8_bytes(length: int) -> None:
 def test_a_name_must_be_there(flags: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"", flags).status == Status.EINVAL
-    assert peer.session.dcp is None
+    assert is_plain(peer)
 
 
 @rule("OPEN-05")
@@ -78,7 +78,7 @@ def test_bit_1_chooses_the_role(flags: int, expected: str) -> None:
 def test_unknown_and_abandoned_flags_are_invalid(flags: int, base: int) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags | base).status == Status.EINVAL
-    assert peer.session.dcp is None
+    assert is_plain(peer)
 
 
 @rule("OPEN-06")
@@ -119,7 +119,7 @@ def test_skipping_deletes_is_not_to_be_had(features: tuple[Feature, ...]) -> Non
     assert Feature.DCP_SKIP_DELETES_IN_BACKFILL not in {code for (code,) in struct.iter_unpack(">H", granted)}
     assert peer.dcp_open(b"n", 0x200).status == Status.EINVAL
     assert peer.dcp_open(b"n", 0x201).status == Status.EINVAL
-    assert peer.session.dcp is None
+    assert is_plain(peer)
 
 
 @rule("OPEN-10")
@@ -144,7 +144,7 @@ def test_a_value_is_a_json_object(value: bytes, datatype: int) -> None:
     for flags in (CONSUMER, PRODUCER):
         peer = SimulatedNode().connect()
         assert peer.dcp_open(b"n", flags, value=value, datatype=datatype).status == Status.EINVAL
-        assert peer.session.dcp is None
+        assert is_plain(peer)
         assert not peer.closed
 
 
@@ -171,7 +171,7 @@ def test_a_consumer_may_say_its_name(value: bytes) -> None:
 def test_only_a_consumers_name_may_be_in_the_value(flags: int, value: bytes) -> None:
     peer = SimulatedNode().connect()
     assert peer.dcp_open(b"n", flags, value=value, datatype=1).status == Status.EINVAL
-    assert peer.session.dcp is None
+    assert is_plain(peer)
     assert not peer.closed
 
 
@@ -199,16 +199,17 @@ def test_a_second_open_changes_nothing(first: int, second: int, name: bytes) -> 
     assert peer.dcp_open(b"n", first).status == 0
     assert peer.dcp_open(name, second).status == Status.EINVAL
     assert not peer.closed
-    assert list(node.bucket.dcp_sessions) == ["n"]
+    assert dcp_names(node) == ["n"]
     assert role(peer) == ("producer" if first else "consumer")
 
 
 @rule("OPEN-14")
 @each_case("flags", [CONSUMER, PRODUCER])
 def test_unordered_execution_excludes_dcp(flags: int) -> None:
-    peer = SimulatedNode().connect(features=(*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
+    node = SimulatedNode()
+    peer = node.connect(features=(*USUAL_FEATURES, Feature.UNORDERED_EXECUTION))
     assert peer.dcp_open(b"n", flags).status == Status.NOT_SUPPORTED
-    assert peer.session.dcp is None
+    assert dcp_names(node) == []
     assert not peer.closed
     assert peer.hello(USUAL_FEATURES).status == 0
     assert peer.dcp_open(b"n", flags).status == 0
@@ -249,7 +250,7 @@ def test_a_name_belongs_to_the_connection_that_opened_it_last(older_flags: int, 
     assert len(older.received) == before, "it is closed without a word"
     assert not newer.closed
     assert not bystander.closed
-    assert node.bucket.dcp_sessions["same"] is newer.session
+    assert dcp_names(node) == ["another", "same"]
     assert role(newer) == ("producer" if newer_flags else "consumer")
 
 

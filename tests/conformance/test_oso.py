@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 from dcpstream.client.machine.tracker import PositionTracker
@@ -25,6 +26,7 @@ from tests.kit.streams import (
     sent,
     seqno_of,
     set_manifest,
+    set_parameter,
 )
 
 OSO = (b"enable_out_of_order_snapshots", b"true")
@@ -39,7 +41,7 @@ LOG = FailoverLog.of((0xA, 0))
 def on_disk() -> SimulatedNode:
     """`garden`, all of it on disk."""
     node = garden()
-    node.bucket.parameters.oso_backfill = "enabled"
+    set_parameter(node, b"dcp_oso_backfill", b"enabled")
     new_checkpoint(node)
     return node
 
@@ -108,7 +110,7 @@ def test_only_the_first_disk_snapshot() -> None:
 @rule("OSO-03")
 def test_each_key_once_and_no_marker() -> None:
     node = garden()
-    node.bucket.parameters.oso_backfill = "enabled"
+    set_parameter(node, b"dcp_oso_backfill", b"enabled")
     node.set_doc(1, "ap0", b"again", collection=FRUIT_KEY)
     node.delete_doc(1, "ap1", collection=FRUIT_KEY)
     new_checkpoint(node)
@@ -188,11 +190,13 @@ def test_the_server_decides_by_the_share_of_the_collection(size: int, share: flo
     node = SimulatedNode()
     set_manifest(node, GARDEN)
     few = round(1000 * share)
-    node.fill(1, 1000 - few, value=b"v" * size)
+    value = Random(1).randbytes(size)  # which no compression makes smaller: the sizes on disk count
+    node.fill(1, 1000 - few, value=value)
     for number in range(few):
-        node.set_doc(1, f"ap{number}", value=b"v" * size, collection=FRUIT_KEY)
+        node.set_doc(1, f"ap{number}", value=value, collection=FRUIT_KEY)
     new_checkpoint(node)
     first = sent(node.producer(controls=[OSO]).stream(1, value=FRUIT))[0]
     assert (first == START) is is_unordered
-    node.bucket.parameters.oso_small_value_ratio = node.bucket.parameters.oso_large_value_ratio = 0.1
+    for name in (b"dcp_oso_backfill_small_value_ratio", b"dcp_oso_backfill_large_value_ratio"):
+        set_parameter(node, name, b"0.1")
     assert sent(node.producer(b"more", controls=[OSO]).stream(1, value=FRUIT))[0] == START

@@ -40,6 +40,7 @@ def test_what_was_purged_is_never_sent(is_on_disk: bool, tmp_path: Path) -> None
     assert node.vbucket(1).purge_seqno == 0
     purge(node, before_seqno=8)
     assert node.vbucket(1).purge_seqno == 8
+    new_checkpoint(node)
     assert sent(node.producer().stream(1))[1:] == [5, 6, 9, 10, 11]
     purge(node)
     assert node.vbucket(1).purge_seqno == 10
@@ -122,8 +123,8 @@ def test_a_client_that_does_not_mind() -> None:
     blocked = blocked_reader(node, 11, flags=int(flags))
     write_and_purge(node)
     unblock(blocked)
-    assert drain_all(blocked)[-1] != end(StreamEndReason.ROLLBACK)
-    assert not any(item == end(StreamEndReason.ROLLBACK) for item in read(blocked.received))
+    assert drain_all(blocked)[-1] != end(StreamEndReason.STATE_CHANGED)
+    assert not any(item == end(StreamEndReason.STATE_CHANGED) for item in read(blocked.received))
 
 
 def blocked_reader(node: SimulatedNode, start: int, *, flags: int = 0) -> Peer:
@@ -159,6 +160,7 @@ def drain_all(peer: Peer) -> list[object]:
 @each_case(("start", "is_ended"), [(11, True), (0, False)])
 def test_a_purge_that_overtakes_a_stream_ends_it(start: int, is_ended: bool) -> None:
     node = purged()
+    assert node.engine is not None, "a server would read ahead, and a cursor would keep the rows in its memory"
     peer = blocked_reader(node, start)
     write_and_purge(node)
     assert node.vbucket(1).purge_seqno == 17
@@ -193,23 +195,31 @@ def test_a_slow_stream_that_lost_its_place_in_memory_is_ended_too(monkeypatch: p
 
 
 @rule("PRG-08")
+@of_release("8.0")
 def test_markers_have_the_purge_seqno() -> None:
     node = purged()
-    peer = node.producer()
-    peer.session.dcp.settings.max_marker_version = "2.2"
+    new_checkpoint(node)
+    peer = node.producer(controls=[(b"max_marker_version", b"2.2")])
     marker = peer.stream(1)[1]
     assert struct.unpack_from(">Q", marker.value, 36) == (10,)
+
+
+@rule("PRG-08")
+@of_release("8.0")
+def test_a_copy_keeps_the_largest_purge_seqno() -> None:
     copy = SimulatedNode()
     copy.set_vbucket(1, REPLICA)
     source = ScriptedProducer(copy)
     source.accept(1)
-    for start, purge_seqno, known in ((1, 3, 3), (11, 2, 3), (21, 12, 12)):
+    for start, purge_seqno, known in ((1, 3, 3), (11, 2, 3), (21, 22, 22)):
         assert source.marker_v2(start, start + 9, DISK, more=struct.pack(">QQ", purge_seqno, 0)) == []
         assert source.mutation(b"k%d" % start, start + 9) == []
+        copy.flush()
         assert copy.vbucket(1).purge_seqno == known, "the largest is kept"
 
 
 @rule("PRG-09")
+@of_release("8.0")
 def test_a_copy_stores_the_purge_seqno_of_the_disk(tmp_path: Path) -> None:
     node = SimulatedNode(path=tmp_path)
     node.set_vbucket(1, REPLICA)
@@ -219,7 +229,19 @@ def test_a_copy_stores_the_purge_seqno_of_the_disk(tmp_path: Path) -> None:
     assert source.mutation(b"k", 5) == []
     assert source.marker_v2(6, 9, 1, more=struct.pack(">QQ", 8, 0)) == []
     assert source.mutation(b"k", 9) == []
+    node.flush()
     assert node.vbucket(1).purge_seqno == 4, "only disk markers tell it"
+
+
+@rule("PRG-09")
+@of_release("8.0")
+def test_a_copy_remembers_the_purge_seqno(tmp_path: Path) -> None:
+    node = SimulatedNode(path=tmp_path)
+    node.set_vbucket(1, REPLICA)
+    source = ScriptedProducer(node)
+    source.accept(1)
+    assert source.marker_v2(1, 5, DISK, more=struct.pack(">QQ", 4, 0)) == []
+    assert source.mutation(b"k", 5) == []
     node.flush()
     node.restart()
     node.set_vbucket(1, 1)

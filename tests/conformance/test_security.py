@@ -16,7 +16,7 @@ from dcpstream_node.engine import Users
 from dcpstream_node.testing.simulation import USUAL_FEATURES, WITHOUT_COLLECTIONS, Peer, SeededRandom, SimulatedNode
 from tests.kit.cases import each_case
 from tests.kit.rules import of_release, rule
-from tests.kit.streams import WITHOUT_XERROR, of, opcodes
+from tests.kit.streams import WITHOUT_XERROR, dcp_names, is_plain, of, opcodes
 
 SCOPES = {
     "uid": "1",
@@ -118,7 +118,8 @@ def test_each_role_has_its_privilege(user: str, flags: int, status: int) -> None
     node = SimulatedNode()
     peer = node.connect(user=user)
     assert peer.dcp_open(b"n", flags).status == status
-    assert (peer.session.dcp is None) == bool(status)
+    assert not status or is_plain(peer)
+    assert dcp_names(node) == ([] if status else ["n"])
     assert not peer.closed
     if status:
         plain = node.connect(user=user, features=WITHOUT_XERROR)

@@ -42,9 +42,9 @@ SYNC_REPLICATION = ((b"enable_sync_writes", b"true"), (b"consumer_name", b"repli
 
 
 def reader_of_22(node: SimulatedNode, **options: object) -> Peer:
-    """A reader that gets markers in version 2.2, which no control of a 7.2 server asks for."""
+    """A reader that gets markers in version 2.2, which a server of 7.2 does not send."""
     peer = node.producer(b"new", **options)  # type: ignore[arg-type]
-    peer.session.dcp.settings.max_marker_version = "2.2"
+    assert peer.control(b"max_marker_version", b"2.2").status == 0
     return peer
 
 
@@ -409,7 +409,7 @@ def test_what_a_marker_counts(version: str, has_stream_id: bool) -> None:
     controls += [(b"connection_buffer_size", b"1")]
     peer = node.producer(controls=controls)
     if version == "2.2":
-        peer.session.dcp.settings.max_marker_version = "2.2"
+        assert peer.control(b"max_marker_version", b"2.2").status == 0
     frames = peer.stream(1, value=b'{"sid":5}' if has_stream_id else b"")
     assert len(frames) == 2, "one message fills the window"
     size = {"1": 44, "2.0": 61, "2.2": 77}[version] + 3 * has_stream_id

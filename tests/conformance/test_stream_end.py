@@ -20,7 +20,7 @@ from tests.kit.cases import each_case
 from tests.kit.client_machines import pump, ready_connection
 from tests.kit.messages import accepted, stream_end
 from tests.kit.rules import of_release, rule
-from tests.kit.streams import DEAD, PENDING, REPLICA, of, opcodes
+from tests.kit.streams import DEAD, PENDING, REPLICA, dcp_stat, of, opcodes
 
 STREAM_END_CONTROL = (b"send_stream_end_on_client_close_stream", b"true")
 
@@ -74,10 +74,10 @@ def test_with_a_stream_id_and_what_it_counts(node: SimulatedNode) -> None:
     end = frames[-1]
     assert end.encode()[:2] == b"\x08\x55"
     assert (end.framing, end.extras, end.encode()[8:12]) == (b"\x22\1\2", bytes(4), b"\0\0\0\7")
-    dcp = peer.session.dcp
-    assert dcp.window.outstanding_bytes == sum(frame.size for frame in frames[1:])
-    peer.buffer_ack(dcp.window.outstanding_bytes - 31)
-    assert dcp.window.outstanding_bytes == 31 == end.size
+    total = sum(frame.size for frame in frames[1:])
+    assert dcp_stat(node, "unacked_bytes") == str(total)
+    peer.buffer_ack(total - 31)
+    assert (dcp_stat(node, "unacked_bytes"), end.size) == ("31", 31)
 
 
 # ------------------------------------------------------------------------------------------------------ the reasons

@@ -24,6 +24,7 @@ from tests.kit.streams import (
     scope,
     sent,
     set_manifest,
+    set_parameter,
 )
 
 WITH_IDS = (b"enable_stream_id", b"true")
@@ -96,7 +97,7 @@ def test_a_vbucket_several_times() -> None:
 @rule("SID-07", "SID-09")
 def test_every_message_carries_it() -> None:
     node = garden()
-    node.bucket.parameters.oso_backfill = "enabled"
+    set_parameter(node, b"dcp_oso_backfill", b"enabled")
     node.delete_doc(1, "ap0", collection=FRUIT_KEY)
     node.set_doc(1, "old", expiration=1)
     node.advance(2)

@@ -7,8 +7,9 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 
 from dcpstream.model import VbucketState
-from dcpstream.wire import Feature, Frame, Opcode, Status, StreamEndReason, decode_message
+from dcpstream.wire import Feature, Frame, Opcode, OpenFlag, Status, StreamEndReason, decode_message
 from dcpstream.wire.keys import leb128_encode
+from dcpstream.wire.messages.dcp import Mutation
 from dcpstream_node.testing.simulation import USUAL_FEATURES, Peer, SimulatedNode
 
 FRUIT, VEG = 8, 0xA
@@ -190,3 +191,45 @@ def drain(peer: Peer) -> list[object]:
 def without_control(name: bytes) -> Callable[[Frame], int]:
     """The answers of a producer that does not know one control, for `ScriptedProducer.negotiate`."""
     return lambda frame: Status.EINVAL if frame.key == name else Status.SUCCESS
+
+
+def stored(node: SimulatedNode, key: bytes, vbid: int = 1) -> Frame:
+    """The newest version of a document as a new reader gets it, with its attributes and the time of its deletion."""
+    flags = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
+    reader = node.producer(b"stored-%d" % len(node.peers), flags)
+    versions = [frame for frame in reader.stream(vbid) if frame.is_request and frame.key == key]
+    reader.disconnect()
+    return versions[-1]
+
+
+def stored_mutation(node: SimulatedNode, key: bytes, vbid: int = 1) -> Mutation:
+    """As `stored`, of a document that is there."""
+    message = decode_message(stored(node, key, vbid))
+    assert isinstance(message, Mutation)
+    return message
+
+
+def item_count(node: SimulatedNode, vbid: int = 1) -> int:
+    """The documents of a vbucket."""
+    return int(node.stats(f"vbucket-details {vbid}")[f"vb_{vbid}:num_items"])
+
+
+def dcp_stat(node: SimulatedNode, name: str, connection: str = "reader") -> str:
+    """A statistic of a DCP connection."""
+    return node.stats("dcp")[f"eq_dcpq:{connection}:{name}"]
+
+
+def dcp_names(node: SimulatedNode) -> list[str]:
+    """The names of the DCP connections."""
+    return sorted(key[8:-5] for key in node.stats("dcp") if key.startswith("eq_dcpq:") and key.endswith(":type"))
+
+
+def is_plain(peer: Peer) -> bool:
+    """Whether this is no DCP connection, whose user may read."""
+    return peer.call(Opcode.DCP_GET_FAILOVER_LOG, vbid=1).status == Status.EINVAL
+
+
+def set_parameter(node: SimulatedNode, name: bytes, value: bytes, group: int = 4) -> None:
+    """SET_PARAM; the group 4 is about DCP."""
+    answer = node.admin.call(Opcode.SET_PARAM, key=name, value=value, extras=group.to_bytes(4, "big"))
+    assert answer.status == 0, answer

@@ -39,9 +39,11 @@ ENDS_SERVER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "test_nmeta_is_zero_and_must_be": ("7.2", "8.0"),
         "test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2": ("7.2",),
         "test_settings_with_which_no_bucket_can_be_made": ("7.2",),
+        "test_commands_for_who_runs_a_server_are_checked_first": ("7.2",),
     }
 )
-"""Tests whose requests end a server of these releases, or spoil its memory, so that it ends some time later."""
+"""Tests whose requests end a server of these releases, as SHUTDOWN does, or spoil its memory, so that it ends some time
+later."""
 TIMED: ByMessage[str] = ByMessage("what comes in time")
 """The area of the rules about a request that a server sends when some time has passed. At the second attempt tests that
 are not about it do not see it."""

@@ -58,11 +58,13 @@ class Refusal(NamedTuple):
         status: EACCESS, or UNKNOWN_COLLECTION.
         privilege: the missing one; empty if the client must not learn it.
         context: another reason for the client.
+        is_hidden: the client must not learn whether the collection exists.
     """
 
     status: int
     privilege: str = ""
     context: str = ""
+    is_hidden: bool = False
 
 
 def refused(missing: list[str]) -> Refusal:

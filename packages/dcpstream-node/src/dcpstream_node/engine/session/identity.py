@@ -135,4 +135,4 @@ class Identity:
         is_unknown = place is None and has_collections and bucket.release.has(Rule.UNKNOWN_COLLECTION_FIRST)
         if not has_collections or (user.knows(bucket.name, "") and not is_unknown):
             return refused(missing)
-        return Refusal(Status.UNKNOWN_COLLECTION)
+        return Refusal(Status.UNKNOWN_COLLECTION, is_hidden=not is_unknown)

@@ -361,7 +361,7 @@ class Session:
             may_close: see `refuse_with_reference`.
         """
         if refusal.status == Status.UNKNOWN_COLLECTION:
-            self.refuse_unknown(frame, refusal.status)
+            self.refuse_unknown(frame, refusal.status, is_hidden=refusal.is_hidden)
         elif refusal.privilege:
             name = _SERVER_NAMES.get(frame.opcode, f"0x{frame.opcode:02x}")
             why = f"Authorization failure: can't execute {name} operation without the {refusal.privilege} privilege"
@@ -377,11 +377,15 @@ class Session:
         is_json = self.is_json or not self.engine.release.has(Rule.MAP_DATATYPE_IS_NEGOTIATED)
         self.respond(frame, Status.NOT_MY_VBUCKET, datatype=Datatype.JSON if config and is_json else 0, value=config)
 
-    def refuse_unknown(self, frame: Frame, status: int) -> None:
-        """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it."""
+    def refuse_unknown(self, frame: Frame, status: int, *, is_hidden: bool = False) -> None:
+        """Answer UNKNOWN_COLLECTION or UNKNOWN_SCOPE with the version of the manifest that does not have it.
+
+        Args:
+            is_hidden: the user may not know of it, and gets the version 0.
+        """
         if not (self.has_collections or Feature.XERROR in self.features):
             status = Status.EINVAL  # such a client does not know what a collection is
-        uid = f"{self.selected.shown_manifest.uid:x}"
+        uid = "0" if is_hidden else f"{self.selected.shown_manifest.uid:x}"
         self.refuse(frame, status, "Unknown scope or collection in operation", manifest_uid=uid)
 
     def _store_failed(self, frame: Frame, error: StoreError) -> None:
