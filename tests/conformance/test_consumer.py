@@ -285,6 +285,23 @@ def test_a_dead_stream_is_gone_with_its_vbucket(node: SimulatedNode, source: Scr
     assert node.vbucket(1).high_seqno == 0
 
 
+@rule("CON-09", "CLS-26")
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_living_stream_is_gone_with_its_vbucket(
+    node: SimulatedNode, source: ScriptedProducer, is_again: bool
+) -> None:
+    source.snapshot(b"a", start=1)
+    node.set_vbucket(1, DEAD)
+    node.delete_vbucket(1)
+    if is_again:
+        node.set_vbucket(1, REPLICA)
+    assert statuses(source.marker(2, 3)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert statuses(source.mutation(b"b", 2)) == [Status.DCP_STREAM_NOT_FOUND]
+    node.set_vbucket(1, REPLICA)
+    assert statuses(source.mutation(b"b", 2)) == [Status.DCP_STREAM_NOT_FOUND]
+    assert node.vbucket(1).high_seqno == 0
+
+
 @rule("CON-10")
 @pytest.mark.parametrize("how", ["unknown opaque", "answered twice", "replaced"])
 def test_an_answer_to_no_stream_request(node: SimulatedNode, how: str) -> None:

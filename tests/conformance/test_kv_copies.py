@@ -203,17 +203,18 @@ def test_a_decision_without_its_prepare() -> None:
 
 @rule("KV-COPY-10")
 def test_a_system_event_outside_of_its_snapshot(node: SimulatedNode, source: ScriptedProducer) -> None:
-    def event(seqno: int) -> list[int]:
-        value = struct.pack(">QII", 3, 0, 8)
+    def event(seqno: int, number: int) -> list[int]:
+        value = struct.pack(">QII", 3, 0, number)
         extras = struct.pack(">QIB", seqno, 0, 0)
-        return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=b"fruit", value=value))
+        return statuses(source.send(Opcode.DCP_SYSTEM_EVENT, extras=extras, key=b"c%d" % number, value=value))
 
-    assert event(1) == [Status.EINVAL]
+    # Each is about another collection: 7.2 remembers one whose event it has refused.
+    assert event(1, 8) == [Status.EINVAL]
     source.snapshot(b"a", start=1)
-    assert event(1) == [Status.ERANGE]
-    assert event(2) == [Status.EINVAL]
+    assert event(1, 9) == [Status.ERANGE]
+    assert event(2, 10) == [Status.EINVAL]
     source.marker(2, 2)
-    assert event(2) == []
+    assert event(2, 11) == []
     assert node.vbucket(1).high_seqno == 2
 
 

@@ -331,9 +331,9 @@ def test_a_consumer_gives_up_after_360_seconds_unless_told_otherwise() -> None:
 def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)
-    source = ScriptedProducer(node)
+    source, before_any_stream = ScriptedProducer(node), node.consumer(b"idle")
     source.accept()
-    producer, before_any_stream = opened(node, ENABLE), node.consumer(b"idle")
+    producer = opened(node, ENABLE)
     source.peer.send(Opcode.DCP_NOOP)
     set_idle_timeout(node, 6)
     node.advance(1.5)

@@ -58,7 +58,7 @@ def test_without_collections_the_marker_ends_earlier_instead(is_disk: bool) -> N
 
 
 @rule("ADV-03")
-def test_not_where_nothing_is_hidden() -> None:
+def test_not_where_nothing_is_hidden(release: str) -> None:
     node = garden()
     set_manifest(
         node, manifest(2, scope("s1", 9, collection("veg", 0xA, history=True)), default=[collection("fruit", 8)])
@@ -73,7 +73,8 @@ def test_not_where_nothing_is_hidden() -> None:
     # Also where a bound lies beyond the history, the request of such a stream keeps it.
     replica.close_stream(1)
     assert answer(replica.stream(1, 9, snapshot=(9, 99)))[0] == 0
-    assert dcp_stat(node, "stream_1_snap_end_seqno", "replica") == "99"
+    kept = ("99",) if release == "8.0" else ("99", "9")  # a server of 7.2 does not keep it
+    assert dcp_stat(node, "stream_1_snap_end_seqno", "replica") in kept
 
 
 @rule("ADV-04", "ADV-05")

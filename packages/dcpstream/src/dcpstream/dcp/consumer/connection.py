@@ -289,10 +289,8 @@ class ConsumerConnection:
         elif self.replicas.vbucket(frame.vbid) is not stream.view:  # it was deleted, and perhaps created again
             if stream.is_living:
                 stream.go(StreamEvent.LOST)
-                self._answer(frame, Status.NOT_MY_VBUCKET)
-            else:
-                del self.streams[frame.vbid]
-                self._answer(frame, self._no_stream)
+            del self.streams[frame.vbid]
+            self._answer(frame, self._no_stream)
         else:
             return stream
         return None
