@@ -110,6 +110,21 @@ def test_a_server_that_ends_stops_the_run(node: Node) -> None:
     assert "; the run was interrupted after " in output
 
 
+def test_sigterm_stops_the_run_and_prints_what_was_found(node: Node) -> None:
+    with subprocess.Popen(
+        command(node, "KV-REQ", "KV-SUBDOC", "--json"), cwd="/", env={"PYTHONPATH": python_path(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert any(line.startswith("3 of ") for line in running.stderr)
+        running.terminate()
+        output, errors = running.communicate(timeout=RUN_TIMEOUT_S)
+    assert running.returncode == 130, output + errors
+    found = json.loads(output)
+    assert not found["is_whole"]
+    assert found["tests"] >= 2
+
+
 def test_what_ends_a_server_is_a_test() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/conformance").glob("test_*.py"))
     assert all(f"def {name}(" in source for name in ENDS_SERVER)

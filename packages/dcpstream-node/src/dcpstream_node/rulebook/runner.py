@@ -8,7 +8,9 @@ is tried again with more time, for a busy machine answers late.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ ENDS_SERVER: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "test_del_vbucket_beyond_the_last_closes_the_connection_in_7_2": ("7.2",),
         "test_settings_with_which_no_bucket_can_be_made": ("7.2",),
         "test_commands_for_who_runs_a_server_are_checked_first": ("7.2",),
+        "test_a_flushed_collection_starts_over": ("8.0",),
     }
 )
 """Tests whose requests end a server of these releases, as SHUTDOWN does, or spoil its memory, so that it ends some time
@@ -187,7 +190,7 @@ def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lam
     words += ["-o", "consider_namespace_packages=true", "-m", "rule"]
     words += ["-p", "no:cacheprovider", "-p", "no:terminal", *book.files(chosen)]
     runner = _Runner(server, verdict, progress)
-    with _alone(str(folder)):
+    with _alone(str(folder)), interrupted_by_sigterm():
         status = pytest.main([str(word) for word in words], plugins=[runner])
     verdict.is_whole = status != pytest.ExitCode.INTERRUPTED and not verdict.ended_in
     if runner.problems or status not in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
@@ -195,6 +198,19 @@ def run(server: ServerUnderTest, chosen: Sequence[str], progress: Progress = lam
         message = f"the rules' tests of {folder} cannot be run: {why}"
         raise ConfigError("--rules", None, "an installation whose parts fit", message=message)
     return verdict
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM is as SIGINT: what was found is printed. Outside of the main thread it is left as it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
