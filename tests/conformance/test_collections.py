@@ -463,6 +463,7 @@ def test_events_are_items() -> None:
 
 
 @rule("COL-34")
+@of_release("8.0")
 def test_a_flushed_collection_starts_over() -> None:
     node = SimulatedNode()
     node.set_vbucket(1, REPLICA)

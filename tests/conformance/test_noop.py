@@ -350,7 +350,7 @@ def test_the_idle_timeout_may_be_set_and_holds_for_open_connections() -> None:
 @of_release("7.2")
 def test_only_requests_of_the_source_break_its_silence() -> None:
     node = SimulatedNode()
-    set_idle_timeout(node, 3)
+    set_idle_timeout(node, 6)
     node.set_vbucket(1, REPLICA)
     source = ScriptedProducer(node)
     buffer, error_map = source.add()
@@ -364,5 +364,6 @@ def test_only_requests_of_the_source_break_its_silence() -> None:
         node.advance(1.2)
         asked += source.peer.answer(asked.pop(0))
     assert not source.closed
-    node.advance(2)
+    node.advance(2.9)
+    node.advance(2.9)
     assert source.closed, "answers do not count"
