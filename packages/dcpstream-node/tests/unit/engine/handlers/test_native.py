@@ -199,12 +199,12 @@ class TestCompressedValues:
         "block",
         [
             b"", b"\x80", b"\x80\0", b"\xff" * 5, b"\x03", b"\x03\x08ab", b"\x03\x0cabcd", b"\x02\x08abc",
-            b"\x04\0a\x01\0", b"\x05\0a\x01\x02", b"\x05\0a\x0e\x02\0", b"\x02\xf0\x01ab",
+            b"\0", b"\x04\0a\x01\0", b"\x05\0a\x01\x02", b"\x05\0a\x0e\x02\0", b"\x02\xf0\x01ab",
             b"\x05\0a\x0f\x01\0\0", b"\x01\xf0", b"\x01\xfc\0\0\0", b"\0\0",
             snappy_compress(bytes(CHUNK_BYTES + 1)),
         ],
     )  # fmt: skip
-    def test_blocks_that_are_not_sound_are_left(self, block: bytes) -> None:
+    def test_blocks_that_are_not_sound_or_empty_are_left(self, block: bytes) -> None:
         client = Talker(engine_of())
         client.send(plain_set(b"a"))
         assert taken(client, packed_set(block)) == 0
@@ -212,7 +212,7 @@ class TestCompressedValues:
     @each_case(
         ("block", "content"),
         [
-            (b"\0", b""), (b"\x05\0a\x01\x01", b"aaaaa"), (b"\x04\x04ab\x06\x02\0", b"abab"),
+            (b"\x05\0a\x01\x01", b"aaaaa"), (b"\x04\x04ab\x06\x02\0", b"abab"),
             (b"\x04\x04ab\x07\x02\0\0\0", b"abab"), (b"\x03\xf0\x02abc", b"abc"), (b"\x02\xfc\x01\0\0\0ab", b"ab"),
         ],
     )  # fmt: skip
