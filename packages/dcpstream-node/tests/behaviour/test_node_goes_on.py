@@ -234,7 +234,7 @@ def test_a_purge_while_a_stream_reads_is_not_missed(monkeypatch: pytest.MonkeyPa
     frames = reader.send(encode_request(Opcode.DCP_STREAM_REQ, opaque=7, extras=request)) + reader.collect()
     assert log.purge_seqno == 4
     assert frames[-1].opcode == Opcode.DCP_STREAM_END
-    assert struct.unpack(">I", frames[-1].extras)[0] == StreamEndReason.ROLLBACK
+    assert struct.unpack(">I", frames[-1].extras)[0] == StreamEndReason.STATE_CHANGED
 
 
 @pytest.mark.parametrize("other", ["other", "@no bucket@"])

@@ -86,7 +86,7 @@ class Reader:
     @property
     def must_go_back(self) -> bool:
         """Whether deletions that it had not seen were purged: the node tells it when it asks again."""
-        return self.ended == StreamEndReason.ROLLBACK
+        return self.ended == StreamEndReason.STATE_CHANGED
 
     def take(self, frames: list[Frame]) -> None:
         """Check the messages of the stream as they come."""

@@ -14,7 +14,7 @@ import dcpstream_node
 from dcpstream.client.kv.client import KvClient
 from dcpstream.errors import ConfigError, ConnectTimeout, HistoryPurged
 from dcpstream.wire import Opcode, encode_request
-from dcpstream_spark.data_source import DcpBatchReader
+from dcpstream_spark.data_source import DcpBatchReader, DcpDataSource
 from dcpstream_spark.options import SourceOptions
 from dcpstream_spark.source.task_notes import DIRECTORY, TaskNotes
 from tests.kit.spark import Stream, access, kv_of, rows_of
@@ -162,8 +162,9 @@ def test_stable_reads_wait_for_the_disk(tmp_path: Path, is_stable: bool) -> None
 
 
 def test_a_stream_has_no_end(node: dcpstream_node.Node) -> None:
+    source = DcpDataSource(access(node, startingOffsets="earliest", endingOffsets='{"0": "5"}'))
     with pytest.raises(ConfigError, match="a stream has no end"):
-        Stream(node, endingOffsets='{"0": "5"}')
+        source.streamReader(source.schema()).initialOffset()
 
 
 def test_the_end_of_a_batch(node: dcpstream_node.Node) -> None:
