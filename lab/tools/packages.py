@@ -47,7 +47,7 @@ assert not {"aiohttp", "numpy", "pyarrow"} & set(sys.modules)
 NODE = """
 import dcpstream, dcpstream_node
 from dcpstream import KvClient
-with dcpstream_node.Node(vbuckets=4) as node:
+with dcpstream_node.Node(vbuckets=4, system_scope=False) as node:
     login = {"username": node.username, "password": node.password, "bucket": "default"}
     with KvClient(node.connection_string, **login) as kv:
         kv.set("k", "{}")
