@@ -25,6 +25,7 @@ from dcpstream_spark import Pipeline
 from dcpstream_spark.tables import table_formats
 from dcpstream_spark.tables.engine import TableEngine
 from dcpstream_spark.tables.engines import TableTarget, choose_engine
+from dcpstream_spark.tables.spark_sql import _facts_of_batch
 from dcpstream_spark.tables.versions_sql import VERSION_COLUMNS, versions
 from lab.tools.patience import patient
 from tests.kit.spark import Bucket
@@ -233,6 +234,14 @@ def test_what_an_engine_cannot_write_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         choose_engine(engine, spark, TableTarget(str(tmp_path), "binary", **names))
+
+
+def test_facts_of_a_batch_are_texts_and_numbers(spark: SparkSession) -> None:
+    """Spark 4.0 hands an observed array to Python as a Java object."""
+    rows = spark.sql("SELECT 'mutation' AS op, 's' AS scope, 'c' AS collection, 1 AS vbucket, X'31' AS value")
+    for has_collections in (False, True):
+        facts = rows.agg(*_facts_of_batch(has_collections=has_collections))
+        assert {field.dataType.simpleString() for field in facts.schema} == {"string", "bigint"}
 
 
 @pytest.mark.slow
