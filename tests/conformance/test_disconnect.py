@@ -49,7 +49,7 @@ NEVER_FINE = (
 
 
 def answered(node: SimulatedNode, opcode: int, statuses: Iterable[int], *, has_v7_codes: bool = False) -> list[bool]:
-    """Whether a producer drops clients of which each answers with one of these statuses."""
+    """True if a producer drops clients of which each answers with one of these statuses."""
     controls = [(b"v7_dcp_status_codes", b"true")] if has_v7_codes else []
     peers = []
     for status in statuses:

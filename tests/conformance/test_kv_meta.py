@@ -51,7 +51,7 @@ class Told:
 
     @property
     def is_of_now(self) -> bool:
-        """Whether the time of the deletion is that of its CAS, in seconds."""
+        """True if the time of the deletion is that of its CAS, in seconds."""
         return abs(self.time - self.cas // 1_000_000_000) <= 1
 
 

@@ -184,7 +184,10 @@ class RuleTest(pytest.Item):
 
     def runtest(self) -> None:
         """Judge it. Raises: Failed: it differs. Skipped: it cannot be decided from outside."""
-        verdict = self._run.of_rule(self.name)
+        try:
+            verdict = self._run.of_rule(self.name)
+        except pytest.UsageError as error:  # the server went away since the rules were listed
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         tests = [test for test in verdict["tests"] if test["result"] == verdict["result"]]
         if verdict["result"] == "differs":
             lines = [line for test in tests for line in (test["test"], test["detail"], *test["frames"])]

@@ -77,7 +77,7 @@ def is_of_bucket(opcode: int) -> bool:
 
 
 def _may_wait(frame: bytes) -> bool:
-    """Whether this request may wait for what happens on another connection: ADD_STREAM, and durable writes."""
+    """True if this request may wait for what happens on another connection: ADD_STREAM, and durable writes."""
     if frame[1] == Opcode.DCP_ADD_STREAM or frame[0] != Magic.FLEX_REQUEST:
         return frame[1] == Opcode.DCP_ADD_STREAM
     with suppress(FieldError):
