@@ -1,4 +1,4 @@
-"""Whether other clients survive the known bugs of servers: reads that meet a bug, of a node with that bug alone.
+"""Find out which other clients survive the known bugs of servers, by reads of a node with one bug alone.
 
     python -m lab.interop.server_bugs [--client gocbcore|java-dcp] [BUG...]
 
@@ -27,50 +27,52 @@ from tests.kit import server_bug_reads as reads
 
 RESULTS = Path(__file__).with_suffix(".json")
 RELEASE = "7.2"
-"""Of the nodes: clients take the paths of the oldest servers, which have the most bugs."""
+"""The release of the nodes: the oldest servers have the most bugs."""
 QUIET_MS = int(patient(500))
 """Time without a message after which a reader ends."""
 READ_TIMEOUT_S = patient(60)
+KEYS_ONLY = {"gocbcore": ["-keys-only"], "java-dcp": ["-keys-only", "yes"]}
+"""Client → the option of its reader for streams without values."""
 
 
 class Foreign(reads.Bucket):
     """A bucket that another client reads.
 
     Attributes:
-        begin: the beginning of the reader's command line.
-        position: file of its position.
-        events: what it printed beside changes.
-        extra: options that every read gets.
+        position: file of the reader's position.
+        takes_unordered: the reader asks for out-of-order snapshots.
+        events: what the reader printed beside changes.
     """
 
-    begin: Sequence[str] = ()
-    extra: Sequence[str] = ()
-    position: Path
-    events: list[str]
+    def __init__(self, server: str, name: str, *, client: str, begin: Sequence[str], position: Path) -> None:
+        """Make a bucket for the reader of a client, whose command line begins so."""
+        super().__init__(server, name)
+        self._client = client
+        self._begin = begin
+        self.position = position
+        self.takes_unordered = False
+        self.events: list[str] = []
 
     def read(self, count: int | None = None, **options: Any) -> reads.Documents:
         """Read until nothing comes any more, or so many changes; only `collections`, `keys_only`, `reopen` count."""
         words = ["-connect", self.server, "-bucket", self.name, "-position", str(self.position)]
         words += ["-user", self.login["username"], "-password", self.login["password"], "-quiet", str(QUIET_MS)]
-        words += ["-collections", ",".join(options.get("collections", ())), "-count", str(count or 0), *self.extra]
+        words += ["-collections", ",".join(options.get("collections", ())), "-count", str(count or 0)]
+        if self.takes_unordered:
+            words.append("-out-of-order")
         if options.get("reopen"):
             words += ["-reopen", str(options["reopen"])]
         if options.get("keys_only"):
-            words += ["-keys-only", "yes"] if self.is_java else ["-keys-only"]
+            words += KEYS_ONLY[self._client]
         self.ops, self.events = [], []
         done = subprocess.run(
-            [*self.begin, *words], capture_output=True, text=True, timeout=READ_TIMEOUT_S, check=False
+            [*self._begin, *words], capture_output=True, text=True, timeout=READ_TIMEOUT_S, check=False
         )
         for line in done.stdout.splitlines():
             self._take_line(line)
         if done.returncode:
             raise AssertionError(f"the reader failed: {' '.join(self.events)} {done.stderr[-300:]}")
         return self.found
-
-    @property
-    def is_java(self) -> bool:
-        """True if the reader is the one in Java."""
-        return "-cp" in self.begin
 
     def _take_line(self, line: str) -> None:
         op, *words = line.split(" ")
@@ -141,21 +143,19 @@ def read_once(client: str, bug: str, bugs: Sequence[str], begin: Sequence[str]) 
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="dcpstream-bugs-")))
 
         def bucket_of(server: str, name: str) -> Foreign:
-            bucket = Foreign(server, name)
-            bucket.begin, bucket.position = begin, folder / "position"
-            bucket.extra = ["-out-of-order"] if client == "gocbcore" and READS[bug] is reads.read_out_of_order else []
-            return bucket
+            return Foreign(server, name, client=client, begin=begin, position=folder / "position")
 
         (bucket,) = stack.enter_context(
             reads.served(["default"], folder / "data", release=RELEASE, bugs=bugs, kind=bucket_of)
         ).values()
         for collection, wanted in bucket.wanted.items():
             bucket.wanted[collection] = {_readable(key): value for key, value in wanted.items()}
+        bucket.takes_unordered = READS[bug] is reads.read_out_of_order
         try:
             READS[bug](bucket)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             wanted = bucket.wanted[reads.ORDERS] | bucket.wanted[reads.RETURNS]
-            print(f"      {str(error)[:300]!r}; {len(bucket.found)} found, events {getattr(bucket, 'events', [])}")
+            print(f"      {str(error)[:300]!r}; {len(bucket.found)} found, events {bucket.events}")
             return f"{len(wanted)} documents, {len(bucket.found)} found"
     return ""
 

@@ -129,8 +129,14 @@ _WRONG_READ = {
 
 
 def foreign(client: Mapping[str, str], bug: str) -> str:
-    """What another client does beside a bug, by the results of `python -m lab.interop.server_bugs`."""
-    result = client.get(bug, _NOBODY)
+    """Describe what another client does beside a bug, by the results of `python -m lab.interop.server_bugs`.
+
+    Raises:
+        KeyError: the client was not run beside this bug.
+    """
+    if SURVIVORS[bug] == _NOBODY:
+        return _NOBODY
+    result = client[bug]
     return _WRONG_READ.get(bug, _ANSWERS["no"]) if result == "no" else _ANSWERS.get(result, result)
 
 

@@ -254,5 +254,5 @@ func (r *Reader) DeleteCollection(e gocbcore.DcpCollectionDeletion) {
 func (r *Reader) FlushCollection(e gocbcore.DcpCollectionFlush) { r.change("event", nil, nil, e.SeqNo) }
 func (r *Reader) DeleteScope(e gocbcore.DcpScopeDeletion)       { r.change("event", nil, nil, e.SeqNo) }
 func (r *Reader) ModifyCollection(e gocbcore.DcpCollectionModification) {
-	r.change("", nil, nil, e.SeqNo)
+	r.change("event", nil, nil, e.SeqNo)
 }

@@ -27,7 +27,6 @@ import com.couchbase.client.java.codec.RawJsonTranscoder;
 import com.couchbase.client.java.kv.MutateInSpec;
 import com.couchbase.client.java.kv.UpsertOptions;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -140,17 +139,7 @@ final class Feeds {
   // --------------------------------------------------------------------------------------------------------- clients
 
   private Client client(Consumer<Client.Builder> configure) {
-    Client.Builder builder =
-        Client.builder()
-            .connectionString(parts.option("connect"))
-            .bucket(parts.option("bucket", "default"))
-            .credentials(parts.option("user"), parts.option("password"))
-            .collectionsAware(true)
-            .userAgent("interop", "1")
-            .bootstrapTimeout(Parts.PATIENCE);
-    if (parts.isTls()) {
-      builder.securityConfig(security -> security.enableTls(true).trustCertificate(Path.of(parts.option("ca"))));
-    }
+    Client.Builder builder = parts.dcpClient();
     configure.accept(builder);
     return builder.build();
   }

@@ -24,7 +24,6 @@ import com.couchbase.client.java.codec.RawJsonTranscoder;
 import com.couchbase.client.java.kv.GetOptions;
 import com.couchbase.client.java.kv.UpsertOptions;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -271,19 +270,7 @@ final class Moves {
   }
 
   private void follow() {
-    Client.Builder builder =
-        Client.builder()
-            .connectionString(parts.option("connect"))
-            .bucket(parts.option("bucket", "default"))
-            .credentials(parts.option("user"), parts.option("password"))
-            .collectionsAware(true)
-            .collectionNames("shop.orders")
-            .flowControl(64 * 1024)
-            .userAgent("interop", "1")
-            .bootstrapTimeout(Parts.PATIENCE);
-    if (parts.isTls()) {
-      builder.securityConfig(security -> security.enableTls(true).trustCertificate(Path.of(parts.option("ca"))));
-    }
+    Client.Builder builder = parts.dcpClient().collectionNames("shop.orders").flowControl(64 * 1024);
     Client client = builder.build(); // the process ends with it
     client.listener(listener, FlowControlMode.AUTOMATIC);
     client.connect().block(Parts.PATIENCE);

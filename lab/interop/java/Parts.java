@@ -1,3 +1,4 @@
+import com.couchbase.client.dcp.Client;
 import com.couchbase.client.java.Cluster;
 import com.couchbase.client.java.ClusterOptions;
 import com.couchbase.client.java.env.ClusterEnvironment;
@@ -120,6 +121,22 @@ final class Parts {
       want(System.nanoTime() < end, what + ": not in time");
       Thread.sleep(10);
     }
+  }
+
+  /** A builder of DCP clients with the login and the certificate of the command line. */
+  Client.Builder dcpClient() {
+    Client.Builder builder =
+        Client.builder()
+            .connectionString(option("connect"))
+            .bucket(option("bucket", "default"))
+            .credentials(option("user"), option("password"))
+            .collectionsAware(true)
+            .userAgent("interop", "1")
+            .bootstrapTimeout(PATIENCE);
+    if (isTls()) {
+      builder.securityConfig(security -> security.enableTls(true).trustCertificate(Path.of(option("ca"))));
+    }
+    return builder;
   }
 
   /** A cluster of the Java SDK that is ready for key-value requests. */

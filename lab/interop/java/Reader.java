@@ -77,15 +77,7 @@ final class Reader implements DatabaseChangeListener {
 
   private void read() throws Exception {
     Client.Builder builder =
-        Client.builder()
-            .connectionString(parts.option("connect"))
-            .bucket(parts.option("bucket", "default"))
-            .credentials(parts.option("user"), parts.option("password"))
-            .collectionsAware(true)
-            .noValue(parts.option("keys-only", "no").equals("yes"))
-            .flowControl(1 << 20)
-            .userAgent("interop", "1")
-            .bootstrapTimeout(Parts.PATIENCE);
+        parts.dcpClient().noValue(parts.option("keys-only", "no").equals("yes")).flowControl(1 << 20);
     String names = parts.option("collections", "");
     if (!names.isEmpty()) {
       builder.collectionNames(names.split(","));
